@@ -1,0 +1,73 @@
+"""The points of the training loop at which an algorithm may act. A new algorithm is one file beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from launcher.data.batch import Batch, Moment
+from launcher.plan.plan import Plan
+
+# Computes gradients of a batch into `.grad` and returns the detached mean loss. `synchronize=False` leaves them
+# unaveraged over ranks; `update_statistics=False` leaves batch-norm statistics unmoved.
+Gradients = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an algorithm may know of the run: the plan (with the whole config) and the number of classes."""
+
+    plan: Plan
+    classes: int
+
+
+class Algorithm:
+    """One method of training, bound to points of the loop by overriding their methods; each does nothing here.
+
+    `values` is the algorithm's dataclass from `launcher.config.algorithms`. Randomness comes only from
+    `launcher.randomness`, keyed by the batch's moment and sample indices.
+    """
+
+    def __init__(self, values: Any, setting: Setting):
+        self.values = values
+        self.setting = setting
+
+    def change_model(self, model: nn.Module) -> None:
+        """Change the model in place before the optimizer is built; parameter names stay torchvision's if they can."""
+
+    def change_order(self, order: np.ndarray, moment: Moment) -> np.ndarray:
+        """Change the sample indices [N] that an epoch reads; the length stays the same."""
+        return order
+
+    def change_image(self, image: np.ndarray, index: int, epoch: int, seed: int) -> np.ndarray:
+        """Change one uint8 image [H, W, 3] in a loader's worker; must pickle."""
+        return image
+
+    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+        """Change a batch on the device; `model` and `loss` are for algorithms that choose by the loss."""
+        return batch
+
+    def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
+        """Compute the gradients of a step; returns the detached mean loss of the batch."""
+        return gradients(batch)
+
+    def change_gradients(self, model: nn.Module) -> None:
+        """Change the parameters' `.grad` in place."""
+
+    def after_step(self, model: nn.Module, moment: Moment) -> None:
+        """Act after the optimizer's step numbered `moment.step`."""
+
+    def evaluation_weights(self, model: nn.Module) -> dict[str, Tensor] | None:
+        """The state dict to evaluate and export with, or None for the model's own."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything kept between steps: tensors, numbers and strings only; saved in every checkpoint."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""

@@ -1,0 +1,225 @@
+"""The run config's types and bounds. No value has a default here: values stand in conf/ and recipes/."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from launcher.config.algorithms import STRICT, Algorithms, Count, NotNegative, Positive, Probability
+from launcher.config.durations import Duration
+
+GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "launch", "hardware", "logger")
+
+
+@dataclass(frozen=True, config=STRICT)
+class Image:
+    """Crops and resizes, in pixels for pictures of side `reference`; scaled to the data set's own `native_size`."""
+
+    reference: Count
+    train_size: Count
+    eval_resize: Count
+    eval_size: Count
+    scale: Annotated[list[Probability], Field(min_length=2, max_length=2)]
+    ratio: Annotated[list[Positive], Field(min_length=2, max_length=2)]
+    flip: Probability
+    interpolation: Literal["bilinear", "bicubic"]
+    eval_interpolation: Literal["bilinear", "bicubic"]
+    eval_flip_average: bool
+
+
+@dataclass(frozen=True, config=STRICT)
+class Model:
+    name: str
+    architecture: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
+    activation: Literal["relu", "silu", "gelu"]
+    initialization: Literal["kaiming_normal", "torchvision"]
+    batchnorm_weight: Literal["ones", "uniform"]
+    batchnorm_scale: Positive
+    zero_init_residual: bool
+
+
+@dataclass(frozen=True, config=STRICT)
+class Dataset:
+    """Pictures in class folders `train/` and `val/` below `path`; null counts are read from the folder."""
+
+    name: str
+    kind: Literal["shapes", "folder"]
+    path: str | None
+    classes: Count | None
+    train_samples: Count | None
+    val_samples: Count | None
+    native_size: Count
+    mean: Annotated[list[float], Field(min_length=3, max_length=3)]
+    std: Annotated[list[Positive], Field(min_length=3, max_length=3)]
+
+
+@dataclass(frozen=True, config=STRICT)
+class TorchvisionLoader:
+    name: Literal["torchvision"]
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"]
+    prefetch: Count
+
+
+@dataclass(frozen=True, config=STRICT)
+class SyntheticLoader:
+    """Random pictures already on the device: measures the step without any loading."""
+
+    name: Literal["synthetic"]
+    batches: Count
+
+
+@dataclass(frozen=True, config=STRICT)
+class LearningRate:
+    """What every optimizer has: `lr` is meant for `reference_batch_size`; `scale_lr` scales it to the batch in use."""
+
+    lr: NotNegative
+    reference_batch_size: Count
+    scale_lr: Literal["linear", "off"]
+    weight_decay: NotNegative
+    decay_norm_and_bias: bool
+
+
+@dataclass(frozen=True, config=STRICT)
+class DecoupledSGD(LearningRate):
+    name: Literal["decoupled_sgd"]
+    momentum: Probability
+    dampening: Probability
+    nesterov: bool
+
+
+@dataclass(frozen=True, config=STRICT)
+class SGD(LearningRate):
+    name: Literal["sgd"]
+    momentum: Probability
+    dampening: Probability
+    nesterov: bool
+
+
+@dataclass(frozen=True, config=STRICT)
+class LAMB(LearningRate):
+    name: Literal["lamb"]
+    beta1: Probability
+    beta2: Probability
+    epsilon: Positive
+    max_grad_norm: Positive | None
+
+
+@dataclass(frozen=True, config=STRICT)
+class AdamW(LearningRate):
+    name: Literal["adamw"]
+    beta1: Probability
+    beta2: Probability
+    epsilon: Positive
+
+
+@dataclass(frozen=True, config=STRICT)
+class Warmup:
+    """What every schedule has: linear warmup from `warmup_start` (a part of the learning rate) and the dilation.
+
+    `dilate` multiplies the run's length and every time in the schedule (MosaicML methodology).
+    """
+
+    warmup: Duration
+    warmup_start: Probability
+    dilate: Positive
+    granularity: Literal["step", "epoch"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Cosine(Warmup):
+    name: Literal["cosine"]
+    final: Probability
+
+
+@dataclass(frozen=True, config=STRICT)
+class Linear(Warmup):
+    name: Literal["linear"]
+    final: Probability
+
+
+@dataclass(frozen=True, config=STRICT)
+class MultiStep(Warmup):
+    name: Literal["multi_step"]
+    milestones: list[Duration]
+    gamma: Probability
+
+
+@dataclass(frozen=True, config=STRICT)
+class Constant(Warmup):
+    name: Literal["constant"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class CrossEntropy:
+    name: Literal["cross_entropy"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class BCE:
+    name: Literal["bce"]
+    log_classes_bias: bool
+
+
+@dataclass(frozen=True, config=STRICT)
+class Launch:
+    name: str
+    device: Literal["auto", "cpu", "cuda"]
+    nproc: Count | Literal["auto"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Hardware:
+    """A machine to plan for and its price an hour, with the date and source of the price."""
+
+    name: str
+    gpu: str | None
+    gpus: Count | None
+    price_per_hour: NotNegative | None
+    currency: str
+    price_date: str | None
+    price_source: str | None
+
+
+@dataclass(frozen=True, config=STRICT)
+class Logger:
+    name: str
+    interval: Duration
+    tensorboard: bool
+
+
+Optimizer = Annotated[DecoupledSGD | SGD | LAMB | AdamW, Field(discriminator="name")]
+Schedule = Annotated[Cosine | Linear | MultiStep | Constant, Field(discriminator="name")]
+Loss = Annotated[CrossEntropy | BCE, Field(discriminator="name")]
+Dataloader = Annotated[TorchvisionLoader | SyntheticLoader, Field(discriminator="name")]
+
+
+@dataclass(frozen=True, config=STRICT)
+class RunConfig:
+    """One training run, complete. `batch_size` is global: the number of GPUs never changes the mathematics."""
+
+    recipe: str | None
+    fidelity: Literal["ours", "published"]
+    epochs: Count
+    batch_size: Count
+    eval_batch_size: Count
+    device_batch_size: Count | None
+    eval_every: Duration
+    save_every: Duration
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    precision: Literal["auto", "bf16", "fp16", "fp32"]
+    deterministic: bool
+    runs: str
+    run_name: str | None
+    image: Image
+    model: Model
+    dataset: Dataset
+    dataloader: Dataloader
+    optimizer: Optimizer
+    schedule: Schedule
+    loss: Loss
+    algorithms: Algorithms
+    launch: Launch
+    hardware: Hardware
+    logger: Logger

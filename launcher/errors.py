@@ -1,0 +1,44 @@
+"""What a user did wrong, collected so that every mistake is reported at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+EXIT_USER_ERROR = 2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake: the dotted key, the value given, where it came from, and what to do about it."""
+
+    message: str
+    key: str | None = None
+    value: Any = None
+    origin: str | None = None
+
+    def __str__(self) -> str:
+        if self.key is None:
+            return self.message
+        source = f" ({self.origin})" if self.origin else ""
+        return f"{self.key}={_shown(self.value)}{source}: {self.message}"
+
+
+class UserError(Exception):
+    """One or more mistakes of the user; printed as one line each, exit code 2, never a traceback."""
+
+    def __init__(self, *problems: Problem | str):
+        self.problems = [Problem(p) if isinstance(p, str) else p for p in problems]
+        super().__init__("\n".join(map(str, self.problems)))
+
+    def __reduce__(self) -> tuple[type[UserError], tuple[Problem, ...]]:
+        return type(self), tuple(self.problems)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value)
+    return text if len(text) <= 80 else text[:77] + "..."

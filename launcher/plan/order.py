@@ -1,0 +1,57 @@
+"""The order in which algorithms act at each point of the loop: one table, whatever the order of writing.
+
+A point is the name of the method of `launcher.algorithms.base.Algorithm` that the loop calls there.
+Names in angle brackets are the loop's own work.
+"""
+
+from __future__ import annotations
+
+from launcher.config.algorithms import Algorithms
+
+NORMALIZE = "<normalize>"
+
+ORDER: dict[str, tuple[str, ...]] = {
+    # model surgery, before the optimizer and DDP see the parameters
+    "change_model": ("squeeze_excite", "blurpool", "stochastic_depth", "ghost_batchnorm", "channels_last"),
+    # which sample indices an epoch reads
+    "change_order": ("repeated_augmentation",),
+    # one uint8 image in a loader's worker process, after crop and flip
+    "change_image": ("randaugment",),
+    # a batch on the device: uint8 before normalisation, floating point after it
+    "change_batch": (
+        "randaugment",
+        "trivialaugment",
+        "augmix",
+        "colout",
+        NORMALIZE,
+        "progressive_resizing",
+        "cutout",
+        "random_erasing",
+        "selective_backprop",
+        "label_smoothing",
+        "mixup",
+        "cutmix",
+    ),
+    # how the gradient is computed: forward and backward passes
+    "compute_gradients": ("sam",),
+    # gradients before the optimizer's step, unscaled and averaged over ranks
+    "change_gradients": ("gradient_clipping",),
+    # after each optimizer step
+    "after_step": ("ema", "swa", "layer_freezing"),
+    # weights used for evaluation and export
+    "evaluation_weights": ("ema", "swa"),
+}
+
+
+def acting(point: str, algorithms: Algorithms) -> list[str]:
+    """Names acting at a point, in order, the loop's own work included."""
+    return [name for name in ORDER[point] if name == NORMALIZE or _acts(point, name, algorithms)]
+
+
+def _acts(point: str, name: str, algorithms: Algorithms) -> bool:
+    values = getattr(algorithms, name)
+    if values is None:
+        return False
+    if name == "randaugment":
+        return bool((values.where == "loader") == (point == "change_image"))
+    return True

@@ -1,0 +1,86 @@
+"""What a run will do, derived from its config before anything starts; needs neither torch, GPU nor data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from launcher.config.durations import in_steps
+from launcher.config.schema import RunConfig
+from launcher.plan.schedule import multiplier
+from launcher.plan.sizes import progressive_size, scaled
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Derived quantities of a run on `world_size` processes; `train_samples` as counted."""
+
+    config: RunConfig
+    world_size: int
+    train_samples: int
+
+    @cached_property
+    def epochs(self) -> int:
+        """Epochs after dilation."""
+        return max(1, round(self.config.epochs * self.config.schedule.dilate))
+
+    @cached_property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps an epoch; a last partial batch is dropped."""
+        return self.train_samples // self.config.batch_size
+
+    @cached_property
+    def total_steps(self) -> int:
+        return self.epochs * self.steps_per_epoch
+
+    @cached_property
+    def rank_batch(self) -> int:
+        """Images a process an optimizer step."""
+        return self.config.batch_size // self.world_size
+
+    @cached_property
+    def accumulation(self) -> int:
+        """Forward passes an optimizer step: the fewest equal parts that fit `device_batch_size`."""
+        most = self.config.device_batch_size or self.rank_batch
+        return next(
+            n for n in range(1, self.rank_batch + 1) if self.rank_batch % n == 0 and self.rank_batch // n <= most
+        )
+
+    @cached_property
+    def peak_lr(self) -> float:
+        """The recipe's learning rate, scaled linearly from its reference batch if asked (Goyal et al. 2017)."""
+        optimizer = self.config.optimizer
+        scale = self.config.batch_size / optimizer.reference_batch_size if optimizer.scale_lr == "linear" else 1.0
+        return optimizer.lr * scale
+
+    def lr_multiplier(self, step: int) -> float:
+        return multiplier(
+            self.config.schedule, step, steps_per_epoch=self.steps_per_epoch, total_steps=self.total_steps
+        )
+
+    def lr(self, step: int) -> float:
+        return self.peak_lr * self.lr_multiplier(step)
+
+    def image_side(self, side: int) -> int:
+        """A side from the config's `image`, scaled to the data set's native size."""
+        return scaled(side, reference=self.config.image.reference, native=self.config.dataset.native_size)
+
+    @cached_property
+    def train_size(self) -> int:
+        return self.image_side(self.config.image.train_size)
+
+    def image_size(self, step: int) -> int:
+        """Side the model trains on at a step."""
+        values = self.config.algorithms.progressive_resizing
+        if values is None:
+            return self.train_size
+        return progressive_size(
+            values, self.train_size, step=step, steps_per_epoch=self.steps_per_epoch, total_steps=self.total_steps
+        )
+
+    def every(self, duration: str) -> int:
+        """An interval in steps, at least one."""
+        return max(1, self.steps(duration))
+
+    def steps(self, duration: str) -> int:
+        return in_steps(duration, steps_per_epoch=self.steps_per_epoch, total_steps=self.total_steps)

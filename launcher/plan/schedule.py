@@ -1,0 +1,40 @@
+"""Learning-rate schedules as pure functions of the step: the multiplier of the peak learning rate."""
+
+from __future__ import annotations
+
+import math
+
+from launcher.config.durations import in_steps
+from launcher.config.schema import Constant, Cosine, Linear, MultiStep
+
+
+def multiplier(
+    schedule: Cosine | Linear | MultiStep | Constant, step: int, *, steps_per_epoch: int, total_steps: int
+) -> float:
+    """Multiplier of the peak learning rate for the zero-based optimizer step, in [0, 1].
+
+    `total_steps` is the dilated length of the run. Cosine: Loshchilov & Hutter 2017, from the end of the warmup
+    to the end of the run; the last step is one short of the final value.
+    """
+    if schedule.granularity == "epoch":
+        step = step // steps_per_epoch * steps_per_epoch
+
+    # note: `dur` already refers to the dilated run, `ep` and `ba` are dilated here
+    def steps(text: str) -> int:
+        length = in_steps(text, steps_per_epoch=steps_per_epoch, total_steps=total_steps)
+        return length if text.endswith("dur") else round(length * schedule.dilate)
+
+    warmup = steps(schedule.warmup)
+    if step < warmup:
+        return schedule.warmup_start + (1 - schedule.warmup_start) * step / warmup
+    done = (step - warmup) / max(1, total_steps - warmup)
+    match schedule:
+        case Cosine():
+            return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * done)) / 2
+        case Linear():
+            return 1 + (schedule.final - 1) * done
+        case MultiStep():
+            passed = sum(step >= steps(milestone) for milestone in schedule.milestones)
+            return float(schedule.gamma**passed)
+        case Constant():
+            return 1.0
