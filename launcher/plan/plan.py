@@ -7,7 +7,7 @@ from functools import cached_property
 
 from launcher.config.durations import in_steps
 from launcher.config.schema import RunConfig
-from launcher.plan.schedule import multiplier
+from launcher.plan.schedule import multiplier, schedule_steps
 from launcher.plan.sizes import progressive_size, scaled
 
 
@@ -77,6 +77,16 @@ class Plan:
         return progressive_size(
             values, self.train_size, step=step, steps_per_epoch=self.steps_per_epoch, total_steps=self.total_steps
         )
+
+    def schedule_steps(self, duration: str) -> int:
+        """A time of the schedule in steps, dilated; parts of the run are of the dilated run already."""
+        return schedule_steps(
+            self.config.schedule, duration, steps_per_epoch=self.steps_per_epoch, total_steps=self.total_steps
+        )
+
+    @cached_property
+    def warmup_steps(self) -> int:
+        return self.schedule_steps(self.config.schedule.warmup)
 
     def every(self, duration: str) -> int:
         """An interval in steps, at least one."""

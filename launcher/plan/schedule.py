@@ -8,9 +8,16 @@ from launcher.config.durations import in_steps
 from launcher.config.schema import Constant, Cosine, Linear, MultiStep
 
 
-def multiplier(
-    schedule: Cosine | Linear | MultiStep | Constant, step: int, *, steps_per_epoch: int, total_steps: int
-) -> float:
+Schedules = Cosine | Linear | MultiStep | Constant
+
+
+def schedule_steps(schedule: Schedules, duration: str, *, steps_per_epoch: int, total_steps: int) -> int:
+    """A time of the schedule in steps: epochs and batches are dilated, parts of the run are so already."""
+    length = in_steps(duration, steps_per_epoch=steps_per_epoch, total_steps=total_steps)
+    return length if duration.endswith("dur") else round(length * schedule.dilate)
+
+
+def multiplier(schedule: Schedules, step: int, *, steps_per_epoch: int, total_steps: int) -> float:
     """Multiplier of the peak learning rate for the zero-based optimizer step, in [0, 1].
 
     `total_steps` is the dilated length of the run. Cosine: Loshchilov & Hutter 2017, from the end of the warmup
@@ -19,10 +26,8 @@ def multiplier(
     if schedule.granularity == "epoch":
         step = step // steps_per_epoch * steps_per_epoch
 
-    # note: `dur` already refers to the dilated run, `ep` and `ba` are dilated here
     def steps(text: str) -> int:
-        length = in_steps(text, steps_per_epoch=steps_per_epoch, total_steps=total_steps)
-        return length if text.endswith("dur") else round(length * schedule.dilate)
+        return schedule_steps(schedule, text, steps_per_epoch=steps_per_epoch, total_steps=total_steps)
 
     warmup = steps(schedule.warmup)
     if step < warmup:

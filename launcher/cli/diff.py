@@ -1,0 +1,47 @@
+"""`train diff A B`: what differs between two recipes or run folders."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from launcher.config.compose import compose
+from launcher.config.layers import leaves
+from launcher.config.resolved import as_mapping, read
+
+EXAMPLES = [
+    "train diff mild hot",
+    "train diff runs/mild-imagenet-1 runs/mild-imagenet-2",
+    "train diff hot runs/hot-imagenet-1",
+]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("first", metavar="A", help="a recipe's name or a run folder")
+    parser.add_argument("second", metavar="B", help="a recipe's name or a run folder")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    first, second = (_values(name) for name in (arguments.first, arguments.second))
+    table = Table("key", arguments.first, arguments.second, box=None, pad_edge=False, header_style="bold")
+    for key in dict.fromkeys([*first, *second]):
+        if first.get(key, "-") != second.get(key, "-"):
+            table.add_row(key, str(first.get(key, "-")), str(second.get(key, "-")))
+    console = Console(soft_wrap=True)
+    if table.row_count:
+        console.print(table)
+    else:
+        console.print("no difference")
+    return 0
+
+
+def _values(name: str) -> dict[str, Any]:
+    """Dotted values of a run folder's config, or of a recipe's."""
+    folder = Path(name)
+    is_folder = folder.is_dir() and (folder / "config.yaml").is_file()
+    config = read(folder / "config.yaml") if is_folder else compose([f"recipe='{name}'"]).config
+    return dict(leaves(as_mapping(config)))

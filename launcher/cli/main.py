@@ -1,0 +1,75 @@
+"""`train`: a verb and `key=value` words to one of the verb files beside this one; imports no torch."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from launcher.errors import EXIT_USER_ERROR, UserError
+
+VERBS = {
+    "run": "train a model (the verb may be left out)",
+    "ls": "recipes with their published results, and the options of each config group",
+    "show": "the resolved config of a command line",
+    "plan": "what a run will do: steps, learning rate, image size, order of algorithms",
+    "diff": "what differs between two recipes or run folders",
+    "resume": "go on with a run from its newest checkpoint",
+    "eval": "evaluate a run's newest checkpoint",
+    "export": "write a run's weights as safetensors with a model card",
+}
+_FILES = {"eval": "evaluate"}
+
+_EXAMPLES = """examples:
+  train                                         a ResNet-18 on built-in pictures, in minutes on a CPU
+  train recipe=mild dataset=imagenet dataset.path=/data/imagenet
+  train recipe=hot epochs=300 algorithms.mixup=off algorithms.sam.interval=5
+  train plan recipe=hot epochs=240
+  train show recipe=medium --origin
+  train resume runs/mild-shapes-1"""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code."""
+    words = list(sys.argv[1:] if words is None else words)
+    try:
+        if words and words[0] in ("-h", "--help", "help"):
+            print(_help())
+            return 0
+        verb = words.pop(0) if words and words[0] in VERBS else "run"
+        module = _module(verb)
+        return int(module.main(_parser(verb, module).parse_args(words)))
+    except UserError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    except BrokenPipeError:
+        # note: the reader of a pipe such as `train ls | head` went away; nothing is lost
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _module(verb: str) -> ModuleType:
+    return importlib.import_module(f"launcher.cli.{_FILES.get(verb, verb)}")
+
+
+def _parser(verb: str, module: ModuleType) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"train {verb}",
+        description=VERBS[verb][0].upper() + VERBS[verb][1:] + ".",
+        epilog="examples:\n" + "\n".join(f"  {example}" for example in module.EXAMPLES),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.configure(parser)
+    return parser
+
+
+def _help() -> str:
+    verbs = "\n".join(f"  {verb:8} {meaning}" for verb, meaning in VERBS.items())
+    usage = "usage: train [verb] [recipe=NAME] [key=value ...]"
+    return f"{usage}\n\nTrain image classifiers with efficient recipes.\n\nverbs:\n{verbs}\n\n{_EXAMPLES}"

@@ -1,0 +1,107 @@
+"""`train plan`: what a run will do; needs no torch, no GPU and, for known data sets, no data."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+from rich.table import Table
+
+from launcher.config.compose import Composed, compose
+from launcher.config.schema import RunConfig
+from launcher.data.available import with_counts
+from launcher.plan.checks import check
+from launcher.plan.order import ORDER, acting
+from launcher.plan.plan import Plan
+from launcher.plan.world import planned_processes
+
+EXAMPLES = [
+    "train plan recipe=hot epochs=240",
+    "train plan recipe=mild batch_size=1024 launch.nproc=4",
+    "train plan recipe=mild dataset=shapes model=resnet18 schedule.dilate=0.2",
+]
+_ROWS = 10
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    composed = compose(arguments.overrides)
+    plan = make_plan(composed)
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(_facts(plan))
+    console.print(_timetable(plan))
+    console.print(_order(plan.config))
+    for note in [*composed.notes, *warnings(plan)]:
+        console.print(f"note: {note}", style="yellow")
+    return 0
+
+
+def make_plan(composed: Composed) -> Plan:
+    """The checked plan of a composed config on the processes it would get.
+
+    Raises:
+        UserError: a check fails, or the data set's size is unknown.
+    """
+    config = with_counts(composed.config, must_exist=False)
+    assert config.dataset.train_samples is not None
+    plan = Plan(config, planned_processes(config), config.dataset.train_samples)
+    check(plan, composed.origins)
+    return plan
+
+
+def warnings(plan: Plan) -> list[str]:
+    """What works but is worth a look."""
+    config, found = plan.config, []
+    optimizer = config.optimizer
+    if plan.peak_lr != optimizer.lr:
+        found.append(
+            f"learning rate {optimizer.lr:g} is meant for a batch of {optimizer.reference_batch_size}; at "
+            f"{config.batch_size} it is scaled to {plan.peak_lr:g} (optimizer.scale_lr=off keeps it)"
+        )
+    dropped = plan.train_samples - plan.steps_per_epoch * config.batch_size
+    if dropped * 10 > plan.train_samples:
+        found.append(f"{dropped} of {plan.train_samples} pictures an epoch are left out by the last partial batch")
+    if plan.rank_batch // plan.accumulation < 16:
+        found.append(f"batch norm sees only {plan.rank_batch // plan.accumulation} images a forward pass")
+    return found
+
+
+def _facts(plan: Plan) -> Table:
+    config = plan.config
+    parts = f" in {plan.accumulation} parts of {plan.rank_batch // plan.accumulation}" if plan.accumulation > 1 else ""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    sizes = f"{plan.image_side(config.image.eval_resize)} -> {plan.image_side(config.image.eval_size)} px"
+    for name, value in (
+        ("recipe", config.recipe or "none"),
+        ("model", f"{config.model.name}, {config.dataset.classes} classes"),
+        ("data set", f"{config.dataset.name}, {plan.train_samples:,} training pictures"),
+        ("length", f"{plan.epochs} epochs x {plan.steps_per_epoch:,} steps = {plan.total_steps:,} steps"),
+        ("batch", f"{config.batch_size} global = {plan.world_size} x {plan.rank_batch}{parts}"),
+        ("learning rate", f"{plan.peak_lr:g} after {plan.warmup_steps:,} steps of warmup, then {config.schedule.name}"),
+        ("evaluation", f"every {config.eval_every}, {sizes}"),
+    ):
+        table.add_row(f"[bold]{name}[/]", value)
+    return table
+
+
+def _timetable(plan: Plan) -> Table:
+    table = Table("epoch", "step", "learning rate", "image px", box=None, pad_edge=False, header_style="bold")
+    for column in table.columns:
+        column.justify = "right"
+    last = plan.total_steps - 1
+    changes = {step for step in (plan.warmup_steps,) if step < last}
+    for step in sorted({round(last * row / _ROWS) for row in range(_ROWS + 1)} | changes):
+        epoch = step / plan.steps_per_epoch
+        table.add_row(f"{epoch:.1f}", f"{step:,}", f"{plan.lr(step):.5f}", str(plan.image_size(step)))
+    return table
+
+
+def _order(config: RunConfig) -> Table:
+    table = Table("point of the loop", "acting, in this order", box=None, pad_edge=False, header_style="bold")
+    for point in ORDER:
+        if names := acting(point, config.algorithms):
+            table.add_row(point, " \u2192 ".join(name.replace("[", "\\[") for name in names))
+    return table

@@ -1,0 +1,25 @@
+"""`train [key=value ...]`: compose, check, launch, and show what came out."""
+
+from __future__ import annotations
+
+import argparse
+
+from launcher.config.compose import compose
+
+EXAMPLES = [
+    "train recipe=mild epochs=16 dataset=imagenet dataset.path=/data/imagenet",
+    "train recipe=hot epochs=240 algorithms.cutmix=on algorithms.mixup=off",
+    "train recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 schedule.dilate=0.2",
+    "train algorithms=[ema,blurpool] optimizer.lr=0.5 launch.nproc=2",
+]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    composed = compose(arguments.overrides)
+    from launcher.launch.start import start
+
+    return start(composed)

@@ -1,0 +1,241 @@
+"""The command line to one typed run config: defaults < recipe < command line, every mistake in one report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from launcher import paths
+from launcher.config import overrides, recipes
+from launcher.config.keys import did_you_mean
+from launcher.config.layers import COMMAND_LINE, DEFAULTS, Layers, leaves
+from launcher.config.overrides import OFF, Assignment
+from launcher.config.recipes import Recipe
+from launcher.config.schema import GROUPS, RunConfig
+from launcher.config.validate import validate
+from launcher.errors import Problem, UserError
+
+ON = "on"
+
+
+@dataclass
+class Composed:
+    """A valid run config, the layer each dotted value came from, and lines the user should read."""
+
+    config: RunConfig
+    origins: dict[str, str]
+    notes: list[str] = field(default_factory=list)
+
+
+def compose(words: Sequence[str]) -> Composed:
+    """Compose the run config of a command line's `key=value` words.
+
+    Raises:
+        UserError: with every mistake found, each naming key, value, origin and the nearest valid name.
+    """
+    assignments, problems = overrides.parse(words)
+    recipe, notes = None, []
+    try:
+        recipe = _recipe(assignments)
+    except UserError as error:
+        problems += error.problems
+    layers, found, dropped = _lay(assignments, recipe)
+    problems += found
+    notes += dropped
+    config, invalid = validate(layers)
+    problems += invalid
+    if problems or config is None:
+        raise UserError(*problems)
+    if recipe is not None and (hint := recipes.band_hint(config.epochs, recipe)):
+        notes.append(hint)
+    return Composed(config, layers.origins, notes)
+
+
+def options(group: str) -> list[str]:
+    """Names of a group's options, or of all algorithms."""
+    return sorted(path.stem for path in (paths.CONF / group).glob("*.yaml"))
+
+
+def _recipe(assignments: Sequence[Assignment]) -> Recipe | None:
+    names = [a.value for a in assignments if a.key == "recipe"]
+    return recipes.load(str(names[-1])) if names and names[-1] is not None else None
+
+
+def _lay(assignments: Sequence[Assignment], recipe: Recipe | None) -> tuple[Layers, list[Problem], list[str]]:
+    """All layers over one another, the problems met, and notes on recipe values that a chosen option replaced."""
+    layers, problems, notes = Layers(), [], []
+    recipe_origin = f"recipe {recipe.name}" if recipe else ""
+    recipe_values: dict[str, Any] = _recipe_values(recipe, assignments) if recipe else {}
+
+    chosen, wrong = _choices(assignments, recipe_values, recipe_origin)
+    problems += wrong
+    switched = _drop_replaced(chosen, recipe_values)
+    notes += [f"{group}={chosen[group]} replaces the recipe's {values}" for group, values in switched.items()]
+
+    recipe_algorithms = _active(recipe_values.pop("algorithms", {}), recipe_origin, problems)
+    active, changes = _command_line_algorithms(assignments, recipe_algorithms, problems)
+
+    base = _hydra(chosen, sorted(active))
+    layers.merge(base, DEFAULTS)
+    layers.merge(recipe_values, recipe_origin)
+    kept = {name: values for name, values in recipe_algorithms.items() if name in active and values}
+    layers.merge(kept, recipe_origin, "algorithms.")
+    if recipe is not None:
+        layers.set("recipe", recipe.name, COMMAND_LINE)
+    _published(layers, assignments, active)
+
+    for name, given in changes.items():
+        if given:
+            layers.merge(given, COMMAND_LINE, f"algorithms.{name}.")
+    for assignment in assignments:
+        if not assignment.key.startswith("algorithms") and assignment.key != "recipe":
+            problems += _assign(layers, assignment)
+    problems += _interpolate(layers)
+    return layers, problems, notes
+
+
+def _recipe_values(recipe: Recipe, assignments: Sequence[Assignment]) -> dict[str, Any]:
+    """The recipe's values at the epochs that will run: some recipes change with the length."""
+    asked = [a.value for a in assignments if a.key == "epochs" and type(a.value) is int]
+    return recipes.values_for(recipe, asked[-1] if asked else int(recipe.values.get("epochs", 1)))
+
+
+def _choices(
+    assignments: Sequence[Assignment], recipe_values: Mapping[str, Any], recipe_origin: str
+) -> tuple[dict[str, str], list[Problem]]:
+    """The option of each group that recipe or command line chooses; a bare string or a mapping's `name` chooses."""
+    chosen: dict[str, str] = {}
+    problems = []
+    asked = [(a.key.removesuffix(".name"), a.value, COMMAND_LINE) for a in assignments]
+    for group, value, origin in [*((g, recipe_values.get(g), recipe_origin) for g in GROUPS), *asked]:
+        name = value.get("name") if isinstance(value, Mapping) else value
+        if group not in GROUPS or name is None:
+            continue
+        if name in (known := options(group)):
+            chosen[group] = name
+        else:
+            problems.append(Problem(f"no such {group}; {did_you_mean(str(name), known)}", group, name, origin))
+    return chosen, problems
+
+
+def _drop_replaced(chosen: Mapping[str, str], recipe_values: dict[str, Any]) -> dict[str, str]:
+    """Remove the recipe's values of groups whose option the command line changed; returns what was removed."""
+    dropped = {}
+    for group, name in chosen.items():
+        value = recipe_values.get(group)
+        wanted = value.get("name") if isinstance(value, Mapping) else value
+        if wanted is None or wanted == name:
+            if isinstance(value, str):
+                recipe_values[group] = {"name": value}
+            continue
+        del recipe_values[group]
+        if isinstance(value, Mapping):
+            dropped[group] = ", ".join(f"{group}.{key}={leaf}" for key, leaf in leaves(value))
+    return dropped
+
+
+def _active(algorithms: Any, origin: str, problems: list[Problem]) -> dict[str, dict[str, Any]]:
+    """Name to given values of the algorithms that are on in a mapping or a list of names."""
+    if isinstance(algorithms, list):
+        algorithms = dict.fromkeys(map(str, algorithms), ON)
+    if algorithms in (OFF, None, False):
+        algorithms = {}
+    if not isinstance(algorithms, Mapping):
+        message = "must be a list of names such as [ema,blurpool], or a mapping of names to values, on or off"
+        problems.append(Problem(message, "algorithms", algorithms, origin))
+        return {}
+    active: dict[str, dict[str, Any]] = {}
+    for name, value in algorithms.items():
+        _switch(active, str(name), value, origin, problems)
+    return active
+
+
+def _switch(active: dict[str, dict[str, Any]], name: str, value: Any, origin: str, problems: list[Problem]) -> None:
+    """Turn one algorithm on, off, or on with values."""
+    if name not in (known := options("algorithms")):
+        message = f"no such algorithm; {did_you_mean(name, known)}"
+        problems.append(Problem(message, f"algorithms.{name}", value, origin))
+    elif value in (ON, True):
+        active.setdefault(name, {})
+    elif value in (OFF, False, None):
+        active.pop(name, None)
+    elif isinstance(value, Mapping):
+        active.setdefault(name, {}).update(value)
+    else:
+        problems.append(Problem("must be on, off, or a mapping of values", f"algorithms.{name}", value, origin))
+
+
+def _command_line_algorithms(
+    assignments: Sequence[Assignment], from_recipe: Mapping[str, Any], problems: list[Problem]
+) -> tuple[set[str], dict[str, dict[str, Any]]]:
+    """Names active in the end, and the values that the command line gives them."""
+    active: dict[str, dict[str, Any]] = {name: {} for name in from_recipe}
+    for assignment in assignments:
+        head, _, rest = assignment.key.partition(".")
+        if head != "algorithms":
+            continue
+        name, _, value_key = rest.partition(".")
+        if not name:
+            active = _active(assignment.value, COMMAND_LINE, problems)
+        elif value_key:
+            _switch(active, name, {value_key: assignment.value}, COMMAND_LINE, problems)
+        else:
+            _switch(active, name, assignment.value, COMMAND_LINE, problems)
+    return set(active), active
+
+
+def _hydra(chosen: Mapping[str, str], algorithms: Sequence[str]) -> dict[str, Any]:
+    """The defaults of conf/ with the chosen options, composed by Hydra."""
+    words = [f"{group}={option}" for group, option in chosen.items()]
+    words += [f"+algorithms@algorithms.{name}={name}" for name in algorithms]
+    with initialize_config_dir(config_dir=str(paths.CONF), version_base="1.3"):
+        composed = OmegaConf.to_container(hydra_compose("train", words))
+    assert isinstance(composed, dict)
+    return {str(name): value for name, value in composed.items()}
+
+
+def _published(layers: Layers, assignments: Sequence[Assignment], active: set[str]) -> None:
+    """With `fidelity=published`, the published variants of the active algorithms, over the recipe's own values."""
+    asked = [a.value for a in assignments if a.key == "fidelity"]
+    if (asked[-1] if asked else layers.get("fidelity")) != "published":
+        return
+    variants = OmegaConf.to_container(OmegaConf.load(paths.CONF / "fidelity" / "published.yaml"))
+    assert isinstance(variants, dict)
+    for name, values in variants.get("algorithms", {}).items():
+        if name in active:
+            layers.merge(values, "fidelity=published", f"algorithms.{name}.")
+
+
+def _assign(layers: Layers, assignment: Assignment) -> list[Problem]:
+    group, _, rest = assignment.key.partition(".")
+    if group in GROUPS and rest in ("", "name") and not isinstance(assignment.value, Mapping):
+        if layers.get(group) is not None:
+            layers.origins[f"{group}.name"] = COMMAND_LINE
+        return []
+    try:
+        layers.merge({assignment.key: assignment.value}, COMMAND_LINE)
+    except KeyError as error:
+        return [Problem(f"{error.args[0]} has no keys below it", assignment.key, assignment.value, COMMAND_LINE)]
+    return []
+
+
+def _interpolate(layers: Layers) -> list[Problem]:
+    """Resolve `${key}` references, wherever a value holds one."""
+    problems = []
+    references = [(key, value) for key, value in leaves(layers.values) if isinstance(value, str) and "${" in value]
+    if not references:
+        return []
+    for key, value in references:
+        try:
+            resolved = OmegaConf.select(OmegaConf.create(layers.values), key, throw_on_missing=True)
+            layers.set(key, resolved, layers.origin(key) or DEFAULTS)
+        except OmegaConfBaseException as error:
+            message = f"cannot be resolved: {str(error).splitlines()[0]}"
+            problems.append(Problem(message, key, value, layers.origin(key)))
+    return problems

@@ -1,0 +1,66 @@
+"""The resolved config as a file: what the ranks read, what resume needs, and itself a valid config."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from launcher.config.layers import Layers
+from launcher.config.schema import RunConfig
+from launcher.config.validate import validate
+from launcher.errors import Problem, UserError
+
+_PLACE_ONLY = ("runs", "run_name")
+
+
+def as_mapping(config: RunConfig) -> dict[str, Any]:
+    """Plain nested values; algorithms that are not active are left out."""
+    values = asdict(config)
+    values["algorithms"] = {name: inner for name, inner in values["algorithms"].items() if inner is not None}
+    return values
+
+
+def digest(config: RunConfig) -> str:
+    """SHA-256 of the values that decide the result: not of where the run is kept."""
+    values = {key: value for key, value in as_mapping(config).items() if key not in _PLACE_ONLY}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def dump(config: RunConfig) -> str:
+    """The config as YAML, in the schema's order."""
+    return yaml.safe_dump(as_mapping(config), sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+
+
+def write(config: RunConfig, path: Path) -> None:
+    """Write the config atomically."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(dump(config))
+    os.replace(temporary, path)
+
+
+def read(path: Path) -> RunConfig:
+    """Read a resolved config.
+
+    Raises:
+        UserError: there is no such file, it is no YAML, or a value does not fit the schema.
+    """
+    try:
+        values = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: {path.parent} is no run folder") from None
+    except (OSError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} is no run config: a mapping of keys to values is expected")
+    layers = Layers()
+    layers.values = values
+    config, problems = validate(layers)
+    if config is None:
+        raise UserError(*(Problem(p.message, p.key, p.value, str(path)) for p in problems))
+    return config

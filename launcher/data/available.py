@@ -1,0 +1,52 @@
+"""Is the data set there, and how large is it: asked before anything starts; imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from launcher.config.schema import Dataset, RunConfig
+from launcher.data.folder import counts
+from launcher.errors import Problem, UserError
+
+
+def with_counts(config: RunConfig, *, must_exist: bool) -> RunConfig:
+    """The config with the number of classes and pictures read from the folder.
+
+    Raises:
+        UserError: the folder is not given, not there, or not what the config says; without `must_exist` only if
+            the counts are neither in the config nor in a folder.
+    """
+    dataset = config.dataset
+    if dataset.kind == "shapes" or config.dataloader.name == "synthetic":
+        return config if None not in _given(dataset) else _missing_counts(dataset)
+    if dataset.path is None or not Path(dataset.path).is_dir():
+        if must_exist or None in _given(dataset):
+            raise UserError(_not_there(dataset))
+        return config
+    if not must_exist and None not in _given(dataset):
+        return config
+    found = counts(Path(dataset.path))
+    if dataset.classes is not None and found[0] != dataset.classes:
+        message = f"{dataset.path} holds {found[0]} classes; set dataset.classes=null to take what is there"
+        raise UserError(Problem(message, "dataset.classes", dataset.classes))
+    classes, train, val = found
+    return replace(config, dataset=replace(dataset, classes=classes, train_samples=train, val_samples=val))
+
+
+def _given(dataset: Dataset) -> tuple[int | None, int | None, int | None]:
+    return dataset.classes, dataset.train_samples, dataset.val_samples
+
+
+def _missing_counts(dataset: Dataset) -> RunConfig:
+    message = "synthetic pictures need dataset.classes, dataset.train_samples and dataset.val_samples"
+    raise UserError(Problem(message, "dataset", dataset.name))
+
+
+def _not_there(dataset: Dataset) -> Problem:
+    what = "is no folder" if dataset.path else "is not given"
+    message = (
+        f"{what}; point it at class folders: dataset.path=/data/{dataset.name} with train/CLASS/*.jpg and "
+        f"val/CLASS/*.jpg (dataset=shapes is built in and needs none)"
+    )
+    return Problem(message, "dataset.path", dataset.path)

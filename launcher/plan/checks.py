@@ -1,0 +1,104 @@
+"""What cannot work is refused before a GPU is touched: each rule one function over the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from launcher.config.durations import parse_duration
+from launcher.config.schema import MultiStep
+from launcher.errors import Problem, UserError
+from launcher.plan.plan import Plan
+
+# Pairs of algorithms whose combination has no defined meaning, and why.
+REFUSED: tuple[tuple[str, str, str], ...] = (
+    ("sam", "selective_backprop", "SAM's two passes need the same batch, which selective backprop would choose anew"),
+    ("ema", "swa", "both give the weights to evaluate and save; keep one"),
+    ("randaugment", "trivialaugment", "both are complete augmentation policies; keep one"),
+    ("randaugment", "augmix", "both are complete augmentation policies; keep one"),
+    ("trivialaugment", "augmix", "both are complete augmentation policies; keep one"),
+    ("cutout", "random_erasing", "both erase a rectangle of each picture; keep one"),
+)
+
+
+def check(plan: Plan, origins: Mapping[str, str]) -> None:
+    """Check one plan.
+
+    Raises:
+        UserError: with every rule that is broken.
+    """
+    problems = [problem for rule in _RULES for problem in rule(plan)]
+    if problems:
+        raise UserError(*(Problem(p.message, p.key, p.value, origins.get(p.key or "")) for p in problems))
+
+
+def _batch(plan: Plan) -> Iterator[Problem]:
+    batch, world = plan.config.batch_size, plan.world_size
+    if batch % world:
+        below = batch // world * world
+        choices = f"{below} or {below + world}" if below else f"{world}"
+        yield Problem(f"does not divide among {world} processes; the nearest that do: {choices}", "batch_size", batch)
+    if batch > plan.train_samples:
+        message = f"is more than the data set's {plan.train_samples} training pictures; choose a smaller batch"
+        yield Problem(message, "batch_size", batch)
+
+
+def _warmup(plan: Plan) -> Iterator[Problem]:
+    schedule = plan.config.schedule
+    number, unit = parse_duration(schedule.warmup)
+    if plan.total_steps and 0 < plan.total_steps <= plan.warmup_steps:
+        message = (
+            f"the warmup lasts as long as the whole run ({plan.epochs} epochs, {plan.total_steps} steps); shorten it, "
+            f"such as schedule.warmup=0.1dur, or scale the whole schedule with schedule.dilate"
+        )
+        yield Problem(message, "schedule.warmup", f"{number:g}{unit}")
+
+
+def _milestones(plan: Plan) -> Iterator[Problem]:
+    schedule = plan.config.schedule
+    if isinstance(schedule, MultiStep):
+        late = [m for m in schedule.milestones if plan.schedule_steps(m) >= plan.total_steps > 0]
+        if late:
+            message = f"{', '.join(late)} is past the end of the run ({plan.epochs} epochs)"
+            yield Problem(message, "schedule.milestones", schedule.milestones)
+
+
+def _combinations(plan: Plan) -> Iterator[Problem]:
+    active = plan.config.algorithms.active()
+    for first, second, reason in REFUSED:
+        if first in active and second in active:
+            message = f"cannot be combined with {first}: {reason} (algorithms.{first}=off or algorithms.{second}=off)"
+            yield Problem(message, f"algorithms.{second}", "on")
+    mixup, cutmix = plan.config.algorithms.mixup, plan.config.algorithms.cutmix
+    if mixup and cutmix and mixup.probability + cutmix.probability > 1:
+        message = (
+            f"MixUp (probability {mixup.probability:g}) and CutMix share the batches: their probabilities add up to at "
+            f"most 1, such as algorithms.mixup.probability=0.5 algorithms.cutmix.probability=0.5"
+        )
+        yield Problem(message, "algorithms.cutmix.probability", cutmix.probability)
+
+
+def _algorithm_values(plan: Plan) -> Iterator[Problem]:
+    algorithms = plan.config.algorithms
+    resizing, ghost, selective = (
+        algorithms.progressive_resizing,
+        algorithms.ghost_batchnorm,
+        algorithms.selective_backprop,
+    )
+    if resizing and resizing.delay + resizing.finetune > 1:
+        message = f"delay ({resizing.delay:g}) and finetune are parts of the run: together at most 1"
+        yield Problem(message, "algorithms.progressive_resizing.finetune", resizing.finetune)
+    if selective and selective.start >= selective.end:
+        message = f"must be greater than start ({selective.start:g})"
+        yield Problem(message, "algorithms.selective_backprop.end", selective.end)
+    if ghost and plan.rank_batch and ghost.ghost_batch_size > plan.rank_batch // plan.accumulation:
+        message = f"is more than the {plan.rank_batch // plan.accumulation} images of one forward pass"
+        yield Problem(message, "algorithms.ghost_batchnorm.ghost_batch_size", ghost.ghost_batch_size)
+
+
+_RULES: tuple[Callable[[Plan], Iterator[Problem]], ...] = (
+    _batch,
+    _warmup,
+    _milestones,
+    _combinations,
+    _algorithm_values,
+)
