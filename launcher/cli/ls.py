@@ -47,16 +47,19 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _recipes(found: list[Recipe]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title=None)
-    for column in ("recipe", "epochs", "top-1 %", "minutes", "hardware", "what it is"):
-        table.add_column(column, justify="right" if column in ("epochs", "top-1 %", "minutes") else "left")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("recipe", "epochs", "published top-1 %", "minutes", "hardware", "what it is"):
+        table.add_column(column, justify="left" if column in ("recipe", "hardware", "what it is") else "right")
     for recipe in found:
-        about = recipe.about
-        low, high = about.epochs
-        band = f"{low}–{high}" if high is not None else f"{low}+"
-        table.add_row(recipe.name, band, _number(about.top1), _number(about.minutes), about.hardware or "-", about.summary)
+        low, high = recipe.about.epochs
+        band = f"{low}-{high}" if high is not None else f"{low}+"
+        best = recipe.about.published[0] if recipe.about.published else None
+        table.add_row(
+            recipe.name,
+            band,
+            f"{best.top1:g} at {best.epochs} ep" if best else "-",
+            f"{best.minutes:g}" if best and best.minutes is not None else "-",
+            best.hardware if best else "-",
+            recipe.about.summary,
+        )
     return table
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:g}"

@@ -24,7 +24,9 @@ def main(arguments: argparse.Namespace) -> int:
     if not arguments.origin:
         print(dump(composed.config), end="")
         return 0
-    rows = [(f"{key}={_text(value)}", composed.origins.get(key, "")) for key, value in leaves(as_mapping(composed.config))]
+    rows = [
+        (f"{key}={_text(value)}", composed.origins.get(key, "")) for key, value in leaves(as_mapping(composed.config))
+    ]
     width = max(len(text) for text, _ in rows)
     for text, origin in rows:
         print(f"{text:{width}}  {origin}")

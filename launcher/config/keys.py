@@ -43,9 +43,11 @@ def nearest_key(key: str) -> str | None:
     keys = all_keys()
     parent, _, leaf = key.rpartition(".")
     siblings = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == parent}
+    leaves = {k.rpartition(".")[2]: k for k in reversed(keys)}
+    if leaf in leaves:
+        return leaves[leaf]
     if found := nearest(leaf, siblings):
         return siblings[found]
-    leaves = {k.rpartition(".")[2]: k for k in reversed(keys)}
     if found := nearest(leaf, leaves):
         return leaves[found]
     return nearest(key, keys)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -27,7 +29,8 @@ _EXPECTED = {
 def validate(layers: Layers) -> tuple[RunConfig | None, list[Problem]]:
     """The typed config, or None and a problem for each key that does not fit."""
     try:
-        return TypeAdapter(RunConfig).validate_python(layers.values), []
+        # note: strict types accept a mapping as a dataclass only in JSON
+        return _adapter().validate_json(json.dumps(layers.values, default=str, skipkeys=True)), []
     except ValidationError as error:
         expectations: dict[str, list[str]] = {}
         for details in error.errors(include_url=False):
@@ -39,6 +42,11 @@ def validate(layers: Layers) -> tuple[RunConfig | None, list[Problem]]:
     for key, messages in expectations.items():
         problems.append(Problem(_joined(messages), key, layers.get(key), layers.origin(key)))
     return None, problems
+
+
+@cache
+def _adapter() -> TypeAdapter[RunConfig]:
+    return TypeAdapter(RunConfig)
 
 
 def _joined(messages: list[str]) -> str:

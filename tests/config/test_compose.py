@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import pytest
+
+from launcher.config.compose import compose
+from launcher.errors import UserError
+
+
+def problems(*words: str) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        compose(words)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_defaults_compose() -> None:
+    config = compose([]).config
+    assert config.recipe is None
+    assert config.dataset.name == "shapes"
+    assert config.algorithms.active() == {}
+
+
+def test_precedence_defaults_recipe_command_line() -> None:
+    composed = compose(["recipe=mild", "optimizer.weight_decay=0.25"])
+    assert composed.config.optimizer.weight_decay == 0.25
+    assert composed.config.epochs == 36
+    assert composed.origins["optimizer.weight_decay"] == "command line"
+    assert composed.origins["epochs"] == "recipe mild"
+    assert composed.origins["deterministic"] == "defaults"
+
+
+def test_the_order_of_words_does_not_matter_for_recipe_and_groups() -> None:
+    assert compose(["epochs=3", "recipe=mild"]).config == compose(["recipe=mild", "epochs=3"]).config
+
+
+def test_switching_a_group_drops_the_recipes_values_of_it_and_says_so() -> None:
+    composed = compose(["recipe=mild", "optimizer=lamb"])
+    assert composed.config.optimizer.name == "lamb"
+    assert composed.config.optimizer.lr == 5e-3
+    assert any("optimizer=lamb replaces" in note for note in composed.notes)
+
+
+@pytest.mark.parametrize(
+    "off", ["algorithms.ema=off", "algorithms.ema=false", "~algorithms.ema", "algorithms.ema=null"]
+)
+def test_algorithms_turn_off(off: str) -> None:
+    active = compose(["recipe=mild", off]).config.algorithms.active()
+    assert "ema" not in active
+    assert "blurpool" in active
+
+
+def test_algorithms_turn_on_with_their_own_values() -> None:
+    cutmix = compose(["algorithms.cutmix=on"]).config.algorithms.cutmix
+    assert cutmix is not None
+    assert cutmix.alpha == 1.0
+
+
+def test_a_value_of_an_algorithm_turns_it_on() -> None:
+    sam = compose(["algorithms.sam.interval=5"]).config.algorithms.sam
+    assert sam is not None
+    assert (sam.interval, sam.rho) == (5, 0.5)
+
+
+def test_a_list_names_just_the_active_ones_and_keeps_the_recipes_values() -> None:
+    algorithms = compose(["recipe=mild", "algorithms=[label_smoothing,cutmix]"]).config.algorithms
+    assert set(algorithms.active()) == {"label_smoothing", "cutmix"}
+    assert algorithms.label_smoothing is not None
+    assert algorithms.label_smoothing.smoothing == 0.08
+
+
+def test_off_then_a_value_is_on() -> None:
+    words = ["algorithms.sam=off", "algorithms.sam.rho=0.1"]
+    sam = compose(words).config.algorithms.sam
+    assert sam is not None
+    assert sam.rho == 0.1
+    assert compose(words[::-1]).config.algorithms.sam is None
+
+
+def test_every_mistake_is_reported_at_once() -> None:
+    found = problems("epoch=240", "optimizer.lr=fast", "schedule.warmup=8epochs", "+stray=1", "model=resnet51")
+    text = "\n".join(found)
+    assert "epoch=240 (command line): no such key; did you mean epochs?" in text
+    assert "optimizer.lr=fast (command line): must be a number" in text
+    assert "schedule.warmup=8epochs (command line)" in text
+    assert "stray=1 (command line): no such key" in text
+    assert "model=resnet51 (command line): no such model; did you mean resnet50?" in text
+    assert len(found) == 5
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("lr=1", "did you mean optimizer.lr?"),
+        ("optimizer.momentun=0.9", "did you mean optimizer.momentum?"),
+        ("recipe=milt", "did you mean mild?"),
+        ("algorithms.mixupp=on", "did you mean mixup?"),
+        ("algorithms=[emma]", "did you mean ema?"),
+        ("precision=bf61", "did you mean bf16?"),
+        ("epochs=0", "greater than or equal to 1"),
+        ("epochs=1.5", "a whole number"),
+        ("dataloader.workers=many", "must be a whole number or one of auto"),
+        ("algorithms=3", "must be a list of names"),
+        ("epochs.x=3", "epochs has no keys below it"),
+        ("optimizer.lr=nan", "finite"),
+        ("seed=1,2", "takes one value here"),
+        ("run_name=${nope}", "cannot be resolved"),
+        ("frobnicate", "is no verb and no key=value"),
+        ("image.scale=[0.1]", "at least 2"),
+    ],
+)
+def test_a_mistake_names_key_and_remedy(word: str, expected: str) -> None:
+    found = problems(word)
+    assert len(found) == 1
+    assert expected in found[0]
+
+
+def test_interpolation_refers_to_other_keys() -> None:
+    assert compose(["epochs=7", "run_name='e${epochs}'"]).config.run_name == "e7"
+
+
+def test_fidelity_sets_every_published_variant_but_not_over_the_command_line() -> None:
+    algorithms = compose(["recipe=hot", "fidelity=published", "algorithms.sam.batchnorm=once"]).config.algorithms
+    assert algorithms.mixup is not None
+    assert algorithms.mixup.smoothed == "first"
+    assert algorithms.progressive_resizing is not None
+    assert algorithms.progressive_resizing.interpolation == "nearest"
+    assert algorithms.progressive_resizing.granularity == "epoch"
+    assert algorithms.sam is not None
+    assert algorithms.sam.batchnorm == "once"
+
+
+def test_a_length_outside_the_band_names_the_recipe_meant_for_it() -> None:
+    notes = compose(["recipe=mild", "epochs=300"]).notes
+    assert any("hot" in note for note in notes)
