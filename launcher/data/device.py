@@ -1,0 +1,62 @@
+"""From the loader to the device: normalisation there, and copies that overlap with the step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Loaded = tuple[Tensor, Tensor, np.ndarray]
+
+
+def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype) -> Tensor:
+    """uint8 images [B, 3, H, W] to `dtype` with mean 0 and deviation 1, for `mean` and `std` of pixels in [0, 1]."""
+    scale = torch.tensor([1 / (255 * s) for s in std], dtype=dtype).to(images.device, non_blocking=True)
+    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], dtype=dtype).to(
+        images.device, non_blocking=True
+    )
+    return torch.addcmul(shift.view(1, -1, 1, 1), images.to(dtype), scale.view(1, -1, 1, 1))
+
+
+class Overlap:
+    """Iterates over loaded batches on the device, copying the next one on a side stream while the step runs.
+
+    `waited` is the time in seconds that the loop waited for the loader's last batch.
+    """
+
+    def __init__(self, batches: Iterable[Loaded], device: torch.device):
+        self.waited = 0.0
+        self._batches = iter(batches)
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def __iter__(self) -> Iterator[Loaded]:
+        if self._stream is None:
+            while (batch := self._next()) is not None:
+                yield batch
+            return
+        ahead = self._copy(self._next())
+        while ahead is not None:
+            torch.cuda.current_stream(self._device).wait_stream(self._stream)
+            images, labels, indices = ahead
+            for tensor in (images, labels):
+                tensor.record_stream(torch.cuda.current_stream(self._device))
+            yield images, labels, indices
+            # note: the step's kernels are queued by now, so waiting for the loader here costs the GPU nothing
+            ahead = self._copy(self._next())
+
+    def _next(self) -> Loaded | None:
+        start = time.perf_counter()
+        batch = next(self._batches, None)
+        self.waited = time.perf_counter() - start
+        return batch
+
+    def _copy(self, batch: Loaded | None) -> Loaded | None:
+        if batch is None or self._stream is None:
+            return batch
+        images, labels, indices = batch
+        with torch.cuda.stream(self._stream):
+            return images.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True), indices

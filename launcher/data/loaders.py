@@ -1,0 +1,248 @@
+"""Loaders of one rank: training batches of an epoch from any step on, and each evaluation sample once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from launcher.config import schema
+from launcher.data.crops import centre_cut, cut, random_crop
+from launcher.data.device import Loaded, Overlap
+from launcher.data.folder import Folder, scan
+from launcher.data.sampling import epoch_order, eval_indices, rank_indices
+from launcher.data.shapes import ensure_shapes
+from launcher.data.synthetic import SyntheticTrain
+from launcher.errors import Problem, UserError
+from launcher.plan.plan import Plan
+
+ChangeOrder = Callable[[np.ndarray, int], np.ndarray]
+ChangeImage = Callable[[np.ndarray, int, int], np.ndarray]
+
+_MOST_WORKERS = 8
+
+
+class TrainLoader(Protocol):
+    """Yields (uint8 images [B, 3, H, W], int64 labels [B], int64 sample indices [B] on the CPU) of this rank."""
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
+        """The batches of an epoch from a step on; skipping costs nothing."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class EvaluationLoader(Protocol):
+    """Yields the like of this rank's validation pictures, each once."""
+
+    def __iter__(self) -> Iterator[Loaded]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Loaders:
+    train: TrainLoader
+    evaluate: EvaluationLoader
+
+    def close(self) -> None:
+        """End all worker processes."""
+        self.train.close()
+        self.evaluate.close()
+
+
+@dataclass(frozen=True)
+class Share:
+    """Whose batches these are, and where they go."""
+
+    rank: int
+    world_size: int
+    workers: int
+    prefetch: int
+    device: torch.device
+
+
+def build_loaders(
+    plan: Plan,
+    *,
+    rank: int,
+    world_size: int,
+    local_world_size: int,
+    device: torch.device,
+    change_order: ChangeOrder | None,
+    change_image: ChangeImage | None,
+) -> Loaders:
+    """The loaders that a plan asks for, for one rank."""
+    config = plan.config
+    if isinstance(config.dataloader, schema.SyntheticLoader):
+        synthetic = SyntheticTrain(plan, config.dataloader.batches, rank, device)
+        return Loaders(synthetic, synthetic.evaluation())
+    share = Share(rank, world_size, _workers(config.dataloader, local_world_size), config.dataloader.prefetch, device)
+    train, val = pictures(config.dataset)
+    crops = CroppedPictures(train, config.image, plan.train_size, config.seed, change_image)
+    centres = CentredPictures(
+        val, config.image, plan.image_side(config.image.eval_resize), plan.image_side(config.image.eval_size)
+    )
+    return Loaders(
+        ShuffledLoader(plan, crops, share, change_order),
+        EvalLoader(centres, share, max(1, config.eval_batch_size // world_size)),
+    )
+
+
+def pictures(dataset: schema.Dataset) -> tuple[Folder, Folder]:
+    """Training and validation pictures; the built-in ones are drawn if need be."""
+    path = ensure_shapes(dataset) if dataset.kind == "shapes" else Path(str(dataset.path))
+    return scan(path, "train"), scan(path, "val")
+
+
+def _workers(config: schema.TorchvisionLoader, local_world_size: int) -> int:
+    if config.workers != "auto":
+        return config.workers
+    return min(_MOST_WORKERS, max(1, len(os.sched_getaffinity(0)) // local_world_size))
+
+
+class Pictures(Dataset[tuple[np.ndarray, int, int]]):
+    """Decoded pictures of a folder, one per key."""
+
+    def __init__(self, folder: Folder):
+        self.paths, self.labels = folder.paths, folder.labels
+
+    def open(self, index: int) -> Image.Image:
+        """Decode one picture as RGB.
+
+        Raises:
+            UserError: it is missing or no picture; names the file and what to do.
+        """
+        path = str(self.paths[index])
+        try:
+            with Image.open(path) as picture:
+                return picture.convert("RGB")
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            message = f"cannot be read as a picture ({error}); repair or remove it"
+            raise UserError(Problem(message, "dataset.path", path)) from None
+
+
+class CroppedPictures(Pictures):
+    """Random resized crops, flipped; keyed by (epoch, sample index), where index modulo the length is the picture."""
+
+    def __init__(self, folder: Folder, image: schema.Image, side: int, seed: int, change_image: ChangeImage | None):
+        super().__init__(folder)
+        self.image, self.side, self.seed, self.change_image = image, side, seed, change_image
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[np.ndarray, int, int]:
+        epoch, index = key
+        number = index % len(self.labels)
+        picture = self.open(number)
+        crop = random_crop(self.image, picture.height, picture.width, seed=self.seed, epoch=epoch, index=index)
+        pixels = cut(picture, crop, self.side, self.image.interpolation)
+        if self.change_image is not None:
+            pixels = self.change_image(pixels, index, epoch)
+        return pixels, int(self.labels[number]), index
+
+
+class CentredPictures(Pictures):
+    """Centre crops of the resized pictures; keyed by the sample index."""
+
+    def __init__(self, folder: Folder, image: schema.Image, resize: int, side: int):
+        super().__init__(folder)
+        self.image, self.resize, self.side = image, resize, side
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int, int]:
+        pixels = centre_cut(self.open(index), self.resize, self.side, self.image.eval_interpolation)
+        return pixels, int(self.labels[index]), index
+
+
+class _Keys:
+    """A batch sampler whose lists of keys are set before each epoch, so that workers keep no state."""
+
+    def __init__(self) -> None:
+        self.batches: Sequence[Sequence[Any]] | Iterator[Sequence[Any]] = ()
+
+    def __iter__(self) -> Iterator[Sequence[Any]]:
+        return iter(self.batches)
+
+
+class ShuffledLoader:
+    """Training batches through torch's DataLoader with persistent workers."""
+
+    def __init__(self, plan: Plan, pictures: CroppedPictures, share: Share, change_order: ChangeOrder | None):
+        self._plan, self._share, self._change_order = plan, share, change_order
+        self._samples = len(pictures.labels)
+        self._keys = _Keys()
+        self._loader = _data_loader(pictures, self._keys, share)
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
+        order = epoch_order(self._plan.config.seed, epoch, self._samples)
+        if self._change_order is not None:
+            order = self._change_order(order, epoch)
+        share = self._share
+        self._keys.batches = (
+            [
+                (epoch, int(i))
+                for i in rank_indices(order, step, self._plan.config.batch_size, share.rank, share.world_size)
+            ]
+            for step in range(first_step, self._plan.steps_per_epoch)
+        )
+        return Overlap(self._loader, share.device)
+
+    def close(self) -> None:
+        _shut_down(self._loader)
+
+
+class EvalLoader:
+    """This rank's share of the validation pictures, each once, in batches whose last may be smaller."""
+
+    def __init__(self, pictures: CentredPictures, share: Share, batch_size: int):
+        self._share = share
+        self._keys = _Keys()
+        self._keys.batches = [
+            batch.tolist() for batch in eval_indices(len(pictures.labels), batch_size, share.rank, share.world_size)
+        ]
+        self._loader = _data_loader(pictures, self._keys, share)
+
+    def __iter__(self) -> Iterator[Loaded]:
+        return iter(Overlap(self._loader, self._share.device))
+
+    def close(self) -> None:
+        _shut_down(self._loader)
+
+
+def _data_loader(pictures: Pictures, keys: _Keys, share: Share) -> DataLoader[Any]:
+    return DataLoader(
+        pictures,
+        batch_sampler=keys,  # type: ignore[arg-type]
+        num_workers=share.workers,
+        collate_fn=_collate,
+        pin_memory=share.device.type == "cuda",
+        persistent_workers=share.workers > 0,
+        prefetch_factor=share.prefetch if share.workers else None,
+        worker_init_fn=_start_worker if share.workers else None,
+    )
+
+
+def _collate(samples: list[tuple[np.ndarray, int, int]]) -> tuple[Tensor, Tensor, np.ndarray]:
+    """Stack to uint8 [B, 3, H, W] in channels-last memory order, which is how pictures are decoded."""
+    pixels, labels, indices = zip(*samples, strict=True)
+    images = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
+    return images, torch.tensor(labels), np.array(indices, dtype=np.int64)
+
+
+def _start_worker(_: int) -> None:
+    torch.set_num_threads(1)
+    # note: a terminal's Ctrl-C reaches the workers too; their rank decides when they end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _shut_down(loader: DataLoader[Any]) -> None:
+    iterator = getattr(loader, "_iterator", None)
+    if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+        iterator._shutdown_workers()
