@@ -1,0 +1,74 @@
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from launcher.config import schema
+from launcher.training.losses import build_loss
+
+CROSS_ENTROPY = build_loss(schema.CrossEntropy(name="cross_entropy"))
+BCE = build_loss(schema.BCE(name="bce", log_classes_bias=True))
+LOGITS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0]])
+LABELS = torch.tensor([2, 0])
+SOFT = torch.tensor([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0]])
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def bce_by_hand(targets: list[list[float]]) -> float:
+    terms = [
+        -(y * math.log(sigmoid(x)) + (1 - y) * math.log(1 - sigmoid(x)))
+        for row, wanted in zip(LOGITS.tolist(), targets, strict=True)
+        for x, y in zip(row, wanted, strict=True)
+    ]
+    return sum(terms) / 2
+
+
+def cross_entropy_by_hand(targets: list[list[float]]) -> float:
+    total = 0.0
+    for row, wanted in zip(LOGITS.tolist(), targets, strict=True):
+        normalizer = math.log(sum(map(math.exp, row)))
+        total -= sum(y * (x - normalizer) for x, y in zip(row, wanted, strict=True))
+    return total / 2
+
+
+@pytest.mark.parametrize(("loss", "by_hand"), [(CROSS_ENTROPY, cross_entropy_by_hand), (BCE, bce_by_hand)])
+def test_losses_follow_their_formula_for_indices_and_for_soft_targets(loss, by_hand):
+    assert loss(LOGITS, SOFT).item() == pytest.approx(by_hand(SOFT.tolist()), rel=1e-6)
+    assert loss(LOGITS, LABELS).item() == pytest.approx(by_hand([[0, 0, 1], [1, 0, 0]]), rel=1e-6)
+
+
+def test_bce_is_torchs_mean_times_the_classes():
+    logits, targets = torch.randn(7, 5), torch.rand(7, 5)
+    torch.testing.assert_close(BCE(logits, targets), 5 * F.binary_cross_entropy_with_logits(logits, targets))
+
+
+def test_bce_starts_at_the_log_of_the_classes_with_the_log_classes_bias():
+    """At logits of -log C every class has probability 1 / (C + 1)."""
+    classes = 1000
+    logits = torch.full((4, classes), -math.log(classes))
+    expected = math.log(classes + 1) - (classes - 1) * math.log(1 - 1 / (classes + 1))
+    assert BCE(logits, torch.tensor([0, 1, 2, 999])).item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", [CROSS_ENTROPY, BCE])
+@pytest.mark.parametrize("targets", [LABELS, SOFT.bfloat16(), SOFT.double()])
+def test_losses_are_float32_for_half_precision_logits_in_and_out_of_autocast(loss, targets):
+    logits = LOGITS.bfloat16()
+    outside = loss(logits, targets)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = loss(logits, targets)
+    exact = loss(logits.float(), targets.float() if targets.is_floating_point() else targets)
+    assert outside.dtype == inside.dtype == torch.float32
+    assert outside == inside == exact
+
+
+@pytest.mark.parametrize("loss", [CROSS_ENTROPY, BCE])
+def test_gradients_reach_the_logits(loss):
+    logits = LOGITS.clone().requires_grad_()
+    loss(logits, SOFT).backward()
+    probabilities = LOGITS.softmax(1) if loss is CROSS_ENTROPY else LOGITS.sigmoid()
+    torch.testing.assert_close(logits.grad, (probabilities - SOFT) / 2)

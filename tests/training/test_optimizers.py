@@ -1,0 +1,220 @@
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from launcher.config import schema
+from launcher.training.optimizers import build_optimizer, set_lr
+
+COMMON = {"lr": 0.1, "reference_batch_size": 32, "scale_lr": "off"}
+PEAK = 0.1
+
+
+def decoupled(**values) -> schema.DecoupledSGD:
+    defaults = {"momentum": 0.9, "dampening": 0.0, "nesterov": False, "weight_decay": 0.01, "decay_norm_and_bias": True}
+    return schema.DecoupledSGD(name="decoupled_sgd", **COMMON, **{**defaults, **values})
+
+
+def coupled(**values) -> schema.SGD:
+    defaults = {"momentum": 0.9, "dampening": 0.0, "nesterov": False, "weight_decay": 0.01, "decay_norm_and_bias": True}
+    return schema.SGD(name="sgd", **COMMON, **{**defaults, **values})
+
+
+def lamb(**values) -> schema.LAMB:
+    defaults = {"epsilon": 1e-6, "max_grad_norm": 1.0, "weight_decay": 0.02, "decay_norm_and_bias": False}
+    return schema.LAMB(name="lamb", **COMMON, beta1=0.9, beta2=0.999, **{**defaults, **values})
+
+
+def adamw(**values) -> schema.AdamW:
+    return schema.AdamW(name="adamw", **COMMON, beta1=0.9, beta2=0.99, epsilon=1e-8, **{"weight_decay": 0.05, **values})
+
+
+def small_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 5))
+
+
+def set_gradients(model: nn.Module, step: int, scale: float = 1.0) -> None:
+    torch.manual_seed(100 + step)
+    for parameter in model.parameters():
+        parameter.grad = scale * torch.randn_like(parameter)
+
+
+class Scalar(nn.Module):
+    def __init__(self, value: float):
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([[value]], dtype=torch.float64))
+
+
+@settings(deadline=None)
+@given(
+    momentum=st.sampled_from([0.0, 0.5, 0.875]),
+    dampening=st.sampled_from([0.0, 0.3]),
+    nesterov=st.booleans(),
+    decay=st.floats(0, 0.5),
+    gradients=st.lists(st.floats(-3, 3), min_size=1, max_size=6),
+    rates=st.lists(st.floats(0, 1), min_size=6, max_size=6),
+)
+def test_decoupled_sgd_follows_the_formula_for_one_number(momentum, dampening, nesterov, decay, gradients, rates):
+    model = Scalar(1.5)
+    config = decoupled(momentum=momentum, dampening=dampening, nesterov=nesterov, weight_decay=decay)
+    optimizer = build_optimizer(config, model, PEAK)
+    weight, buffer = 1.5, None
+    for gradient, rate in zip(gradients, rates, strict=False):
+        model.w.grad = torch.full_like(model.w, gradient)
+        set_lr(optimizer, rate * PEAK)
+        optimizer.step()
+        buffer = gradient if buffer is None else momentum * buffer + (1 - dampening) * gradient
+        direction = gradient + momentum * buffer if nesterov else buffer
+        weight = weight * (1 - rate * decay) - rate * PEAK * (direction if momentum else gradient)
+    assert model.w.item() == pytest.approx(weight, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_decoupled_sgd_without_decay_is_sgd(nesterov):
+    model = small_model()
+    twin = copy.deepcopy(model)
+    ours = build_optimizer(decoupled(weight_decay=0.0, nesterov=nesterov), model, PEAK)
+    theirs = torch.optim.SGD(twin.parameters(), lr=PEAK, momentum=0.9, nesterov=nesterov)
+    for step in range(4):
+        for network, optimizer in ((model, ours), (twin, theirs)):
+            set_gradients(network, step)
+            set_lr(optimizer, PEAK / (step + 1))
+            optimizer.step()
+    torch.testing.assert_close(model.state_dict(), twin.state_dict())
+
+
+def test_published_decay_is_the_coupled_one_of_two_to_the_minus_fifteen():
+    assert 5e-4 * (1 - 0.875) / 2.048 == pytest.approx(2**-15, rel=1e-12)
+
+
+def test_decoupled_decay_has_the_fixed_point_of_its_coupled_equivalent():
+    """On (w - 1)^2 / 2 at a fixed rate both settle at 1 / (1 + wd (1 - momentum) / lr)."""
+    ours, theirs = Scalar(3.0), Scalar(3.0)
+    settings = {"momentum": 0.875, "dampening": 0.0, "nesterov": False}
+    optimizers = [
+        (ours, build_optimizer(decoupled(weight_decay=5e-4, **settings), ours, 2.048)),
+        (theirs, torch.optim.SGD(theirs.parameters(), lr=2.048, momentum=0.875, weight_decay=2**-15)),
+    ]
+    for model, optimizer in optimizers:
+        for _ in range(3000):
+            model.w.grad = model.w.detach() - 1
+            optimizer.step()
+    fixed_point = 1 / (1 + 2**-15)
+    assert theirs.w.item() == pytest.approx(fixed_point, rel=1e-10)
+    assert ours.w.item() == pytest.approx(fixed_point, rel=1e-10)
+
+
+def test_parameters_without_a_gradient_stay_and_start_their_momentum_later():
+    model = small_model()
+    frozen = model[0].weight
+    before = frozen.detach().clone()
+    optimizer = build_optimizer(decoupled(weight_decay=0.0), model, PEAK)
+    set_gradients(model, 0)
+    frozen.grad = None
+    optimizer.step()
+    assert torch.equal(frozen, before)
+    set_gradients(model, 1)
+    optimizer.step()
+    torch.testing.assert_close(frozen.detach(), before - PEAK * frozen.grad)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_sgd_is_torchs(nesterov):
+    model = small_model()
+    twin = copy.deepcopy(model)
+    ours = build_optimizer(coupled(nesterov=nesterov), model, PEAK)
+    theirs = torch.optim.SGD(twin.parameters(), lr=PEAK, momentum=0.9, weight_decay=0.01, nesterov=nesterov)
+    for step in range(3):
+        for network, optimizer in ((model, ours), (twin, theirs)):
+            set_gradients(network, step)
+            optimizer.step()
+    torch.testing.assert_close(model.state_dict(), twin.state_dict())
+
+
+@pytest.mark.parametrize(("gradient_scale", "max_grad_norm"), [(10.0, 1.0), (1e-3, 1.0), (10.0, None)])
+def test_lamb_follows_its_formula(gradient_scale, max_grad_norm):
+    """Algorithm 2 of You et al. 2020 with a clipped global norm; vectors are neither decayed nor rescaled."""
+    model = small_model()
+    parameters = dict(model.named_parameters())
+    expected = {name: parameter.detach().clone().double() for name, parameter in parameters.items()}
+    first = {name: torch.zeros_like(value) for name, value in expected.items()}
+    second = copy.deepcopy(first)
+    optimizer = build_optimizer(lamb(max_grad_norm=max_grad_norm), model, PEAK)
+    for step in range(1, 4):
+        set_gradients(model, step, gradient_scale)
+        gradients = {name: parameter.grad.double() for name, parameter in parameters.items()}
+        norm = math.sqrt(sum((g**2).sum().item() for g in gradients.values()))
+        clip = max(1.0, norm / max_grad_norm) if max_grad_norm else 1.0
+        optimizer.step()
+        for name, weight in expected.items():
+            gradient = gradients[name] / clip
+            first[name] = 0.9 * first[name] + 0.1 * gradient
+            second[name] = 0.999 * second[name] + 0.001 * gradient**2
+            update = first[name] / (1 - 0.9**step) / ((second[name] / (1 - 0.999**step)).sqrt() + 1e-6)
+            if weight.ndim > 1:
+                update = update + 0.02 * weight
+                update = update * weight.norm() / update.norm()
+            expected[name] = weight - PEAK * update
+    for name, weight in expected.items():
+        torch.testing.assert_close(parameters[name].detach().double(), weight, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("config", [decoupled, coupled, lamb, adamw])
+@pytest.mark.parametrize("decay_norm_and_bias", [True, False])
+def test_vectors_are_decayed_only_if_asked(config, decay_norm_and_bias):
+    model = small_model()
+    optimizer = build_optimizer(config(weight_decay=0.5, decay_norm_and_bias=decay_norm_and_bias), model, PEAK)
+    decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    names = {name: decays[id(parameter)] for name, parameter in model.named_parameters()}
+    spared = 0.5 if decay_norm_and_bias else 0.0
+    assert names == {
+        "0.weight": 0.5,
+        "0.bias": spared,
+        "1.weight": spared,
+        "1.bias": spared,
+        "3.weight": 0.5,
+        "3.bias": spared,
+    }
+
+
+@pytest.mark.parametrize("config", [decoupled(), coupled(), lamb(), adamw(decay_norm_and_bias=False)])
+def test_a_restored_optimizer_goes_on_exactly(config, tmp_path):
+    model = small_model()
+    optimizer = build_optimizer(config, model, PEAK)
+    for step in range(3):
+        set_gradients(model, step)
+        set_lr(optimizer, PEAK / (step + 1))
+        optimizer.step()
+    torch.save(optimizer.state_dict(), tmp_path / "state.pt")
+    twin = copy.deepcopy(model)
+    restored = build_optimizer(config, twin, 123.0)
+    restored.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for network, one in ((model, optimizer), (twin, restored)):
+        set_gradients(network, 7)
+        set_lr(one, PEAK / 7)
+        one.step()
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, twin.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("config", [decoupled(), coupled(), lamb(), adamw(decay_norm_and_bias=False)])
+def test_a_first_step_skipped_by_the_loss_scaler_leaves_no_trace(config):
+    model = small_model()
+    twin = copy.deepcopy(model)
+    optimizer, reference = build_optimizer(config, model, PEAK), build_optimizer(config, twin, PEAK)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    scaler.scale(torch.ones(()))
+    set_gradients(model, 0)
+    model[3].bias.grad[0] = math.inf
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    for network, one in ((model, optimizer), (twin, reference)):
+        set_gradients(network, 1)
+        one.step()
+    torch.testing.assert_close(model.state_dict(), twin.state_dict())
