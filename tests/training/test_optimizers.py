@@ -89,7 +89,8 @@ def test_decoupled_sgd_without_decay_is_sgd(nesterov):
 
 
 def test_published_decay_is_the_coupled_one_of_two_to_the_minus_fifteen():
-    assert 5e-4 * (1 - 0.875) / 2.048 == pytest.approx(2**-15, rel=1e-12)
+    coupled_decay = 5e-4 * (1 - 0.875) / 2.048
+    assert coupled_decay == pytest.approx(2**-15, rel=1e-12)
 
 
 def test_decoupled_decay_has_the_fixed_point_of_its_coupled_equivalent():

@@ -1,0 +1,160 @@
+"""Checkpoint files: written whole or not at all, checked by a checksum when read, never executed.
+
+A file is what `torch.save` writes, followed by its SHA-256 digest; `torch.load` reads it too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import torch
+
+from launcher.errors import Problem, UserError
+
+FORMAT = 1
+_NAME = re.compile(r"step-(\d{8,})\.pt")
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+class DamagedCheckpoint(UserError):
+    """A checkpoint file that is cut short, changed or gone."""
+
+
+def file_name(step: int) -> str:
+    """Name of the checkpoint of a run whose next optimizer step is `step`."""
+    return f"step-{step:08d}.pt"
+
+
+def save(state: dict[str, Any], path: Path) -> None:
+    """Write a state of tensors, numbers, strings and containers of them; `path` appears complete or not at all.
+
+    Raises:
+        TypeError: the state holds an object that `load` would refuse.
+        UserError: the disk is full or cannot be written to.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(state, temporary)
+        unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(temporary)
+        if unsafe:
+            raise TypeError(f"a checkpoint holds tensors, numbers, strings and containers of them, not {unsafe}")
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise _problem(UserError, path, f"cannot be written: {error.strerror}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a state back, its tensors on the CPU.
+
+    Raises:
+        DamagedCheckpoint: the file cannot be read, or its checksum does not match.
+        UserError: a file of another format version, or one that holds code.
+    """
+    _check_digest(path)
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise _problem(UserError, path, "holds more than tensors and numbers, and is not read") from error
+    version = saved.get("format") if isinstance(saved, dict) else None
+    if version != FORMAT:
+        raise _problem(UserError, path, f"is of format {version}; this version reads format {FORMAT}")
+    state: dict[str, Any] = saved["state"]
+    return state
+
+
+def newest_valid(folder: Path, on_damaged: Callable[[DamagedCheckpoint], None]) -> tuple[Path, dict[str, Any]] | None:
+    """Path and state of the newest checkpoint that is whole, or None; newer damaged ones are handed to `on_damaged`.
+
+    Raises:
+        UserError: a newer file of another format version, or one that holds code.
+    """
+    for path in reversed(_checkpoints(folder)):
+        try:
+            return path, load(path)
+        except DamagedCheckpoint as error:
+            on_damaged(error)
+    return None
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Delete all but the newest `keep` checkpoints, and what interrupted saves have left; no save may be under way."""
+    for path in [*_checkpoints(folder)[:-keep], *folder.glob(".step-*.pt.tmp")]:
+        path.unlink(missing_ok=True)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Checkpoint files, the oldest first."""
+    named = [(int(match[1]), path) for path in folder.glob("step-*.pt") if (match := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(named)]
+
+
+def _write(state: dict[str, Any], path: Path) -> None:
+    with path.open("wb") as file:
+        writer = _DigestWriter(file)
+        try:
+            torch.save({"format": FORMAT, "state": state}, cast(BinaryIO, writer))
+        except RuntimeError as error:
+            # note: torch hides the file's own error behind a complaint about positions
+            raise writer.failure or error from error
+        file.write(writer.digest.digest())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class _DigestWriter:
+    """A binary file to write to, with the digest of what was written."""
+
+    def __init__(self, file: BinaryIO):
+        self.file = file
+        self.digest = hashlib.sha256()
+        self.failure: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.failure = error
+            raise
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def _check_digest(path: Path) -> None:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            remaining = os.fstat(file.fileno()).st_size - _DIGEST_BYTES
+            while remaining > 0:
+                block = file.read(min(remaining, 2**20))
+                digest.update(block)
+                remaining -= len(block)
+            written = file.read()
+    except OSError as error:
+        raise _problem(DamagedCheckpoint, path, f"cannot be read: {error.strerror}") from error
+    if digest.digest() != written:
+        raise _problem(DamagedCheckpoint, path, "is damaged (its checksum does not match); use an earlier one")
+
+
+def _problem(kind: type[UserError], path: Path, message: str) -> UserError:
+    return kind(Problem(message, "checkpoint", str(path)))
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,90 @@
+"""Accuracy and loss on the validation set, over all ranks together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from launcher.errors import UserError
+from launcher.training.losses import Loss
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Over all ranks: accuracies in [0, 1] (top-5: of fewer classes, all of them), mean loss, samples counted."""
+
+    top1: float
+    top5: float
+    loss: float
+    samples: int
+
+
+@torch.inference_mode()
+def evaluate(
+    model: nn.Module,
+    loader: Iterable[tuple[Tensor, Tensor, Any]],
+    prepare: Callable[[Tensor], Tensor],
+    loss: Loss,
+    device: torch.device,
+    autocast: Callable[[], AbstractContextManager[object]],
+    *,
+    flip_average: bool,
+    should_stop: Callable[[], bool],
+) -> Evaluation | None:
+    """Evaluate on this rank's share of the samples and add up over ranks; None if any rank was asked to stop.
+
+    loader: batches of uint8 images [B, 3, H, W], int64 labels [B] and sample indices; ranks may have different
+    numbers of batches, and every sample is on one rank only.
+    prepare: uint8 images on the device to the model's input.
+    flip_average: average the logits of a picture and its mirror image.
+
+    Raises:
+        UserError: no samples on any rank.
+    """
+    was_training = model.training
+    model.eval()
+    sums = torch.zeros(3, dtype=torch.float64, device=device)
+    samples, interrupted = 0, False
+    try:
+        for images, labels, _ in loader:
+            interrupted = should_stop()
+            if interrupted:
+                break
+            images = prepare(images.to(device, non_blocking=True))
+            labels = labels.to(device, non_blocking=True)
+            with autocast():
+                logits = model(images).float()
+                if flip_average:
+                    logits = (logits + model(images.flip(3)).float()) / 2
+            # note: sums stay on the device, no CPU-GPU synchronisation a batch
+            sums += _sums(logits, labels, loss)
+            samples += len(labels)
+    finally:
+        model.train(was_training)
+    return _over_ranks(sums, samples, interrupted)
+
+
+def _sums(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+    """Top-1 hits, top-5 hits and summed loss of one batch; float64 [3], which counts exactly up to 2^53."""
+    hits = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]
+    values = (hits[:, 0].sum(), hits.sum(), loss(logits, labels) * len(labels))
+    return torch.stack([value.double() for value in values])
+
+
+def _over_ranks(sums: Tensor, samples: int, interrupted: bool) -> Evaluation | None:
+    counts = torch.tensor([samples, interrupted], dtype=torch.float64).to(sums.device)
+    totals = torch.cat([sums, counts])
+    if dist.is_initialized():
+        dist.all_reduce(totals)
+    top1, top5, loss, samples, interruptions = totals.tolist()
+    if interruptions:
+        return None
+    if not samples:
+        raise UserError("the validation set has no pictures: give it some, or check dataset.path")
+    return Evaluation(top1 / samples, top5 / samples, loss / samples, int(samples))

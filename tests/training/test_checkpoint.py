@@ -1,0 +1,231 @@
+import hashlib
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.errors import UserError
+from launcher.training import checkpoint
+from launcher.training.checkpoint import DamagedCheckpoint, file_name, load, newest_valid, prune, save
+
+
+def state(step: int) -> dict:
+    return {
+        "step": step,
+        "epoch": 3,
+        "config": "abc",
+        "weights": OrderedDict(w=torch.arange(1000.0) + step, n=torch.tensor(7), h=torch.ones(3, dtype=torch.bfloat16)),
+        "nested": [1, 2.5, None, True, ("a", {"b": torch.zeros(2, 3)})],
+    }
+
+
+def same(loaded: object, saved: object) -> bool:
+    if isinstance(saved, torch.Tensor):
+        return isinstance(loaded, torch.Tensor) and loaded.dtype == saved.dtype and torch.equal(loaded, saved)
+    if isinstance(saved, dict):
+        return type(loaded) is type(saved) and same(list(loaded.items()), list(saved.items()))
+    if isinstance(saved, list | tuple):
+        return type(loaded) is type(saved) and all(map(same, loaded, saved)) and len(loaded) == len(saved)
+    return loaded == saved
+
+
+def write(folder: Path, *steps: int) -> list[Path]:
+    paths = [folder / file_name(step) for step in steps]
+    for step, path in zip(steps, paths, strict=True):
+        save(state(step), path)
+    return paths
+
+
+def flip_bit(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_state_comes_back_as_it_was(tmp_path):
+    (path,) = write(tmp_path / "new", 5)
+    loaded = load(path)
+    assert path.name == "step-00000005.pt"
+    assert same(loaded, state(5))
+    assert not same(loaded, state(6))
+
+
+def test_torch_reads_the_file_as_well_and_the_last_bytes_are_the_digest_of_the_others(tmp_path):
+    (path,) = write(tmp_path, 5)
+    assert same(torch.load(path, weights_only=True)["state"], state(5))
+    data = path.read_bytes()
+    assert hashlib.sha256(data[:-32]).digest() == data[-32:]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    (path,) = write(tmp_path_factory.mktemp("whole"), 1)
+    return path.read_bytes()
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=40)
+def test_any_changed_bit_and_any_missing_end_is_noticed(tmp_path_factory, whole, data):
+    position = data.draw(st.integers(0, len(whole) - 1))
+    changed = bytearray(whole)
+    changed[position] ^= 1 << data.draw(st.integers(0, 7))
+    path = tmp_path_factory.mktemp("damaged") / file_name(1)
+    for content in (bytes(changed), whole[:position]):
+        path.write_bytes(content)
+        with pytest.raises(DamagedCheckpoint, match=f"{file_name(1)}.*damaged"):
+            load(path)
+
+
+def test_a_missing_file_is_a_clear_error(tmp_path):
+    with pytest.raises(UserError, match=r"step-00000001\.pt: cannot be read: No such file"):
+        load(tmp_path / file_name(1))
+
+
+def test_the_newest_is_found_by_its_step(tmp_path):
+    paths = write(tmp_path, 900, 123456789, 20)
+    found = newest_valid(tmp_path, on_damaged=pytest.fail)
+    assert found is not None
+    assert found[0] == paths[1]
+    assert found[1]["step"] == 123456789
+
+
+def test_damaged_newer_files_are_passed_over_and_named(tmp_path):
+    paths = write(tmp_path, 1, 2, 3, 4)
+    flip_bit(paths[2], 700)
+    paths[3].write_bytes(b"")
+    damaged = []
+    found = newest_valid(tmp_path, on_damaged=damaged.append)
+    assert found is not None
+    assert found[0] == paths[1]
+    assert [str(paths[3]) in str(damaged[0]), str(paths[2]) in str(damaged[1])] == [True, True]
+
+
+def test_no_checkpoint_at_all(tmp_path):
+    assert newest_valid(tmp_path, on_damaged=pytest.fail) is None
+    assert newest_valid(tmp_path / "nowhere", on_damaged=pytest.fail) is None
+    (path,) = write(tmp_path, 1)
+    flip_bit(path, 10)
+    assert newest_valid(tmp_path, on_damaged=lambda error: None) is None
+
+
+def test_prune_keeps_the_newest_and_removes_what_interrupted_saves_left(tmp_path):
+    paths = write(tmp_path, 1, 30, 4, 2)
+    (tmp_path / ".step-00000031.pt.tmp").write_bytes(b"half")
+    (tmp_path / "notes.txt").write_text("mine")
+    prune(tmp_path, keep=2)
+    assert {file.name for file in tmp_path.iterdir()} == {paths[1].name, paths[2].name, "notes.txt"}
+    prune(tmp_path, keep=5)
+    assert paths[1].exists()
+
+
+def signed(path: Path, content: object) -> None:
+    """A file with a right checksum, whatever it holds."""
+    torch.save(content, path)
+    path.write_bytes(path.read_bytes() + hashlib.sha256(path.read_bytes()).digest())
+
+
+class Code:
+    def __init__(self, trace: Path):
+        self.trace = trace
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.trace),)
+
+
+def test_code_is_never_run(tmp_path):
+    path, trace = tmp_path / file_name(1), tmp_path / "trace"
+    signed(path, {"format": 1, "state": {"code": Code(trace)}})
+    with pytest.raises(UserError, match="holds more than tensors"):
+        load(path)
+    with pytest.raises(UserError, match="holds more than tensors"):
+        newest_valid(tmp_path, on_damaged=pytest.fail)
+    assert not trace.exists()
+    path.write_bytes(pickle.dumps(Code(trace)))
+    with pytest.raises(DamagedCheckpoint):
+        load(path)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("content", [{"format": 2, "state": {}}, {"model": torch.zeros(1)}, [1]])
+def test_another_format_is_not_taken_for_damage(tmp_path, content):
+    signed(tmp_path / file_name(1), content)
+    with pytest.raises(UserError, match="format") as caught:
+        newest_valid(tmp_path, on_damaged=pytest.fail)
+    assert not isinstance(caught.value, DamagedCheckpoint)
+
+
+@pytest.mark.parametrize("content", [Path("a"), np.zeros(2), np.float64(1.0)])
+def test_what_could_not_be_loaded_is_refused_when_saving(tmp_path, content):
+    write(tmp_path, 1)
+    with pytest.raises(TypeError, match="tensors, numbers, strings"):
+        save({"content": content}, tmp_path / file_name(2))
+    assert [path.name for path in tmp_path.iterdir()] == [file_name(1)]
+
+
+@pytest.mark.parametrize("room", [0, 2000, 300_000])
+def test_a_full_disk_is_a_clear_error_and_leaves_nothing_behind(tmp_path, room):
+    """A limit on the size of files stands for the full disk; the state is 400 kB."""
+    write(tmp_path, 1)
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, former[1]))
+    try:
+        with pytest.raises(UserError, match=r"step-00000002\.pt: cannot be written: File too large"):
+            save({"w": torch.ones(100_000)}, tmp_path / file_name(2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+    assert [path.name for path in tmp_path.iterdir()] == [file_name(1)]
+
+
+def test_a_save_over_an_older_file_replaces_it(tmp_path):
+    (path,) = write(tmp_path, 1)
+    save({"step": 1, "again": True}, path)
+    assert load(path) == {"step": 1, "again": True}
+
+
+KILLED_WHILE_WRITING = """
+import io, signal, sys, os, pathlib, torch
+from launcher.training import checkpoint
+folder = pathlib.Path(sys.argv[1])
+checkpoint.save({"step": 1, "w": torch.ones(5000)}, folder / checkpoint.file_name(1))
+whole_save = torch.save
+def half_save(state, file):
+    buffer = io.BytesIO()
+    whole_save(state, buffer)
+    file.write(buffer.getvalue()[: buffer.tell() // 2])
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+torch.save = half_save
+checkpoint.save({"step": 2, "w": torch.ones(5000)}, folder / checkpoint.file_name(int(sys.argv[2])))
+"""
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_process_killed_while_saving_leaves_the_former_file(tmp_path, step):
+    """Saved under a new name, or over the only file there is."""
+    command = [sys.executable, "-c", KILLED_WHILE_WRITING, str(tmp_path), str(step)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert [path.name for path in tmp_path.glob("*.pt")] == [file_name(1)]
+    found = newest_valid(tmp_path, on_damaged=pytest.fail)
+    assert found is not None
+    assert found[1]["step"] == 1
+    prune(tmp_path, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == [file_name(1)]
+
+
+def test_bytes_reach_the_disk_before_the_name(tmp_path, monkeypatch):
+    events = []
+    sync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (events.append("sync"), sync(descriptor)))
+    monkeypatch.setattr(Path, "replace", lambda self, target: (events.append("rename"), replace(self, target))[1])
+    checkpoint.save({"step": 1}, tmp_path / file_name(1))
+    assert events == ["sync", "rename", "sync"]
