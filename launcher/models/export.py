@@ -28,13 +28,14 @@ def export(state_dict: Mapping[str, Tensor], folder: Path, card: Mapping[str, An
     weights = {name.removeprefix("module."): tensor.detach().cpu().contiguous() for name, tensor in state_dict.items()}
     if not card["surgery"]:
         _check_names(set(weights), card["architecture"], card["classes"])
+    text = json.dumps(dict(card), indent=2) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / WEIGHTS
     temporary = folder / f".{WEIGHTS}.tmp"
     save_file(weights, temporary, metadata={"format": "pt"})
     temporary.replace(path)
     temporary = folder / f".{CARD}.tmp"
-    temporary.write_text(json.dumps(dict(card), indent=2) + "\n", encoding="utf-8")
+    temporary.write_text(text, encoding="utf-8")
     temporary.replace(folder / CARD)
     return path
 

@@ -54,8 +54,11 @@ def test_surgery_may_bring_its_own_names(network, tmp_path):
     assert set(load_file(path)) == set(state)
 
 
-def test_an_unwritable_card_leaves_the_former_card(network, tmp_path):
-    export(network.state_dict(), tmp_path, CARD)
+def test_a_card_that_json_cannot_hold_leaves_the_former_export(network, tmp_path):
+    path = export(network.state_dict(), tmp_path, CARD)
+    before = path.read_bytes()
+    changed = {name: tensor + 1 for name, tensor in network.state_dict().items()}
     with pytest.raises(TypeError):
-        export(network.state_dict(), tmp_path, {**CARD, "top1": object()})
+        export(changed, tmp_path, {**CARD, "top1": object()})
+    assert path.read_bytes() == before
     assert json.loads((tmp_path / "model_card.json").read_text()) == CARD

@@ -137,6 +137,20 @@ def test_sgd_is_torchs(nesterov):
     torch.testing.assert_close(model.state_dict(), twin.state_dict())
 
 
+def test_adamw_is_torchs_plain_one():
+    model = small_model()
+    twin = copy.deepcopy(model)
+    ours = build_optimizer(adamw(decay_norm_and_bias=True), model, PEAK)
+    theirs = torch.optim.AdamW(
+        twin.parameters(), lr=PEAK, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.05, foreach=False
+    )
+    for step in range(3):
+        for network, optimizer in ((model, ours), (twin, theirs)):
+            set_gradients(network, step)
+            optimizer.step()
+    torch.testing.assert_close(model.state_dict(), twin.state_dict())
+
+
 @pytest.mark.parametrize(("gradient_scale", "max_grad_norm"), [(10.0, 1.0), (1e-3, 1.0), (10.0, None)])
 def test_lamb_follows_its_formula(gradient_scale, max_grad_norm):
     """Algorithm 2 of You et al. 2020 with a clipped global norm; vectors are neither decayed nor rescaled."""
