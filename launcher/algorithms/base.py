@@ -39,11 +39,11 @@ class Algorithm:
     def change_model(self, model: nn.Module) -> None:
         """Change the model in place before the optimizer is built; parameter names stay torchvision's if they can."""
 
-    def change_order(self, order: np.ndarray, moment: Moment) -> np.ndarray:
-        """Change the sample indices [N] that an epoch reads; the length stays the same."""
+    def change_order(self, order: np.ndarray, epoch: int) -> np.ndarray:
+        """Change the sample indices [N] that an epoch reads; the length stays, index modulo N is the picture."""
         return order
 
-    def change_image(self, image: np.ndarray, index: int, epoch: int, seed: int) -> np.ndarray:
+    def change_image(self, image: np.ndarray, index: int, epoch: int) -> np.ndarray:
         """Change one uint8 image [H, W, 3] in a loader's worker; must pickle."""
         return image
 

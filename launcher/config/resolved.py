@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,7 @@ def write(config: RunConfig, path: Path) -> None:
     """Write the config atomically."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(dump(config))
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def read(path: Path) -> RunConfig:

@@ -12,13 +12,14 @@ NORMALIZE = "<normalize>"
 
 ORDER: dict[str, tuple[str, ...]] = {
     # model surgery, before the optimizer and DDP see the parameters
-    "change_model": ("squeeze_excite", "blurpool", "stochastic_depth", "ghost_batchnorm", "channels_last"),
+    "change_model": ("squeeze_excite", "blurpool", "stochastic_depth", "ghost_batchnorm", "channels_last", "ema"),
     # which sample indices an epoch reads
     "change_order": ("repeated_augmentation",),
     # one uint8 image in a loader's worker process, after crop and flip
     "change_image": ("randaugment",),
     # a batch on the device: uint8 before normalisation, floating point after it
     "change_batch": (
+        "channels_last",
         "randaugment",
         "trivialaugment",
         "augmix",

@@ -7,7 +7,6 @@ import math
 from launcher.config.durations import in_steps
 from launcher.config.schema import Constant, Cosine, Linear, MultiStep
 
-
 Schedules = Cosine | Linear | MultiStep | Constant
 
 

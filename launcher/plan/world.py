@@ -1,9 +1,11 @@
-"""How many processes a run would have, guessed without torch: what the launch says, the machine planned for, or here."""
+"""How many processes a run would have, guessed without torch."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from launcher.config.schema import RunConfig
-from launcher.launch.devices import visible_gpus
 
 
 def planned_processes(config: RunConfig) -> int:
@@ -12,4 +14,11 @@ def planned_processes(config: RunConfig) -> int:
         return config.launch.nproc
     if config.launch.device == "cpu":
         return 1
-    return config.hardware.gpus or visible_gpus() or 1
+    return config.hardware.gpus or _gpus_here() or 1
+
+
+def _gpus_here() -> int:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+    return len(list(Path("/dev").glob("nvidia[0-9]*")))

@@ -1,0 +1,55 @@
+"""Exponential moving average of the weights (Polyak & Juditsky 1992): the average is evaluated and saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from launcher.algorithms.base import Algorithm, Setting
+from launcher.data.batch import Moment
+
+
+def keep_rate(half_life: float, interval: float) -> float:
+    """Part of the average that an update keeps: after `half_life` steps of updates every `interval`, one half."""
+    return float(2 ** (-interval / half_life))
+
+
+@torch.no_grad()
+def update_average(average: dict[str, Tensor], weights: dict[str, Tensor], keep: float) -> None:
+    """`average = keep * average + (1 - keep) * weights`, in place; counters are copied."""
+    floating = [name for name, tensor in weights.items() if tensor.is_floating_point()]
+    torch._foreach_lerp_([average[n] for n in floating], [weights[n] for n in floating], 1 - keep)
+    for name in weights.keys() - set(floating):
+        average[name].copy_(weights[name])
+
+
+class EMA(Algorithm):
+    """Averages parameters and buffers every `update_interval`, from the initial weights; no bias correction."""
+
+    def __init__(self, values: Any, setting: Setting):
+        super().__init__(values, setting)
+        self._interval = setting.plan.every(values.update_interval)
+        self._keep = keep_rate(max(1, setting.plan.steps(values.half_life)), self._interval)
+        self._average: dict[str, Tensor] = {}
+
+    def change_model(self, model: nn.Module) -> None:
+        self._average = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+    def after_step(self, model: nn.Module, moment: Moment) -> None:
+        if (moment.step + 1) % self._interval == 0:
+            update_average(self._average, model.state_dict(), self._keep)
+
+    def evaluation_weights(self, model: nn.Module) -> dict[str, Tensor]:
+        return self._average
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"average": self._average}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, tensor in state["average"].items():
+            self._average[name].copy_(tensor)
+
+
+ALGORITHM = EMA

@@ -1,0 +1,32 @@
+"""Label smoothing (Szegedy et al. 2015): targets between the true class and all classes, in training only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from launcher.algorithms.base import Algorithm
+from launcher.data.batch import Batch
+
+
+def smooth(targets: Tensor, smoothing: float, classes: int) -> Tensor:
+    """`(1 - s) y + s / C`: int64 class indices [B] or class weights [B, C] to float32 weights [B, C]."""
+    weights = one_hot(targets, classes)
+    return weights * (1 - smoothing) + smoothing / classes
+
+
+def one_hot(targets: Tensor, classes: int) -> Tensor:
+    """Class indices [B] as float32 weights [B, C]; weights stay as they are."""
+    return F.one_hot(targets, classes).float() if targets.ndim == 1 else targets
+
+
+class LabelSmoothing(Algorithm):
+    """Smooths the targets of each training batch."""
+
+    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+        return batch.having(targets=smooth(batch.targets, self.values.smoothing, self.setting.classes))
+
+
+ALGORITHM = LabelSmoothing

@@ -1,0 +1,36 @@
+"""Progressive resizing (Howard 2018; Tan & Le 2021): small pictures first, full size at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from launcher.algorithms.base import Algorithm
+from launcher.data.batch import Batch
+
+
+def resize(images: Tensor, side: int, interpolation: str) -> Tensor:
+    """Floating-point images [B, C, H, W] to [B, C, side, side]: bilinear with antialias, or nearest; order kept."""
+    if images.shape[-2:] == (side, side):
+        return images
+    if interpolation == "nearest":
+        return F.interpolate(images, size=(side, side), mode="nearest")
+    return F.interpolate(images, size=(side, side), mode="bilinear", antialias=True)
+
+
+class ProgressiveResizing(Algorithm):
+    """Resizes each batch on the device to the plan's side for the step."""
+
+    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+        side = self.setting.plan.image_size(batch.moment.step)
+        images = resize(batch.images, side, self.values.interpolation)
+        # note: some resize kernels answer in NCHW order whatever they are given
+        if batch.images.is_contiguous(memory_format=torch.channels_last):
+            images = images.contiguous(memory_format=torch.channels_last)
+        return batch.having(images=images)
+
+
+ALGORITHM = ProgressiveResizing

@@ -1,0 +1,25 @@
+"""How many processes a machine gets."""
+
+from __future__ import annotations
+
+from launcher.config.schema import Launch
+from launcher.errors import Problem, UserError
+
+
+def processes(launch: Launch) -> int:
+    """One a visible GPU, or what the config says.
+
+    Raises:
+        UserError: more processes than GPUs, or GPUs asked for where none is visible.
+    """
+    import torch
+
+    gpus = torch.cuda.device_count() if launch.device != "cpu" else 0
+    if launch.device == "cuda" and not gpus:
+        raise UserError(Problem("no GPU is visible; launch.device=cpu trains on the CPU", "launch.device", "cuda"))
+    if launch.nproc == "auto":
+        return gpus or 1
+    if 0 < gpus < launch.nproc:
+        message = f"only {gpus} GPUs are visible; set launch.nproc={gpus}, or launch.device=cpu to train on the CPU"
+        raise UserError(Problem(message, "launch.nproc", launch.nproc))
+    return launch.nproc

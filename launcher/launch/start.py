@@ -1,0 +1,78 @@
+"""A composed config to a finished run: checks, run folder, ranks, summary."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from launcher.config.compose import Composed
+from launcher.config.resolved import read, write
+from launcher.config.schema import RunConfig
+from launcher.data.available import with_counts
+from launcher.data.shapes import ensure_shapes
+from launcher.launch.devices import processes
+from launcher.launch.elastic import launch
+from launcher.launch.exit_codes import DONE, FAILED
+from launcher.plan.checks import check
+from launcher.plan.plan import Plan
+from launcher.records.curve import draw_curve
+from launcher.records.environment import write_environment
+from launcher.records.folder import RunFolder, create
+from launcher.records.progress import ProgressView
+from launcher.records.summary import summary_table
+
+
+def start(composed: Composed) -> int:
+    """Train a new run; returns the exit code.
+
+    Raises:
+        UserError: something cannot work; nothing has been written then.
+    """
+    config = with_counts(composed.config, must_exist=True)
+    plan = _plan(config)
+    check(plan, composed.origins)
+    console = Console()
+    for note in composed.notes:
+        console.print(f"note: {note}", style="yellow", soft_wrap=True, highlight=False)
+    name = config.run_name or "-".join([config.recipe or config.model.name, config.dataset.name, time.strftime("%m%d")])
+    folder = create(Path(config.runs), name, unique=config.run_name is None)
+    with folder.locked():
+        write(config, folder.config)
+        write_environment(folder.environment)
+        return _train(folder, plan, console)
+
+
+def resume(folder: RunFolder) -> int:
+    """Go on with a run from its newest checkpoint, on the processes that this machine gives.
+
+    Raises:
+        UserError: another process writes to the folder, or its data are gone.
+    """
+    with folder.locked():
+        config = read(folder.config)
+        plan = _plan(with_counts(config, must_exist=True))
+        check(plan, {})
+        return _train(folder, plan, Console())
+
+
+def _plan(config: RunConfig) -> Plan:
+    assert config.dataset.train_samples is not None
+    return Plan(config, processes(config.launch), config.dataset.train_samples)
+
+
+def _train(folder: RunFolder, plan: Plan, console: Console) -> int:
+    config = plan.config
+    if config.dataset.kind == "shapes" and config.dataloader.name != "synthetic":
+        ensure_shapes(config.dataset)
+    ranks = f"{plan.world_size} process{'es' * (plan.world_size > 1)}"
+    console.print(f"{folder.path}: {plan.epochs} epochs of {plan.steps_per_epoch:,} steps on {ranks}", highlight=False)
+    view = ProgressView(folder.metrics, total_steps=plan.total_steps, epochs=plan.epochs, console=console)
+    code = launch(folder.path, plan.world_size, view)
+    if code != FAILED and folder.metrics.exists():
+        draw_curve(folder, " \u00b7 ".join([config.recipe or "no recipe", config.model.name, config.dataset.name]))
+        console.print(summary_table(folder))
+    if code not in (DONE, FAILED):
+        console.print(f"stopped and saved; go on by: train resume {folder.path}", highlight=False)
+    return code

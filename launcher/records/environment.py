@@ -1,0 +1,72 @@
+"""Where and with what a run was made: versions, hardware, source."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_PACKAGES = ("torch", "torchvision", "numpy", "pillow", "pillow-simd", "hydra-core", "omegaconf", "pydantic")
+
+
+def write_environment(path: Path) -> None:
+    """Write what is known of this machine and process as JSON, atomically."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(describe(), indent=2) + "\n")
+    temporary.replace(path)
+
+
+def describe() -> dict[str, Any]:
+    """Versions, processor, memory, GPUs, the source's commit, and the command line."""
+    return {
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "host": platform.node(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpus": _gpus(),
+        "commit": _commit(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    return names[0].partition(":")[2].strip() if names else platform.processor()
+
+
+def _gpus() -> list[dict[str, Any]]:
+    import torch
+
+    found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    return [{"name": gpu.name, "memory_bytes": gpu.total_memory, "cuda": torch.version.cuda} for gpu in found]
+
+
+def _commit() -> str | None:
+    """The git commit of the launcher's own source, with `+` if it has uncommitted changes."""
+    source = Path(__file__).resolve().parent
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"],
+            cwd=source, capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None

@@ -1,0 +1,102 @@
+"""A run's folder: everything that is known of the run, and the lock that keeps a second writer out."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.errors import Problem, UserError
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths below one run's folder."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def curve(self) -> Path:
+        return self.path / "curve.png"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder while writing to it; the lock goes with the process, however it ends.
+
+        Raises:
+            UserError: another process holds it.
+        """
+        with (self.path / "lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.seek(0)
+                holder = file.read().strip() or "another process"
+                raise UserError(f"run folder {self.path} is in use by {holder}; wait for it, or stop it") from None
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+            yield
+
+
+def create(runs: Path, name: str, *, unique: bool) -> RunFolder:
+    """Make a new run folder; with `unique` a number is added to a name that is taken.
+
+    Raises:
+        UserError: the folder is there already, or cannot be made.
+    """
+    number = 1
+    while True:
+        path = runs / (f"{name}-{number}" if unique else name)
+        try:
+            path.mkdir(parents=True)
+            (path / "logs").mkdir()
+            (path / "checkpoints").mkdir()
+            return RunFolder(path)
+        except FileExistsError:
+            if not unique or not path.is_dir():
+                message = f"{path} exists; go on with it by `train resume {path}`, or choose another run_name"
+                raise UserError(Problem(message, "run_name", name)) from None
+            number += 1
+        except OSError as error:
+            raise UserError(Problem(f"cannot be written: {error.strerror}", "runs", runs)) from None
+
+
+def existing(path: str) -> RunFolder:
+    """The run folder at a path.
+
+    Raises:
+        UserError: it is none.
+    """
+    folder = RunFolder(Path(path))
+    if not folder.config.is_file():
+        raise UserError(f"{path} is no run folder: it has no config.yaml")
+    return folder

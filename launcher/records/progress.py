@@ -1,0 +1,87 @@
+"""A run's progress on the terminal, computed from metrics.jsonl: a live bar, or plain lines elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn
+
+from launcher.records.metrics import Row, parse_line
+
+
+class ProgressView:
+    """Shows new records on each `poll`; `print` puts a line above the bar."""
+
+    def __init__(self, metrics: Path, *, total_steps: int, epochs: int, console: Console):
+        self._metrics, self._epochs, self._total_steps, self._console = metrics, epochs, total_steps, console
+        self._position = metrics.stat().st_size if metrics.exists() else 0
+        self._rest = b""
+        self._evaluation_seconds = 0.0
+        self._live: Progress | None = None
+        if console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[facts]}"))
+            self._live = Progress(*columns, console=console, transient=True)
+            self._task = self._live.add_task("starting", total=total_steps, facts="")
+            self._live.start()
+
+    def poll(self) -> None:
+        """Read the records that have come and show them."""
+        for row in self._new_rows():
+            match row["kind"]:
+                case "train":
+                    self._show_training(row)
+                case "eval":
+                    self._evaluation_seconds += row.get("seconds") or 0.0
+                    self.print(evaluation_line(row, self._epochs))
+                case "resume":
+                    self.print(f"resumed at step {row['step']:,} of {self._total_steps:,}")
+
+    def print(self, line: str) -> None:
+        self._console.print(escape(line), highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        self.poll()
+        if self._live is not None:
+            self._live.stop()
+
+    def _new_rows(self) -> list[Row]:
+        if not self._metrics.exists():
+            return []
+        with self._metrics.open("rb") as file:
+            file.seek(self._position)
+            new = file.read()
+        self._position += len(new)
+        *lines, self._rest = (self._rest + new).split(b"\n")
+        return [row for row in map(parse_line, lines) if row is not None]
+
+    def _show_training(self, row: Row) -> None:
+        if self._live is None:
+            return
+        left = (self._total_steps - row["step"]) * (row["train_seconds"] + self._evaluation_seconds) / row["step"]
+        waiting = row["data_wait_seconds"] / row["step_seconds"] if row["step_seconds"] else 0.0
+        facts = (
+            f"{row['images_per_second']:,.0f} im/s  data {waiting:.0%}  loss {row['loss'] or float('nan'):.3f}  "
+            f"lr {row['lr']:.4f}  {row['image_size']} px  {duration(left)} left"
+        )
+        description = f"epoch {row['epoch']:.1f}/{self._epochs}  step {row['step']:,}/{self._total_steps:,}"
+        self._live.update(self._task, completed=row["step"], description=description, facts=facts)
+
+
+def evaluation_line(row: Row, epochs: int) -> str:
+    """One evaluation in a line."""
+    return (
+        f"epoch {row['epoch']:g}/{epochs}  top-1 {row['top1']:.1%}  top-5 {row['top5']:.1%}  "
+        f"loss {row['loss'] if row['loss'] is not None else float('nan'):.3f}  trained {duration(row['train_seconds'])}"
+    )
+
+
+def duration(seconds: float) -> str:
+    """Seconds as 42 s, 3 min 05 s or 2 h 07 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,48 @@
+"""What came out of a run, as a table."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from launcher.records.folder import RunFolder
+from launcher.records.metrics import Row, read_metrics
+from launcher.records.progress import duration
+
+
+def summary_table(folder: RunFolder) -> Table:
+    """Epochs, accuracies, times, speed, and where the run lies; what is not known yet is left out."""
+    rows = read_metrics(folder.metrics)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in [*_accuracy(rows), *_speed(rows), ("run folder", str(folder.path))]:
+        table.add_row(f"[bold]{name}[/]", value)
+    if folder.curve.exists():
+        table.add_row("[bold]learning curve[/]", str(folder.curve))
+    return table
+
+
+def _accuracy(rows: list[Row]) -> list[tuple[str, str]]:
+    evaluations = [row for row in rows if row["kind"] == "eval"]
+    if not evaluations:
+        return []
+    last, best = evaluations[-1], max(evaluations, key=lambda row: float(row["top1"]))
+    return [
+        ("epochs", f"{last['epoch']:g}"),
+        ("top-1", f"{last['top1']:.2%} (best {best['top1']:.2%} at epoch {best['epoch']:g})"),
+        ("top-5", f"{last['top5']:.2%}"),
+    ]
+
+
+def _speed(rows: list[Row]) -> list[tuple[str, str]]:
+    facts = []
+    ends = [row for row in rows if row["kind"] == "end"]
+    if ends:
+        facts.append(("training time", duration(ends[-1]["train_seconds"])))
+        rest = f"{duration(ends[-1]['eval_seconds'])}, {duration(ends[-1]['save_seconds'])}"
+        facts.append(("evaluation, saving", rest))
+    training = [row for row in rows if row["kind"] == "train"]
+    if training:
+        seconds = sum(row["step_seconds"] for row in training)
+        waited = sum(row["data_wait_seconds"] for row in training)
+        mean = len(training) / sum(1 / row["images_per_second"] for row in training)
+        facts.append(("images/s", f"{mean:,.0f} ({waited / seconds:.0%} of the time waiting for data)"))
+    return facts

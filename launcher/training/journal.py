@@ -1,0 +1,146 @@
+"""What a run writes down while it trains: rank 0 records, the other ranks keep quiet."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from launcher.data.batch import Moment
+from launcher.records.folder import RunFolder
+from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, ResumeRecord, StartRecord, TrainRecord
+from launcher.records.recorder import Recorder
+from launcher.training.evaluation import Evaluation
+from launcher.training.run import Run
+
+
+class _Window:
+    """Sums over the steps since `train_seconds` on the training clock."""
+
+    def __init__(self, device: torch.device, train_seconds: float):
+        self.loss = torch.zeros((), device=device)
+        self.steps = 0
+        self.waited = 0.0
+        self.train_seconds = train_seconds
+
+    def add(self, loss: Tensor, waited: float) -> None:
+        # note: the loss stays on the device; reading it each step would stop the GPU
+        self.loss += loss
+        self.steps += 1
+        self.waited += waited
+
+
+class Journal:
+    """Turns what happens in the loop into records; a context that closes them."""
+
+    def __init__(self, run: Run, folder: RunFolder, *, resumed: bool):
+        self._run = run
+        self._interval = run.plan.every(run.config.logger.interval)
+        self._recorder = Recorder(folder, active=run.ranks.is_first, tensorboard=run.config.logger.tensorboard)
+        self._line = self._epoch = self._window()
+        ranks, plan, now = run.ranks, run.plan, time.time()
+        if resumed:
+            self._recorder.record(ResumeRecord(run.next_step, now, ranks.world_size))
+        else:
+            dtype = str(run.step.precision.dtype).removeprefix("torch.")
+            device = _device_name(ranks.device)
+            self._recorder.record(StartRecord(0, now, ranks.world_size, plan.total_steps, plan.epochs, device, dtype))
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._recorder.close()
+
+    def step(self, moment: Moment, loss: Tensor, waited: float) -> None:
+        """Count a finished step; at the log interval read the mean loss from the device and write a line."""
+        self._line.add(loss, waited)
+        self._epoch.add(loss, waited)
+        done = moment.step + 1
+        if done % self._interval:
+            return
+        run, window = self._run, self._line
+        mean_loss = window.loss.item() / window.steps
+        self._line = self._window()
+        seconds = max(self._line.train_seconds - window.train_seconds, 1e-9)
+        self._recorder.record(
+            TrainRecord(
+                step=done,
+                time=time.time(),
+                epoch=done / run.plan.steps_per_epoch,
+                loss=mean_loss,
+                lr=run.plan.lr(moment.step),
+                image_size=run.plan.image_size(moment.step),
+                images_per_second=window.steps * run.config.batch_size / seconds,
+                step_seconds=seconds / window.steps,
+                data_wait_seconds=window.waited / window.steps,
+                gpu_memory_bytes=_peak_memory(run.ranks.device),
+                train_seconds=self._line.train_seconds,
+            )
+        )
+
+    def evaluation(self, result: Evaluation, seconds: float) -> None:
+        """Write the result of an evaluation that took so many seconds."""
+        run = self._run
+        self._recorder.record(
+            EvalRecord(
+                step=run.next_step,
+                time=time.time(),
+                epoch=run.next_step / run.plan.steps_per_epoch,
+                top1=result.top1,
+                top5=result.top5,
+                loss=result.loss,
+                samples=result.samples,
+                seconds=seconds,
+                train_seconds=run.clock.seconds("training"),
+            )
+        )
+
+    def epoch(self, number: int) -> None:
+        """Write the line of a finished epoch, of the steps done since it began or was resumed."""
+        run, window = self._run, self._epoch
+        mean_loss = window.loss.item() / window.steps
+        self._epoch = self._window()
+        seconds = max(self._epoch.train_seconds - window.train_seconds, 1e-9)
+        self._recorder.record(
+            EpochRecord(
+                step=run.next_step,
+                time=time.time(),
+                epoch=number + 1,
+                loss=mean_loss,
+                seconds=seconds,
+                images_per_second=window.steps * run.config.batch_size / seconds,
+                data_wait_seconds=window.waited / window.steps,
+                train_seconds=self._epoch.train_seconds,
+            )
+        )
+
+    def end(self, *, finished: bool) -> None:
+        """Write that the run ended."""
+        clock = self._run.clock
+        seconds = (clock.seconds(name) for name in ("training", "evaluation", "saving"))
+        self._recorder.record(EndRecord(self._run.next_step, time.time(), finished, *seconds))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums that are not written yet."""
+        return {"line": vars(self._line), "epoch": vars(self._epoch)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on summing where a saved run stood."""
+        for window, saved in ((self._line, state["line"]), (self._epoch, state["epoch"])):
+            vars(window).update({**saved, "loss": saved["loss"].to(self._run.ranks.device)})
+
+    def _window(self) -> _Window:
+        return _Window(self._run.ranks.device, self._run.clock.seconds("training"))
+
+
+def _peak_memory(device: torch.device) -> int | None:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -1,0 +1,38 @@
+"""Mixed precision: which number format a run computes in, and the context that does it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from launcher.config.schema import RunConfig
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The compute dtype on a device type; float32 means no autocast, float16 a loss scaler (Micikevicius 2018)."""
+
+    device_type: str
+    dtype: torch.dtype
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The forward pass's context."""
+        if self.dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device_type, dtype=self.dtype)
+
+    def scaler(self) -> torch.amp.GradScaler:
+        """A loss scaler, enabled for float16 alone."""
+        return torch.amp.GradScaler(self.device_type, enabled=self.dtype == torch.float16)
+
+
+def choose_precision(config: RunConfig, device: torch.device) -> Precision:
+    """The config's precision; `auto` is bfloat16 on GPUs that have it, float16 on older ones, float32 on a CPU."""
+    named = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+    if config.precision != "auto":
+        return Precision(device.type, named[config.precision])
+    if device.type != "cuda":
+        return Precision(device.type, torch.float32)
+    return Precision(device.type, torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16)

@@ -1,0 +1,70 @@
+"""This process among its peers: rank, device, process group."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from launcher.config.schema import RunConfig
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Zero-based rank of this process, among all and on this machine, and its device."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+
+@contextmanager
+def join_ranks(config: RunConfig) -> Iterator[Ranks]:
+    """Join the process group that the environment names (NCCL on GPUs, gloo on a CPU); leave it at the end."""
+    local_rank = int(os.environ["LOCAL_RANK"])
+    use_gpu = config.launch.device != "cpu" and torch.cuda.is_available()
+    device = torch.device("cuda", local_rank) if use_gpu else torch.device("cpu")
+    if use_gpu:
+        torch.cuda.set_device(device)
+    # note: gloo beside NCCL lets flags and sums on the CPU cross ranks without a GPU synchronisation
+    dist.init_process_group("cpu:gloo,cuda:nccl" if use_gpu else "gloo")
+    try:
+        yield Ranks(
+            rank=dist.get_rank(),
+            world_size=dist.get_world_size(),
+            local_rank=local_rank,
+            local_world_size=int(os.environ["LOCAL_WORLD_SIZE"]),
+            device=device,
+        )
+    finally:
+        dist.destroy_process_group()
+
+
+def distribute(model: nn.Module, ranks: Ranks) -> nn.Module:
+    """The model wrapped in DDP where there are peers.
+
+    Batch-norm statistics stay local while training; rank 0's are the ones evaluated and saved.
+    """
+    if ranks.world_size == 1:
+        return model
+    device_ids = [ranks.device.index] if ranks.device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=device_ids, broadcast_buffers=False, gradient_as_bucket_view=True)
+
+
+def broadcast_first(tensors: dict[str, torch.Tensor], ranks: Ranks) -> None:
+    """Overwrite every rank's tensors by rank 0's, in place."""
+    if ranks.world_size > 1:
+        for tensor in tensors.values():
+            dist.broadcast(tensor, src=0)

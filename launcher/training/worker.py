@@ -1,0 +1,34 @@
+"""One rank: reads the resolved config of its run folder, trains, and leaves records there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from launcher.config.resolved import read
+from launcher.launch.signals import STOP
+from launcher.records.folder import RunFolder
+from launcher.training.journal import Journal
+from launcher.training.loop import train
+from launcher.training.ranks import join_ranks
+from launcher.training.run import build_run
+from launcher.training.saving import newest
+
+
+def work(run_folder: Path) -> None:
+    """The life of a run on one rank."""
+    # note: deterministic cuBLAS needs it before the first CUDA call
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    folder = RunFolder(run_folder)
+    config = read(folder.config)
+    with join_ranks(config) as ranks:
+        run = build_run(config, ranks)
+        state = newest(folder)
+        if state is not None:
+            run.load_state_dict(state)
+        with Journal(run, folder, resumed=state is not None) as journal:
+            if state is not None:
+                journal.load_state_dict(state["journal"])
+            finished = train(run, folder, journal, STOP)
+            journal.end(finished=finished)
+        run.loaders.close()
