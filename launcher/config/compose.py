@@ -91,8 +91,7 @@ def _lay(assignments: Sequence[Assignment], recipe: Recipe | None) -> tuple[Laye
     _published(layers, assignments, active)
 
     for name, given in changes.items():
-        if given:
-            layers.merge(given, COMMAND_LINE, f"algorithms.{name}.")
+        problems += _merge(layers, given, f"algorithms.{name}.")
     for assignment in assignments:
         if not assignment.key.startswith("algorithms") and assignment.key != "recipe":
             problems += _assign(layers, assignment)
@@ -218,11 +217,18 @@ def _assign(layers: Layers, assignment: Assignment) -> list[Problem]:
         if layers.get(group) is not None:
             layers.origins[f"{group}.name"] = COMMAND_LINE
         return []
-    try:
-        layers.merge({assignment.key: assignment.value}, COMMAND_LINE)
-    except KeyError as error:
-        return [Problem(f"{error.args[0]} has no keys below it", assignment.key, assignment.value, COMMAND_LINE)]
-    return []
+    return _merge(layers, {assignment.key: assignment.value})
+
+
+def _merge(layers: Layers, values: Mapping[str, Any], prefix: str = "") -> list[Problem]:
+    """Lay the command line's values over the others; a problem for each that has no place."""
+    problems = []
+    for name, value in values.items():
+        try:
+            layers.merge({name: value}, COMMAND_LINE, prefix)
+        except KeyError as error:
+            problems.append(Problem(f"{error.args[0]} has no keys below it", prefix + name, value, COMMAND_LINE))
+    return problems
 
 
 def _interpolate(layers: Layers) -> list[Problem]:

@@ -8,20 +8,22 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFilter
+from PIL import Image, ImageDraw
 
 from launcher import randomness
 from launcher.config.schema import Dataset
+from launcher.errors import Problem, UserError
 
-_VERSION = 1
+_VERSION = 2
 _SEED = 2022
 _QUALITY = 90
 _OVERSAMPLING = 2
+# Channels of the grounds are below, of figures and strokes above these.
+_DARK, _LIGHT = 130, 120
 
 Points = list[tuple[float, float]]
 
@@ -46,19 +48,22 @@ _CROSS: Points = [
 _ARROW: Points = [(0, -1), (0.8, -0.1), (0.3, -0.1), (0.3, 1), (-0.3, 1), (-0.3, -0.1), (-0.8, -0.1)]
 _L_SHAPE: Points = [(-0.7, -1), (-0.1, -1), (-0.1, 0.4), (0.8, 0.4), (0.8, 1), (-0.7, 1)]
 
-# Outlines within the unit circle; similar kinds on purpose (pentagon and hexagon, star and cross).
+_BOW_TIE: Points = [(-1, -0.75), (0, -0.12), (1, -0.75), (1, 0.75), (0, 0.12), (-1, 0.75)]
+
+# Outlines within the unit circle; a figure's hole is painted in the ground's colour.
 FIGURES: dict[str, Points] = {
     "arrow": _ARROW,
+    "bow_tie": _BOW_TIE,
     "circle": _arc(0, 2 * math.pi, 0.9),
-    "crescent": _arc(-2.2, 2.2, 1.0) + [(x + 0.35, y) for x, y in reversed(_arc(-1.9, 1.9, 0.8))],
+    "crescent": _arc(-2.2, 2.2, 1.0) + [(x + 0.45, y) for x, y in reversed(_arc(-1.9, 1.9, 0.85))],
     "cross": _CROSS,
-    "hexagon": _polygon(6),
     "l_shape": _L_SHAPE,
-    "pentagon": _polygon(5),
+    "ring": _arc(0, 2 * math.pi, 0.95),
     "square": [(-0.8, -0.8), (0.8, -0.8), (0.8, 0.8), (-0.8, 0.8)],
     "star": _star(5, 0.45),
     "triangle": _polygon(3),
 }
+_HOLES: dict[str, Points] = {"ring": _arc(0, 2 * math.pi, 0.5)}
 
 
 def ensure_shapes(dataset: Dataset) -> Path:
@@ -80,23 +85,26 @@ def _key(dataset: Dataset) -> str:
 
 
 def _draw_all(dataset: Dataset, folder: Path) -> None:
-    """Draw into a temporary folder and rename it, so that a half-drawn data set is never seen."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=folder.name, dir=folder.parent))
+    """Draw into a temporary folder and rename it, so that a half-drawn data set is never seen.
+
+    Raises:
+        UserError: the folder cannot be written, or holds something else.
+    """
     try:
-        for split, samples in (("train", dataset.train_samples), ("val", dataset.val_samples)):
-            for name in FIGURES:
-                (temporary / split / name).mkdir(parents=True)
-            for index in range(samples or 0):
-                _write(temporary, split, dataset.native_size, index)
-        try:
-            temporary.rename(folder)
-        except OSError:
-            # note: another process has drawn the same pictures meanwhile
-            if not (folder / "val").is_dir():
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
+            drawn = Path(temporary) / "shapes"
+            for split, samples in (("train", dataset.train_samples), ("val", dataset.val_samples)):
+                for name in FIGURES:
+                    (drawn / split / name).mkdir(parents=True)
+                for index in range(samples or 0):
+                    _write(drawn, split, dataset.native_size, index)
+            drawn.rename(folder)
+    except OSError as error:
+        # note: another process may have drawn the same pictures meanwhile
+        if not (folder / "val").is_dir():
+            message = f"the built-in pictures cannot be written to {folder} ({error.strerror}); give an empty folder"
+            raise UserError(Problem(message, "dataset.path", dataset.path)) from None
 
 
 def _write(root: Path, split: str, side: int, index: int) -> None:
@@ -108,54 +116,46 @@ def draw_figure(name: str, side: int, split: str, index: int) -> Image.Image:
     """One RGB picture of `side` pixels, the same for the same arguments."""
     random = randomness.generator(_SEED, f"shapes-{split}", index)
     large = side * _OVERSAMPLING
-    picture = _ground(random, large)
+    ground = random.integers(0, _DARK, 3)
+    picture = _painted(random, ground, large)
     pen = ImageDraw.Draw(picture)
-    for _ in range(random.integers(3, 7)):
+    for _ in range(random.integers(0, 5)):
         _distract(random, pen, large)
-    _place(random, pen, FIGURES[name], large)
-    for _ in range(random.integers(0, 3)):
-        _distract(random, pen, large)
+    _place(random, pen, name, ground, large)
     picture = picture.resize((side, side), Image.Resampling.BOX)
-    if random.random() < 0.3:
-        picture = picture.filter(ImageFilter.GaussianBlur(random.uniform(0.3, 0.9)))
-    noise = random.normal(0, random.uniform(3, 22), (side, side, 3))
+    noise = random.normal(0, random.uniform(2, 14), (side, side, 3))
     return Image.fromarray(np.clip(np.asarray(picture) + noise, 0, 255).astype(np.uint8))
 
 
-def _colour(random: np.random.Generator) -> tuple[int, int, int]:
-    red, green, blue = (int(c) for c in random.integers(0, 256, 3))
-    return red, green, blue
-
-
-def _ground(random: np.random.Generator, side: int) -> Image.Image:
-    """Coarse random patches, smoothed: a ground with gradients and edges of its own."""
-    cells = int(random.integers(2, 7))
-    base = np.array(_colour(random))
-    patches = np.clip(base + random.normal(0, 45, (cells, cells, 3)), 0, 255).astype(np.uint8)
+def _painted(random: np.random.Generator, ground: np.ndarray, side: int) -> Image.Image:
+    """Coarse random patches around one colour, smoothed: a ground with gradients of its own."""
+    cells = int(random.integers(2, 5))
+    patches = np.clip(ground + random.normal(0, 25, (cells, cells, 3)), 0, 255).astype(np.uint8)
     return Image.fromarray(patches).resize((side, side), Image.Resampling.BICUBIC)
 
 
-def _place(random: np.random.Generator, pen: ImageDraw.ImageDraw, outline: Points, side: int) -> None:
-    radius = side * random.uniform(0.18, 0.36)
-    centre = random.uniform(radius * 0.8, side - radius * 0.8, 2)
-    angle = random.uniform(-0.6, 0.6)
-    stretch = random.uniform(0.75, 1.3)
+def _colour(random: np.random.Generator) -> tuple[int, int, int]:
+    """A random colour lighter than any ground, so that a small model finds the figure within minutes."""
+    red, green, blue = (int(c) for c in random.integers(_LIGHT, 256, 3))
+    return red, green, blue
+
+
+def _place(random: np.random.Generator, pen: ImageDraw.ImageDraw, name: str, ground: np.ndarray, side: int) -> None:
+    """Paint the figure, filled, somewhere inside the picture: turned, stretched."""
+    radius = side * random.uniform(0.24, 0.44)
+    centre = random.uniform(radius * 0.9, side - radius * 0.9, 2)
+    angle = random.uniform(-0.5, 0.5)
+    stretch = random.uniform(0.8, 1.25)
     cos, sin = math.cos(angle), math.sin(angle)
-    turned = [(x * stretch * cos - y * sin, x * stretch * sin + y * cos) for x, y in outline]
-    corners = [(centre[0] + radius * x, centre[1] + radius * y) for x, y in turned]
-    width = int(side * random.uniform(0.02, 0.06)) + 1
-    if random.random() < 0.5:
-        pen.polygon(corners, fill=_colour(random), outline=_colour(random), width=max(1, width // 2))
-    else:
-        pen.line([*corners, corners[0], corners[1]], fill=_colour(random), width=width, joint="curve")
+    fills = ((FIGURES[name], _colour(random)), (_HOLES.get(name), tuple(int(c) for c in ground)))
+    for outline, fill in fills:
+        if outline is not None:
+            turned = [(x * stretch * cos - y * sin, x * stretch * sin + y * cos) for x, y in outline]
+            pen.polygon([(centre[0] + radius * x, centre[1] + radius * y) for x, y in turned], fill=fill)
 
 
 def _distract(random: np.random.Generator, pen: ImageDraw.ImageDraw, side: int) -> None:
-    """A stroke or a speck that belongs to no class."""
+    """A stroke that belongs to no class."""
     start = random.uniform(0, side, 2)
-    if random.random() < 0.7:
-        end = start + random.normal(0, side * 0.25, 2)
-        pen.line([tuple(start), tuple(end)], fill=_colour(random), width=int(side * random.uniform(0.01, 0.05)) + 1)
-    else:
-        size = side * random.uniform(0.02, 0.08)
-        pen.ellipse([*(start - size), *(start + size * random.uniform(0.5, 1.5))], fill=_colour(random))
+    end = start + random.normal(0, side * 0.25, 2)
+    pen.line([tuple(start), tuple(end)], fill=_colour(random), width=int(side * random.uniform(0.01, 0.04)) + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from launcher.config.durations import parse_duration
-from launcher.config.schema import MultiStep
+from launcher.config.schema import SGD, DecoupledSGD, MultiStep
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 
@@ -62,6 +62,14 @@ def _milestones(plan: Plan) -> Iterator[Problem]:
             yield Problem(message, "schedule.milestones", schedule.milestones)
 
 
+def _nesterov(plan: Plan) -> Iterator[Problem]:
+    optimizer = plan.config.optimizer
+    if isinstance(optimizer, SGD | DecoupledSGD) and optimizer.nesterov:
+        if not optimizer.momentum or optimizer.dampening:
+            message = "needs momentum above 0 and dampening 0; nesterov=false is plain momentum"
+            yield Problem(message, "optimizer.nesterov", optimizer.nesterov)
+
+
 def _combinations(plan: Plan) -> Iterator[Problem]:
     active = plan.config.algorithms.active()
     for first, second, reason in REFUSED:
@@ -99,6 +107,7 @@ _RULES: tuple[Callable[[Plan], Iterator[Problem]], ...] = (
     _batch,
     _warmup,
     _milestones,
+    _nesterov,
     _combinations,
     _algorithm_values,
 )

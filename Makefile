@@ -1,0 +1,19 @@
+# `make demo` trains on built-in pictures; `make test` passes every check. Both set up what they need first.
+.PHONY: demo test quick setup check
+
+demo: setup
+	.venv/bin/train recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 eval_batch_size=256 schedule.dilate=0.4
+
+test: setup check
+	.venv/bin/python -m pytest
+
+quick: setup check
+	.venv/bin/python -m pytest -m "not system"
+
+check: setup
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+
+setup:
+	@scripts/setup.sh
