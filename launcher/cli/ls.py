@@ -57,7 +57,7 @@ def _recipes(found: list[Recipe]) -> Table:
         table.add_row(
             recipe.name,
             band,
-            f"{best.top1:g} at {best.epochs} ep" if best else "-",
+            f"{best.top1:g}" + (f" at {best.epochs} ep" if best.epochs else "") if best else "-",
             f"{best.minutes:g}" if best and best.minutes is not None else "-",
             best.hardware if best else "-",
             recipe.about.summary,

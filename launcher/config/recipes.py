@@ -7,39 +7,45 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as typed
 
 from launcher import paths
-from launcher.config.algorithms import STRICT
+from launcher.config.algorithms import STRICT, Count, Positive
 from launcher.config.keys import nearest
+from launcher.config.layers import COMMAND_LINE
 from launcher.errors import Problem, UserError
 
-# The recipes that share out the lengths among them: a length outside one's band belongs to another.
+# The recipes that share out the lengths among them: a length outside a recipe's band belongs to one of these.
 BANDED = ("mild", "medium", "hot")
+
+_ABLATIONS = "ablations"
 
 
 @typed(frozen=True, config=STRICT)
 class Published:
-    """One published result: epochs, accuracies in percent, training minutes on the hardware, and where it stands."""
+    """One published result: its source states no epochs where null.
 
-    epochs: int
-    top1: float
-    minutes: float | None
+    Accuracies in percent, `minutes` of training on `hardware`, evaluation and checkpoints left out.
+    """
+
+    epochs: Count | None
+    top1: Positive
+    minutes: Positive | None
     hardware: str
     source: str
-    top5: float | None = None
+    top5: Positive | None = None
 
 
 @typed(frozen=True, config=STRICT)
 class About:
-    """A recipe's header: what it is, the lengths in epochs that it is meant for (null: no end), published results."""
+    """A recipe's header: what it is, the first and last length in epochs it is meant for (null: no end), results."""
 
     summary: str
-    epochs: list[int | None]
+    epochs: Annotated[list[Count | None], Field(min_length=2, max_length=2)]
     published: list[Published]
 
 
@@ -55,37 +61,34 @@ class Recipe:
 
 
 def find(name: str) -> Path:
-    """The file of a recipe or ablation: `recipes/` in the working directory first, then the packaged one.
+    """The file of a recipe, or of an ablation by `NAME` or `ablations/NAME`.
+
+    A `recipes/` folder in the working directory comes first, then the packaged one.
 
     Raises:
-        UserError: there is none; names the nearest.
+        UserError: there is none; names the nearest, and the recipes that there are.
     """
-    known = _files()
-    if name in known:
-        return known[name]
-    hint = f"did you mean {found}? " if (found := nearest(name, known)) else ""
-    listed = ", ".join(sorted(n for n in known if "/" not in n))
-    raise UserError(Problem(f"no such recipe; {hint}one of: {listed}", "recipe", name, "command line"))
+    return _find(name, COMMAND_LINE)
 
 
 def load(name: str) -> Recipe:
-    """Read a recipe by name; an ablation's `base` is merged under it.
+    """Read a recipe by name; a `base` is merged under it.
 
     Raises:
         UserError: no such recipe, or its file is not what a recipe is.
     """
-    return _load(name, ())
+    return _load(find(name), ())
 
 
 def listing() -> list[Recipe]:
     """All recipes, the banded ones first."""
-    names = [name for name in _files() if "/" not in name]
-    return [load(name) for name in sorted(names, key=lambda n: (BANDED.index(n) if n in BANDED else len(BANDED), n))]
+    found = [_load(path, ()) for path in _files().values()]
+    return sorted(found, key=lambda r: (BANDED.index(r.name) if r.name in BANDED else len(BANDED), r.name))
 
 
 def ablations() -> list[Recipe]:
     """All ablations: recipes that change one thing of another."""
-    return [load(name) for name in sorted(_files()) if name.startswith("ablations/")]
+    return sorted((_load(path, ()) for path in _files(_ABLATIONS).values()), key=lambda recipe: recipe.name)
 
 
 def values_for(recipe: Recipe, epochs: int) -> dict[str, Any]:
@@ -97,16 +100,16 @@ def values_for(recipe: Recipe, epochs: int) -> dict[str, Any]:
 
 
 def band_hint(epochs: int, recipe: Recipe) -> str | None:
-    """A line naming the recipe that is meant for a length, if it is not this one."""
+    """A line naming which of mild, medium and hot is meant for a length that is outside the recipe's band."""
     if _in_band(epochs, recipe):
         return None
     low, high = recipe.about.epochs
-    band = f"{low} to {high}" if high is not None else f"{low} or more"
-    if recipe.name in BANDED:
-        for name in BANDED:
-            if name in _files() and _in_band(epochs, load(name)):
-                return f"{recipe.name} is meant for {band} epochs; recipe={name} is meant for {epochs}"
-    return f"{recipe.name} is meant for {band} epochs, not {epochs}"
+    band = f"{low} or more" if high is None else f"{low}" if low == high else f"{low or 1} to {high}"
+    meant = f"{recipe.name} is meant for {band} epochs"
+    for name in BANDED:
+        if _in_band(epochs, load(name)):
+            return f"{meant}; recipe={name} is meant for {epochs}"
+    return f"{meant}, not {epochs}"
 
 
 def _in_band(epochs: int, recipe: Recipe) -> bool:
@@ -114,50 +117,71 @@ def _in_band(epochs: int, recipe: Recipe) -> bool:
     return (low or 1) <= epochs and (high is None or epochs <= high)
 
 
-def _files() -> dict[str, Path]:
-    """Name to file; an ablation goes by `ablations/NAME`, and by NAME alone where no recipe has it."""
-    found: dict[str, Path] = {}
-    for folder in reversed(paths.recipe_folders()):
-        for path in sorted(folder.glob("ablations/*.yaml")):
-            found[f"ablations/{path.stem}"] = path
-        for path in sorted(folder.glob("*.yaml")):
-            found[path.stem] = path
-    return found
+def _files(subfolder: str = "") -> dict[str, Path]:
+    """Name to file; those of the working directory hide the packaged ones."""
+    folders = [folder / subfolder for folder in reversed(paths.recipe_folders())]
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
 
 
-def _load(name: str, trail: tuple[str, ...]) -> Recipe:
-    path = find(name)
-    content = dict(_mapping(path))
-    try:
-        about = TypeAdapter(About).validate_json(json.dumps(content.pop("about", None), default=str))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, ("about", *first["loc"])))
-        raise UserError(f"{path}: {where}: {first['msg']}") from None
-    values, by_epochs = content, content.pop("by_epochs", {})
+def _find(name: str, origin: str) -> Path:
+    recipes, others = _files(), _files(_ABLATIONS)
+    path = recipes.get(name) or others.get(name.removeprefix(f"{_ABLATIONS}/"))
+    if path is not None:
+        return path
+    hint = f"did you mean {found}? " if (found := nearest(name, [*recipes, *others])) else ""
+    message = f"no such recipe; {hint}one of: {', '.join(sorted(recipes))}; `train ls ablations` lists the ablations"
+    raise UserError(Problem(message, "recipe", name, origin))
+
+
+def _load(path: Path, trail: tuple[Path, ...]) -> Recipe:
+    """The recipe in a file; `trail` holds the recipes that have it as their base."""
+    if path in trail:
+        raise UserError(f"{trail[-1]}: base={path.stem} leads back to itself")
+    values = _mapping(path)
+    about = _about(values.pop("about", None), path)
+    by_epochs = _by_epochs(values.pop("by_epochs", {}), path)
     if (base := values.pop("base", None)) is not None:
-        if base in trail:
-            raise UserError(f"{path}: base={base} leads back to itself")
-        values = _merged(_load(str(base), (*trail, name)).values, values)
+        below = _load(_find(str(base), str(path)), (*trail, path))
+        values, by_epochs = _merged(below.values, values), {**below.by_epochs, **by_epochs}
+    if type(values.get("epochs", 1)) is not int:
+        raise UserError(Problem("must be a whole number", "epochs", values["epochs"], str(path)))
+    name = path.stem if _find(path.stem, str(path)) == path else f"{path.parent.name}/{path.stem}"
     return Recipe(name, path, about, values, by_epochs)
 
 
+def _about(header: Any, path: Path) -> About:
+    try:
+        # note: strict types accept a mapping as a dataclass only in JSON
+        return TypeAdapter(About).validate_json(json.dumps(header, default=str))
+    except ValidationError as error:
+        problems = []
+        for details in error.errors(include_url=False):
+            where = ".".join(map(str, ("about", *details["loc"])))
+            problems.append(Problem(f"{path}: {where}: {details['msg']}"))
+        raise UserError(*problems) from None
+
+
+def _by_epochs(lengths: Any, path: Path) -> dict[int, dict[str, Any]]:
+    if not isinstance(lengths, dict) or not all(type(n) is int and isinstance(v, dict) for n, v in lengths.items()):
+        raise UserError(f"{path}: by_epochs maps numbers of epochs to the values that change at that length")
+    return lengths
+
+
 def _mapping(path: Path) -> dict[str, Any]:
-    content = _parsed(path, path.stat().st_mtime_ns)
+    try:
+        content = _parsed(path, path.stat().st_mtime_ns)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError) as error:
+        place = getattr(error, "problem_mark", None)
+        line = f":{place.line + 1}" if place else ""
+        raise UserError(f"{path}{line}: {getattr(error, 'problem', None) or error}") from None
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise UserError(f"{path}: a recipe is a mapping of keys to values")
+        raise UserError(f"{path}:1: a recipe is a mapping of keys to values")
     return copy.deepcopy(content)
 
 
 @cache
 def _parsed(path: Path, _modified: int) -> Any:
-    try:
-        return yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError) as error:
-        place = getattr(error, "problem_mark", None)
-        line = f":{place.line + 1}" if place else ""
-        reason = getattr(error, "problem", None) or str(error)
-        raise UserError(f"{path}{line}: {reason}") from None
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
