@@ -32,6 +32,9 @@ class Algorithm:
     `launcher.randomness`, keyed by the batch's moment and sample indices.
     """
 
+    # whether some steps leave parameters without gradients, which DDP must then look for in every step
+    leaves_parameters_unused = False
+
     def __init__(self, values: Any, setting: Setting):
         self.values = values
         self.setting = setting
@@ -48,11 +51,14 @@ class Algorithm:
         return image
 
     def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
-        """Change a batch on the device; `model` and `loss` are for algorithms that choose by the loss."""
+        """Change a batch on the device, and what the model does with it; `loss` is the mean over logits and targets."""
         return batch
 
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
-        """Compute the gradients of a step; returns the detached mean loss of the batch."""
+        """Compute the gradients of a step; returns the detached mean loss of the batch.
+
+        Gradients of None on all parameters and ranks skip the optimizer's step.
+        """
         return gradients(batch)
 
     def change_gradients(self, model: nn.Module) -> None:

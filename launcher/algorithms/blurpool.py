@@ -9,12 +9,17 @@ from torch import Tensor, nn
 from launcher.algorithms.base import Algorithm
 
 
-def blur(images: Tensor, stride: int = 1) -> Tensor:
-    """Depthwise binomial filter [1 2 1] x [1 2 1] / 16 on [B, C, H, W], zero padding 1, with a stride."""
+def binomial_filter() -> Tensor:
+    """The filter [1 2 1] x [1 2 1] / 16, float32 [1, 1, 3, 3]."""
+    row = torch.tensor([1.0, 2.0, 1.0])
+    return (row[:, None] * row[None, :] / 16)[None, None]
+
+
+def blur(images: Tensor, kernel: Tensor, stride: int = 1) -> Tensor:
+    """Filter each channel of [B, C, H, W] by a 3x3 kernel [1, 1, 3, 3], zero padding 1, with a stride."""
     channels = images.shape[1]
-    row = torch.tensor([1.0, 2.0, 1.0], dtype=images.dtype, device=images.device)
-    kernel = (row[:, None] * row[None, :] / 16).expand(channels, 1, 3, 3)
-    return F.conv2d(images, kernel, stride=stride, padding=1, groups=channels)
+    kernels = kernel.to(images.dtype).expand(channels, -1, -1, -1)
+    return F.conv2d(images, kernels, stride=stride, padding=1, groups=channels)
 
 
 class BlurConv2d(nn.Conv2d):
@@ -23,31 +28,36 @@ class BlurConv2d(nn.Conv2d):
     Parameter names are the plain convolution's.
     """
 
-    blur_first = True
+    blur_first: bool
+    blur_filter: Tensor
 
     def forward(self, images: Tensor) -> Tensor:
         if not self.blur_first:
             dense = F.conv2d(images, self.weight, self.bias, 1, self.padding, self.dilation, self.groups)
-            return blur(dense, self.stride[0])
+            return blur(dense, self.blur_filter, self.stride[0])
         if self.kernel_size == (1, 1):
             # note: a 1x1 convolution reads only every stride-th pixel, so the blur need not make the others
-            return F.conv2d(blur(images, self.stride[0]), self.weight, self.bias, 1, 0, 1, self.groups)
-        return super().forward(blur(images))
+            small = blur(images, self.blur_filter, self.stride[0])
+            return F.conv2d(small, self.weight, self.bias, 1, 0, 1, self.groups)
+        return super().forward(blur(images, self.blur_filter))
 
 
 class BlurMaxPool2d(nn.MaxPool2d):
     """Max-pooling with stride 1, then the blur with the pool's stride."""
 
+    blur_filter: Tensor
+
     def forward(self, images: Tensor) -> Tensor:
         dense = F.max_pool2d(images, self.kernel_size, 1, self.padding, self.dilation)
         stride = self.stride if isinstance(self.stride, int) else self.stride[0]
-        return blur(dense, stride)
+        return blur(dense, self.blur_filter, stride)
 
 
 class BlurPool(Algorithm):
     """Replaces strided convolutions of enough input channels, and max-pools, in place."""
 
     def change_model(self, model: nn.Module) -> None:
+        device = next(model.parameters()).device
         for module in model.modules():
             # note: changing the class keeps weights, names and hooks as they are
             if self.values.replace_convs and type(module) is nn.Conv2d and self._strided(module):
@@ -55,6 +65,9 @@ class BlurPool(Algorithm):
                 module.blur_first = self.values.blur_first
             elif self.values.replace_maxpool and type(module) is nn.MaxPool2d:
                 module.__class__ = BlurMaxPool2d
+            else:
+                continue
+            module.register_buffer("blur_filter", binomial_filter().to(device), persistent=False)
 
     def _strided(self, conv: nn.Conv2d) -> bool:
         return max(conv.stride) > 1 and conv.in_channels >= self.values.min_channels

@@ -35,6 +35,11 @@ class Engine:
     def _at(self, point: str) -> list[Algorithm]:
         return [self._active[name] for name in acting(point, self._algorithms) if name != NORMALIZE]
 
+    @property
+    def leaves_parameters_unused(self) -> bool:
+        """Whether some steps leave parameters without gradients."""
+        return any(algorithm.leaves_parameters_unused for algorithm in self._active.values())
+
     def change_model(self, model: nn.Module) -> None:
         for algorithm in self._at("change_model"):
             algorithm.change_model(model)

@@ -44,7 +44,7 @@ class GhostBatchNorm:
 
 @dataclass(frozen=True, config=STRICT)
 class StochasticDepth:
-    drop_rate: Probability
+    drop_rate: Annotated[float, Field(ge=0, lt=1)]
     distribution: Literal["linear", "uniform"]
     keep_scaling: Literal["evaluation", "training"]
 

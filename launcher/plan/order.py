@@ -12,14 +12,21 @@ NORMALIZE = "<normalize>"
 
 ORDER: dict[str, tuple[str, ...]] = {
     # model surgery, before the optimizer and DDP see the parameters
-    "change_model": ("squeeze_excite", "blurpool", "stochastic_depth", "ghost_batchnorm", "channels_last", "ema"),
+    "change_model": (
+        "squeeze_excite",
+        "blurpool",
+        "stochastic_depth",
+        "ghost_batchnorm",
+        "channels_last",
+        "ema",
+        "swa",
+    ),
     # which sample indices an epoch reads
     "change_order": ("repeated_augmentation",),
     # one uint8 image in a loader's worker process, after crop and flip
     "change_image": ("randaugment",),
-    # a batch on the device: uint8 before normalisation, floating point after it
+    # a batch on the device: uint8 before normalisation, floating point after it; the last two prepare the model for it
     "change_batch": (
-        "channels_last",
         "randaugment",
         "trivialaugment",
         "augmix",
@@ -32,13 +39,16 @@ ORDER: dict[str, tuple[str, ...]] = {
         "label_smoothing",
         "mixup",
         "cutmix",
+        "channels_last",
+        "stochastic_depth",
+        "layer_freezing",
     ),
     # how the gradient is computed: forward and backward passes
     "compute_gradients": ("sam",),
     # gradients before the optimizer's step, unscaled and averaged over ranks
     "change_gradients": ("gradient_clipping",),
     # after each optimizer step
-    "after_step": ("ema", "swa", "layer_freezing"),
+    "after_step": ("ema", "swa"),
     # weights used for evaluation and export
     "evaluation_weights": ("ema", "swa"),
 }

@@ -52,15 +52,22 @@ def join_ranks(config: RunConfig) -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def distribute(model: nn.Module, ranks: Ranks) -> nn.Module:
+def distribute(model: nn.Module, ranks: Ranks, find_unused: bool) -> nn.Module:
     """The model wrapped in DDP where there are peers.
 
-    Batch-norm statistics stay local while training; rank 0's are the ones evaluated and saved.
+    `find_unused` looks in every step for parameters without gradients. Batch-norm statistics stay local while
+    training; rank 0's are the ones evaluated and saved.
     """
     if ranks.world_size == 1:
         return model
     device_ids = [ranks.device.index] if ranks.device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=device_ids, broadcast_buffers=False, gradient_as_bucket_view=True)
+    return DistributedDataParallel(
+        model,
+        device_ids=device_ids,
+        broadcast_buffers=False,
+        gradient_as_bucket_view=True,
+        find_unused_parameters=find_unused,
+    )
 
 
 def broadcast_first(tensors: dict[str, torch.Tensor], ranks: Ranks) -> None:

@@ -132,7 +132,7 @@ def build_step(plan: Plan, ranks: Ranks, engine: Engine) -> TrainStep:
     return TrainStep(
         plan=plan,
         model=model,
-        network=distribute(model, ranks),
+        network=distribute(model, ranks, find_unused=engine.leaves_parameters_unused),
         optimizer=build_optimizer(config.optimizer, model, plan.peak_lr),
         engine=engine,
         loss=build_loss(config.loss),

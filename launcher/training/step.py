@@ -87,6 +87,11 @@ class TrainStep:
 
     def update(self) -> None:
         """Change the weights by the gradients; with a scaler, a non-finite gradient skips the step on all ranks."""
+        if all(p.grad is None for p in self.model.parameters()):
+            # note: an algorithm skipped the step, its gradients were not finite
+            if self.scaler.is_enabled():
+                self.scaler.update(self.scaler.get_scale() * self.scaler.get_backoff_factor())
+            return
         self.scaler.unscale_(self.optimizer)
         self.engine.change_gradients(self.model)
         self.scaler.step(self.optimizer)

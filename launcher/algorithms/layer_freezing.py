@@ -1,0 +1,42 @@
+"""Layer freezing (Raghu et al. 2017, Brock et al. 2017): the first layers stop learning, more of them with time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from launcher.algorithms.base import Algorithm
+from launcher.data.batch import Batch
+
+
+def frozen_layers(layers: int, progress: float, start: float, final_fraction: float) -> int:
+    """Layers frozen at a part of the run: none up to `start`, then a fraction linear up to `final_fraction` at the end.
+
+    The fraction is of all layers but the last, which always learns.
+    """
+    if progress <= start:
+        return 0
+    return int(final_fraction * (progress - start) / (1 - start) * (layers - 1))
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """The modules that have parameters of their own, in the order of the forward pass."""
+    return [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
+
+
+class LayerFreezing(Algorithm):
+    """Decides before each step's forward pass which layers need gradients; the optimizer leaves the others alone."""
+
+    leaves_parameters_unused = True
+
+    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+        layers = layers_of(model)
+        frozen = frozen_layers(len(layers), batch.moment.progress, self.values.start, self.values.final_fraction)
+        for number, layer in enumerate(layers):
+            for parameter in layer.parameters(recurse=False):
+                parameter.requires_grad_(number >= frozen)
+        return batch
+
+
+ALGORITHM = LayerFreezing

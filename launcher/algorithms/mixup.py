@@ -1,0 +1,35 @@
+"""MixUp (Zhang et al. 2018): each picture and its target blended with another of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from launcher.algorithms.base import Algorithm
+from launcher.algorithms.mixing import draws_of, is_chosen, mix_targets, permutation
+from launcher.data.batch import Batch
+
+
+def mix_images(images: Tensor, order: Tensor, weight: float) -> Tensor:
+    """`(1 - weight) * images + weight * images[order]` of floating-point [B, C, H, W]; order: int64 [B]."""
+    return images.lerp(images[order], weight)
+
+
+class MixUp(Algorithm):
+    """One weight min(z, 1 - z), z ~ Beta(alpha, alpha), and one permutation for a process's batch."""
+
+    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+        if not is_chosen("mixup", self.setting.plan.config.algorithms, batch.moment):
+            return batch
+        draws = draws_of("mixup", batch.moment)
+        z = draws.beta(self.values.alpha, self.values.alpha)
+        weight = min(z, 1 - z)
+        order = permutation(draws, batch.images)
+        return batch.having(
+            images=mix_images(batch.images, order, weight),
+            targets=mix_targets(batch.targets, order, weight, self.setting.classes, self.values.smoothed),
+        )
+
+
+ALGORITHM = MixUp

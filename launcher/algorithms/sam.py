@@ -1,0 +1,73 @@
+"""Sharpness-aware minimisation (Foret et al. 2021): the gradient at the worst nearby point, every so many steps."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from launcher.algorithms.base import Algorithm, Gradients
+from launcher.data.batch import Batch
+
+
+def global_norm(tensors: list[Tensor]) -> Tensor:
+    """The 2-norm [] of all tensors taken as one vector."""
+    norm: Tensor = torch.stack(torch._foreach_norm(tensors)).norm()
+    return norm
+
+
+@torch.no_grad()
+def climb(weights: list[Tensor], gradients: list[Tensor], norm: Tensor, rho: float, epsilon: float) -> list[Tensor]:
+    """Move the weights by `rho * g / (norm + epsilon)` in place; returns copies of them as they were.
+
+    The gradients are used up. A loss scale cancels in g / norm.
+    """
+    before = torch._foreach_mul(weights, 1.0)  # note: copies in one launch, bit for bit
+    torch._foreach_mul_(gradients, rho / (norm + epsilon))
+    torch._foreach_add_(weights, gradients)
+    return list(before)
+
+
+def everywhere(condition: Tensor) -> bool:
+    """Whether a boolean [] on the device holds on every rank; waits for the device."""
+    flag = condition.to(torch.int32)
+    if dist.is_initialized():
+        dist.all_reduce(flag, dist.ReduceOp.MIN)
+    return bool(flag.item())
+
+
+class SAM(Algorithm):
+    """On steps with (step + 1) % interval == 0, the gradient at the point that the process's own gradient leads to.
+
+    Both passes see the same batch. If a gradient is not finite on any rank, the weights are as before and no
+    parameter of any rank has a gradient, which skips the optimizer's step.
+    """
+
+    def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
+        if (batch.moment.step + 1) % self.values.interval:
+            return gradients(batch)
+        loss = gradients(batch, synchronize=False)
+        weights: list[Tensor] = [p for p in model.parameters() if p.grad is not None]
+        norm = global_norm(_gradients_of(weights))
+        # note: one wait for the device a pass; weights moved to NaN would spoil the batch-norm statistics for good
+        if not everywhere(norm.isfinite()):
+            return _skipped(model, loss)
+        before = climb(weights, _gradients_of(weights), norm, self.values.rho, self.values.epsilon)
+        gradients(batch, update_statistics=self.values.batchnorm == "both_passes")
+        with torch.no_grad():
+            torch._foreach_copy_(weights, before)
+        if not everywhere(global_norm(_gradients_of(weights)).isfinite()):
+            return _skipped(model, loss)
+        return loss
+
+
+def _gradients_of(weights: list[Tensor]) -> list[Tensor]:
+    return [p.grad for p in weights if p.grad is not None]
+
+
+def _skipped(model: nn.Module, loss: Tensor) -> Tensor:
+    model.zero_grad(set_to_none=True)
+    return loss
+
+
+ALGORITHM = SAM

@@ -1,0 +1,73 @@
+"""Selective backprop (Jiang et al. 2019): train on the samples of a batch that the model finds hard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from launcher import randomness
+from launcher.algorithms.base import Algorithm
+from launcher.algorithms.label_smoothing import one_hot
+from launcher.data.batch import Batch, Moment
+
+
+def choose_ranks(samples: int, count: int, keep: float, draws: np.random.Generator) -> np.ndarray:
+    """Draw `count` of `samples` ranks of the loss (0 the smallest) without replacement, int64 [count].
+
+    The sample at percentile q has weight q ** (1 / keep - 1).
+    """
+    percentiles = (np.arange(samples) + 0.5) / samples
+    weights = percentiles ** (1 / keep - 1)
+    return draws.choice(samples, count, replace=False, p=weights / weights.sum())
+
+
+@torch.no_grad()
+def sample_losses(
+    images: Tensor, targets: Tensor, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], scale: float
+) -> Tensor:
+    """Losses [B] of images [B, C, H, W], resized by `scale`, and class weights [B, classes].
+
+    The model evaluates, so that neither its statistics nor its random layers are touched.
+    """
+    if scale < 1:
+        images = F.interpolate(images, scale_factor=scale, mode="bilinear", antialias=True)
+    model.eval()
+    logits = model(images)
+    model.train()
+    losses: Tensor = torch.vmap(lambda logit, target: loss(logit[None], target[None]))(logits, targets)
+    return losses
+
+
+class SelectiveBackprop(Algorithm):
+    """Between `start` and `end`, every `interval`-th batch keeps its part `keep`; the others train whole."""
+
+    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+        if not self._acts(batch.moment) or (count := self._count(len(batch.images))) == len(batch.images):
+            return batch
+        moment = batch.moment
+        targets = one_hot(batch.targets, self.setting.classes)
+        losses = sample_losses(batch.images, targets, model, loss, self.values.scale)
+        draws = randomness.generator(moment.seed, "selective_backprop", moment.step, moment.rank)
+        ranks = choose_ranks(len(batch.images), count, self.values.keep, draws)
+        # note: the indices live on the CPU, so the choice waits for the device
+        chosen = losses.argsort(stable=True).cpu()[ranks]
+        on_device = chosen.to(batch.images.device)
+        return batch.having(
+            images=batch.images[on_device], targets=batch.targets[on_device], indices=batch.indices[chosen.numpy()]
+        )
+
+    def _acts(self, moment: Moment) -> bool:
+        in_time: bool = self.values.start <= moment.progress < self.values.end
+        return in_time and (moment.step + 1) % int(self.values.interval) == 0
+
+    def _count(self, samples: int) -> int:
+        """Samples kept: the same on all ranks, in equal parts for the passes of an accumulated step."""
+        parts = self.setting.plan.accumulation
+        return max(1, int(self.values.keep * samples) // parts) * parts
+
+
+ALGORITHM = SelectiveBackprop

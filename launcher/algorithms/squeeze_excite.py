@@ -1,0 +1,52 @@
+"""Squeeze-and-excitation (Hu et al. 2018): each channel weighted by what the whole picture holds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from launcher import randomness
+from launcher.algorithms.base import Algorithm
+
+
+class SqueezeExcite2d(nn.Module):
+    """`x * sigmoid(W2 relu(W1 mean(x)))` of [B, C, H, W], the mean over H and W, with a hidden layer of `latent`."""
+
+    def __init__(self, channels: int, latent: int):
+        super().__init__()
+        # note: skip_init leaves the global generator alone; the weights are drawn by their names below
+        self.squeeze = nn.utils.skip_init(nn.Linear, channels, latent, bias=False)
+        self.excite = nn.utils.skip_init(nn.Linear, latent, channels, bias=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        scale: Tensor = self.excite(self.squeeze(images.mean((2, 3))).relu()).sigmoid()
+        return images * scale[:, :, None, None].to(images.dtype)
+
+
+class SqueezeExcite(Algorithm):
+    """Follows convolutions of at least `min_channels` inputs and outputs; adds `<conv>.squeeze_excite.*` parameters."""
+
+    def change_model(self, model: nn.Module) -> None:
+        for name, conv in list(model.named_modules()):
+            if isinstance(conv, nn.Conv2d) and min(conv.in_channels, conv.out_channels) >= self.values.min_channels:
+                block = SqueezeExcite2d(conv.out_channels, self.values.latent_channels)
+                self._draw(block, name)
+                conv.add_module("squeeze_excite", block.to(conv.weight.device))
+                conv.register_forward_hook(_excite)
+
+    def _draw(self, block: SqueezeExcite2d, name: str) -> None:
+        key = randomness.key(self.setting.plan.config.seed, f"squeeze_excite of {name}")
+        generator = torch.Generator().manual_seed(key)
+        for linear in (block.squeeze, block.excite):
+            nn.init.kaiming_uniform_(linear.weight, a=math.sqrt(5), generator=generator)
+
+
+def _excite(conv: nn.Module, _: Any, output: Tensor) -> Tensor:
+    excited: Tensor = conv.get_submodule("squeeze_excite")(output)
+    return excited
+
+
+ALGORITHM = SqueezeExcite

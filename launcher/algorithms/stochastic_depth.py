@@ -1,0 +1,73 @@
+"""Stochastic depth (Huang et al. 2016), sample-wise: residual branches are left out at random in training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock, Bottleneck
+
+from launcher import randomness
+from launcher.algorithms.base import Algorithm, Setting
+from launcher.data.batch import Batch
+
+
+def drop_rates(blocks: int, last: float, distribution: str) -> list[float]:
+    """Drop rates of `blocks` residual blocks: `l / blocks * last` for l = 1 .. blocks, or `last` for each."""
+    return [last * (block / blocks if distribution == "linear" else 1.0) for block in range(1, blocks + 1)]
+
+
+class BranchDrop:
+    """A forward hook on the last layer of a residual branch, which weights the branch [B, C, H, W] sample by sample.
+
+    `kept` holds 1 or 0 a sample of this process's whole batch; forward passes take their samples from it in turn,
+    from the start again after the last, so that accumulated parts and a second pass see each sample's own draw.
+    """
+
+    def __init__(self, rate: float, scale_in_training: bool):
+        self.keep_rate = 1 - rate
+        self.scale_in_training = scale_in_training
+        self.set(torch.ones(0))
+
+    def set(self, kept: Tensor) -> None:
+        """Take the draws [B] of a new batch."""
+        self.kept, self._next = kept, 0
+
+    def __call__(self, layer: nn.Module, _: Any, branch: Tensor) -> Tensor:
+        if not layer.training:
+            return branch if self.scale_in_training else branch * self.keep_rate
+        kept = self.kept[self._next : self._next + len(branch)]
+        self._next = (self._next + len(branch)) % len(self.kept)
+        if self.scale_in_training:
+            kept = kept / self.keep_rate
+        return branch * kept.to(branch.dtype).view(-1, 1, 1, 1)
+
+
+class StochasticDepth(Algorithm):
+    """Draws for every (epoch, sample, block) whether the block's branch is kept."""
+
+    def __init__(self, values: Any, setting: Setting):
+        super().__init__(values, setting)
+        self._drops: list[BranchDrop] = []
+
+    def change_model(self, model: nn.Module) -> None:
+        blocks = [module for module in model.modules() if isinstance(module, BasicBlock | Bottleneck)]
+        rates = drop_rates(len(blocks), self.values.drop_rate, self.values.distribution)
+        self._drops = [BranchDrop(rate, self.values.keep_scaling == "training") for rate in rates]
+        for block, drop in zip(blocks, self._drops, strict=True):
+            last = block.bn3 if isinstance(block, Bottleneck) else block.bn2
+            last.register_forward_hook(drop)
+
+    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+        moment = batch.moment
+        draws = randomness.uniforms(moment.seed, "stochastic_depth", moment.epoch, batch.indices, len(self._drops))
+        keep_rates = [drop.keep_rate for drop in self._drops]
+        kept = torch.from_numpy((draws < keep_rates).T.astype("float32")).to(batch.images.device, non_blocking=True)
+        for drop, row in zip(self._drops, kept, strict=True):
+            drop.set(row)
+        return batch
+
+
+ALGORITHM = StochasticDepth
