@@ -2,7 +2,7 @@
 .PHONY: demo test quick setup check
 
 demo: setup
-	.venv/bin/train recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 eval_batch_size=256 schedule.dilate=0.4
+	.venv/bin/train recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 eval_batch_size=256 schedule.dilate=0.25
 
 test: setup check
 	.venv/bin/python -m pytest

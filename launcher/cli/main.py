@@ -73,3 +73,7 @@ def _help() -> str:
     verbs = "\n".join(f"  {verb:8} {meaning}" for verb, meaning in VERBS.items())
     usage = "usage: train [verb] [recipe=NAME] [key=value ...]"
     return f"{usage}\n\nTrain image classifiers with efficient recipes.\n\nverbs:\n{verbs}\n\n{_EXAMPLES}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from launcher.data.batch import Moment
@@ -13,6 +14,7 @@ from launcher.records.folder import RunFolder
 from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, ResumeRecord, StartRecord, TrainRecord
 from launcher.records.recorder import Recorder
 from launcher.training.evaluation import Evaluation
+from launcher.training.ranks import Ranks
 from launcher.training.run import Run
 
 
@@ -31,6 +33,28 @@ class _Window:
         self.steps += 1
         self.waited += waited
 
+    def mean_loss(self, ranks: Ranks) -> float:
+        """Over the steps and over all ranks, which all call this together."""
+        total = self.loss.clone()
+        if ranks.world_size > 1:
+            dist.all_reduce(total)
+        return float(total.item()) / (self.steps * ranks.world_size)
+
+    def state_dict(self, ranks: Ranks) -> dict[str, Any]:
+        losses = [torch.zeros_like(self.loss) for _ in range(ranks.world_size)]
+        if ranks.world_size > 1:
+            dist.all_gather(losses, self.loss)
+        else:
+            losses = [self.loss]
+        return {**vars(self), "loss": torch.stack(losses)}
+
+    def load_state_dict(self, state: dict[str, Any], ranks: Ranks) -> None:
+        """Take back this rank's part; on another number of ranks the first takes all."""
+        losses = state["loss"].to(self.loss.device)
+        same_ranks = len(losses) == ranks.world_size
+        mine = losses[ranks.rank] if same_ranks else losses.sum() * ranks.is_first
+        vars(self).update({**state, "loss": mine})
+
 
 class Journal:
     """Turns what happens in the loop into records; a context that closes them."""
@@ -39,7 +63,7 @@ class Journal:
         self._run = run
         self._interval = run.plan.every(run.config.logger.interval)
         self._recorder = Recorder(folder, active=run.ranks.is_first, tensorboard=run.config.logger.tensorboard)
-        self._line = self._epoch = self._window()
+        self._line, self._epoch = self._window(), self._window()
         ranks, plan, now = run.ranks, run.plan, time.time()
         if resumed:
             self._recorder.record(ResumeRecord(run.next_step, now, ranks.world_size))
@@ -64,7 +88,7 @@ class Journal:
         if done % self._interval:
             return
         run, window = self._run, self._line
-        mean_loss = window.loss.item() / window.steps
+        mean_loss = window.mean_loss(run.ranks)
         self._line = self._window()
         seconds = max(self._line.train_seconds - window.train_seconds, 1e-9)
         self._recorder.record(
@@ -103,7 +127,7 @@ class Journal:
     def epoch(self, number: int) -> None:
         """Write the line of a finished epoch, of the steps done since it began or was resumed."""
         run, window = self._run, self._epoch
-        mean_loss = window.loss.item() / window.steps
+        mean_loss = window.mean_loss(run.ranks)
         self._epoch = self._window()
         seconds = max(self._epoch.train_seconds - window.train_seconds, 1e-9)
         self._recorder.record(
@@ -126,13 +150,14 @@ class Journal:
         self._recorder.record(EndRecord(self._run.next_step, time.time(), finished, *seconds))
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums that are not written yet."""
-        return {"line": vars(self._line), "epoch": vars(self._epoch)}
+        """The sums that are not written yet, each rank's loss apart; all ranks call this together."""
+        ranks = self._run.ranks
+        return {name: window.state_dict(ranks) for name, window in (("line", self._line), ("epoch", self._epoch))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on summing where a saved run stood."""
-        for window, saved in ((self._line, state["line"]), (self._epoch, state["epoch"])):
-            vars(window).update({**saved, "loss": saved["loss"].to(self._run.ranks.device)})
+        self._line.load_state_dict(state["line"], self._run.ranks)
+        self._epoch.load_state_dict(state["epoch"], self._run.ranks)
 
     def _window(self) -> _Window:
         return _Window(self._run.ranks.device, self._run.clock.seconds("training"))

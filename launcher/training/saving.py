@@ -14,8 +14,9 @@ KEPT = 2
 
 def save(run: Run, journal: Journal, folder: RunFolder) -> None:
     """Rank 0 writes the run's state and keeps the newest files."""
+    sums = journal.state_dict()
     if run.ranks.is_first:
-        state = {**run.state_dict(), "journal": journal.state_dict()}
+        state = {**run.state_dict(), "journal": sums}
         checkpoint.save(state, folder.checkpoints / checkpoint.file_name(run.next_step))
         checkpoint.prune(folder.checkpoints, keep=KEPT)
 

@@ -1,0 +1,31 @@
+"""`train eval RUN`: evaluate the newest checkpoint on this machine, in one process."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from launcher.records.folder import existing
+
+EXAMPLES = [
+    "train eval runs/mild-imagenet-1120-1",
+    "train eval runs/mild-imagenet-1120-1 --json",
+]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    folder = existing(arguments.run)
+    from launcher.training.finished import evaluate_run
+
+    step, result = evaluate_run(folder)
+    if arguments.json:
+        print(json.dumps({"step": step, **vars(result)}))
+    else:
+        print(f"step {step:,}: top-1 {result.top1:.2%}  top-5 {result.top5:.2%}  loss {result.loss:.4f}")
+        print(f"{result.samples:,} pictures")
+    return 0

@@ -1,0 +1,91 @@
+"""What a run has left: evaluate or export its newest checkpoint, in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from launcher.config.resolved import digest, read
+from launcher.config.schema import RunConfig
+from launcher.errors import UserError
+from launcher.models.export import export
+from launcher.plan.order import acting
+from launcher.plan.plan import Plan
+from launcher.records.folder import RunFolder
+from launcher.records.metrics import read_metrics
+from launcher.training.evaluation import Evaluation
+from launcher.training.ranks import Ranks
+from launcher.training.run import build_run
+from launcher.training.saving import newest
+
+# Model surgery after which the weights still compute the same in torchvision's plain model.
+_HARMLESS = ("channels_last", "ghost_batchnorm", "ema", "swa")
+
+
+def evaluate_run(folder: RunFolder) -> tuple[int, Evaluation]:
+    """Step of the newest checkpoint and its result on the validation set.
+
+    Raises:
+        UserError: the run has no valid checkpoint, or its data are gone.
+    """
+    config = read(folder.config)
+    state = _saved(folder)
+    use_gpu = config.launch.device != "cpu" and torch.cuda.is_available()
+    run = build_run(config, Ranks(0, 1, 0, 1, torch.device("cuda" if use_gpu else "cpu")))
+    try:
+        run.load_state_dict(state)
+        result = run.evaluate(should_stop=lambda: False)
+    finally:
+        run.loaders.close()
+    assert result is not None
+    return state["step"], result
+
+
+def export_run(folder: RunFolder, output: Path) -> Path:
+    """Write the newest checkpoint's averaged weights, or the model's own, with a model card; returns their path.
+
+    Raises:
+        UserError: the run has no valid checkpoint.
+    """
+    config = read(folder.config)
+    state = _saved(folder)
+    return export(state["weights"], output, _card(config, state, folder))
+
+
+def _saved(folder: RunFolder) -> dict[str, Any]:
+    state = newest(folder)
+    if state is None:
+        raise UserError(f"{folder.path} has no valid checkpoint yet")
+    return state
+
+
+def _card(config: RunConfig, state: dict[str, Any], folder: RunFolder) -> dict[str, Any]:
+    evaluations = [
+        row for row in read_metrics(folder.metrics) if row["kind"] == "eval" and row["step"] == state["step"]
+    ]
+    changed = [name for name in acting("change_model", config.algorithms) if name not in _HARMLESS]
+    if config.model.activation != "relu":
+        changed.append(f"activation {config.model.activation}")
+    last = evaluations[-1] if evaluations else {}
+    plan = Plan(config, 1, config.dataset.train_samples or 0)
+    return {
+        "architecture": config.model.architecture,
+        "classes": config.dataset.classes,
+        "surgery": changed,
+        "recipe": config.recipe,
+        "dataset": config.dataset.name,
+        "step": state["step"],
+        "config": digest(config),
+        "averaged": acting("evaluation_weights", config.algorithms),
+        "top1": last.get("top1"),
+        "top5": last.get("top5"),
+        "input": {
+            "size": plan.image_side(config.image.eval_size),
+            "resize": plan.image_side(config.image.eval_resize),
+            "interpolation": config.image.eval_interpolation,
+            "mean": list(config.dataset.mean),
+            "std": list(config.dataset.std),
+        },
+    }
