@@ -52,7 +52,7 @@ def _recipes(found: list[Recipe]) -> Table:
         table.add_column(column, justify="left" if column in ("recipe", "hardware", "what it is") else "right")
     for recipe in found:
         low, high = recipe.about.epochs
-        band = f"{low}-{high}" if high is not None else f"{low}+"
+        band = f"{low}+" if high is None else f"{low}" if low == high else f"{low}-{high}"
         best = recipe.about.published[0] if recipe.about.published else None
         table.add_row(
             recipe.name,

@@ -1,0 +1,80 @@
+"""What recipes say in other words than their publications, against the published formulas."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from timm.optim import Lamb
+from torch import nn
+from torch.nn import functional as F
+
+from launcher.config.compose import compose
+from launcher.config.schema import LAMB
+from launcher.plan.schedule import multiplier
+from launcher.plan.sizes import progressive_size
+
+IMAGES = 1_281_167
+
+
+def test_decoupled_decay_of_the_baseline_is_nvidias_coupled_one() -> None:
+    ours = compose(["recipe=baseline"]).config.optimizer
+    assert ours.weight_decay * (1 - 0.875) / ours.lr == pytest.approx(2**-15, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "start", "end"), [(16, 11, 13), (24, 17, 20), (32, 23, 27), (40, 29, 34), (56, 41, 48), (88, 65, 76)]
+)
+def test_ffcv_sides_and_learning_rates_are_those_of_each_published_length(epochs: int, start: int, end: int) -> None:
+    config = compose(["recipe=ffcv_rn50", f"epochs={epochs}"]).config
+    resizing, steps = config.algorithms.progressive_resizing, IMAGES // config.batch_size
+    assert resizing is not None
+    assert steps == 312
+    for epoch in range(epochs):
+        side = np.interp(epoch, [start, end], [160, 192])
+        for step in (epoch * steps, epoch * steps + steps - 1):
+            found = progressive_size(resizing, 192, step=step, steps_per_epoch=steps, total_steps=epochs * steps)
+            assert found == int(np.round(side / 32)) * 32
+            lr = multiplier(config.schedule, step, steps_per_epoch=steps, total_steps=epochs * steps)
+            assert lr == pytest.approx(np.interp(step / steps, [0, 2, epochs], [1e-4, 1, 0]), abs=1e-12)
+
+
+def test_ffcv_evaluates_the_middle_224_of_256_parts() -> None:
+    image = compose(["recipe=ffcv_rn50"]).config.image
+    assert image.eval_resize == round(image.eval_size / (224 / 256))
+
+
+def test_torchvisions_averaged_weights_have_the_half_life_of_its_decay() -> None:
+    ema = compose(["recipe=pytorch_blog"]).config.algorithms.ema
+    assert ema is not None
+    decay = 1 - (1 - 0.99998) * (8 * 128 * 32 / 600)
+    assert 2 ** (-32 / float(ema.half_life.removesuffix("ba"))) == pytest.approx(decay, abs=1e-7)
+
+
+@pytest.mark.parametrize(("name", "peak"), [("timm_a1", 5e-3), ("timm_a2", 5e-3), ("timm_a3", 8e-3)])
+def test_timm_starts_at_1e_4_and_ends_at_1e_6(name: str, peak: float) -> None:
+    config = compose([f"recipe={name}"]).config
+    start = multiplier(config.schedule, 0, steps_per_epoch=625, total_steps=625 * config.epochs)
+    end = multiplier(config.schedule, 625 * config.epochs, steps_per_epoch=625, total_steps=625 * config.epochs)
+    assert (start * peak, end * peak) == pytest.approx((1e-4, 1e-6))
+
+
+def test_timm_steps_with_a_summed_loss_are_those_of_timms_mean() -> None:
+    """timm averages BCE over classes with eps 1e-6 and norm limit 1; ours sums, with both 1000 times as large."""
+    values = compose(["recipe=timm_a1"]).config.optimizer
+    assert isinstance(values, LAMB)
+    images = torch.randn(8, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    targets = torch.eye(1000, dtype=torch.float64)[:8]
+    weights = []
+    for reduction, epsilon, limit in [("mean", 1e-6, 1.0), ("sum", values.epsilon, values.max_grad_norm)]:
+        layer = nn.Linear(5, 1000, dtype=torch.float64)
+        nn.init.constant_(layer.weight, 0.01)
+        nn.init.zeros_(layer.bias)
+        optimizer = Lamb(layer.parameters(), lr=values.lr, weight_decay=0.01, eps=epsilon, max_grad_norm=limit)
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = F.binary_cross_entropy_with_logits(layer(images), targets, reduction=reduction)
+            (loss if reduction == "mean" else loss / 8).backward()
+            optimizer.step()
+        weights.append(layer.weight.detach())
+    torch.testing.assert_close(weights[1], weights[0], rtol=1e-9, atol=0)

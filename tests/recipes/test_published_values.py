@@ -1,0 +1,307 @@
+"""Every value of every recipe against tables typed from the publications."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from launcher.config.compose import compose
+from launcher.config.layers import leaves
+
+MOSAIC: dict[str, Any] = {
+    "batch_size": 2048,
+    "eval_batch_size": 2048,
+    "seed": 42,
+    "dataset.name": "imagenet",
+    "dataset.classes": 1000,
+    "model.architecture": "resnet50",
+    "model.initialization": "kaiming_normal",
+    "model.batchnorm_weight": "uniform",
+    "loss.name": "bce",
+    "loss.log_classes_bias": True,
+    "optimizer.name": "decoupled_sgd",
+    "optimizer.lr": 2.048,
+    "optimizer.reference_batch_size": 2048,
+    "optimizer.momentum": 0.875,
+    "optimizer.dampening": 0.0,
+    "optimizer.nesterov": False,
+    "optimizer.weight_decay": 0.0005,
+    "optimizer.decay_norm_and_bias": True,
+    "schedule.name": "cosine",
+    "schedule.warmup": "8ep",
+    "schedule.warmup_start": 0.0,
+    "schedule.final": 0.0,
+    "schedule.granularity": "step",
+    "image.train_size": 176,
+    "image.eval_resize": 232,
+    "image.eval_size": 224,
+    "image.scale": [0.08, 1.0],
+    "image.ratio": [3 / 4, 4 / 3],
+    "image.flip": 0.5,
+    "image.eval_flip_average": False,
+    "algorithms.blurpool.replace_convs": True,
+    "algorithms.blurpool.replace_maxpool": True,
+    "algorithms.blurpool.min_channels": 16,
+    "algorithms.blurpool.blur_first": True,
+    "algorithms.ema.half_life": "100ba",
+    "algorithms.ema.update_interval": "20ba",
+    "algorithms.progressive_resizing.finetune": 0.2,
+    "algorithms.progressive_resizing.size_multiple": 4,
+}
+MILD_AND_MEDIUM = {
+    "algorithms.progressive_resizing.initial_scale": 0.5,
+    "algorithms.progressive_resizing.delay": 0.4,
+}
+PLAIN_IMAGE = {"image.train_size": 224, "image.eval_resize": 256, "image.eval_size": 224}
+TORCHVISION_INITIAL = {"model.initialization": "torchvision", "model.batchnorm_weight": "ones"}
+TIMM: dict[str, Any] = {
+    **TORCHVISION_INITIAL,
+    "model.zero_init_residual": True,
+    "batch_size": 2048,
+    "loss.name": "bce",
+    "loss.log_classes_bias": False,
+    "optimizer.name": "lamb",
+    "optimizer.reference_batch_size": 2048,
+    "optimizer.beta1": 0.9,
+    "optimizer.beta2": 0.999,
+    "optimizer.decay_norm_and_bias": False,
+    "schedule.name": "cosine",
+    "schedule.warmup": "5ep",
+    "schedule.granularity": "epoch",
+    "image.eval_size": 224,
+    "image.eval_resize": int(224 / 0.95),
+    "image.eval_interpolation": "bicubic",
+    "algorithms.cutmix.alpha": 1.0,
+    "algorithms.cutmix.probability": 0.5,
+    "algorithms.mixup.probability": 0.5,
+    "algorithms.randaugment.depth": 2,
+    "algorithms.randaugment.severity_distribution": "normal",
+    "algorithms.randaugment.severity_deviation": 0.5,
+}
+TIMM_LONG = {
+    "image.train_size": 224,
+    "optimizer.lr": 5e-3,
+    "algorithms.randaugment.severity": 7.0,
+    "algorithms.repeated_augmentation.repeats": 3,
+    "algorithms.stochastic_depth.drop_rate": 0.05,
+    "algorithms.stochastic_depth.keep_scaling": "training",
+}
+
+VALUES: dict[str, dict[str, Any]] = {
+    "mild": {**MOSAIC, **MILD_AND_MEDIUM, "epochs": 36, "algorithms.label_smoothing.smoothing": 0.08},
+    "medium": {
+        **MOSAIC,
+        **MILD_AND_MEDIUM,
+        "epochs": 135,
+        "algorithms.label_smoothing.smoothing": 0.1,
+        "algorithms.mixup.alpha": 0.2,
+        "algorithms.mixup.probability": 1.0,
+        "algorithms.sam.rho": 0.5,
+        "algorithms.sam.interval": 10,
+    },
+    "hot": {
+        **MOSAIC,
+        "epochs": 270,
+        "optimizer.weight_decay": 0.0003,
+        "algorithms.label_smoothing.smoothing": 0.13,
+        "algorithms.progressive_resizing.initial_scale": 0.6,
+        "algorithms.progressive_resizing.delay": 0.2,
+        "algorithms.mixup.alpha": 0.25,
+        "algorithms.mixup.probability": 1.0,
+        "algorithms.sam.rho": 0.5,
+        "algorithms.sam.interval": 5,
+        "algorithms.randaugment.severity": 10.0,
+        "algorithms.randaugment.depth": 1,
+        "algorithms.randaugment.operations": "all",
+        "algorithms.randaugment.severity_distribution": "uniform",
+        "algorithms.colout.rows": 0.05,
+        "algorithms.colout.columns": 0.05,
+        "algorithms.stochastic_depth.drop_rate": 0.1,
+        "algorithms.stochastic_depth.distribution": "linear",
+    },
+    "baseline": {
+        **{key: value for key, value in MOSAIC.items() if not key.startswith(("algorithms", "loss"))},
+        **PLAIN_IMAGE,
+        "epochs": 90,
+        "seed": 17,
+        "loss.name": "cross_entropy",
+    },
+    "nvidia_v1_5": {
+        **PLAIN_IMAGE,
+        "batch_size": 2048,
+        "epochs": 90,
+        "loss.name": "cross_entropy",
+        "optimizer.name": "sgd",
+        "optimizer.lr": 0.256,
+        "optimizer.reference_batch_size": 256,
+        "optimizer.scale_lr": "linear",
+        "optimizer.momentum": 0.875,
+        "optimizer.weight_decay": 2**-15,
+        "optimizer.decay_norm_and_bias": False,
+        "schedule.name": "cosine",
+        "schedule.warmup": "8ep",
+        "algorithms.label_smoothing.smoothing": 0.1,
+    },
+    "timm_a1": {
+        **TIMM,
+        **TIMM_LONG,
+        "epochs": 600,
+        "optimizer.weight_decay": 0.01,
+        "algorithms.mixup.alpha": 0.2,
+        "algorithms.label_smoothing.smoothing": 0.1,
+    },
+    "timm_a2": {**TIMM, **TIMM_LONG, "epochs": 300, "optimizer.weight_decay": 0.02, "algorithms.mixup.alpha": 0.1},
+    "timm_a3": {
+        **TIMM,
+        "epochs": 100,
+        "image.train_size": 160,
+        "optimizer.lr": 8e-3,
+        "optimizer.weight_decay": 0.02,
+        "algorithms.mixup.alpha": 0.1,
+        "algorithms.randaugment.severity": 6.0,
+    },
+    "pytorch_blog": {
+        **TORCHVISION_INITIAL,
+        "batch_size": 8 * 128,
+        "epochs": 600,
+        "loss.name": "cross_entropy",
+        "optimizer.name": "sgd",
+        "optimizer.lr": 0.5,
+        "optimizer.reference_batch_size": 8 * 128,
+        "optimizer.momentum": 0.9,
+        "optimizer.weight_decay": 2e-5,
+        "optimizer.decay_norm_and_bias": False,
+        "schedule.name": "cosine",
+        "schedule.warmup": "5ep",
+        "schedule.warmup_start": 0.01,
+        "schedule.granularity": "epoch",
+        "image.train_size": 176,
+        "image.eval_resize": 232,
+        "image.eval_size": 224,
+        "algorithms.label_smoothing.smoothing": 0.1,
+        "algorithms.mixup.alpha": 0.2,
+        "algorithms.mixup.probability": 0.5,
+        "algorithms.cutmix.alpha": 1.0,
+        "algorithms.cutmix.probability": 0.5,
+        "algorithms.random_erasing.probability": 0.1,
+        "algorithms.repeated_augmentation.repeats": 4,
+        "algorithms.ema.update_interval": "32ba",
+    },
+    "ffcv_rn50": {
+        **TORCHVISION_INITIAL,
+        "batch_size": 8 * 512,
+        "epochs": 16,
+        "loss.name": "cross_entropy",
+        "optimizer.name": "sgd",
+        "optimizer.lr": 1.7,
+        "optimizer.reference_batch_size": 4096,
+        "optimizer.momentum": 0.9,
+        "optimizer.weight_decay": 1e-4,
+        "optimizer.decay_norm_and_bias": False,
+        "image.train_size": 192,
+        "image.eval_size": 256,
+        "image.eval_flip_average": True,
+        "algorithms.label_smoothing.smoothing": 0.1,
+        "algorithms.blurpool.replace_convs": True,
+        "algorithms.blurpool.replace_maxpool": False,
+        "algorithms.blurpool.min_channels": 16,
+        "algorithms.blurpool.blur_first": True,
+    },
+}
+
+MILD = {"blurpool", "channels_last", "ema", "label_smoothing", "progressive_resizing"}
+MEDIUM = {*MILD, "mixup", "sam"}
+HOT = {*MEDIUM, "randaugment", "colout", "stochastic_depth"}
+TIMM_A3 = {"channels_last", "mixup", "cutmix", "randaugment"}
+TIMM_A2 = {*TIMM_A3, "repeated_augmentation", "stochastic_depth"}
+ALGORITHMS: dict[str, set[str]] = {
+    "mild": MILD,
+    "medium": MEDIUM,
+    "hot": HOT,
+    "baseline": set(),
+    "nvidia_v1_5": {"channels_last", "label_smoothing"},
+    "timm_a1": {*TIMM_A2, "label_smoothing"},
+    "timm_a2": TIMM_A2,
+    "timm_a3": TIMM_A3,
+    "pytorch_blog": {
+        *("ema", "label_smoothing", "mixup", "cutmix", "random_erasing", "repeated_augmentation", "trivialaugment"),
+    },
+    "ffcv_rn50": {"blurpool", "channels_last", "label_smoothing", "progressive_resizing"},
+    "hot_mixup": HOT,
+    "hot_cutmix": HOT - {"mixup"} | {"cutmix"},
+    "hot_mixup_aggressive": HOT,
+    "hot_sam_5": HOT,
+    "hot_sam_10": HOT,
+    "mild_mixup_smoothing": MILD | {"mixup"},
+    "mild_mixup": MILD - {"label_smoothing"} | {"mixup"},
+    "mild_smoothing": MILD,
+    "medium_bce_default": MEDIUM,
+    "medium_cross_entropy": MEDIUM,
+    "medium_bce_log_classes": MEDIUM,
+    "baseline_channels_last": {"channels_last"},
+    "baseline_randaugment_1": {"channels_last", "randaugment"},
+    "baseline_randaugment_2": {"channels_last", "randaugment"},
+}
+
+# What an ablation changes of the recipe it is built on, and nothing else.
+CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "hot_mixup": ("hot", {"epochs": 180}),
+    "hot_cutmix": ("hot", {"epochs": 180, "algorithms.mixup.alpha": None, "algorithms.cutmix.alpha": 1.0}),
+    "hot_mixup_aggressive": ("hot", {"epochs": 450, "algorithms.mixup.alpha": 1.0}),
+    "hot_sam_5": ("hot", {"epochs": 180, "algorithms.sam.interval": 5}),
+    "hot_sam_10": ("hot", {"epochs": 180, "algorithms.sam.interval": 10}),
+    "mild_mixup_smoothing": ("mild", {"epochs": 30, "algorithms.mixup.alpha": 0.2}),
+    "mild_mixup": (
+        "mild",
+        {"epochs": 30, "algorithms.mixup.alpha": 0.2, "algorithms.label_smoothing.smoothing": None},
+    ),
+    "mild_smoothing": ("mild", {"epochs": 30}),
+    "medium_bce_default": ("medium", {"epochs": 36, "loss.log_classes_bias": False}),
+    "medium_cross_entropy": (
+        "medium",
+        {"epochs": 36, "loss.name": "cross_entropy", "loss.log_classes_bias": None},
+    ),
+    "medium_bce_log_classes": ("medium", {"epochs": 36, "loss.log_classes_bias": True}),
+    "baseline_channels_last": ("baseline", {"algorithms.channels_last": {}}),
+    "baseline_randaugment_1": ("baseline_channels_last", {"algorithms.randaugment.depth": 1}),
+    "baseline_randaugment_2": ("baseline_channels_last", {"algorithms.randaugment.depth": 2}),
+}
+
+
+def resolved(name: str, *words: str) -> dict[str, Any]:
+    """Dotted values of the run config that a recipe composes to."""
+    return dict(leaves(asdict(compose([f"recipe={name}", *words]).config)))
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_recipe_has_the_published_values(name: str) -> None:
+    found = resolved(name)
+    wrong = {key: found.get(key) for key, value in VALUES[name].items() if found.get(key) != value}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_exactly_the_published_algorithms_are_on(name: str) -> None:
+    assert set(compose([f"recipe={name}"]).config.algorithms.active()) == ALGORITHMS[name]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_ablation_is_its_base_but_for_what_it_is_about(name: str) -> None:
+    base, changes = CHANGES[name]
+    found, before = resolved(name), resolved(base)
+    differing = {key for key in {*found, *before} - {"recipe"} if found.get(key) != before.get(key)}
+    assert {key: found.get(key) for key in changes} == changes
+    assert {part(key) for key in differing} <= {part(key) for key in changes}
+
+
+def part(key: str) -> str:
+    """`algorithms.sam` of `algorithms.sam.interval`, `loss` of `loss.name`."""
+    depth = 2 if key.startswith("algorithms.") else 1
+    return ".".join(key.split(".")[:depth])
+
+
+@pytest.mark.parametrize(("epochs", "mixup"), [(50, None), (90, None), (250, 0.2)])
+def test_nvidia_uses_mixup_for_250_epochs_alone(epochs: int, mixup: float | None) -> None:
+    assert resolved("nvidia_v1_5", f"epochs={epochs}").get("algorithms.mixup.alpha") == mixup
