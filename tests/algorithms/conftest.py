@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from launcher.algorithms.base import Algorithm, Setting
+from launcher.algorithms.engine import build
+from launcher.config.compose import compose
+from launcher.data.batch import Batch, Moment
+from launcher.plan.plan import Plan
+
+CLASSES = 10
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def setting() -> Callable[..., Setting]:
+    """A setting of 100 steps in 10 epochs of 80 pictures, from command-line words."""
+
+    def make(*words: str, world_size: int = 1) -> Setting:
+        config = compose(["epochs=10", "batch_size=8", *words]).config
+        return Setting(Plan(config, world_size, train_samples=80), CLASSES)
+
+    return make
+
+
+@pytest.fixture
+def bound(setting: Callable[..., Setting]) -> Callable[..., Any]:
+    """One active algorithm bound to its setting: `bound("sam", rho=0.1)`."""
+
+    def make(name: str, *words: str, world_size: int = 1, **values: Any) -> Algorithm:
+        assignments = [f"algorithms.{name}.{key}={value}" for key, value in values.items()]
+        made = setting(f"algorithms=[{name}]", *assignments, *words, world_size=world_size)
+        return build(made.plan.config.algorithms, made)[name]
+
+    return make
+
+
+@pytest.fixture
+def batch() -> Callable[..., Batch]:
+    """A batch of floating-point noise with index targets."""
+
+    def make(size: int = 8, side: int = 16, step: int = 0, rank: int = 0, targets: Tensor | None = None) -> Batch:
+        images = torch.randn(size, 3, side, side).contiguous(memory_format=torch.channels_last)
+        labels = torch.arange(size) % CLASSES if targets is None else targets
+        return Batch(images, labels, np.arange(size), Moment(42, step // 10, step, 100, rank))
+
+    return make

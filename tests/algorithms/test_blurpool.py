@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.models import resnet50
+
+from launcher.algorithms.blurpool import BlurConv2d, BlurMaxPool2d, binomial_filter, blur
+
+
+def blurred(images: Tensor) -> Tensor:
+    """Shifted sums, as the filter [1 2 1] x [1 2 1] / 16 is defined."""
+    padded = np.pad(images.numpy(), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    height, width = images.shape[2:]
+    total = np.zeros(images.shape, dtype=np.float32)
+    for i, a in enumerate((1, 2, 1)):
+        for j, b in enumerate((1, 2, 1)):
+            total += a * b / 16 * padded[:, :, i : i + height, j : j + width]
+    return torch.from_numpy(total)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("side", [8, 9])
+def test_blur_is_the_binomial_filter(stride: int, side: int) -> None:
+    images = torch.randn(2, 5, side, side)
+    expected = blurred(images)[:, :, ::stride, ::stride]
+    torch.testing.assert_close(blur(images, binomial_filter(), stride), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_resnet50_has_six_blurred_convolutions_and_the_pool(bound: Callable[..., Any]) -> None:
+    model, plain = resnet50(num_classes=10), resnet50(num_classes=10)
+    bound("blurpool").change_model(model)
+    assert sum(isinstance(module, BlurConv2d) for module in model.modules()) == 6
+    assert sum(isinstance(module, BlurMaxPool2d) for module in model.modules()) == 1
+    assert type(model.conv1) is nn.Conv2d
+    assert list(model.state_dict()) == list(plain.state_dict())
+    images = torch.randn(2, 3, 65, 65).contiguous(memory_format=torch.channels_last)
+    features = model.maxpool(model.conv1(images))
+    assert features.is_contiguous(memory_format=torch.channels_last)
+    assert features.shape == plain.maxpool(plain.conv1(images)).shape
+    assert model(images).shape == (2, 10)
+
+
+@pytest.mark.parametrize(("kernel", "padding"), [(1, 0), (3, 1)])
+@pytest.mark.parametrize("blur_first", [True, False])
+def test_strided_convolution(bound: Callable[..., Any], kernel: int, padding: int, blur_first: bool) -> None:
+    conv = nn.Conv2d(16, 4, kernel, stride=2, padding=padding)
+    images = torch.randn(2, 16, 9, 9)
+    weight, bias = conv.weight.detach(), conv.bias.detach()
+    if blur_first:
+        expected = F.conv2d(blurred(images), weight, bias, stride=2, padding=padding)
+    else:
+        expected = blurred(F.conv2d(images, weight, bias, padding=padding))[:, :, ::2, ::2]
+    bound("blurpool", blur_first=str(blur_first).lower()).change_model(nn.Sequential(conv))
+    torch.testing.assert_close(conv(images), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_max_pool_is_dense_then_blurred(bound: Callable[..., Any]) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.MaxPool2d(3, 2, 1))
+    bound("blurpool").change_model(model)
+    images = torch.randn(2, 4, 10, 10)
+    expected = blurred(F.max_pool2d(images, 3, 1, 1))[:, :, ::2, ::2]
+    torch.testing.assert_close(model[1](images), expected)
+
+
+def test_values_choose_what_is_replaced(bound: Callable[..., Any]) -> None:
+    model = nn.Sequential(nn.Conv2d(16, 8, 3, stride=2), nn.Conv2d(15, 8, 3, stride=2), nn.Conv2d(16, 8, 3))
+    bound("blurpool", replace_maxpool="false").change_model(model)
+    assert [type(module) for module in model] == [BlurConv2d, nn.Conv2d, nn.Conv2d]
+    bound("blurpool", min_channels=15).change_model(model)
+    assert [type(module) for module in model] == [BlurConv2d, BlurConv2d, nn.Conv2d]

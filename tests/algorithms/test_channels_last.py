@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torchvision.models import resnet18
+
+
+def test_order_changes_and_values_do_not(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+    model = resnet18(num_classes=10).eval()
+    images = torch.randn(2, 3, 32, 32)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    expected = model(images)
+    algorithm = bound("channels_last")
+    algorithm.change_model(model)
+    changed = algorithm.change_batch(batch().having(images=images), model, torch.nn.functional.cross_entropy)
+    assert model.layer1[0].conv1.weight.is_contiguous(memory_format=torch.channels_last)
+    assert changed.images.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(changed.images, images)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    torch.testing.assert_close(model(changed.images), expected, rtol=1e-4, atol=1e-5)

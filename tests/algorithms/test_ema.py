@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from launcher.algorithms.ema import keep_rate
+from launcher.data.batch import Moment
+
+
+def test_keep_rate_of_the_recipes() -> None:
+    assert keep_rate(100, 20) == pytest.approx(0.8706, abs=5e-5)
+    assert keep_rate(50, 1) ** 50 == pytest.approx(0.5)
+
+
+def test_average_follows_the_recursion_of_weights_and_buffers(bound: Callable[..., Any]) -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    algorithm = bound("ema", half_life="4ba", update_interval="2ba")
+    algorithm.change_model(model)
+    names = ["0.weight", "1.running_var"]
+    expected = {name: model.state_dict()[name].double().clone() for name in names}
+    for step in range(7):
+        model(torch.randn(5, 3))
+        with torch.no_grad():
+            model[0].weight.add_(torch.randn(2, 3))
+        algorithm.after_step(model, Moment(0, 0, step, 100))
+        if step % 2 == 1:
+            for name in names:
+                expected[name] = 2**-0.5 * expected[name] + (1 - 2**-0.5) * model.state_dict()[name].double()
+    average = algorithm.evaluation_weights(model)
+    for name in names:
+        torch.testing.assert_close(average[name].double(), expected[name], rtol=1e-5, atol=1e-6)
+    assert average["1.num_batches_tracked"] == 6
+    assert set(average) == set(model.state_dict())
+
+
+def test_state_goes_on_bit_for_bit(bound: Callable[..., Any]) -> None:
+    model = nn.Linear(3, 2)
+    first, second = bound("ema", update_interval="1ba"), bound("ema", update_interval="1ba")
+    first.change_model(model)
+    with torch.no_grad():
+        model.weight.add_(1)
+    first.after_step(model, Moment(0, 0, 0, 100))
+    second.change_model(nn.Linear(3, 2))
+    second.load_state_dict({"average": {name: t.clone() for name, t in first.state_dict()["average"].items()}})
+    for algorithm in (first, second):
+        algorithm.after_step(model, Moment(0, 0, 1, 100))
+    assert torch.equal(first.evaluation_weights(model)["weight"], second.evaluation_weights(model)["weight"])

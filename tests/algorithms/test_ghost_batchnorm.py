@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from launcher.algorithms.ghost_batchnorm import GhostBatchNorm2d
+
+
+@pytest.mark.parametrize(("size", "parts"), [(8, [4, 4]), (10, [4, 4, 2]), (3, [3])])
+def test_each_part_is_normalised_alone_and_statistics_move_once_a_part(
+    bound: Callable[..., Any], size: int, parts: list[int]
+) -> None:
+    model = nn.Sequential(nn.BatchNorm2d(5))
+    names = list(model.state_dict())
+    bound("ghost_batchnorm", "batch_size=8", ghost_batch_size=4).change_model(model)
+    assert isinstance(model[0], GhostBatchNorm2d)
+    assert list(model.state_dict()) == names
+    images = torch.randn(size, 5, 6, 6) * 3 + 1
+    outputs, mean, variance = [], torch.zeros(5), torch.ones(5)
+    for part in images.split(parts):
+        part_mean, part_variance = part.mean((0, 2, 3)), part.var((0, 2, 3), correction=0)
+        outputs.append((part - part_mean[None, :, None, None]) / torch.sqrt(part_variance + 1e-5)[None, :, None, None])
+        mean = 0.9 * mean + 0.1 * part_mean
+        variance = 0.9 * variance + 0.1 * part.var((0, 2, 3))
+    torch.testing.assert_close(model(images), torch.cat(outputs), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model[0].running_mean, mean)
+    torch.testing.assert_close(model[0].running_var, variance)
+    assert model[0].num_batches_tracked == len(parts)
+
+
+def test_evaluation_is_plain_batch_norm(bound: Callable[..., Any]) -> None:
+    plain = nn.BatchNorm2d(5)
+    plain(torch.randn(8, 5, 4, 4))
+    model = nn.Sequential(nn.BatchNorm2d(5))
+    model[0].load_state_dict(plain.state_dict())
+    bound("ghost_batchnorm", ghost_batch_size=2).change_model(model)
+    images = torch.randn(8, 5, 4, 4)
+    assert torch.equal(model.eval()(images), plain.eval()(images))

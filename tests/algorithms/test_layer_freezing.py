@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torchvision.models import resnet18
+
+from launcher.algorithms.layer_freezing import frozen_layers, layers_of
+from launcher.training.optimizers import DecoupledSGD
+
+
+@pytest.mark.parametrize(("progress", "expected"), [(0.0, 0), (0.5, 0), (0.55, 3), (0.75, 16), (0.9, 25), (1.0, 32)])
+def test_the_frozen_part_grows_linearly(progress: float, expected: int) -> None:
+    assert frozen_layers(41, progress, start=0.5, final_fraction=0.8) == expected
+
+
+def test_the_first_layers_stop_and_the_last_always_learns(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+    model = resnet18(num_classes=10)
+    layers = layers_of(model)
+    assert layers[0] is model.conv1
+    assert layers[-1] is model.fc
+    assert len(layers) == 41
+    algorithm = bound("layer_freezing", final_fraction=0.99)
+    # note: with momentum and decay, so that a gradient of zero would still move the weights
+    optimizer = DecoupledSGD([{"params": list(model.parameters()), "weight_decay": 0.1}], 0.1, 0.9, 0.0, False)
+    for step, frozen in ((0, 0), (75, 19), (99, 38)):
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        made = algorithm.change_batch(batch(side=32, step=step), model, F.cross_entropy)
+        optimizer.zero_grad(set_to_none=True)
+        F.cross_entropy(model(made.images), made.targets).backward()
+        optimizer.step()
+        still = [all(torch.equal(p, before[n]) for n, p in named(model, layer)) for layer in layers]
+        assert still == [True] * frozen + [False] * (41 - frozen)
+
+
+def named(model: torch.nn.Module, layer: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    own = {id(p) for p in layer.parameters(recurse=False)}
+    return [(name, p) for name, p in model.named_parameters() if id(p) in own]
+
+
+def test_a_resumed_run_freezes_the_same(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+    models = [resnet18(num_classes=10) for _ in range(2)]
+    for model, steps in zip(models, (range(0, 90, 10), [80]), strict=True):
+        algorithm = bound("layer_freezing")
+        for step in steps:
+            algorithm.change_batch(batch(side=8, step=step), model, F.cross_entropy)
+    wanted = [[p.requires_grad for p in model.parameters()] for model in models]
+    assert wanted[0] == wanted[1]
+    assert not all(wanted[0])

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.nn.functional import cross_entropy
+
+from launcher.algorithms.progressive_resizing import resize
+
+
+@pytest.mark.parametrize(("step", "expected"), [(0, 32), (39, 32), (40, 32), (60, 48), (79, 64), (80, 64), (99, 64)])
+def test_side_follows_the_schedule(
+    bound: Callable[..., Any], batch: Callable[..., Any], step: int, expected: int
+) -> None:
+    made = batch(side=64, step=step)
+    changed = bound("progressive_resizing").change_batch(made, torch.nn.Identity(), cross_entropy)
+    assert changed.images.shape == (8, 3, expected, expected)
+    assert changed.images.is_contiguous(memory_format=torch.channels_last)
+    if expected == 64:
+        assert changed.images is made.images
+
+
+def test_bilinear_is_pillows_filter() -> None:
+    pixels = np.random.default_rng(0).random((30, 30), dtype=np.float32)
+    expected = np.asarray(Image.fromarray(pixels).resize((12, 12), Image.Resampling.BILINEAR))
+    result = resize(torch.from_numpy(pixels)[None, None], 12, "bilinear")[0, 0]
+    np.testing.assert_allclose(result.numpy(), expected, atol=1e-5)
+
+
+def test_nearest_takes_pixels_as_they_are() -> None:
+    images = torch.arange(64.0).view(1, 1, 8, 8)
+    assert torch.equal(resize(images, 4, "nearest"), images[..., ::2, ::2])

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from launcher.algorithms.base import Setting
+from launcher.algorithms.engine import build
+from launcher.config.compose import compose
+from launcher.data.batch import Batch, Moment
+from launcher.plan.plan import Plan
+
+LAST = 9  # the step that SAM changes, with an interval of 10
+
+
+def quadratic(model: nn.Linear, seen: list[dict[str, Any]], scale: float = 1.0) -> Callable[..., Tensor]:
+    """Gradients of 0.5 w A w at the weights, recorded."""
+    matrix = torch.diag(torch.tensor([1.0, 10.0, 100.0]))
+
+    def gradients(batch: Batch, *, synchronize: bool = True, update_statistics: bool = True) -> Tensor:
+        weight = model.weight.detach().clone()
+        seen.append({"at": weight, "synchronize": synchronize, "update_statistics": update_statistics})
+        model.zero_grad(set_to_none=True)
+        loss = 0.5 * (model.weight @ matrix @ model.weight.T).sum()
+        (loss * scale).backward()
+        return loss.detach()
+
+    return gradients
+
+
+@pytest.mark.parametrize("scale", [1.0, 65536.0])
+def test_gradient_at_the_point_uphill(bound: Callable[..., Any], batch: Callable[..., Any], scale: float) -> None:
+    model, seen = nn.Linear(3, 1, bias=False), []
+    before = model.weight.detach().clone()
+    loss = bound("sam", rho=0.3).compute_gradients(batch(step=LAST), model, quadratic(model, seen, scale))
+    curvature = torch.tensor([1.0, 10.0, 100.0])
+    gradient = curvature * before
+    moved = before + 0.3 * gradient / gradient.norm()
+    torch.testing.assert_close(seen[1]["at"], moved)
+    torch.testing.assert_close(model.weight.grad, curvature * moved * scale)
+    assert torch.equal(model.weight, before)
+    torch.testing.assert_close(loss, 0.5 * (curvature * before**2).sum())
+    assert [(s["synchronize"], s["update_statistics"]) for s in seen] == [(False, True), (True, False)]
+
+
+def test_as_published_both_passes_move_the_statistics(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+    model, seen = nn.Linear(3, 1, bias=False), []
+    bound("sam", batchnorm="both_passes").compute_gradients(batch(step=LAST), model, quadratic(model, seen))
+    assert [s["update_statistics"] for s in seen] == [True, True]
+
+
+def test_other_steps_take_one_plain_pass(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+    algorithm, passes = bound("sam"), {}
+    for step in range(30):
+        model, seen = nn.Linear(3, 1, bias=False), []
+        algorithm.compute_gradients(batch(step=step), model, quadratic(model, seen))
+        passes[step] = len(seen)
+        assert seen[-1]["synchronize"]
+    assert [step for step, count in passes.items() if count == 2] == [9, 19, 29]
+
+
+@pytest.mark.parametrize("bad_pass", [0, 1])
+def test_a_gradient_that_is_not_finite_skips_the_step(
+    bound: Callable[..., Any], batch: Callable[..., Any], bad_pass: int
+) -> None:
+    model, passes = nn.Linear(3, 1), []
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def gradients(batch: Batch, **_: bool) -> Tensor:
+        assert all(p.isfinite().all() for p in model.parameters())
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        if len(passes) == bad_pass:
+            model.bias.grad[0] = torch.inf
+        passes.append(batch)
+        return torch.tensor(1.0)
+
+    bound("sam").compute_gradients(batch(step=LAST), model, gradients)
+    assert len(passes) == bad_pass + 1
+    assert all(p.grad is None for p in model.parameters())
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
+def _rank(rank: int, port: int, folder: Path) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    config = compose(["epochs=10", "batch_size=8", "algorithms=[sam]", "algorithms.sam.interval=1"]).config
+    setting = Setting(Plan(config, 2, 80), 10)
+    sam = build(config.algorithms, setting)["sam"]
+    model = nn.Linear(3, 1, bias=False)
+    network = DistributedDataParallel(model)
+    visited, results = [], {}
+
+    def gradients(batch: Batch, *, synchronize: bool = True, update_statistics: bool = True) -> Tensor:
+        network.require_backward_grad_sync = synchronize
+        visited.append(model.weight.detach().clone())
+        model.zero_grad(set_to_none=True)
+        loss = network(batch.images).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    for step, poisoned in enumerate((False, True)):
+        images = torch.randn(4, 3, generator=torch.Generator().manual_seed(rank))
+        if poisoned and rank == 1:
+            images[0, 0] = torch.nan
+        batch = Batch(images, torch.zeros(4), images[:, 0].numpy(), Moment(0, 0, step, 100, rank))
+        sam.compute_gradients(batch, model, gradients)
+        results[f"grad{step}"] = None if model.weight.grad is None else model.weight.grad.clone()
+        results[f"weight{step}"] = model.weight.detach().clone()
+    results["visited"] = visited
+    torch.save(results, folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_ranks_climb_alone_average_the_second_gradient_and_skip_together(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(_rank, (port, tmp_path), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    start, expected = first["visited"][0], torch.zeros(1, 3)
+    for rank, result in enumerate((first, second)):
+        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(rank))
+        local = 2 * (x @ start.T).T @ x / 4
+        moved = start + 0.5 * local / local.norm()
+        torch.testing.assert_close(result["visited"][1], moved)
+        expected += 2 * (x @ moved.T).T @ x / 4 / 2
+        assert torch.equal(result["weight0"], start)
+        assert torch.equal(result["weight1"], start)
+        assert result["grad1"] is None
+    torch.testing.assert_close(first["grad0"], expected)
+    assert torch.equal(first["grad0"], second["grad0"])

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torchvision.models import resnet18
+
+from launcher.algorithms.selective_backprop import choose_ranks, sample_losses
+from launcher.training.losses import bce, cross_entropy
+
+
+def test_a_single_draw_has_the_weights_of_the_percentiles() -> None:
+    samples, trials = 5, 20000
+    draws = np.random.default_rng(0)
+    first = [choose_ranks(samples, 1, 0.25, draws)[0] for _ in range(trials)]
+    weights = ((np.arange(samples) + 0.5) / samples) ** 3
+    expected = weights / weights.sum()
+    np.testing.assert_allclose(np.bincount(first, minlength=samples) / trials, expected, atol=4 * 0.5 / trials**0.5)
+    assert sorted(choose_ranks(samples, samples, 0.25, draws)) == list(range(samples))
+
+
+@pytest.mark.parametrize(("loss", "reference"), [(cross_entropy, F.cross_entropy), (bce, None)])
+def test_losses_of_single_samples_at_a_smaller_side(loss: Any, reference: Any) -> None:
+    model = resnet18(num_classes=10)
+    model(torch.randn(4, 3, 32, 32))
+    state = copy.deepcopy(model.state_dict())
+    images, labels = torch.randn(6, 3, 32, 32), torch.arange(6)
+    targets = F.one_hot(labels, 10).float()
+    losses = sample_losses(images, targets, model, loss, 0.5)
+    assert model.training
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    with torch.no_grad():
+        logits = model.eval()(F.interpolate(images, size=(16, 16), mode="bilinear", antialias=True))
+    if reference is not None:
+        expected = reference(logits, labels, reduction="none")
+    else:
+        expected = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
+    torch.testing.assert_close(losses, expected, rtol=1e-4, atol=1e-5)
+
+
+class Known(nn.Module):
+    """Logits that make sample i's loss grow with its number, which its pixels hold."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        numbers = images.mean((1, 2, 3))
+        return torch.stack([-numbers, *[torch.zeros_like(numbers)] * 9], 1)
+
+
+def test_hard_samples_stay_with_their_targets_and_numbers(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+    algorithm = bound("selective_backprop", keep=0.25, interval=1)
+    size, kept = 16, np.zeros(16)
+    for step in range(50, 90):
+        made = batch(size=size, side=4, step=step, targets=torch.zeros(size, dtype=torch.int64))
+        images = torch.arange(float(size)).view(size, 1, 1, 1).expand(size, 3, 4, 4).contiguous()
+        chosen = algorithm.change_batch(made.having(images=images, indices=np.arange(size) + 100), Known(), bce)
+        numbers = chosen.images[:, 0, 0, 0].long().numpy()
+        assert len(set(numbers.tolist())) == 4
+        assert (chosen.indices == numbers + 100).all()
+        assert len(chosen.targets) == 4
+        kept[numbers] += 1
+    assert kept[8:].sum() > 3 * kept[:8].sum()
+
+
+@pytest.mark.parametrize(
+    ("step", "acts"), [(0, False), (49, False), (50, False), (51, True), (52, False), (89, True), (91, False)]
+)
+def test_when_it_acts(bound: Callable[..., Any], batch: Callable[..., Any], step: int, acts: bool) -> None:
+    made = batch(step=step)
+    changed = bound("selective_backprop").change_batch(made, Known(), cross_entropy)
+    assert len(changed.images) == (4 if acts else 8)
+    assert (changed is made) == (not acts)
+
+
+def test_accumulated_parts_stay_equal(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+    algorithm = bound("selective_backprop", "device_batch_size=3", "batch_size=12", keep=0.6, interval=1)
+    chosen = algorithm.change_batch(batch(size=12, step=60), Known(), cross_entropy)
+    assert len(chosen.images) == 4

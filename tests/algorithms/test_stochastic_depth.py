@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torchvision.models import resnet18, resnet50
+
+from launcher.algorithms.stochastic_depth import drop_rates
+
+
+def loss(x: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(x, y)
+
+
+def test_rates_rise_linearly_to_the_last_block() -> None:
+    assert drop_rates(4, 0.2, "linear") == pytest.approx([0.05, 0.1, 0.15, 0.2])
+    assert drop_rates(3, 0.2, "uniform") == [0.2, 0.2, 0.2]
+
+
+class Recorder:
+    """Which samples' residual branches a block added, from its first layer's input and its output."""
+
+    def __init__(self, model: nn.Module):
+        self.kept: list[Tensor] = []
+        for layer in (model.layer1, model.layer2, model.layer3, model.layer4):
+            for block in layer:
+                last = block.bn3 if hasattr(block, "bn3") else block.bn2
+                last.register_forward_hook(lambda m, i, o: self.kept.append(o.flatten(1).abs().sum(1) > 0))
+
+    def take(self) -> Tensor:
+        kept, self.kept = torch.stack(self.kept), []
+        return kept
+
+
+@pytest.mark.parametrize("build", [resnet18, resnet50])
+def test_names_stay_and_whole_branches_drop(
+    bound: Callable[..., Any], batch: Callable[..., Any], build: Callable[..., nn.Module]
+) -> None:
+    model = build(num_classes=10)
+    names = list(model.state_dict())
+    algorithm = bound("stochastic_depth", drop_rate=0.5)
+    algorithm.change_model(model)
+    assert list(model.state_dict()) == names
+    recorder = Recorder(model)
+    made = batch(size=16, side=32)
+    algorithm.change_batch(made, model, loss)
+    model(made.images)
+    kept = recorder.take()
+    assert kept.shape == ({resnet18: 8, resnet50: 16}[build], 16)
+    assert 0 < kept.sum() < kept.numel()
+
+
+def test_drop_rates_of_many_draws(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+    model = resnet18(num_classes=10)
+    algorithm = bound("stochastic_depth", drop_rate=0.4)
+    algorithm.change_model(model)
+    made = batch().having(indices=np.arange(20000))
+    algorithm.change_batch(made, model, loss)
+    measured = torch.stack([drop.kept for drop in algorithm._drops]).mean(1)
+    expected = 1 - 0.4 * torch.arange(1, 9) / 8
+    torch.testing.assert_close(measured, expected, rtol=0, atol=4 * 0.5 / 20000**0.5)
+
+
+def test_a_sample_has_its_own_draws_in_parts_passes_and_any_order(
+    bound: Callable[..., Any], batch: Callable[..., Any]
+) -> None:
+    model = resnet18(num_classes=10)
+    algorithm = bound("stochastic_depth", drop_rate=0.5)
+    algorithm.change_model(model)
+    recorder = Recorder(model)
+    made = batch(side=32)
+    algorithm.change_batch(made, model, loss)
+    model(made.images)
+    whole = recorder.take()
+    model(made.images)
+    assert torch.equal(recorder.take(), whole)
+    parts = []
+    for part in made.images.chunk(4):
+        model(part)
+        parts.append(recorder.take())
+    assert torch.equal(torch.cat(parts, 1), whole)
+    order = np.array([3, 1, 7])
+    algorithm.change_batch(made.having(indices=order), model, loss)
+    model(made.images[order])
+    assert torch.equal(recorder.take(), whole[:, order])
+    algorithm.change_batch(made.having(moment=batch(step=10).moment), model, loss)
+    model(made.images)
+    assert not torch.equal(recorder.take(), whole)
+
+
+@pytest.mark.parametrize("scaling", ["training", "evaluation"])
+def test_where_the_keep_rate_scales(bound: Callable[..., Any], batch: Callable[..., Any], scaling: str) -> None:
+    model = resnet18(num_classes=10)
+    algorithm = bound("stochastic_depth", drop_rate=0.5, distribution="uniform", keep_scaling=scaling)
+    algorithm.change_model(model)
+    block, plain = model.layer1[0], copy.deepcopy(model.layer1[0])
+    plain.bn2._forward_hooks.clear()
+    images = torch.randn(8, 64, 8, 8)
+    algorithm.change_batch(batch(), model, loss)
+    kept = algorithm._drops[0].kept.view(-1, 1, 1, 1)
+
+    def residual(layer: nn.Module) -> Tensor:
+        return layer.bn2(layer.conv2(layer.relu(layer.bn1(layer.conv1(images)))))
+
+    training = torch.relu(residual(plain) * kept * (2 if scaling == "training" else 1) + images)
+    torch.testing.assert_close(block(images), training)
+    block.eval()
+    plain.load_state_dict(block.state_dict())
+    plain.eval()
+    evaluation = torch.relu(residual(plain) * (1 if scaling == "training" else 0.5) + images)
+    torch.testing.assert_close(block(images), evaluation)

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from launcher.data.batch import Moment
+
+
+def train(algorithm: Any, model: nn.Module, steps: range, seen: dict[int, torch.Tensor]) -> None:
+    for step in steps:
+        with torch.no_grad():
+            model.weight.copy_(torch.full((2, 3), float(step**2)))
+        algorithm.after_step(model, Moment(0, 0, step, 100))
+        seen[step + 1] = model.weight.detach().clone()
+
+
+def test_plain_mean_of_the_weights_from_the_start_on(bound: Callable[..., Any]) -> None:
+    model, seen = nn.Linear(3, 2), {}
+    algorithm = bound("swa", start="0.7dur", update_interval="1ep")
+    algorithm.change_model(model)
+    train(algorithm, model, range(69), seen)
+    assert algorithm.evaluation_weights(model) is None
+    train(algorithm, model, range(69, 100), seen)
+    expected = torch.stack([seen[done] for done in (70, 80, 90, 100)]).mean(0)
+    torch.testing.assert_close(algorithm.evaluation_weights(model)["weight"], expected)
+
+
+def test_state_goes_on_bit_for_bit(bound: Callable[..., Any]) -> None:
+    model = nn.Linear(3, 2)
+    whole = bound("swa", start="10ba", update_interval="3ba")
+    whole.change_model(model)
+    train(whole, model, range(20), {})
+    resumed = bound("swa", start="10ba", update_interval="3ba")
+    resumed.change_model(nn.Linear(3, 2))
+    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
+    for algorithm in (whole, resumed):
+        train(algorithm, model, range(20, 30), {})
+    assert torch.equal(whole.evaluation_weights(model)["weight"], resumed.evaluation_weights(model)["weight"])
