@@ -1,0 +1,132 @@
+"""The plan's pure functions against literal formulas and hand-computed cases."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.config.compose import compose
+from launcher.errors import UserError
+from launcher.plan.checks import REFUSED, check
+from launcher.plan.plan import Plan
+from launcher.plan.sizes import scaled
+
+IMAGENET = 1_281_167
+
+
+def plan(*words: str, world: int = 8, samples: int = IMAGENET) -> Plan:
+    return Plan(compose(words).config, world, samples)
+
+
+def refused(*words: str, world: int = 8, samples: int = IMAGENET) -> str:
+    composed = compose(words)
+    with pytest.raises(UserError) as caught:
+        check(Plan(composed.config, world, samples), composed.origins)
+    return str(caught.value)
+
+
+def test_mild_on_imagenet_by_hand() -> None:
+    mild = plan("recipe=mild", "epochs=36")
+    assert (mild.steps_per_epoch, mild.total_steps, mild.rank_batch) == (625, 22_500, 256)
+    assert mild.warmup_steps == 5000
+    assert mild.lr(0) == 0
+    assert mild.lr(2500) == pytest.approx(2.048 / 2)
+    assert mild.lr(5000) == pytest.approx(2.048)
+    middle = 5000 + (22_500 - 5000) / 2
+    assert mild.lr(int(middle)) == pytest.approx(2.048 / 2)
+    assert mild.lr(22_499) == pytest.approx(2.048 * (1 + math.cos(math.pi * 17_499 / 17_500)) / 2)
+
+
+def test_image_sizes_of_mild_by_hand() -> None:
+    mild = plan("recipe=mild", "epochs=36")
+    assert mild.image_size(0) == 88
+    assert mild.image_size(int(0.4 * 22_500) - 1) == 88
+    assert mild.image_size(int(0.6 * 22_500)) == 132
+    assert mild.image_size(int(0.8 * 22_500)) == 176
+    assert mild.image_size(22_499) == 176
+    assert all(mild.image_size(step) % 4 == 0 for step in range(0, 22_500, 100))
+
+
+@given(batch=st.sampled_from([256, 512, 1024, 4096]))
+def test_the_learning_rate_follows_the_batch_linearly(batch: int) -> None:
+    assert plan("recipe=mild", f"batch_size={batch}").peak_lr == pytest.approx(2.048 * batch / 2048)
+    assert plan("recipe=mild", f"batch_size={batch}", "optimizer.scale_lr=off").peak_lr == 2.048
+
+
+@settings(max_examples=25)
+@given(ratio=st.sampled_from([0.25, 0.5, 2.0, 3.0]), part=st.floats(0, 0.999))
+def test_a_dilated_schedule_is_the_schedule_at_the_undilated_time(ratio: float, part: float) -> None:
+    plain, dilated = plan("recipe=mild", "epochs=40"), plan("recipe=mild", "epochs=40", f"schedule.dilate={ratio}")
+    assert dilated.total_steps == ratio * plain.total_steps
+    step = int(part * plain.total_steps)
+    assert dilated.lr(int(step * ratio)) == pytest.approx(plain.lr(int(step * ratio) / ratio), abs=1e-3)  # type: ignore[arg-type]
+
+
+@settings(max_examples=25)
+@given(step=st.integers(0, 22_499), name=st.sampled_from(["cosine", "linear", "constant", "multi_step"]))
+def test_every_multiplier_stays_within_zero_and_one(step: int, name: str) -> None:
+    words = ["recipe=mild", "epochs=36", f"schedule={name}"]
+    milestones = ["schedule.milestones=[10ep,20ep]"] if name == "multi_step" else []
+    assert 0 <= plan(*words, *milestones).lr_multiplier(step) <= 1
+
+
+def test_multi_step_and_linear_by_hand() -> None:
+    steps = plan("epochs=90", "schedule=multi_step", "schedule.warmup=5ep", "batch_size=256", samples=2560)
+    assert [steps.lr_multiplier(e * 10) for e in (5, 29, 30, 60, 80)] == pytest.approx([1, 1, 0.1, 0.01, 0.001])
+    line = plan("epochs=10", "schedule=linear", "schedule.warmup=2ep", "batch_size=256", samples=2560)
+    assert [line.lr_multiplier(s) for s in (0, 10, 20, 60)] == pytest.approx([0, 0.5, 1, 0.5])
+
+
+def test_an_epoch_staircase_changes_at_epochs_alone() -> None:
+    stairs = plan("recipe=mild", "schedule.granularity=epoch")
+    assert len({stairs.lr_multiplier(step) for step in range(625, 1250)}) == 1
+
+
+@settings(max_examples=40)
+@given(share=st.integers(1, 4096), most=st.integers(1, 4096))
+def test_accumulation_takes_the_fewest_equal_parts_that_fit(share: int, most: int) -> None:
+    parts = plan(f"batch_size={share}", f"device_batch_size={most}", world=1).accumulation
+    assert share % parts == 0
+    assert share // parts <= most
+    assert not [n for n in range(1, parts) if share % n == 0 and share // n <= most]
+
+
+def test_sizes_follow_the_native_size() -> None:
+    assert scaled(176, reference=224, native=224) == 176
+    assert scaled(176, reference=224, native=64) == 52
+    assert scaled(232, reference=224, native=112) == 116
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["batch_size=100"], "the nearest that do: 96 or 104"),
+        (["batch_size=4"], "the nearest that do: 8"),
+        (["batch_size=2000000"], "more than the data set"),
+        (["recipe=mild", "epochs=8"], "the warmup lasts as long as the whole run (8 epochs"),
+        (["schedule=multi_step", "schedule.milestones=[30ep]", "batch_size=512"], "past the end"),
+        (["algorithms=[mixup,cutmix]"], "share the batches"),
+        (["algorithms.progressive_resizing.delay=0.9"], "together at most 1"),
+        (["algorithms.ghost_batchnorm.ghost_batch_size=64"], "images of one forward pass"),
+        (["algorithms.selective_backprop.start=0.95"], "greater than start"),
+        (["optimizer.nesterov=true", "optimizer.dampening=0.5"], "needs momentum above 0 and dampening 0"),
+    ],
+)
+def test_what_cannot_work_is_refused(words: list[str], expected: str) -> None:
+    assert expected in refused(*words)
+
+
+@pytest.mark.parametrize("pair", REFUSED, ids=lambda pair: f"{pair[0]}+{pair[1]}")
+def test_combinations_without_meaning_are_refused_with_the_reason(pair: tuple[str, str, str]) -> None:
+    first, second, reason = pair
+    assert reason in refused(f"algorithms=[{first},{second}]")
+
+
+def test_the_order_of_writing_never_changes_the_plan() -> None:
+    names = ["mixup", "label_smoothing", "ema", "blurpool"]
+    assert (
+        compose([f"algorithms=[{','.join(names)}]"]).config == compose([f"algorithms=[{','.join(names[::-1])}]"]).config
+    )
