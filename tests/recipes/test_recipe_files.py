@@ -15,6 +15,8 @@ from launcher.config import recipes
 from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
 from launcher.config.schema import GROUPS, RunConfig
+from launcher.plan.checks import check
+from launcher.plan.plan import Plan
 
 FOLDER = Path(__file__).resolve().parents[2] / "recipes"
 RECIPES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -70,6 +72,15 @@ def test_a_recipe_composes_without_a_problem_or_a_note(name: str) -> None:
     assert composed.config.dataset.name == "imagenet"
     assert composed.config.model.name == "resnet50"
     assert composed.notes == []
+
+
+@pytest.mark.parametrize("fidelity", ["ours", "published"])
+@pytest.mark.parametrize("name", ALL)
+def test_a_recipe_can_run_at_each_of_its_lengths_on_eight_gpus(name: str, fidelity: str) -> None:
+    recipe = recipes.load(name)
+    for epochs in {recipe.values["epochs"], *recipe.by_epochs, *filter(None, recipe.about.epochs)} - {1}:
+        config = compose([f"recipe={name}", f"epochs={epochs}", f"fidelity={fidelity}"]).config
+        check(Plan(config, world_size=8, train_samples=1_281_167), {})
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.config import recipes
@@ -135,6 +135,7 @@ def test_a_base_is_merged_under_the_recipe(folder: Path) -> None:
     assert top.by_epochs == {5: {"seed": 1}, 9: {"seed": 3}}
 
 
+@settings(deadline=None)
 @given(epochs=st.integers(1, 1000))
 def test_another_length_takes_the_values_of_the_nearest(epochs: int) -> None:
     delays = {16: 11 / 16, 24: 17 / 24, 32: 23 / 32, 40: 29 / 40, 56: 41 / 56, 88: 65 / 88}
@@ -152,6 +153,7 @@ def test_values_are_the_callers_own() -> None:
         assert recipes.values_for(recipes.load(name), 16)["algorithms"]
 
 
+@settings(deadline=None)
 @given(epochs=st.integers(1, 1000))
 def test_every_length_belongs_to_exactly_one_of_the_three(epochs: int) -> None:
     expected = "mild" if epochs < 60 else "medium" if epochs < 240 else "hot"
@@ -165,6 +167,7 @@ def test_every_length_belongs_to_exactly_one_of_the_three(epochs: int) -> None:
             assert "\n" not in hint
 
 
+@settings(deadline=None)
 @given(epochs=st.integers(1, 1000), name=st.sampled_from(NAMES))
 def test_a_length_is_in_the_band_or_gets_a_hint(epochs: int, name: str) -> None:
     recipe = recipes.load(name)
