@@ -75,9 +75,7 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._recorder.close()
 
     def step(self, moment: Moment, loss: Tensor, waited: float) -> None:

@@ -13,11 +13,12 @@ import pytest
 
 from launcher.training import checkpoint
 
-SMALL = (
-    "recipe=mild dataset=shapes dataset.train_samples=96 dataset.val_samples=50 dataset.native_size=32 "
-    "model=resnet18 launch=cpu launch.nproc=2 batch_size=16 eval_batch_size=16 epochs=3 schedule.warmup=1ep "
-    "dataloader.workers=1 logger.interval=1ba logger.tensorboard=false algorithms.ema.update_interval=2ba"
-).split()
+SMALL = [
+    *("recipe=mild", "epochs=3", "batch_size=16", "eval_batch_size=16", "schedule.warmup=1ep", "model=resnet18"),
+    *("dataset=shapes", "dataset.train_samples=96", "dataset.val_samples=50", "dataset.native_size=32"),
+    *("launch=cpu", "launch.nproc=2", "dataloader.workers=1", "logger.interval=1ba", "logger.tensorboard=false"),
+    "algorithms.ema.update_interval=2ba",
+]
 
 
 @dataclass

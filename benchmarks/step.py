@@ -1,0 +1,194 @@
+"""Images a second of a recipe's training step, beside a plain PyTorch loop and timm's ResNet in the same run.
+
+    python -m benchmarks.step --recipe mild --sizes 128 176 224 --batch 256 --json step.json
+
+Every contender trains on the same uint8 pictures, already on the device; they take turns, and the medians count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import timm
+import torch
+import torchvision
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from launcher.algorithms.base import Setting
+from launcher.algorithms.engine import Engine
+from launcher.config.compose import compose
+from launcher.data.batch import Moment
+from launcher.plan.plan import Plan
+from launcher.training.precision import Precision
+from launcher.training.ranks import Ranks
+from launcher.training.run import build_step
+
+Step = Callable[[], object]
+CLASSES = 1000
+
+
+@dataclass(frozen=True)
+class Result:
+    """Images a second of one contender at one side in pixels: median, least and most over the repeats."""
+
+    contender: str
+    size: int
+    median: float
+    least: float
+    most: float
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    arguments = _arguments(words)
+    device = torch.device(arguments.device)
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[arguments.precision]
+    precision = Precision(device.type, dtype)
+    torch.backends.cudnn.benchmark = True
+    torch.set_float32_matmul_precision("high")
+    results = [
+        result
+        for size in arguments.sizes
+        for result in measure(
+            contenders(arguments.recipe, arguments.model, size, arguments.batch, device, precision),
+            size=size,
+            batch=arguments.batch,
+            steps=arguments.steps,
+            repeats=arguments.repeats,
+            device=device,
+        )
+    ]
+    Console().print(table(results, arguments.recipe))
+    if arguments.json:
+        facts = {"arguments": {**vars(arguments), "json": None}, "machine": machine(device)}
+        Path(arguments.json).write_text(json.dumps({**facts, "results": list(map(asdict, results))}, indent=2) + "\n")
+    return 0
+
+
+def contenders(
+    recipe: str, model: str, size: int, batch: int, device: torch.device, precision: Precision
+) -> dict[str, Step]:
+    """Name to a function that does one training step."""
+    random = np.random.default_rng(0)
+    pixels = torch.from_numpy(random.integers(0, 256, (batch, size, size, 3), dtype=np.uint8))
+    images = pixels.permute(0, 3, 1, 2).to(device)
+    labels = torch.from_numpy(random.integers(0, CLASSES, batch)).to(device)
+    plain = torchvision.models.get_model(model, weights=None, num_classes=CLASSES)
+    return {
+        f"recipe {recipe}": launcher_step(recipe, model, size, images, labels, precision),
+        "plain recipe-free step": launcher_step(None, model, size, images, labels, precision),
+        "plain PyTorch loop": peer_step(plain, images, labels, precision),
+        "timm model, same loop": peer_step(timm.create_model(model, num_classes=CLASSES), images, labels, precision),
+    }
+
+
+def launcher_step(
+    recipe: str | None, model: str, size: int, images: Tensor, labels: Tensor, precision: Precision
+) -> Step:
+    """Our step with the recipe's algorithms at the full size; without a recipe, with channels last alone."""
+    words = [f"recipe={recipe}"] if recipe else ["algorithms=[channels_last]"]
+    words += [f"model={model}", "dataset=imagenet", "dataloader=synthetic", f"batch_size={len(images)}"]
+    words += [f"image.train_size={size}", "algorithms.progressive_resizing=off", "optimizer.scale_lr=linear"]
+    plan = Plan(compose(words).config, 1, 1_281_167)
+    step = build_step(plan, Ranks(0, 1, 0, 1, images.device), Engine(plan.config.algorithms, Setting(plan, CLASSES)))
+    step.precision, step.scaler = precision, precision.scaler()
+    indices = np.arange(len(images))
+    moment = Moment(seed=0, epoch=0, step=plan.warmup_steps, total_steps=plan.total_steps)
+
+    def one() -> None:
+        nonlocal moment
+        step(images, labels, indices, moment)
+        moment = replace(moment, step=moment.step + 1)
+
+    return one
+
+
+def peer_step(model: nn.Module, images: Tensor, labels: Tensor, precision: Precision) -> Step:
+    """The loop a PyTorch user would write: channels last, mixed precision, SGD with momentum."""
+    model = model.to(images.device).to(memory_format=torch.channels_last).train()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-5)
+    scaler = precision.scaler()
+    mean = torch.tensor([0.485, 0.456, 0.406], device=images.device).view(1, 3, 1, 1) * 255
+    std = torch.tensor([0.229, 0.224, 0.225], device=images.device).view(1, 3, 1, 1) * 255
+
+    def one() -> None:
+        inputs = ((images.float() - mean) / std).contiguous(memory_format=torch.channels_last)
+        optimizer.zero_grad(set_to_none=True)
+        with precision.autocast():
+            loss = nn.functional.cross_entropy(model(inputs), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return one
+
+
+def measure(
+    steps_of: dict[str, Step], *, size: int, batch: int, steps: int, repeats: int, device: torch.device
+) -> list[Result]:
+    """Time each contender in turn, `repeats` times over, after a warmup of as many steps as are timed."""
+    rates: dict[str, list[float]] = {name: [] for name in steps_of}
+    for step in steps_of.values():
+        _seconds(step, steps, device)
+    for _ in range(repeats):
+        for name, step in steps_of.items():
+            rates[name].append(batch * steps / _seconds(step, steps, device))
+    return [Result(name, size, statistics.median(r), min(r), max(r)) for name, r in rates.items()]
+
+
+def _seconds(step: Step, steps: int, device: torch.device) -> float:
+    _synchronize(device)
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    _synchronize(device)
+    return time.perf_counter() - start
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def table(results: list[Result], recipe: str) -> Table:
+    """Images a second, and the ratio to the plain PyTorch loop at the same size."""
+    shown = Table("px", "contender", "images/s", "least-most", "ratio to plain PyTorch", box=None, header_style="bold")
+    base = {r.size: r.median for r in results if r.contender == "plain PyTorch loop"}
+    for r in results:
+        spread = f"{r.least:,.1f}-{r.most:,.1f}"
+        shown.add_row(str(r.size), r.contender, f"{r.median:,.1f}", spread, f"{r.median / base[r.size]:.3f}")
+    return shown
+
+
+def machine(device: torch.device) -> dict[str, str]:
+    """Hardware and versions that the figures belong to."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
+    return {"device": name, "torch": torch.__version__, "timm": timm.__version__, "python": platform.python_version()}
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    on_gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description="Images a second of a recipe's training step, beside its peers.")
+    parser.add_argument("--recipe", default="mild")
+    parser.add_argument("--model", default="resnet50", help="a ResNet that torchvision and timm both have")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[128, 176, 224], metavar="PX")
+    parser.add_argument("--batch", type=int, default=256 if on_gpu else 16)
+    parser.add_argument("--steps", type=int, default=30 if on_gpu else 3, help="timed at a stretch")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
+    parser.add_argument("--precision", choices=["bf16", "fp16", "fp32"], default="bf16" if on_gpu else "fp32")
+    parser.add_argument("--json", metavar="FILE", help="also write the figures there")
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
