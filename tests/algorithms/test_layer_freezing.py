@@ -1,15 +1,28 @@
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torchvision.models import resnet18
 
+from launcher.algorithms.base import Setting
+from launcher.algorithms.engine import Engine
 from launcher.algorithms.layer_freezing import frozen_layers, layers_of
+from launcher.config.compose import compose
+from launcher.data.batch import Batch, Moment
+from launcher.plan.plan import Plan
 from launcher.training.optimizers import DecoupledSGD
+from launcher.training.ranks import Ranks, distribute
 
 
 @pytest.mark.parametrize(("progress", "expected"), [(0.0, 0), (0.5, 0), (0.55, 3), (0.75, 16), (0.9, 25), (1.0, 32)])
@@ -50,3 +63,47 @@ def test_a_resumed_run_freezes_the_same(bound: Callable[..., Any], batch: Callab
     wanted = [[p.requires_grad for p in model.parameters()] for model in models]
     assert wanted[0] == wanted[1]
     assert not all(wanted[0])
+
+
+def _rank(rank: int, port: int, folder: Path) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    config = compose(["epochs=10", "batch_size=8", "algorithms=[layer_freezing]"]).config
+    engine = Engine(config.algorithms, Setting(Plan(config, 2, 80), 10))
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(6)])
+    network = distribute(model, Ranks(rank, 2, rank, 2, torch.device("cpu")), engine.leaves_parameters_unused)
+    assert isinstance(network, DistributedDataParallel)
+    gradients = {}
+    for step in (0, 75, 99):
+        images = torch.randn(4, 4, generator=torch.Generator().manual_seed(100 * step + rank))
+        batch = Batch(images, torch.zeros(4), images[:, 0].numpy(), Moment(0, 0, step, 100, rank))
+        engine.change_batch(batch, model, F.mse_loss, lambda images: images)
+        model.zero_grad(set_to_none=True)
+        network(images).square().mean().backward()
+        gradients[step] = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+    torch.save({"gradients": gradients, "model": model.state_dict()}, folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_ranks_average_the_layers_that_still_learn(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(_rank, (port, tmp_path), nprocs=2)
+    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(6)])
+    model.load_state_dict(ranks[0]["model"])
+    for step, frozen in ((0, 0), (75, 2), (99, 3)):
+        model.zero_grad()
+        for rank in range(2):
+            images = torch.randn(4, 4, generator=torch.Generator().manual_seed(100 * step + rank))
+            (model(images).square().mean() / 2).backward()
+        for number, parameter in enumerate(model.parameters()):
+            for result in ranks:
+                gradient = result["gradients"][step][number]
+                if number < 2 * frozen:
+                    assert gradient is None
+                else:
+                    torch.testing.assert_close(gradient, parameter.grad)
