@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from launcher.cli.console import console
 from launcher.config.compose import compose
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping, read
@@ -31,11 +31,11 @@ def main(arguments: argparse.Namespace) -> int:
     for key in dict.fromkeys([*first, *second]):
         if first.get(key, "-") != second.get(key, "-"):
             table.add_row(key, str(first.get(key, "-")), str(second.get(key, "-")))
-    console = Console(soft_wrap=True)
+    out = console()
     if table.row_count:
-        console.print(table)
+        out.print(table)
     else:
-        console.print("no difference")
+        out.print("no difference")
     return 0
 
 

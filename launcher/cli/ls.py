@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
 from rich.table import Table
 
+from launcher.cli.console import console
 from launcher.config import recipes
 from launcher.config.compose import options
 from launcher.config.keys import did_you_mean
@@ -32,17 +32,17 @@ def main(arguments: argparse.Namespace) -> int:
     section = arguments.section
     if section is not None and section not in _SECTIONS:
         raise UserError(Problem(f"no such section; {did_you_mean(section, _SECTIONS)}", "ls", section))
-    console = Console(soft_wrap=True)
+    out = console()
     if section in (None, "recipes"):
-        console.print(_recipes(recipes.listing()))
+        out.print(_recipes(recipes.listing()))
     if section == "ablations":
-        console.print(_recipes(recipes.ablations()))
+        out.print(_recipes(recipes.ablations()))
     groups = [section] if section in ("algorithms", *GROUPS) else ["algorithms", *GROUPS] if section is None else []
     if groups:
         table = Table("group", "options", box=None, pad_edge=False, header_style="bold")
         for group in groups:
             table.add_row(group, " ".join(options(group)))
-        console.print(table)
+        out.print(table)
     return 0
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
 from rich.table import Table
 
+from launcher.cli.console import console
 from launcher.config.compose import Composed, compose
 from launcher.config.schema import RunConfig
 from launcher.data.available import with_counts
@@ -30,12 +30,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     composed = compose(arguments.overrides)
     plan = make_plan(composed)
-    console = Console(soft_wrap=True, highlight=False)
-    console.print(_facts(plan))
-    console.print(_timetable(plan))
-    console.print(_order(plan.config))
+    out = console()
+    out.print(_facts(plan))
+    out.print(_timetable(plan))
+    out.print(_order(plan.config))
     for note in [*composed.notes, *warnings(plan)]:
-        console.print(f"note: {note}", style="yellow")
+        out.print(f"note: {note}", style="yellow")
     return 0
 
 

@@ -41,11 +41,16 @@ def _accuracy(axes: Axes, evaluations: list[Row], title: str) -> None:
     for key, colour, width in (("top5", _SKY, 1.2), ("top1", _BLUE, 2.2)):
         values = [100 * row[key] for row in evaluations]
         axes.plot(epochs, values, color=colour, linewidth=width, marker="o", markersize=3.5, label=f"top-{key[3:]}")
-        if values:
+        if values and key == "top1":
             axes.annotate(
-                f"{values[-1]:.1f} %", (epochs[-1], values[-1]), textcoords="offset points", xytext=(-4, 7),
-                ha="right", color=colour, weight="bold" if key == "top1" else "normal",
-            )  # fmt: skip
+                f"{values[-1]:.1f} %",
+                (epochs[-1], values[-1]),
+                textcoords="offset points",
+                xytext=(0, -14),
+                ha="right",
+                color=colour,
+                weight="bold",
+            )
     axes.set_ylim(0, 105)
     axes.set_ylabel("accuracy, %")
     axes.set_title(title, loc="left", weight="bold", fontsize=11)
