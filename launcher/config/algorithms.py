@@ -102,7 +102,7 @@ class SAM:
 class RandAugment:
     severity: Annotated[float, Field(gt=0, le=10)]
     depth: Annotated[int, Field(ge=0)]
-    operations: Literal["all", "safe", "original"]
+    operations: Literal["all", "original"]
     severity_distribution: Literal["uniform", "normal", "fixed"]
     severity_deviation: NotNegative
     where: Literal["device", "loader"]

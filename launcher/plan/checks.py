@@ -64,10 +64,11 @@ def _milestones(plan: Plan) -> Iterator[Problem]:
 
 def _nesterov(plan: Plan) -> Iterator[Problem]:
     optimizer = plan.config.optimizer
-    if isinstance(optimizer, SGD | DecoupledSGD) and optimizer.nesterov:
-        if not optimizer.momentum or optimizer.dampening:
-            message = "needs momentum above 0 and dampening 0; nesterov=false is plain momentum"
-            yield Problem(message, "optimizer.nesterov", optimizer.nesterov)
+    if not isinstance(optimizer, SGD | DecoupledSGD) or not optimizer.nesterov:
+        return
+    if not optimizer.momentum or optimizer.dampening:
+        message = "needs momentum above 0 and dampening 0; nesterov=false is plain momentum"
+        yield Problem(message, "optimizer.nesterov", optimizer.nesterov)
 
 
 def _combinations(plan: Plan) -> Iterator[Problem]:

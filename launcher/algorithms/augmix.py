@@ -1,0 +1,84 @@
+"""AugMix (Hendrycks et al. 2020), its mixing alone: chains of operations averaged with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from launcher import randomness
+from launcher.algorithms.base import Algorithm
+from launcher.algorithms.randaugment import SETS, Choice, apply, magnitudes
+from launcher.config import algorithms as schema
+from launcher.data.batch import Batch
+
+NAMES = SETS["original"]
+_LONGEST = 3
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Weights of chains float64 [B, width], of the mix against the original [B], rounds of each chain."""
+
+    chains: np.ndarray
+    mixed: np.ndarray
+    rounds: list[list[Choice]]
+
+
+def choose(values: schema.AugMix, indices: np.ndarray, *, seed: int, epoch: int, side: int) -> Mix:
+    """Draw everything for the sample indices [B]; an image's draws depend on (seed, epoch, index) alone."""
+    longest = values.depth if values.depth > 0 else _LONGEST
+    weights, mixed, draws, lengths = [], [], [], []
+    for index in indices:
+        random = randomness.generator(seed, "augmix", epoch, int(index))
+        weights.append(random.dirichlet([values.alpha] * values.width))
+        mixed.append(random.beta(values.alpha, values.alpha))
+        draws.append(random.random((values.width, longest, 3)))
+        lengths.append(random.integers(1, longest + 1, values.width) if values.depth < 0 else [longest] * values.width)
+    drawn, length = np.array(draws), np.array(lengths)
+    rounds = [
+        [_choice(values, drawn[:, chain, turn].T, length[:, chain] > turn, side) for turn in range(longest)]
+        for chain in range(values.width)
+    ]
+    return Mix(np.array(weights), np.array(mixed), rounds)
+
+
+def _choice(values: schema.AugMix, draws: np.ndarray, active: np.ndarray, side: int) -> Choice:
+    which, level, sign = draws
+    operations = np.floor(which * len(NAMES)).astype(np.int64)
+    levels, signs = 0.1 + level * (values.severity - 0.1), np.where(sign < 0.5, -1.0, 1.0)
+    tables = np.stack([magnitudes(name, levels, signs, side) for name in NAMES])
+    sizes = tables[operations, np.arange(len(operations))]
+    # note: a chain that has ended draws the number after the last, which is no operation
+    return Choice(np.where(active, operations, len(NAMES)), sizes)
+
+
+def mix(images: Tensor, chosen: Mix) -> Tensor:
+    """uint8 images [B, 3, H, W] to `(1 - m) x + m sum_i w_i chain_i(x)`, uint8."""
+    total = torch.zeros_like(images, dtype=torch.float32)
+    for number, rounds in enumerate(chosen.rounds):
+        chained = images
+        for choice in rounds:
+            chained = apply(chained, choice, NAMES)
+        total += _each(chosen.chains[:, number], images) * chained
+    mixed = _each(chosen.mixed, images)
+    return ((1 - mixed) * images + mixed * total).round().clamp(0, 255).to(torch.uint8)
+
+
+def _each(values: np.ndarray, images: Tensor) -> Tensor:
+    return torch.from_numpy(values.astype(np.float32)).to(images.device).view(-1, 1, 1, 1)
+
+
+class AugMix(Algorithm):
+    """Mixes chains of operations on the device for the whole batch."""
+
+    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+        moment, images = batch.moment, batch.images
+        chosen = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, side=images.shape[3])
+        return batch.having(images=mix(images, chosen))
+
+
+ALGORITHM = AugMix

@@ -1,0 +1,39 @@
+"""ColOut (MosaicML Composer, 2021): drop random rows and columns, so that pictures are smaller and slightly warped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from launcher import randomness
+from launcher.algorithms.base import Algorithm
+from launcher.data.batch import Batch
+
+
+def kept(length: int, dropped: float, random: np.random.Generator) -> np.ndarray:
+    """floor((1 - dropped) * length) of the indices 0..length-1, drawn without replacement and sorted."""
+    return np.sort(random.permutation(length)[: int((1 - dropped) * length)])
+
+
+def colout(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Images [B, C, H, W] with the given rows and columns alone, the same for the whole batch."""
+    return images.index_select(2, rows).index_select(3, columns)
+
+
+class ColOut(Algorithm):
+    """Draws rows and columns anew for each step, the same on all ranks."""
+
+    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+        random = randomness.generator(batch.moment.seed, "colout", batch.moment.step)
+        rows = kept(batch.images.shape[2], self.values.rows, random)
+        columns = kept(batch.images.shape[3], self.values.columns, random)
+        device = batch.images.device
+        return batch.having(
+            images=colout(batch.images, torch.from_numpy(rows).to(device), torch.from_numpy(columns).to(device))
+        )
+
+
+ALGORITHM = ColOut

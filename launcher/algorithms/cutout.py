@@ -1,0 +1,42 @@
+"""CutOut (DeVries & Taylor 2017): a square of each picture is blanked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from launcher import randomness
+from launcher.algorithms.base import Algorithm
+from launcher.data.batch import Batch
+
+
+def erase(images: Tensor, boxes: Tensor, fill: Tensor | float = 0.0) -> Tensor:
+    """Fill a box of each image [B, C, H, W]; boxes int64 [B, 4] (top, left, bottom, right) may be empty."""
+    rows = torch.arange(images.shape[2], device=images.device).view(1, 1, -1, 1)
+    columns = torch.arange(images.shape[3], device=images.device).view(1, 1, 1, -1)
+    top, left, bottom, right = boxes.view(-1, 4, 1, 1, 1).unbind(1)
+    inside = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
+    return torch.where(inside, fill, images)
+
+
+def square_boxes(centres: np.ndarray, side: int, height: int, width: int) -> np.ndarray:
+    """Boxes int64 [B, 4] of squares around centres [B, 2] in [0, 1), clipped to the picture."""
+    middle = np.floor(centres * (height, width)).astype(np.int64)
+    start = middle - side // 2
+    return np.concatenate([start.clip(0), (start + side).clip(max=(height, width))], axis=1)
+
+
+class CutOut(Algorithm):
+    """Blanks normalised pictures with zero, the mean colour."""
+
+    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+        height, width = batch.images.shape[2:]
+        centres = randomness.uniforms(batch.moment.seed, "cutout", batch.moment.epoch, batch.indices, 2)
+        boxes = square_boxes(centres, round(self.values.size * min(height, width)), height, width)
+        return batch.having(images=erase(batch.images, torch.from_numpy(boxes).to(batch.images.device)))
+
+
+ALGORITHM = CutOut

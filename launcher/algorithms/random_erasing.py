@@ -1,0 +1,62 @@
+"""Random erasing (Zhong et al. 2017): a rectangle of some pictures is blanked, or filled with noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from launcher import randomness
+from launcher.algorithms.base import Algorithm
+from launcher.algorithms.cutout import erase
+from launcher.data.batch import Batch
+
+_TRIES = 10
+
+
+def random_boxes(
+    draws: np.ndarray, probability: float, area: Sequence[float], ratio: Sequence[float], height: int, width: int
+) -> np.ndarray:
+    """Boxes int64 [B, 4] as (top, left, bottom, right) from uniform draws [B, 1 + 4 * tries]; empty where none is cut.
+
+    Area uniform in `area` of the picture, aspect log-uniform in `ratio`, the first of ten tries that fits.
+    """
+    boxes = np.zeros((len(draws), 4), dtype=np.int64)
+    cut = draws[:, 0] < probability
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    open_ = cut.copy()
+    for attempt in range(_TRIES):
+        area_draw, ratio_draw, top_draw, left_draw = draws[:, 1 + 4 * attempt : 5 + 4 * attempt].T
+        pixels = height * width * (area[0] + (area[1] - area[0]) * area_draw)
+        aspect = np.exp(low + (high - low) * ratio_draw)
+        tall, wide = np.round(np.sqrt(pixels * aspect)), np.round(np.sqrt(pixels / aspect))
+        fits = open_ & (tall < height) & (wide < width)
+        top = np.floor(top_draw * (height - tall + 1))
+        left = np.floor(left_draw * (width - wide + 1))
+        found = np.stack([top, left, top + tall, left + wide], axis=1)
+        boxes[fits] = found[fits].astype(np.int64)
+        open_ &= ~fits
+    return boxes
+
+
+class RandomErasing(Algorithm):
+    """Erases in normalised pictures: zero is the mean colour, noise is standard normal."""
+
+    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+        values, moment, images = self.values, batch.moment, batch.images
+        height, width = images.shape[2:]
+        draws = randomness.uniforms(moment.seed, "random_erasing", moment.epoch, batch.indices, 1 + 4 * _TRIES)
+        boxes = random_boxes(draws, values.probability, values.area, values.ratio, height, width)
+        fill: Tensor | float = 0.0
+        if values.fill == "noise":
+            generator = torch.Generator(images.device)
+            # note: torch takes seeds below 2^63
+            generator.manual_seed(randomness.key(moment.seed, "random_erasing", moment.step, moment.rank) >> 1)
+            fill = torch.empty_like(images).normal_(generator=generator)
+        return batch.having(images=erase(images, torch.from_numpy(boxes).to(images.device), fill))
+
+
+ALGORITHM = RandomErasing
