@@ -20,6 +20,7 @@ def processes(launch: Launch) -> int:
     if launch.nproc == "auto":
         return gpus or 1
     if 0 < gpus < launch.nproc:
-        message = f"only {gpus} GPUs are visible; set launch.nproc={gpus}, or launch.device=cpu to train on the CPU"
+        visible = "1 GPU is visible" if gpus == 1 else f"{gpus} GPUs are visible"
+        message = f"only {visible}; set launch.nproc={gpus}, or launch.device=cpu to train on the CPU"
         raise UserError(Problem(message, "launch.nproc", launch.nproc))
     return launch.nproc

@@ -1,6 +1,6 @@
-"""One rank's process: `python -m launcher.launch.rank MODULE:FUNCTION RUN_FOLDER`, started by torch elastic.
+"""One rank's process: `python -m launcher.launch.rank MODULE:FUNCTION RUN_FOLDER LAUNCHER_PID`, started by elastic.
 
-Its output goes to the run folder's logs/rank-N.log from the first line on, and what ends it to rank-N.error.json.
+Its output goes to the run folder's logs/rank-N.log from the first line on, and what ends it to elastic's error file.
 """
 
 from __future__ import annotations
@@ -14,46 +14,73 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
 
 from launcher.errors import EXIT_USER_ERROR, UserError
+from launcher.launch.exit_codes import DONE, FAILED
 from launcher.launch.signals import STOP
 
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
 
 
 def main(target: str, run_folder: Path) -> int:
-    """Run the target in this process; returns the exit code."""
-    STOP.install()
-    rank = os.environ["RANK"]
-    _die_with_parent()
-    _redirect_output(log_file(run_folder, rank))
+    """Run the target in this process; returns the exit code, having recorded it for the launcher."""
+    _redirect_output(log_file(run_folder, os.environ["RANK"]))
     try:
         module, _, function = target.partition(":")
         getattr(importlib.import_module(module), function)(run_folder)
-        return 0
     except UserError as error:
-        _record(run_folder, rank, {"user_error": [str(problem) for problem in error.problems]})
+        _record(error)
         return EXIT_USER_ERROR
     except Exception as error:
-        text = traceback.format_exc()
-        print(text, file=sys.stderr, flush=True)
-        _record(run_folder, rank, {"error": f"{type(error).__name__}: {error}", "traceback": text})
-        return 1
+        # note: recorded before the peers lose this rank's connection, so the cause is earlier than its consequences
+        _record(error)
+        traceback.print_exc()
+        return FAILED
+    done_file(Path(os.environ[ERROR_FILE])).touch()
+    return DONE
 
 
 def log_file(run_folder: Path, rank: str | int) -> Path:
     return run_folder / "logs" / f"rank-{rank}.log"
 
 
-def error_file(run_folder: Path, rank: str | int) -> Path:
-    return run_folder / "logs" / f"rank-{rank}.error.json"
+def done_file(error_file: Path) -> Path:
+    """What a rank leaves beside its error file when it ends well."""
+    return error_file.with_name("done")
 
 
-def _record(run_folder: Path, rank: str, what: dict[str, Any]) -> None:
-    path = error_file(run_folder, rank)
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, however that dies; Linux only."""
+    if sys.platform == "linux":
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def children_die_with_parent() -> None:
+    """The same for every process forked from now on, such as loader workers.
+
+    The kernel counts the death of the thread that forked, so fork in one that lasts, such as the main thread.
+    """
+    forking: list[int] = []
+    os.register_at_fork(
+        before=lambda: forking.append(os.getpid()),
+        after_in_parent=forking.clear,
+        after_in_child=lambda: die_with(forking[-1]),
+    )
+
+
+def _record(error: BaseException) -> None:
+    """Write elastic's error file, with a finer time and a user error's problems."""
+    problems = {"problems": [str(problem) for problem in error.problems]} if isinstance(error, UserError) else {}
+    now = time.time()
+    extra = {"py_callstack": traceback.format_exc(), "timestamp": str(int(now))}
+    message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
+    path = Path(os.environ[ERROR_FILE])
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"time": time.time(), **what}))
+    temporary.write_text(json.dumps({"message": message, "time": now, **problems}))
     temporary.replace(path)
 
 
@@ -65,13 +92,10 @@ def _redirect_output(path: Path) -> None:
     os.close(file)
 
 
-def _die_with_parent() -> None:
-    """Ask the kernel to kill this process when the launcher dies, however it dies."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 if __name__ == "__main__":
+    STOP.install()
+    die_with(int(sys.argv[3]))
+    children_die_with_parent()
     code = main(sys.argv[1], Path(sys.argv[2]))
     sys.stdout.flush()
     sys.stderr.flush()

@@ -74,5 +74,5 @@ def _train(folder: RunFolder, plan: Plan, console: Console) -> int:
         draw_curve(folder, " \u00b7 ".join([config.recipe or "no recipe", config.model.name, config.dataset.name]))
         console.print(summary_table(folder))
     if code not in (DONE, FAILED):
-        console.print(f"stopped and saved; go on by: train resume {folder.path}", highlight=False)
+        console.print(f"stopped; go on from the last save by: train resume {folder.path}", highlight=False)
     return code

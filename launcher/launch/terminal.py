@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -20,36 +22,56 @@ class TerminalView(Protocol):
 
 
 class LogFollower:
-    """A thread that prints new lines of a log file and polls the view, until it is closed."""
+    """A thread that prints new lines of a log file and polls the view, until it is closed.
 
-    def __init__(self, log: Path, view: TerminalView):
-        self._log, self._view = log, view
+    Nothing more of the log is printed once `muted`: what a rank says after a peer has failed would hide the cause.
+    """
+
+    def __init__(self, log: Path, view: TerminalView, muted: Callable[[], bool]):
+        self._log, self._view, self._muted = log, view, muted
         self._position = log.stat().st_size if log.exists() else 0
         self._rest = b""
+        # note: lines wait for one look, since a peer's failure is noticed a moment after its consequences are written
+        self._waiting: list[bytes] = []
+        self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="terminal", daemon=True)
         self._thread.start()
+
+    def say(self, line: str) -> None:
+        """Print a line of the launcher's own; may be called by a signal handler."""
+        self._said.put(line)
 
     def close(self) -> None:
         """Show what is left and end the view."""
         self._done.set()
         self._thread.join()
-        self._show()
-        if self._rest:
-            self._view.print(self._rest.decode(errors="replace"))
+        self._look()
+        self._show([*self._waiting, self._rest] if self._rest else self._waiting)
         self._view.close()
 
     def _follow(self) -> None:
         while not self._done.wait(_SECONDS):
-            self._show()
+            self._look()
 
-    def _show(self) -> None:
-        if self._log.exists():
-            with self._log.open("rb") as file:
-                file.seek(self._position)
-                new = file.read()
-            self._position += len(new)
-            *lines, self._rest = (self._rest + new).split(b"\n")
+    def _look(self) -> None:
+        while not self._said.empty():
+            self._view.print(self._said.get())
+        lines, self._waiting = self._waiting, self._new_lines()
+        self._show(lines)
+        self._view.poll()
+
+    def _new_lines(self) -> list[bytes]:
+        if not self._log.exists():
+            return []
+        with self._log.open("rb") as file:
+            file.seek(self._position)
+            new = file.read()
+        self._position += len(new)
+        *lines, self._rest = (self._rest + new).split(b"\n")
+        return lines
+
+    def _show(self, lines: list[bytes]) -> None:
+        if not self._muted():
             for line in lines:
                 self._view.print(line.decode(errors="replace"))
-        self._view.poll()

@@ -40,16 +40,15 @@ def join_ranks(config: RunConfig) -> Iterator[Ranks]:
         torch.cuda.set_device(device)
     # note: gloo beside NCCL lets flags and sums on the CPU cross ranks without a GPU synchronisation
     dist.init_process_group("cpu:gloo,cuda:nccl" if use_gpu else "gloo")
-    try:
-        yield Ranks(
-            rank=dist.get_rank(),
-            world_size=dist.get_world_size(),
-            local_rank=local_rank,
-            local_world_size=int(os.environ["LOCAL_WORLD_SIZE"]),
-            device=device,
-        )
-    finally:
-        dist.destroy_process_group()
+    yield Ranks(
+        rank=dist.get_rank(),
+        world_size=dist.get_world_size(),
+        local_rank=local_rank,
+        local_world_size=int(os.environ["LOCAL_WORLD_SIZE"]),
+        device=device,
+    )
+    # note: not after a failure, where it may wait for peers and lets them fail before the cause is recorded
+    dist.destroy_process_group()
 
 
 def distribute(model: nn.Module, ranks: Ranks, find_unused: bool) -> nn.Module:

@@ -1,0 +1,62 @@
+"""What the user is told when a rank fails."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from launcher.errors import EXIT_USER_ERROR, UserError
+from launcher.launch.exit_codes import FAILED
+from launcher.launch.rank import log_file
+
+_LAST_LINES = 20
+
+
+def first_failure(failures: Mapping[int, ProcessFailure], failed_first: Collection[int]) -> tuple[int, ProcessFailure]:
+    """The rank whose failure is the others' cause, given the process ids that were seen to fail first.
+
+    Of several: one that was killed, since it had no time to record anything; then the earliest recorded error.
+    """
+
+    def order(rank: int) -> tuple[bool, bool, float, int]:
+        process = failures[rank]
+        closed_by_elastic = process.exitcode == -signal.SIGTERM
+        return closed_by_elastic, process.exitcode > 0, process.error_file_data.get("time", float("inf")), rank
+
+    rank = min([rank for rank in failures if failures[rank].pid in failed_first] or failures, key=order)
+    return rank, failures[rank]
+
+
+def report(rank: int, process: ProcessFailure, run_folder: Path) -> int:
+    """Say on the terminal which rank failed and why; returns the exit code.
+
+    Raises:
+        UserError: that rank ended with one.
+    """
+    recorded = process.error_file_data
+    if process.exitcode == EXIT_USER_ERROR and "problems" in recorded:
+        raise UserError(*recorded["problems"])
+    log = log_file(run_folder, rank)
+    if "time" in recorded:
+        reason, text = recorded["message"]["message"], recorded["message"]["extraInfo"]["py_callstack"].rstrip()
+    else:
+        reason, text = _ending(process.exitcode), _last_lines(log)
+    where = f"host {socket.gethostname()}, process {process.pid}, exit code {process.exitcode}"
+    print(f"error: rank {rank} failed: {reason} ({where})", text, f"its whole log: {log}", sep="\n", file=sys.stderr)
+    return FAILED
+
+
+def _ending(exit_code: int) -> str:
+    if exit_code == -signal.SIGKILL:
+        return "killed by SIGKILL; most often the machine ran out of memory: fewer dataloader.workers, smaller batch"
+    return f"killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with exit code {exit_code}"
+
+
+def _last_lines(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join(lines[-_LAST_LINES:])

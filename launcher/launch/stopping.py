@@ -1,0 +1,66 @@
+"""Asking a run to stop, the launcher's side: the first signal is passed on to the ranks, a second Ctrl-C kills them."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+from torch.distributed.elastic.multiprocessing import SignalException
+
+from launcher.launch.exit_codes import INTERRUPTED, TERMINATED
+from launcher.launch.watch import RankWatch
+
+# note: a wrapper may forward the same Ctrl-C that the terminal has sent already
+_SAME_CTRL_C = 0.3  # seconds
+
+
+@dataclass
+class StopRequest:
+    """The signal that asked this run to stop, once one has, and whether its ranks got no time to save."""
+
+    number: signal.Signals | None = None
+    time: float = 0.0
+    at_once: bool = False
+
+    @property
+    def asked(self) -> bool:
+        return self.number is not None or self.at_once
+
+    @property
+    def exit_code(self) -> int:
+        return INTERRUPTED if self.number == signal.SIGINT else TERMINATED
+
+    def explains(self, exit_code: int) -> bool:
+        """Whether a rank ended like this because it was asked to stop before it was listening."""
+        return self.asked and exit_code == -signal.SIGTERM
+
+
+@contextmanager
+def stop_requests(request: StopRequest, watch: RankWatch, say: Callable[[str], None]) -> Iterator[None]:
+    """Take over the stop signals; `request` tells afterwards what came."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if request.number is None:
+            request.number, request.time = signal.Signals(number), time.monotonic()
+            if not watch.send(signal.SIGTERM):
+                raise SignalException("no rank has started yet", sigval=request.number)
+            say("stopping: the ranks finish their step and save; Ctrl-C again stops at once")
+        elif number == signal.SIGINT and time.monotonic() - request.time > _SAME_CTRL_C:
+            watch.kill()
+            raise SignalException("stopped at once", sigval=request.number)
+
+    asking = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in asking}
+    for number in asking:
+        # note: nohup ignores SIGHUP so that the run outlives the terminal
+        if not (number == signal.SIGHUP and before[number] == signal.SIG_IGN):
+            signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,96 @@
+"""Which rank failed first, and an end to its peers: elastic lists a failed rank and the ones it killed alike.
+
+Elastic gives the peers of a failed rank 30 s, which they spend blocked in a collective; the watch kills them sooner.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from launcher.launch.rank import ERROR_FILE, done_file
+
+_INTERVAL = 0.05  # seconds
+_SECONDS_TO_END = 2.0
+
+
+class RankWatch:
+    """Watches the ranks, the child processes that elastic starts; on leaving none of them, nor of theirs, is left."""
+
+    def __init__(self, processes: int):
+        self.failed_first: frozenset[int] = frozenset()  # process ids
+        self._processes = processes
+        self._ranks: dict[psutil.Process, Path] = {}  # to its error file
+        self._deadline = float("inf")
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+
+    def __enter__(self) -> RankWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        self._thread.join()
+        self._find_ranks()
+        self.kill()
+
+    def has_failure(self) -> bool:
+        return bool(self.failed_first)
+
+    def send(self, number: signal.Signals) -> int:
+        """Send a signal to each rank, not to its loader workers; returns how many got it."""
+        self._find_ranks()
+        received = 0
+        for rank in list(self._ranks):
+            with suppress(psutil.NoSuchProcess):
+                rank.send_signal(number)
+                received += 1
+        return received
+
+    def kill(self) -> None:
+        """Kill every rank and what it has started."""
+        for rank in list(self._ranks):
+            # note: elastic makes each rank the leader of its own group, which loader workers join and outlive
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(rank.pid, signal.SIGKILL)
+            with suppress(psutil.NoSuchProcess):
+                rank.kill()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_INTERVAL):
+            if len(self._ranks) < self._processes:
+                self._find_ranks()
+            if not self.failed_first:
+                self.failed_first = frozenset(
+                    rank.pid for rank, file in list(self._ranks.items()) if _failed(rank, file)
+                )
+                self._deadline = time.monotonic() + _SECONDS_TO_END
+            elif time.monotonic() > self._deadline:
+                self.kill()
+                return
+
+    def _find_ranks(self) -> None:
+        for child in psutil.Process().children():
+            if child in self._ranks:
+                continue
+            # note: a process that has only just begun shows no environment yet
+            with suppress(psutil.Error, KeyError):
+                self._ranks[child] = Path(child.environ()[ERROR_FILE])
+
+
+def _failed(rank: psutil.Process, error_file: Path) -> bool:
+    if error_file.exists():
+        return True
+    try:
+        if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE:
+            return False
+    except psutil.NoSuchProcess:
+        pass
+    return not done_file(error_file).exists()

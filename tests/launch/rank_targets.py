@@ -1,0 +1,130 @@
+"""What the ranks of the launch tests run: `module:function` targets of a run folder."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+from launcher.errors import Problem, UserError
+from launcher.launch.signals import STOP
+
+RANK = os.environ.get("RANK", "")
+
+
+def _say(run: Path, what: str, text: str = "") -> None:
+    (run / f"{what}-{RANK}").write_text(text)
+
+
+def _wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.02)
+
+
+def _sleep_on() -> None:
+    """As deaf to signals as a rank that is blocked in a collective."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+    time.sleep(600)
+
+
+def _stubborn_child() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    time.sleep(600)
+
+
+def _start_child(run: Path) -> None:
+    child = multiprocessing.get_context("fork").Process(target=_stubborn_child)
+    child.start()
+    _say(run, "child", str(child.pid))
+
+
+def succeed(run: Path) -> None:
+    print(f"rank {RANK} of {os.environ['WORLD_SIZE']} was here", flush=True)
+    _say(run, "threads", os.environ["OMP_NUM_THREADS"])
+
+
+def end_at_different_times(run: Path) -> None:
+    time.sleep(0 if RANK == "0" else 4)
+    _say(run, "ended")
+
+
+def second_raises(run: Path) -> None:
+    _start_child(run)
+    if RANK == "0":
+        _sleep_on()
+    _wait_for(run / "child-0")
+    raise ValueError("broken on purpose")
+
+
+def second_raises_before_a_barrier(run: Path) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    dist.barrier()
+    if RANK == "1":
+        raise ValueError("broken on purpose")
+    dist.barrier()
+
+
+def second_is_killed(run: Path) -> None:
+    _start_child(run)
+    print(f"rank {RANK} had this to say", flush=True)
+    if RANK == "0":
+        _sleep_on()
+    _wait_for(run / "child-0")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def second_ends_oddly(run: Path) -> None:
+    if RANK == "0":
+        _sleep_on()
+    print("an odd end", flush=True)
+    os._exit(7)
+
+
+def second_is_misused(run: Path) -> None:
+    if RANK == "0":
+        _sleep_on()
+    raise UserError(Problem("choose another", "dataset.path", "there"), "and mind the step")
+
+
+def save_when_asked(run: Path) -> None:
+    _start_child(run)
+    _say(run, "ready", str(os.getpid()))
+    while not STOP.asked:
+        time.sleep(0.02)
+    time.sleep(0.5)
+    _say(run, "saved")
+    os.kill(int((run / f"child-{RANK}").read_text()), signal.SIGKILL)
+
+
+def fail_when_asked(run: Path) -> None:
+    _say(run, "ready")
+    while not STOP.asked:
+        time.sleep(0.02)
+    if RANK == "1":
+        raise OSError("no space to save")
+
+
+def never_end(run: Path) -> None:
+    _start_child(run)
+    _say(run, "ready")
+    _sleep_on()
+
+
+def agree_on_a_step(run: Path) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    for step in range(100):
+        if RANK == "1" and step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if RANK == "0":
+            time.sleep(0.01)
+        if STOP.agreed():
+            _say(run, "stopped", str(step))
+            break
+    dist.destroy_process_group()

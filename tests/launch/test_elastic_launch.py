@@ -1,0 +1,213 @@
+"""Two real ranks, started by a launcher in a process of its own; every process of a run is found by its environment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+HERE = Path(__file__).parent
+MARKER = "LAUNCH_TEST_RUN"
+
+Start = Callable[[str], "subprocess.Popen[str]"]
+
+
+def processes_of(run: Path) -> list[psutil.Process]:
+    """All living processes that have inherited the run's marker, however far down."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARKER) == str(run) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def both(run: Path, what: str) -> Callable[[], bool]:
+    return lambda: all((run / f"{what}-{rank}").exists() for rank in (0, 1))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    yield folder
+    left = processes_of(folder)
+    for process in left:
+        process.kill()
+    assert not left
+
+
+@pytest.fixture
+def start(run: Path) -> Start:
+    def started(target: str) -> subprocess.Popen[str]:
+        paths = [str(HERE), str(HERE.parents[1])]
+        environment = {**os.environ, MARKER: str(run), "PYTHONPATH": os.pathsep.join(paths)}
+        environment.pop("OMP_NUM_THREADS", None)
+        return subprocess.Popen(
+            [sys.executable, str(HERE / "launch_driver.py"), str(run), target],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    return started
+
+
+def test_both_ranks_run_share_the_cores_and_keep_logs_over_attempts(start: Start, run: Path) -> None:
+    output = ""
+    for _ in range(2):
+        process = start("succeed")
+        output += process.communicate(timeout=60)[0]
+        assert process.returncode == 0
+    for rank in (0, 1):
+        assert (run / "logs" / f"rank-{rank}.log").read_text() == f"rank {rank} of 2 was here\n" * 2
+        assert int((run / f"threads-{rank}").read_text()) == max(1, len(os.sched_getaffinity(0)) // 2)
+    assert output == "rank 0 of 2 was here\n" * 2
+    assert sorted(path.name for path in (run / "logs").iterdir()) == ["rank-0.log", "rank-1.log"]
+
+
+def test_a_rank_that_ends_well_first_does_not_end_the_other(start: Start, run: Path) -> None:
+    process = start("end_at_different_times")
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert both(run, "ended")()
+
+
+def test_an_exception_ends_a_deaf_peer_and_its_workers(start: Start, run: Path) -> None:
+    process = start("second_raises")
+    _, errors = process.communicate(timeout=20)  # elastic's own patience would be 30 s
+    assert process.returncode == 1
+    assert errors.startswith("error: rank 1 failed: ValueError: broken on purpose (host ")
+    assert 'raise ValueError("broken on purpose")' in errors
+    assert "broken on purpose" in (run / "logs" / "rank-1.log").read_text()
+
+
+def test_the_cause_is_shown_and_not_the_peers_lost_connection(start: Start, run: Path) -> None:
+    process = start("second_raises_before_a_barrier")
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert errors.startswith("error: rank 1 failed: ValueError: broken on purpose")
+    assert "Traceback" in (run / "logs" / "rank-0.log").read_text()
+    assert "Traceback" not in output
+
+
+def test_a_killed_rank_is_named_with_the_likely_cause(start: Start, run: Path) -> None:
+    process = start("second_is_killed")
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    first, *rest = errors.splitlines()
+    assert first.startswith("error: rank 1 failed: killed by SIGKILL; most often the machine ran out of memory")
+    assert rest == ["rank 1 had this to say", f"its whole log: {run / 'logs' / 'rank-1.log'}"]
+
+
+def test_a_rank_that_leaves_without_a_word(start: Start, run: Path) -> None:
+    process = start("second_ends_oddly")
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert errors.startswith("error: rank 1 failed: ended with exit code 7")
+    assert "an odd end" in errors
+
+
+def test_a_user_error_in_a_rank_is_its_lines_alone(start: Start, run: Path) -> None:
+    process = start("second_is_misused")
+    output, errors = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert (output, errors) == ("", "dataset.path=there: choose another\nand mind the step\n")
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143), (signal.SIGHUP, 143)],
+)
+def test_a_stop_signal_lets_the_ranks_save(start: Start, run: Path, asked: signal.Signals, code: int) -> None:
+    process = start("save_when_asked")
+    wait_until(both(run, "ready"))
+    process.send_signal(asked)
+    process.send_signal(asked)
+    output, errors = process.communicate(timeout=20)
+    assert process.returncode == code, errors
+    assert both(run, "saved")()
+    assert "Ctrl-C again stops at once" in output
+
+
+def test_a_stop_signal_to_every_process_is_the_same_as_to_the_launcher(start: Start, run: Path) -> None:
+    process = start("save_when_asked")
+    wait_until(both(run, "ready"))
+    for member in processes_of(run):
+        member.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 143, errors
+    assert both(run, "saved")()
+
+
+def test_a_second_ctrl_c_stops_deaf_ranks_at_once(start: Start, run: Path) -> None:
+    process = start("never_end")
+    wait_until(both(run, "ready"))
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+
+
+def test_a_stop_before_the_ranks_listen_is_no_failure(start: Start, run: Path) -> None:
+    process = start("never_end")
+    wait_until(lambda: any("launcher.launch.rank" in words_of(member) for member in processes_of(run)))
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130, errors
+    assert "failed" not in errors
+
+
+def test_a_failure_while_saving_is_a_failure(start: Start, run: Path) -> None:
+    process = start("fail_when_asked")
+    wait_until(both(run, "ready"))
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert errors.startswith("error: rank 1 failed: OSError: no space to save")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ties a process to its parent")
+def test_a_killed_launcher_takes_ranks_and_their_workers_along(start: Start, run: Path) -> None:
+    process = start("never_end")
+    wait_until(both(run, "child"))
+    assert len(processes_of(run)) == 5
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not processes_of(run), seconds=10)
+
+
+def test_ranks_agree_on_the_step_after_one_was_asked(start: Start, run: Path) -> None:
+    process = start("agree_on_a_step")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert [(run / f"stopped-{rank}").read_text() for rank in (0, 1)] == ["6", "6"]

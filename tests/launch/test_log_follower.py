@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.launch.terminal import LogFollower
+
+
+class View:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.polls = 0
+        self.closed = False
+
+    def poll(self) -> None:
+        assert not self.closed
+        self.polls += 1
+
+    def print(self, line: str) -> None:
+        assert not self.closed
+        self.lines.append(line)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def view() -> View:
+    return View()
+
+
+def test_new_lines_are_shown_whole_and_once(tmp_path: Path, view: View) -> None:
+    log = tmp_path / "rank-0.log"
+    log.write_text("of an earlier attempt\n")
+    follower = LogFollower(log, view, muted=lambda: False)
+    with log.open("a") as file:
+        for part in ("one\ntw", "o\n", "thr"):
+            polls = view.polls
+            file.write(part)
+            file.flush()
+            wait_until(lambda polls=polls: view.polls >= polls + 3)  # type: ignore[misc]
+    assert view.lines == ["one", "two"]
+    follower.close()
+    assert view.lines == ["one", "two", "thr"]
+    assert view.closed
+
+
+def test_a_log_may_come_later_and_hold_any_bytes(tmp_path: Path, view: View) -> None:
+    follower = LogFollower(tmp_path / "rank-0.log", view, muted=lambda: False)
+    wait_until(lambda: view.polls >= 1)
+    (tmp_path / "rank-0.log").write_bytes(b"\xff bytes\n")
+    follower.close()
+    assert view.lines == ["� bytes"]
+
+
+def test_lines_that_follow_a_failure_are_not_shown(tmp_path: Path, view: View) -> None:
+    log = tmp_path / "rank-0.log"
+    failed: list[bool] = []
+    follower = LogFollower(log, view, muted=lambda: bool(failed))
+    log.write_text("before\n")
+    wait_until(lambda: view.lines == ["before"])
+    failed.append(True)
+    with log.open("a") as file:
+        file.write("connection closed by peer\nno newline at the end")
+    follower.say("from the launcher")
+    follower.close()
+    assert view.lines == ["before", "from the launcher"]
