@@ -32,12 +32,12 @@ def launch(run_folder: Path, processes: int, view: TerminalView, target: str = W
     """
     _set_threads(processes)
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    request = StopRequest()
+    request, watch = StopRequest(), RankWatch(processes)
+    follower = LogFollower(log_file(run_folder, 0), view, muted=watch.has_failure)
     failure: ChildFailedError | None = None
-    with tempfile.TemporaryDirectory(prefix="train-") as scratch, RankWatch(processes) as watch:
-        follower = LogFollower(log_file(run_folder, 0), view, muted=watch.has_failure)
+    with stop_requests(request, watch, follower.say), tempfile.TemporaryDirectory(prefix="train-") as scratch:
         try:
-            with stop_requests(request, watch, follower.say):
+            with watch:
                 arguments = ("-u", "-m", "launcher.launch.rank", target, str(run_folder), str(os.getpid()))
                 elastic_launch(_config(processes, scratch), sys.executable)(*arguments)
         except ChildFailedError as error:

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from torch.distributed.elastic.multiprocessing import SignalException
-
 from launcher.launch.exit_codes import INTERRUPTED, TERMINATED
 from launcher.launch.watch import RankWatch
 
@@ -35,8 +33,8 @@ class StopRequest:
         return INTERRUPTED if self.number == signal.SIGINT else TERMINATED
 
     def explains(self, exit_code: int) -> bool:
-        """Whether a rank ended like this because it was asked to stop before it was listening."""
-        return self.asked and exit_code == -signal.SIGTERM
+        """Whether a rank ended like this because it was killed, or asked to stop before it was listening."""
+        return self.at_once or (self.asked and exit_code == -signal.SIGTERM)
 
 
 @contextmanager
@@ -46,12 +44,11 @@ def stop_requests(request: StopRequest, watch: RankWatch, say: Callable[[str], N
     def handle(number: int, frame: FrameType | None) -> None:
         if request.number is None:
             request.number, request.time = signal.Signals(number), time.monotonic()
-            if not watch.send(signal.SIGTERM):
-                raise SignalException("no rank has started yet", sigval=request.number)
+            watch.send(signal.SIGTERM)
             say("stopping: the ranks finish their step and save; Ctrl-C again stops at once")
         elif number == signal.SIGINT and time.monotonic() - request.time > _SAME_CTRL_C:
+            request.at_once = True
             watch.kill()
-            raise SignalException("stopped at once", sigval=request.number)
 
     asking = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in asking}

@@ -27,6 +27,7 @@ class RankWatch:
         self.failed_first: frozenset[int] = frozenset()  # process ids
         self._processes = processes
         self._ranks: dict[psutil.Process, Path] = {}  # to its error file
+        self._sent: signal.Signals | None = None
         self._deadline = float("inf")
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
@@ -38,30 +39,26 @@ class RankWatch:
     def __exit__(self, *_: object) -> None:
         self._closed.set()
         self._thread.join()
-        self._find_ranks()
         self.kill()
 
     def has_failure(self) -> bool:
         return bool(self.failed_first)
 
-    def send(self, number: signal.Signals) -> int:
-        """Send a signal to each rank, not to its loader workers; returns how many got it."""
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to each rank, also to those that start later, not to their loader workers."""
+        self._sent = number
         self._find_ranks()
-        received = 0
         for rank in list(self._ranks):
             with suppress(psutil.NoSuchProcess):
                 rank.send_signal(number)
-                received += 1
-        return received
 
     def kill(self) -> None:
         """Kill every rank and what it has started."""
+        self.send(signal.SIGKILL)
         for rank in list(self._ranks):
             # note: elastic makes each rank the leader of its own group, which loader workers join and outlive
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(rank.pid, signal.SIGKILL)
-            with suppress(psutil.NoSuchProcess):
-                rank.kill()
 
     def _watch(self) -> None:
         while not self._closed.wait(_INTERVAL):
@@ -83,6 +80,8 @@ class RankWatch:
             # note: a process that has only just begun shows no environment yet
             with suppress(psutil.Error, KeyError):
                 self._ranks[child] = Path(child.environ()[ERROR_FILE])
+                if self._sent is not None:
+                    child.send_signal(self._sent)
 
 
 def _failed(rank: psutil.Process, error_file: Path) -> bool:
