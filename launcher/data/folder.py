@@ -3,54 +3,67 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from launcher.errors import Problem, UserError
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
 
 
 @dataclass(frozen=True)
 class Folder:
-    """The pictures of one split in the order of their names: `files` relative to `root`, `labels` int64 [N]."""
+    """The pictures of one split in the order of their names: `files` relative to `root`, `labels` int64 [N].
+
+    `skipped` counts links that lead out of the split's folder, or to nothing.
+    """
 
     root: Path
+    split: str
     classes: list[str]
     files: list[str]
     labels: np.ndarray
-
-    @cached_property
-    def paths(self) -> np.ndarray:
-        """Paths [N] as one NumPy array: worker processes share it without a copy."""
-        return np.array([str(self.root / file) for file in self.files])
+    skipped: int
 
 
 def scan(path: Path, split: str) -> Folder:
     """List the pictures of `PATH/SPLIT`, sorted by class and name.
 
+    Links are followed only if they stay within `PATH/SPLIT`.
+
     Raises:
-        UserError: the folder, its classes or its pictures are missing.
+        UserError: the folder, its classes or its pictures are missing, or may not be read.
     """
     root = path / split
+    if not path.is_dir():
+        raise _problem(path, "is no folder; give one that holds train/CLASS/*.jpg and val/CLASS/*.jpg")
     if not root.is_dir():
-        raise UserError(Problem(f"holds no {split}/ folder; expected {root}/CLASS/*.jpg", "dataset.path", path))
-    with os.scandir(root) as entries:
-        classes = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        raise _problem(path, f"holds no {split}/ folder; expected {root}/CLASS/*.jpg")
+    try:
+        return _scan(path, split)
+    except PermissionError as error:
+        raise _problem(path, f"{error.filename} may not be read; change its permissions") from None
+
+
+def _scan(path: Path, split: str) -> Folder:
+    root = path / split
+    inside = f"{root.resolve()}{os.sep}"
+    classes, skipped = _entries(root, inside, os.DirEntry.is_dir)
+    if not classes:
+        raise _problem(path, f"{root} holds no class folders; expected {root}/CLASS/*.jpg")
     files: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
-        found = _pictures(root / name)
-        files += [f"{name}/{picture}" for picture in found]
-        labels += [label] * len(found)
-        if not found:
-            raise UserError(Problem(f"{root / name} holds no pictures ({' '.join(EXTENSIONS)})", "dataset.path", path))
-    if not files:
-        raise UserError(Problem(f"{root} holds no class folders", "dataset.path", path))
-    return Folder(root, classes, files, np.array(labels, dtype=np.int64))
+        pictures, links = _entries(root / name, inside, _is_picture)
+        if not pictures:
+            raise _problem(path, f"{root / name} holds no pictures ({' '.join(EXTENSIONS)})")
+        files += [f"{name}/{picture}" for picture in pictures]
+        labels += [label] * len(pictures)
+        skipped += links
+    return Folder(root, split, classes, files, np.array(labels, dtype=np.int64), skipped)
 
 
 def counts(path: Path) -> tuple[int, int, int]:
@@ -63,17 +76,34 @@ def counts(path: Path) -> tuple[int, int, int]:
     if train.classes != val.classes:
         different = sorted(set(train.classes) ^ set(val.classes))
         message = f"train/ and val/ differ in their classes: {', '.join(different[:5])}{' ...' * (len(different) > 5)}"
-        raise UserError(Problem(message, "dataset.path", path))
+        raise _problem(path, message)
     return len(train.classes), len(train.files), len(val.files)
 
 
-def _pictures(folder: Path) -> list[str]:
-    """Names of the pictures in a folder; links that lead out of the class folder are not followed."""
+def _entries(folder: Path, inside: str, wanted: Callable[[os.DirEntry[str]], bool]) -> tuple[list[str], int]:
+    """Sorted names of the wanted entries, and the number of links that do not stay below `inside`."""
+    names: list[str] = []
+    skipped = 0
     with os.scandir(folder) as entries:
-        return sorted(
-            entry.name
-            for entry in entries
-            if entry.name.lower().endswith(EXTENSIONS)
-            and not entry.name.startswith(".")
-            and entry.is_file(follow_symlinks=False)
-        )
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_symlink() and not _stays(entry, inside):
+                skipped += 1
+            elif wanted(entry):
+                names.append(entry.name)
+    return sorted(names), skipped
+
+
+def _stays(entry: os.DirEntry[str], inside: str) -> bool:
+    """Does a link lead to something that exists below `inside`?"""
+    target = Path(entry).resolve()
+    return f"{target}{os.sep}".startswith(inside) and target.exists()
+
+
+def _is_picture(entry: os.DirEntry[str]) -> bool:
+    return entry.name.lower().endswith(EXTENSIONS) and entry.is_file()
+
+
+def _problem(path: Path, message: str) -> UserError:
+    return UserError(Problem(message, "dataset.path", path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from launcher.config import schema
@@ -88,6 +88,7 @@ def build_loaders(
         return Loaders(synthetic, synthetic.evaluation())
     share = Share(rank, world_size, _workers(config.dataloader, local_world_size), config.dataloader.prefetch, device)
     train, val = pictures(config.dataset)
+    _check_counts(plan, train)
     crops = CroppedPictures(train, config.image, plan.train_size, config.seed, change_image)
     centres = CentredPictures(
         val, config.image, plan.image_side(config.image.eval_resize), plan.image_side(config.image.eval_size)
@@ -104,17 +105,45 @@ def pictures(dataset: schema.Dataset) -> tuple[Folder, Folder]:
     return scan(path, "train"), scan(path, "val")
 
 
+def _check_counts(plan: Plan, train: Folder) -> None:
+    """The pictures may have changed since they were counted.
+
+    Raises:
+        UserError: the classes or training pictures are not as many as planned for.
+    """
+    dataset = plan.config.dataset
+    planned = {"dataset.classes": dataset.classes, "dataset.train_samples": plan.train_samples}
+    found = {"dataset.classes": len(train.classes), "dataset.train_samples": len(train.files)}
+    problems = [
+        Problem(f"{train.root} holds {found[key]}; give that number or another dataset.path", key, planned[key])
+        for key in planned
+        if planned[key] != found[key]
+    ]
+    if problems:
+        raise UserError(*problems)
+
+
 def _workers(config: schema.TorchvisionLoader, local_world_size: int) -> int:
     if config.workers != "auto":
         return config.workers
-    return min(_MOST_WORKERS, max(1, len(os.sched_getaffinity(0)) // local_world_size))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(_MOST_WORKERS, max(1, cores // local_world_size))
 
 
 class Pictures(Dataset[tuple[np.ndarray, int, int]]):
     """Decoded pictures of a folder, one per key."""
 
     def __init__(self, folder: Folder):
-        self.paths, self.labels = folder.paths, folder.labels
+        self.root, self.labels = folder.root, folder.labels
+        # note: one array of bytes, which worker processes share without a copy; a list of strings they would not
+        self.files = np.array([os.fsencode(file) for file in folder.files])
+
+    def __getitems__(self, keys: Sequence[Any]) -> list[tuple[np.ndarray, int, int]] | UserError:
+        """The pictures of a batch; the user's mistake as a value, since a raised one would cross with its traceback."""
+        try:
+            return [self[key] for key in keys]
+        except UserError as error:
+            return error
 
     def open(self, index: int) -> Image.Image:
         """Decode one picture as RGB.
@@ -122,13 +151,13 @@ class Pictures(Dataset[tuple[np.ndarray, int, int]]):
         Raises:
             UserError: it is missing or no picture; names the file and what to do.
         """
-        path = str(self.paths[index])
+        path = self.root / os.fsdecode(self.files[index])
         try:
             with Image.open(path) as picture:
                 return picture.convert("RGB")
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            message = f"cannot be read as a picture ({error}); repair or remove it"
-            raise UserError(Problem(message, "dataset.path", path)) from None
+            reason = str(error).replace(f" '{path}'", "")
+            raise UserError(f"{path} cannot be read as a picture ({reason}); repair or remove it") from None
 
 
 class CroppedPictures(Pictures):
@@ -179,6 +208,7 @@ class ShuffledLoader:
         self._samples = len(pictures.labels)
         self._keys = _Keys()
         self._loader = _data_loader(pictures, self._keys, share)
+        self._finish = weakref.finalize(self, _shut_down, self._loader)
 
     def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
         order = epoch_order(self._plan.config.seed, epoch, self._samples)
@@ -192,10 +222,10 @@ class ShuffledLoader:
             ]
             for step in range(first_step, self._plan.steps_per_epoch)
         )
-        return Overlap(self._loader, share.device)
+        return Overlap(map(_checked, self._loader), share.device)
 
     def close(self) -> None:
-        _shut_down(self._loader)
+        self._finish()
 
 
 class EvalLoader:
@@ -208,12 +238,13 @@ class EvalLoader:
             batch.tolist() for batch in eval_indices(len(pictures.labels), batch_size, share.rank, share.world_size)
         ]
         self._loader = _data_loader(pictures, self._keys, share)
+        self._finish = weakref.finalize(self, _shut_down, self._loader)
 
     def __iter__(self) -> Iterator[Loaded]:
-        return iter(Overlap(self._loader, self._share.device))
+        return iter(Overlap(map(_checked, self._loader), self._share.device))
 
     def close(self) -> None:
-        _shut_down(self._loader)
+        self._finish()
 
 
 def _data_loader(pictures: Pictures, keys: _Keys, share: Share) -> DataLoader[Any]:
@@ -226,23 +257,37 @@ def _data_loader(pictures: Pictures, keys: _Keys, share: Share) -> DataLoader[An
         persistent_workers=share.workers > 0,
         prefetch_factor=share.prefetch if share.workers else None,
         worker_init_fn=_start_worker if share.workers else None,
+        generator=torch.Generator(),
     )
 
 
-def _collate(samples: list[tuple[np.ndarray, int, int]]) -> tuple[Tensor, Tensor, np.ndarray]:
+def _collate(samples: list[tuple[np.ndarray, int, int]] | UserError) -> Loaded | UserError:
     """Stack to uint8 [B, 3, H, W] in channels-last memory order, which is how pictures are decoded."""
+    if isinstance(samples, UserError):
+        return samples
     pixels, labels, indices = zip(*samples, strict=True)
     images = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
     return images, torch.tensor(labels), np.array(indices, dtype=np.int64)
 
 
+def _checked(batch: Loaded | UserError) -> Loaded:
+    if isinstance(batch, UserError):
+        raise batch
+    return batch
+
+
 def _start_worker(_: int) -> None:
     torch.set_num_threads(1)
-    # note: a terminal's Ctrl-C reaches the workers too; their rank decides when they end
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # note: Ctrl-C and a scheduler's SIGTERM reach the workers too, but their rank still needs them to stop cleanly
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _shut_down(loader: DataLoader[Any]) -> None:
     iterator = getattr(loader, "_iterator", None)
-    if iterator is not None and hasattr(iterator, "_shutdown_workers"):
-        iterator._shutdown_workers()
+    if iterator is None:
+        return
+    iterator._shutdown_workers()
+    for worker in iterator._workers:
+        worker.kill()
+        worker.join()

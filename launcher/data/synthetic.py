@@ -16,13 +16,11 @@ class SyntheticTrain:
     """A few batches of noise that take turns."""
 
     def __init__(self, plan: Plan, batches: int, rank: int, device: torch.device):
-        self._plan, self._device = plan, device
+        self._plan, self._rank, self._device = plan, rank, device
         self._batches = [self._draw(rank, number, plan.rank_batch, plan.train_size) for number in range(batches)]
 
     def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
-        return Overlap(
-            (self._numbered(epoch, step) for step in range(first_step, self._plan.steps_per_epoch)), self._device
-        )
+        return Overlap((self._numbered(step) for step in range(first_step, self._plan.steps_per_epoch)), self._device)
 
     def evaluation(self) -> SyntheticEval:
         side = self._plan.image_side(self._plan.config.image.eval_size)
@@ -33,10 +31,10 @@ class SyntheticTrain:
     def close(self) -> None:
         self._batches = []
 
-    def _numbered(self, epoch: int, step: int) -> Loaded:
+    def _numbered(self, step: int) -> Loaded:
         images, labels, _ = self._batches[step % len(self._batches)]
-        indices = np.arange(len(labels)) + (epoch * self._plan.steps_per_epoch + step) * len(labels)
-        return images, labels, indices
+        first = step * self._plan.config.batch_size + self._rank * self._plan.rank_batch
+        return images, labels, np.arange(first, first + len(labels))
 
     def _draw(self, rank: int, number: int, count: int, side: int) -> Loaded:
         random = randomness.generator(self._plan.config.seed, "synthetic", rank, number)

@@ -1,0 +1,59 @@
+"""Crops against torchvision's: the same distribution, the same pixels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms.v2 as T
+import torchvision.transforms.v2.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from scipy import stats
+
+from launcher.config.compose import compose
+from launcher.data.crops import Crop, centre_cut, cut, random_crop
+
+IMAGE = compose([]).config.image
+
+
+def picture(height: int, width: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+@pytest.mark.parametrize(("height", "width"), [(375, 500), (64, 64), (50, 400)])
+def test_crops_are_distributed_as_torchvisions(height: int, width: int) -> None:
+    torch.manual_seed(0)
+    theirs_of = T.RandomResizedCrop(10)
+    blank = torch.empty(3, height, width)
+    theirs = [theirs_of.make_params([blank]) for _ in range(3000)]
+    ours = [random_crop(IMAGE, height, width, seed=1, epoch=2, index=i) for i in range(3000)]
+    for name in ("top", "left", "height", "width"):
+        assert stats.ks_2samp([getattr(c, name) for c in ours], [c[name] for c in theirs]).pvalue > 1e-3, name
+    assert abs(np.mean([c.flip for c in ours]) - 0.5) < 0.05
+
+
+@given(st.integers(1, 600), st.integers(1, 600), st.integers(0, 10**6))
+def test_crops_lie_inside_any_picture(height: int, width: int, index: int) -> None:
+    crop = random_crop(IMAGE, height, width, seed=0, epoch=0, index=index)
+    assert 0 <= crop.top < crop.top + crop.height <= height
+    assert 0 <= crop.left < crop.left + crop.width <= width
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("flip", [False, True])
+def test_cut_pixels_are_torchvisions(interpolation: str, flip: bool) -> None:
+    source = picture(90, 120)
+    mode = T.InterpolationMode(interpolation)
+    expected = F.resized_crop(source, 7, 11, 60, 70, [32, 32], interpolation=mode)
+    expected = F.horizontal_flip(expected) if flip else expected
+    got = cut(source, Crop(7, 11, 60, 70, flip), 32, interpolation)
+    assert np.array_equal(got, np.asarray(expected))
+
+
+@pytest.mark.parametrize(("height", "width"), [(90, 121), (121, 90), (64, 64), (300, 77)])
+def test_centre_pixels_are_torchvisions(height: int, width: int) -> None:
+    source = picture(height, width)
+    expected = T.CenterCrop(64)(T.Resize(66)(source))
+    assert np.array_equal(centre_cut(source, 66, 64, "bilinear"), np.asarray(expected))

@@ -1,0 +1,55 @@
+"""Which sample goes where, for any number of ranks, batch and place to go on from."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher import randomness
+from launcher.data.sampling import epoch_order, eval_indices, rank_indices
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 1000), st.integers(1, 500))
+def test_an_epoch_reads_each_sample_once(seed: int, epoch: int, samples: int) -> None:
+    assert sorted(epoch_order(seed, epoch, samples)) == list(range(samples))
+
+
+@given(st.integers(1, 500), st.integers(1, 8), st.integers(1, 16), st.data())
+def test_ranks_share_the_same_global_batches(samples: int, world: int, share: int, data: st.DataObject) -> None:
+    batch = world * share
+    order = epoch_order(3, 1, samples)
+    first = data.draw(st.integers(0, samples // batch))
+    steps = range(first, samples // batch)
+    joined = [np.concatenate([rank_indices(order, s, batch, r, world) for r in range(world)]) for s in steps]
+    assert all(np.array_equal(got, order[s * batch : (s + 1) * batch]) for s, got in zip(steps, joined, strict=True))
+
+
+@given(st.integers(0, 300), st.integers(1, 40), st.integers(1, 8))
+def test_evaluation_counts_each_sample_once(samples: int, batch: int, world: int) -> None:
+    batches = [b for rank in range(world) for b in eval_indices(samples, batch, rank, world)]
+    assert sorted(np.concatenate([np.empty(0, int), *batches])) == list(range(samples))
+    assert all(0 < len(b) <= batch for b in batches)
+
+
+def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+    orders = {tuple(epoch_order(seed, epoch, 50)) for seed in range(5) for epoch in range(5)}
+    assert len(orders) == 25
+
+
+@given(st.lists(st.integers(0, 10**7), min_size=1, max_size=50, unique=True))
+def test_a_samples_draws_do_not_depend_on_its_place(indices: list[int]) -> None:
+    rows = randomness.uniforms(1, "x", 2, np.array(indices), 3)
+    assert np.array_equal(randomness.uniforms(1, "x", 2, np.array(indices[::-1]), 3), rows[::-1])
+    assert ((rows >= 0) & (rows < 1)).all()
+
+
+def test_draws_are_uniform_and_independent_between_keys() -> None:
+    from scipy import stats
+
+    draws = randomness.uniforms(7, "x", 0, np.arange(50_000), 4)
+    assert all(stats.kstest(column, "uniform").pvalue > 1e-4 for column in draws.T)
+    others = [randomness.uniforms(*key, np.arange(50_000), 1)[:, 0] for key in ((8, "x", 0), (7, "y", 0), (7, "x", 1))]
+    columns = np.stack([*draws.T, *others, np.roll(draws[:, 0], 1)])
+    correlation = np.abs(np.corrcoef(columns) - np.eye(len(columns)))
+    assert correlation.max() < 0.02
