@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -258,7 +260,19 @@ def _data_loader(pictures: Pictures, keys: _Keys, share: Share) -> DataLoader[An
         prefetch_factor=share.prefetch if share.workers else None,
         worker_init_fn=_start_worker if share.workers else None,
         generator=torch.Generator(),
+        multiprocessing_context=_clean_processes() if share.workers else None,
     )
+
+
+def _clean_processes() -> BaseContext:
+    """Start workers from a process that has no threads.
+
+    A rank runs threads of its own (gradients, collectives, pinning); a fork of it may inherit a lock that is held, and
+    hang for ever.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
 def _collate(samples: list[tuple[np.ndarray, int, int]] | UserError) -> Loaded | UserError:
