@@ -1,0 +1,182 @@
+"""The run folder: its lock, its append-only truth, and what is computed from it."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from rich.console import Console
+
+from launcher.errors import UserError
+from launcher.records.clock import Clock
+from launcher.records.curve import draw_curve
+from launcher.records.folder import RunFolder, create, existing
+from launcher.records.metrics import EndRecord, EvalRecord, MetricsWriter, ResumeRecord, TrainRecord, read_metrics
+from launcher.records.progress import ProgressView, duration
+from launcher.records.recorder import Recorder
+from launcher.records.summary import summary_table
+
+
+def training(step: int, loss: float = 1.0) -> TrainRecord:
+    return TrainRecord(step, 1e9, step / 10, loss, 0.1, 32, 100.0, 0.1, 0.01, None, step * 0.1)
+
+
+def evaluation(step: int, top1: float = 0.5) -> EvalRecord:
+    return EvalRecord(step, 1e9, step / 10, top1, 0.9, 1.0, 50, 2.0, step * 0.1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return create(tmp_path, "run", unique=False)
+
+
+def written(folder: RunFolder, *records: TrainRecord | EvalRecord | ResumeRecord | EndRecord) -> RunFolder:
+    writer = MetricsWriter(folder.metrics)
+    for record in records:
+        writer.write(record)
+    writer.close()
+    return folder
+
+
+def test_what_a_resume_redoes_is_void(folder: RunFolder) -> None:
+    end = EndRecord(5, 1e9, False, 0, 0, 0)
+    written(folder, training(4), training(5), training(6), end, ResumeRecord(5, 1e9, 1), training(6, 2.0))
+    rows = read_metrics(folder.metrics)
+    assert [(row["kind"], row["step"]) for row in rows] == [("train", 4), ("train", 5), ("resume", 5), ("train", 6)]
+    assert rows[-1]["loss"] == 2.0
+
+
+def test_a_torn_line_loses_itself_alone(folder: RunFolder) -> None:
+    written(folder, training(1))
+    with folder.metrics.open("ab") as file:
+        file.write(b'{"kind": "train", "step": 2, "lo')
+    written(folder, training(3))
+    assert [row["step"] for row in read_metrics(folder.metrics)] == [1, 3]
+
+
+def test_numbers_that_json_lacks_become_null(folder: RunFolder) -> None:
+    written(folder, training(1, float("nan")))
+    assert json.loads(folder.metrics.read_text())["loss"] is None
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=60),
+            st.just(b'{"kind":"resume","step":3}'),
+            st.just(b"[1]"),
+            st.just(b'{"kind":"train","step":[]}'),
+        )
+    )
+)
+def test_no_bytes_crash_the_reader(tmp_path: Path, lines: list[bytes]) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    assert all(isinstance(row["step"], int) for row in read_metrics(path))
+
+
+def test_names_are_never_used_twice(tmp_path: Path) -> None:
+    assert create(tmp_path, "a", unique=True).path.name == "a-1"
+    assert create(tmp_path, "a", unique=True).path.name == "a-2"
+    create(tmp_path, "b", unique=False)
+    with pytest.raises(UserError, match="choose another run_name"):
+        create(tmp_path, "b", unique=False)
+    with pytest.raises(UserError, match="no run folder"):
+        existing(str(tmp_path))
+
+
+def test_two_processes_cannot_hold_a_folder(folder: RunFolder) -> None:
+    code = (
+        "import sys; from pathlib import Path; from launcher.records.folder import RunFolder\n"
+        "with RunFolder(Path(sys.argv[1])).locked(): print('held')"
+    )
+    command = [sys.executable, "-c", code, str(folder.path)]
+    with folder.locked():
+        refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "in use by process" in refused.stderr
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "held\n"
+
+
+def test_clocks_count_apart_and_go_on_after_a_resume() -> None:
+    now = [0.0]
+    clock = Clock(None, now=lambda: now[0])
+    clock.start_training()
+    now[0] = 10
+    with clock.evaluation() as spent:
+        now[0] = 13
+        with clock.saving():
+            now[0] = 14
+        assert spent() == 3
+    now[0] = 20
+    assert clock.state_dict() == {"training": 16, "evaluation": 3, "saving": 1}
+    again = Clock(None, now=lambda: now[0])
+    again.load_state_dict(clock.state_dict())
+    now[0] = 25
+    again.start_training()
+    now[0] = 27
+    assert again.seconds("training") == 18
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_shows_results_and_log_lines(folder: RunFolder, terminal: bool) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=terminal, width=120)
+    view = ProgressView(folder.metrics, total_steps=100, epochs=10, console=console)
+    written(folder, training(10), evaluation(10, 0.25), training(20, float("nan")))
+    view.poll()
+    view.print("a line [of the log]")
+    view.close()
+    shown = screen.getvalue()
+    assert "epoch 1/10  top-1 25.0%" in shown
+    assert "a line [of the log]" in shown
+
+
+def test_the_summary_is_computed_from_the_records(folder: RunFolder) -> None:
+    screen = io.StringIO()
+    written(folder, training(10), evaluation(10, 0.75), evaluation(20, 0.5), EndRecord(20, 1e9, True, 65, 4, 1))
+    Console(file=screen, width=120).print(summary_table(folder))
+    assert "50.00% (best 75.00% at epoch 1)" in screen.getvalue()
+    assert "1 min 05 s" in screen.getvalue()
+    assert "10% of the time waiting" in screen.getvalue()
+
+
+@pytest.mark.parametrize("points", [0, 1, 30])
+def test_the_curve_is_a_picture_whatever_there_is_to_draw(folder: RunFolder, points: int) -> None:
+    records = [r for step in range(1, points + 1) for r in (training(step), evaluation(step))]
+    path = draw_curve(written(folder, *records, training(points + 1, float("nan"))), "a title")
+    with Image.open(path) as picture:
+        assert picture.size == (960, 720)
+    assert not list(folder.path.glob("*.tmp*"))
+
+
+def test_tensorboard_holds_the_same_numbers(folder: RunFolder) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    recorder = Recorder(folder, active=True, tensorboard=True)
+    for record in (training(1, 3.0), evaluation(1, 0.25), training(2, 9.0), ResumeRecord(1, 1e9, 1), training(2, 2.0)):
+        recorder.record(record)
+    recorder.close()
+    events = EventAccumulator(str(folder.tensorboard)).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(1, 3.0), (2, 2.0)]
+    assert [(e.step, e.value) for e in events.Scalars("eval/top1")] == [(1, 0.25)]
+    assert len(read_metrics(folder.metrics)) == 4
+
+
+def test_other_ranks_record_nothing(folder: RunFolder) -> None:
+    recorder = Recorder(folder, active=False, tensorboard=True)
+    recorder.record(training(1))
+    recorder.close()
+    assert not folder.metrics.exists()
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (185, "3 min 05 s"), (7620, "2 h 07 min")])
+def test_durations_read_as_people_write_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
