@@ -17,11 +17,11 @@ from pathlib import Path
 
 from launcher.errors import EXIT_USER_ERROR, UserError
 from launcher.launch.exit_codes import DONE, FAILED
-from launcher.launch.signals import STOP
+from launcher.launch.signals import STOP, STOP_SIGNALS
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
+_GUARD_SECONDS = 0.5
 
 
 def main(target: str, run_folder: Path) -> int:
@@ -54,22 +54,25 @@ def done_file(error_file: Path) -> Path:
 def die_with(parent: int) -> None:
     """Have the kernel kill this process when its parent dies, however that dies; Linux only."""
     if sys.platform == "linux":
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def children_die_with_parent() -> None:
-    """The same for every process forked from now on, such as loader workers.
+def guard_group() -> None:
+    """Fork a guardian that kills this process group once this process, its leader, is gone, however it went.
 
-    The kernel counts the death of the thread that forked, so fork in one that lasts, such as the main thread.
+    Loader workers and the server that forks them keep each other alive otherwise. Call it while there are no threads.
     """
-    forking: list[int] = []
-    os.register_at_fork(
-        before=lambda: forking.append(os.getpid()),
-        after_in_parent=forking.clear,
-        after_in_child=lambda: die_with(forking[-1]),
-    )
+    leader = os.getpid()
+    if os.getpgrp() != leader or os.fork():
+        return
+    # note: elastic's SIGTERM goes to the whole group
+    for number in (*STOP_SIGNALS, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    while os.getppid() == leader:
+        time.sleep(_GUARD_SECONDS)
+    os.killpg(leader, signal.SIGKILL)
 
 
 def _record(error: BaseException) -> None:
@@ -95,7 +98,7 @@ def _redirect_output(path: Path) -> None:
 if __name__ == "__main__":
     STOP.install()
     die_with(int(sys.argv[3]))
-    children_die_with_parent()
+    guard_group()
     code = main(sys.argv[1], Path(sys.argv[2]))
     sys.stdout.flush()
     sys.stderr.flush()

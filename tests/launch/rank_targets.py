@@ -115,6 +115,25 @@ def never_end(run: Path) -> None:
     _sleep_on()
 
 
+def _ignore_stop_signals(_: int) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def load_for_ever(run: Path) -> None:
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(
+        range(10**6),  # type: ignore[arg-type]
+        num_workers=1,
+        multiprocessing_context="forkserver",
+        worker_init_fn=_ignore_stop_signals,
+    )
+    for _ in loader:
+        _say(run, "ready")
+        time.sleep(1)
+
+
 def agree_on_a_step(run: Path) -> None:
     import torch.distributed as dist
 
