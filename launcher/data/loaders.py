@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,13 +15,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from launcher.config import schema
-from launcher.data.crops import centre_cut, cut, random_crop
 from launcher.data.device import Loaded, Overlap
 from launcher.data.folder import Folder, scan
+from launcher.data.pictures import CentredPictures, ChangeImage, CroppedPictures, Pictures
 from launcher.data.sampling import epoch_order, eval_indices, rank_indices
 from launcher.data.shapes import ensure_shapes
 from launcher.data.synthetic import SyntheticTrain
@@ -28,7 +28,6 @@ from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 
 ChangeOrder = Callable[[np.ndarray, int], np.ndarray]
-ChangeImage = Callable[[np.ndarray, int, int], np.ndarray]
 
 _MOST_WORKERS = 8
 
@@ -130,66 +129,6 @@ def _workers(config: schema.TorchvisionLoader, local_world_size: int) -> int:
         return config.workers
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(_MOST_WORKERS, max(1, cores // local_world_size))
-
-
-class Pictures(Dataset[tuple[np.ndarray, int, int]]):
-    """Decoded pictures of a folder, one per key."""
-
-    def __init__(self, folder: Folder):
-        self.root, self.labels = folder.root, folder.labels
-        # note: one array of bytes, which worker processes share without a copy; a list of strings they would not
-        self.files = np.array([os.fsencode(file) for file in folder.files])
-
-    def __getitems__(self, keys: Sequence[Any]) -> list[tuple[np.ndarray, int, int]] | UserError:
-        """The pictures of a batch; the user's mistake as a value, since a raised one would cross with its traceback."""
-        try:
-            return [self[key] for key in keys]
-        except UserError as error:
-            return error
-
-    def open(self, index: int) -> Image.Image:
-        """Decode one picture as RGB.
-
-        Raises:
-            UserError: it is missing or no picture; names the file and what to do.
-        """
-        path = self.root / os.fsdecode(self.files[index])
-        try:
-            with Image.open(path) as picture:
-                return picture.convert("RGB")
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            reason = str(error).replace(f" '{path}'", "")
-            raise UserError(f"{path} cannot be read as a picture ({reason}); repair or remove it") from None
-
-
-class CroppedPictures(Pictures):
-    """Random resized crops, flipped; keyed by (epoch, sample index), where index modulo the length is the picture."""
-
-    def __init__(self, folder: Folder, image: schema.Image, side: int, seed: int, change_image: ChangeImage | None):
-        super().__init__(folder)
-        self.image, self.side, self.seed, self.change_image = image, side, seed, change_image
-
-    def __getitem__(self, key: tuple[int, int]) -> tuple[np.ndarray, int, int]:
-        epoch, index = key
-        number = index % len(self.labels)
-        picture = self.open(number)
-        crop = random_crop(self.image, picture.height, picture.width, seed=self.seed, epoch=epoch, index=index)
-        pixels = cut(picture, crop, self.side, self.image.interpolation)
-        if self.change_image is not None:
-            pixels = self.change_image(pixels, index, epoch)
-        return pixels, int(self.labels[number]), index
-
-
-class CentredPictures(Pictures):
-    """Centre crops of the resized pictures; keyed by the sample index."""
-
-    def __init__(self, folder: Folder, image: schema.Image, resize: int, side: int):
-        super().__init__(folder)
-        self.image, self.resize, self.side = image, resize, side
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, int, int]:
-        pixels = centre_cut(self.open(index), self.resize, self.side, self.image.eval_interpolation)
-        return pixels, int(self.labels[index]), index
 
 
 class _Keys:
@@ -295,6 +234,15 @@ def _start_worker(_: int) -> None:
     # note: Ctrl-C and a scheduler's SIGTERM reach the workers too, but their rank still needs them to stop cleanly
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_rank, daemon=True).start()
+
+
+def _end_with_rank() -> None:
+    """End this worker when its rank is gone, however it went; their server ends with the last of them."""
+    rank = multiprocessing.parent_process()
+    assert rank is not None
+    rank.join()
+    os._exit(1)
 
 
 def _shut_down(loader: DataLoader[Any]) -> None:

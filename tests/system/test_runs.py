@@ -44,11 +44,11 @@ def steps_done(run: Path) -> int:
 
 
 def ranks_of(run: Path) -> list[psutil.Process]:
-    """Processes that have the run folder among their words."""
+    """Processes that work in the run's folder: ranks, their loader workers, and whatever else they started."""
     found = []
     for process in psutil.process_iter():
         try:
-            if any(word.endswith(run.name) and "runs" in word for word in process.cmdline()):
+            if Path(process.cwd()) == run.parents[1] and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.Error:
             continue
@@ -107,7 +107,7 @@ def test_a_killed_rank_ends_all_and_is_named_first(train: Train) -> None:
     process = train.start(*SMALL, "run_name=broken", "epochs=200")
     run = train.folder / "runs" / "broken"
     wait_for(lambda: steps_done(run) >= 2)
-    victim = next(p for p in ranks_of(run) if p.environ().get("RANK") == "1")
+    victim = next(p for p in ranks_of(run) if "launcher.launch.rank" in p.cmdline() and p.environ()["RANK"] == "1")
     victim.kill()
     start = time.monotonic()
     _, errors = process.communicate(timeout=60)

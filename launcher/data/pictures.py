@@ -1,0 +1,78 @@
+"""Pictures of a folder as uint8 arrays: what a loader's worker does for one sample."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch.utils.data import Dataset
+
+from launcher.config import schema
+from launcher.data.crops import centre_cut, cut, random_crop
+from launcher.data.folder import Folder
+from launcher.errors import UserError
+
+ChangeImage = Callable[[np.ndarray, int, int], np.ndarray]
+
+
+class Pictures(Dataset[tuple[np.ndarray, int, int]]):
+    """Decoded pictures of a folder, one per key."""
+
+    def __init__(self, folder: Folder):
+        self.root, self.labels = folder.root, folder.labels
+        # note: one array of bytes, which worker processes share without a copy; a list of strings they would not
+        self.files = np.array([os.fsencode(file) for file in folder.files])
+
+    def __getitems__(self, keys: Sequence[Any]) -> list[tuple[np.ndarray, int, int]] | UserError:
+        """The pictures of a batch; the user's mistake as a value, since a raised one would cross with its traceback."""
+        try:
+            return [self[key] for key in keys]
+        except UserError as error:
+            return error
+
+    def open(self, index: int) -> Image.Image:
+        """Decode one picture as RGB.
+
+        Raises:
+            UserError: it is missing or no picture; names the file and what to do.
+        """
+        path = self.root / os.fsdecode(self.files[index])
+        try:
+            with Image.open(path) as picture:
+                return picture.convert("RGB")
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            reason = str(error).replace(f" '{path}'", "")
+            raise UserError(f"{path} cannot be read as a picture ({reason}); repair or remove it") from None
+
+
+class CroppedPictures(Pictures):
+    """Random resized crops, flipped; keyed by (epoch, sample index), where index modulo the length is the picture."""
+
+    def __init__(self, folder: Folder, image: schema.Image, side: int, seed: int, change_image: ChangeImage | None):
+        super().__init__(folder)
+        self.image, self.side, self.seed, self.change_image = image, side, seed, change_image
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[np.ndarray, int, int]:
+        epoch, index = key
+        number = index % len(self.labels)
+        picture = self.open(number)
+        crop = random_crop(self.image, picture.height, picture.width, seed=self.seed, epoch=epoch, index=index)
+        pixels = cut(picture, crop, self.side, self.image.interpolation)
+        if self.change_image is not None:
+            pixels = self.change_image(pixels, index, epoch)
+        return pixels, int(self.labels[number]), index
+
+
+class CentredPictures(Pictures):
+    """Centre crops of the resized pictures; keyed by the sample index."""
+
+    def __init__(self, folder: Folder, image: schema.Image, resize: int, side: int):
+        super().__init__(folder)
+        self.image, self.resize, self.side = image, resize, side
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int, int]:
+        pixels = centre_cut(self.open(index), self.resize, self.side, self.image.eval_interpolation)
+        return pixels, int(self.labels[index]), index
