@@ -3,37 +3,33 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-PACKAGES="python3-venv python3-dev gcc g++ make git"
+packages="python3-venv"
 stamp=.venv/.complete
 wanted=$(cat requirements.lock pyproject.toml scripts/setup.sh | sha256sum)
 
-[ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && exit 0
-
-if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
-    needs_system=yes
-elif ! python3 -c 'import ensurepip, venv, sysconfig, os; assert os.path.exists(sysconfig.get_paths()["include"] + "/Python.h")' 2>/dev/null; then
-    needs_system=yes
-elif ! command -v g++ >/dev/null; then
-    needs_system=yes
-else
-    needs_system=no
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
+    exit 0
 fi
 
-if [ "$needs_system" = yes ]; then
+if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
     if [ "$(id -u)" = 0 ]; then
-        echo "setup: installing $PACKAGES"
+        echo "setup: installing $packages"
         apt-get update -qq
-        # shellcheck disable=SC2086
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $PACKAGES >/dev/null
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages >/dev/null
     else
         echo "setup: system packages are missing; run this once, then the same command again:" >&2
-        echo "  sudo apt-get install -y --no-install-recommends $PACKAGES" >&2
+        echo "  sudo apt-get install -y --no-install-recommends $packages" >&2
         exit 2
     fi
+fi
+if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
+    echo "setup: Python 3.10 or newer is needed, python3 is $(python3 --version)" >&2
+    exit 2
 fi
 
 echo "setup: installing Python packages into .venv (a few minutes, 6 GB)"
 [ -x .venv/bin/python ] || python3 -m venv .venv
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+pip=".venv/bin/python -m pip --quiet --disable-pip-version-check"
+$pip install --requirement requirements.lock
+$pip install --no-deps --no-build-isolation --editable .
 echo "$wanted" > "$stamp"

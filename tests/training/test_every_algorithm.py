@@ -111,3 +111,26 @@ def test_an_algorithm_that_is_off_changes_nothing_of_the_others_draws() -> None:
     words = ["algorithms=[mixup]", "schedule.warmup=0ba"]
     first = steps(build(*words), 2)
     assert first == steps(build(*words, "algorithms.blurpool=on", "algorithms.blurpool=off"), 2)
+
+
+def test_bf16_computes_what_fp32_computes_to_its_precision() -> None:
+    words = ["algorithms=[label_smoothing]", "schedule.warmup=0ba"]
+    exact, rounded = (steps(build(*words, f"precision={precision}"), 2) for precision in ("fp32", "bf16"))
+    assert exact == pytest.approx(rounded, rel=0.05)
+    assert exact != rounded
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_each_precision_trains_and_resumes_to_the_same_bits(precision: str, tmp_path: Path) -> None:
+    words = ["recipe=medium", "schedule.warmup=0ba", f"precision={precision}", *EARLY["sam"]]
+    assert_resumes_to_the_same_bits(words, tmp_path / "step-00000003.pt")
+
+
+def test_accumulation_trains_on_the_whole_share() -> None:
+    words = ["algorithms=[label_smoothing]", "schedule.warmup=0ba", "precision=fp32"]
+    whole, parts = build(*words), build(*words, "device_batch_size=2")
+    for run in (whole, parts):
+        # note: batch norm sees each part alone, so that it must not depend on the batch here
+        run.step.model.eval()
+    assert parts.plan.accumulation == 4
+    assert steps(whole, 3) == pytest.approx(steps(parts, 3), rel=1e-4)

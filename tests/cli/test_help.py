@@ -1,0 +1,55 @@
+"""Every example that a help text shows is a command that works."""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+
+import pytest
+
+from launcher.cli import main as cli
+from launcher.config.compose import compose
+
+EXAMPLES = [line.split("  ")[0] for line in map(str.strip, cli._EXAMPLES.splitlines()[1:])]
+OF_VERBS = [(verb, line) for verb in cli.VERBS for line in cli._module(verb).EXAMPLES]
+
+
+@pytest.mark.parametrize("line", [*EXAMPLES, *(line for _, line in OF_VERBS)])
+def test_examples_compose(line: str) -> None:
+    words = shlex.split(line)
+    assert words[0] == "train"
+    verb = words[1] if len(words) > 1 and words[1] in cli.VERBS else "run"
+    rest = words[1:] if verb == "run" else words[2:]
+    if verb in ("run", "show", "plan"):
+        compose([word for word in rest if not word.startswith("--")])
+    parser = cli._parser(verb, importlib.import_module(cli._module(verb).__name__))
+    parser.parse_args(rest)
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_each_verbs_help_ends_with_its_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([verb, "--help"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out.rstrip().endswith(cli._module(verb).EXAMPLES[-1])
+
+
+def test_plan_and_show_say_what_was_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "recipe=mild", "epochs=36", "batch_size=1024"]) == 0
+    shown = capsys.readouterr().out
+    assert "36 epochs x 1,251 steps = 45,036 steps" in shown
+    assert "it is scaled to 1.024" in shown
+    assert "blurpool" in shown
+    assert cli.main(["show", "recipe=mild", "epochs=40", "--origin"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert lines["epochs=40"].endswith("command line")
+    assert lines["optimizer.momentum=0.875"].endswith("recipe mild")
+    assert lines["deterministic=false"].endswith("defaults")
+
+
+def test_ls_shows_every_recipe_and_refuses_unknown_sections(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ls"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("mild", "medium", "hot", "baseline", "timm_a3", "ffcv_rn50", "decoupled_sgd"))
+    assert cli.main(["ls", "algoritms"]) == 2
+    assert "did you mean algorithms?" in capsys.readouterr().err
