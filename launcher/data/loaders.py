@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -234,15 +233,6 @@ def _start_worker(_: int) -> None:
     # note: Ctrl-C and a scheduler's SIGTERM reach the workers too, but their rank still needs them to stop cleanly
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_rank, daemon=True).start()
-
-
-def _end_with_rank() -> None:
-    """End this worker when its rank is gone, however it went; their server ends with the last of them."""
-    rank = multiprocessing.parent_process()
-    assert rank is not None
-    rank.join()
-    os._exit(1)
 
 
 def _shut_down(loader: DataLoader[Any]) -> None:
