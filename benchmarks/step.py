@@ -96,9 +96,14 @@ def launcher_step(
 ) -> Step:
     """Our step with the recipe's algorithms at the full size; without a recipe, with channels last alone."""
     words = [f"recipe={recipe}"] if recipe else ["algorithms=[channels_last]"]
-    words += [f"model={model}", "dataset=imagenet", "dataloader=synthetic", f"batch_size={len(images)}"]
-    words += [f"image.train_size={size}", "algorithms.progressive_resizing=off", "optimizer.scale_lr=linear"]
-    plan = Plan(compose(words).config, 1, 1_281_167)
+    words.append("algorithms.progressive_resizing=off")
+    return composed_step([*words, f"model={model}"], size, images, labels, precision)
+
+
+def composed_step(words: list[str], size: int, images: Tensor, labels: Tensor, precision: Precision) -> Step:
+    """Our step of any command line, after its warmup, on ImageNet's number of classes."""
+    base = ["dataset=imagenet", "dataloader=synthetic", f"batch_size={len(images)}", f"image.train_size={size}"]
+    plan = Plan(compose([*words, *base]).config, 1, 1_281_167)
     step = build_step(plan, Ranks(0, 1, 0, 1, images.device), Engine(plan.config.algorithms, Setting(plan, CLASSES)))
     step.precision, step.scaler = precision, precision.scaler()
     indices = np.arange(len(images))
