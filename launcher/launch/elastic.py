@@ -32,13 +32,14 @@ def launch(run_folder: Path, processes: int, view: TerminalView, target: str = W
     """
     _set_threads(processes)
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    request, watch = StopRequest(), RankWatch(processes)
-    follower = LogFollower(log_file(run_folder, 0), view, muted=watch.has_failure)
+    request = StopRequest()
     failure: ChildFailedError | None = None
-    with stop_requests(request, watch, follower.say), tempfile.TemporaryDirectory(prefix="train-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="train-") as scratch:
+        watch = RankWatch(processes, Path(scratch))
+        follower = LogFollower(log_file(run_folder, 0), view, muted=watch.has_failure)
         try:
-            with watch:
-                arguments = ("-u", "-m", "launcher.launch.rank", target, str(run_folder), str(os.getpid()))
+            with stop_requests(request, watch, follower.say), watch:
+                arguments = ("-u", "-m", "launcher.launch.rank", target, str(run_folder), str(os.getpid()), scratch)
                 elastic_launch(_config(processes, scratch), sys.executable)(*arguments)
         except ChildFailedError as error:
             failure = error

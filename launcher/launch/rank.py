@@ -1,4 +1,4 @@
-"""One rank's process: `python -m launcher.launch.rank MODULE:FUNCTION RUN_FOLDER LAUNCHER_PID`, started by elastic.
+"""One rank's process: `python -m launcher.launch.rank MODULE:FUNCTION RUN_FOLDER LAUNCHER_PID SCRATCH`, under elastic.
 
 Its output goes to the run folder's logs/rank-N.log from the first line on, and what ends it to elastic's error file.
 """
@@ -19,26 +19,27 @@ from launcher.errors import EXIT_USER_ERROR, UserError
 from launcher.launch.exit_codes import DONE, FAILED
 from launcher.launch.signals import STOP, STOP_SIGNALS
 
-ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+_FAILED = "failed-"
 _PR_SET_PDEATHSIG = 1
 _GUARD_SECONDS = 0.5
 
 
-def main(target: str, run_folder: Path) -> int:
+def main(target: str, run_folder: Path, scratch: Path) -> int:
     """Run the target in this process; returns the exit code, having recorded it for the launcher."""
     _redirect_output(log_file(run_folder, os.environ["RANK"]))
     try:
         module, _, function = target.partition(":")
         getattr(importlib.import_module(module), function)(run_folder)
     except UserError as error:
-        _record(error)
+        _record(error, scratch)
         return EXIT_USER_ERROR
     except Exception as error:
         # note: recorded before the peers lose this rank's connection, so the cause is earlier than its consequences
-        _record(error)
+        _record(error, scratch)
         traceback.print_exc()
         return FAILED
-    done_file(Path(os.environ[ERROR_FILE])).touch()
+    done_file(scratch, os.getpid()).touch()
     return DONE
 
 
@@ -46,9 +47,19 @@ def log_file(run_folder: Path, rank: str | int) -> Path:
     return run_folder / "logs" / f"rank-{rank}.log"
 
 
-def done_file(error_file: Path) -> Path:
-    """What a rank leaves beside its error file when it ends well."""
-    return error_file.with_name("done")
+def done_file(scratch: Path, process: int) -> Path:
+    """What a rank leaves in the launcher's scratch folder when it ends well."""
+    return scratch / f"done-{process}"
+
+
+def failed_file(scratch: Path, process: int) -> Path:
+    """What a rank leaves there when an error ends it."""
+    return scratch / f"{_FAILED}{process}"
+
+
+def told_failed(scratch: Path) -> set[int]:
+    """The process ids of all ranks that an error has ended."""
+    return {int(path.name.removeprefix(_FAILED)) for path in scratch.glob(f"{_FAILED}*")}
 
 
 def die_with(parent: int) -> None:
@@ -75,16 +86,17 @@ def guard_group() -> None:
     os.killpg(leader, signal.SIGKILL)
 
 
-def _record(error: BaseException) -> None:
-    """Write elastic's error file, with a finer time and a user error's problems."""
+def _record(error: BaseException, scratch: Path) -> None:
+    """Write elastic's error file, with a finer time and a user error's problems; then tell the launcher."""
     problems = {"problems": [str(problem) for problem in error.problems]} if isinstance(error, UserError) else {}
     now = time.time()
     extra = {"py_callstack": traceback.format_exc(), "timestamp": str(int(now))}
     message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
-    path = Path(os.environ[ERROR_FILE])
+    path = Path(os.environ[_ERROR_FILE])
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps({"message": message, "time": now, **problems}))
     temporary.replace(path)
+    failed_file(scratch, os.getpid()).touch()
 
 
 def _redirect_output(path: Path) -> None:
@@ -99,7 +111,7 @@ if __name__ == "__main__":
     STOP.install()
     die_with(int(sys.argv[3]))
     guard_group()
-    code = main(sys.argv[1], Path(sys.argv[2]))
+    code = main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[4]))
     sys.stdout.flush()
     sys.stderr.flush()
     # note: loader threads and NCCL may hang an ordinary exit; everything is on disk by now

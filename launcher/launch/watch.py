@@ -14,19 +14,24 @@ from pathlib import Path
 
 import psutil
 
-from launcher.launch.rank import ERROR_FILE, done_file
+from launcher.launch.rank import done_file, told_failed
 
 _INTERVAL = 0.05  # seconds
 _SECONDS_TO_END = 2.0
 
 
 class RankWatch:
-    """Watches the ranks, the child processes that elastic starts; on leaving none of them, nor of theirs, is left."""
+    """Watches the ranks, the child processes that elastic starts; on leaving none of them, nor of theirs, is left.
 
-    def __init__(self, processes: int):
+    The ranks tell how they end in the scratch folder; one that has told nothing was killed.
+    """
+
+    def __init__(self, processes: int, scratch: Path):
         self.failed_first: frozenset[int] = frozenset()  # process ids
         self._processes = processes
-        self._ranks: dict[psutil.Process, Path] = {}  # to its error file
+        self._scratch = scratch
+        self._ranks: set[psutil.Process] = set()
+        self._not_ranks = frozenset(psutil.Process().children())
         self._sent: signal.Signals | None = None
         self._deadline = float("inf")
         self._closed = threading.Event()
@@ -65,31 +70,26 @@ class RankWatch:
             if len(self._ranks) < self._processes:
                 self._find_ranks()
             if not self.failed_first:
-                self.failed_first = frozenset(
-                    rank.pid for rank, file in list(self._ranks.items()) if _failed(rank, file)
-                )
+                # note: elastic may reap a rank that fails at once before the watch has seen it
+                ended = {rank.pid for rank in list(self._ranks) if self._ended_badly(rank)}
+                self.failed_first = frozenset(told_failed(self._scratch) | ended)
                 self._deadline = time.monotonic() + _SECONDS_TO_END
             elif time.monotonic() > self._deadline:
                 self.kill()
                 return
 
     def _find_ranks(self) -> None:
-        for child in psutil.Process().children():
-            if child in self._ranks:
-                continue
-            # note: a process that has only just begun shows no environment yet
-            with suppress(psutil.Error, KeyError):
-                self._ranks[child] = Path(child.environ()[ERROR_FILE])
-                if self._sent is not None:
+        # note: one that has ended already counts too, and shows neither command nor environment any more
+        for child in set(psutil.Process().children()) - self._not_ranks - self._ranks:
+            self._ranks.add(child)
+            if self._sent is not None:
+                with suppress(psutil.NoSuchProcess):
                     child.send_signal(self._sent)
 
-
-def _failed(rank: psutil.Process, error_file: Path) -> bool:
-    if error_file.exists():
-        return True
-    try:
-        if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE:
-            return False
-    except psutil.NoSuchProcess:
-        pass
-    return not done_file(error_file).exists()
+    def _ended_badly(self, rank: psutil.Process) -> bool:
+        try:
+            if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE:
+                return False
+        except psutil.NoSuchProcess:
+            pass
+        return not done_file(self._scratch, rank.pid).exists()

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.launch.rank import done_file, failed_file
+from launcher.launch.watch import RankWatch
+
+
+def start(code: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", code])
+
+
+def wait_for_failure(watch: RankWatch) -> None:
+    end = time.monotonic() + 30
+    while not watch.has_failure() and time.monotonic() < end:
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("code", ["import os; os._exit(3)", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
+def test_a_rank_that_ended_before_it_was_seen_ends_its_peer(tmp_path: Path, code: str) -> None:
+    watch = RankWatch(2, tmp_path)
+    peer, failing = start("import time; time.sleep(600)"), start(code)
+    while Path(f"/proc/{failing.pid}/cmdline").read_bytes():  # empty once it is a zombie
+        time.sleep(0.02)
+    with watch:
+        wait_for_failure(watch)
+        assert peer.wait(timeout=30) < 0
+    assert watch.failed_first == {failing.pid}
+    failing.wait()
+
+
+def test_a_rank_that_was_reaped_before_it_was_seen_is_known_by_what_it_told(tmp_path: Path) -> None:
+    watch = RankWatch(2, tmp_path)
+    peer = start("import time; time.sleep(600)")
+    failed_file(tmp_path, 4_000_000).touch()
+    with watch:
+        wait_for_failure(watch)
+        assert peer.wait(timeout=30) < 0
+    assert watch.failed_first == {4_000_000}
+
+
+def test_a_rank_that_ended_well_fails_nobody(tmp_path: Path) -> None:
+    earlier = start("import time; time.sleep(600)")
+    watch = RankWatch(1, tmp_path)
+    done = start("pass")
+    done_file(tmp_path, done.pid).touch()
+    with watch:
+        time.sleep(0.5)
+    assert not watch.has_failure()
+    done.wait()
+    assert earlier.poll() is None, "it was no rank"
+    earlier.kill()
+    earlier.wait()
