@@ -22,8 +22,9 @@ FORBIDDEN = {
     "training": {"study", "cli"},
     "launch": {"training", "algorithms", "models", "study", "cli"},
     "study": {"launch", "training", "algorithms", "models", "cli"},
+    "doctor": {"launch", "training", "algorithms", "models", "records", "study", "cli"},
 }
-TORCH_FREE = ("cli", "config", "plan", "study", "errors.py", "paths.py", "randomness.py")
+TORCH_FREE = ("cli", "config", "plan", "study", "doctor", "errors.py", "paths.py", "randomness.py")
 
 
 def files(part: str) -> list[Path]:

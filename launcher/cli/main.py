@@ -19,6 +19,7 @@ VERBS = {
     "resume": "go on with a run from its newest checkpoint",
     "eval": "evaluate a run's newest checkpoint",
     "export": "write a run's weights as safetensors with a model card",
+    "doctor": "is this machine ready: GPUs, driver, data, memory, disk, loaders",
 }
 _FILES = {"eval": "evaluate"}
 

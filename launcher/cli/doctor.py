@@ -1,0 +1,45 @@
+"""`train doctor`: is this machine ready, and what to do where it is not."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from launcher.cli.console import console
+from launcher.config.compose import compose
+from launcher.doctor.examine import examine
+from launcher.doctor.finding import Finding
+from launcher.errors import EXIT_USER_ERROR
+
+EXAMPLES = [
+    "train doctor",
+    "train doctor recipe=hot dataset.path=/data/imagenet",
+    "train doctor --json",
+]
+_COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="the run to look at the machine for")
+    parser.add_argument("--json", action="store_true", help="as one JSON list")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    findings = []
+    for finding in examine(compose(arguments.overrides).config):
+        findings.append(finding)
+        if not arguments.json:
+            _show(finding)
+    if arguments.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    return EXIT_USER_ERROR if any(finding.status == "problem" for finding in findings) else 0
+
+
+def _show(finding: Finding) -> None:
+    """One line, at once: later findings may take seconds."""
+    advice = f"; {finding.advice}" if finding.advice else ""
+    color = _COLORS[finding.status]
+    out = console()
+    out.print(f"[{color}]{finding.status:8}[/] [bold]{finding.name:14}[/]", end=" ")
+    out.print(finding.found + advice, markup=False)

@@ -1,0 +1,21 @@
+"""The data set that a config names: is it there, and is it what the config says."""
+
+from __future__ import annotations
+
+from launcher.config.schema import RunConfig
+from launcher.data.available import with_counts
+from launcher.doctor.finding import Finding, ok, problem
+from launcher.errors import UserError
+
+
+def examine_data(config: RunConfig) -> list[Finding]:
+    """Look at the data set's files; one finding for each thing that is wrong."""
+    name = config.dataset.name
+    if config.dataset.kind == "shapes" or config.dataloader.name == "synthetic":
+        return [ok("data set", f"{name}, built in")]
+    try:
+        dataset = with_counts(config, must_exist=True).dataset
+    except UserError as error:
+        return [problem("data set", f"{wrong.key}={wrong.value}", wrong.message) for wrong in error.problems]
+    counts = f"{dataset.classes:,} classes, {dataset.train_samples:,} training and {dataset.val_samples:,} validation"
+    return [ok("data set", f"{name} in {dataset.path}: {counts} pictures")]

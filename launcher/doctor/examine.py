@@ -1,0 +1,45 @@
+"""All findings about this machine, for the run that a config describes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher.config.schema import Launch, RunConfig, TorchvisionLoader
+from launcher.doctor.data import examine_data
+from launcher.doctor.finding import Finding, problem
+from launcher.doctor.gpus import Gpu, cards_on_the_bus, judge_gpus, read_gpus
+from launcher.doctor.machine import Need, examine_machine
+from launcher.doctor.software import examine_software
+from launcher.plan.sizes import scaled
+
+_MOST_WORKERS = 8  # of a rank, where dataloader.workers=auto
+
+
+def examine(config: RunConfig) -> Iterator[Finding]:
+    """Findings in the order of a reader's questions; slow ones come last."""
+    gpus = read_gpus()
+    ranks = _ranks(config.launch, gpus)
+    yield from judge_gpus(gpus, cards_on_the_bus())
+    if config.launch.device == "cuda" and not gpus:
+        yield problem("launch.device", "cuda, and no GPU works", "launch.device=cpu trains on the CPU")
+    yield from examine_machine(Need(ranks, shared_memory_need(config), Path(config.runs)))
+    yield from examine_data(config)
+    yield from examine_software(gpus, config.dataloader.name)
+
+
+def _ranks(launch: Launch, gpus: list[Gpu] | None) -> int:
+    """Processes that the run would have here, whatever hardware it is planned for."""
+    if launch.nproc != "auto":
+        return launch.nproc
+    return 1 if launch.device == "cpu" or not gpus else len(gpus)
+
+
+def shared_memory_need(config: RunConfig) -> float:
+    """Bytes of the batches that all workers of all ranks keep ready: uint8 pictures at the full training side."""
+    loader = config.dataloader
+    if not isinstance(loader, TorchvisionLoader):
+        return 0.0
+    workers = _MOST_WORKERS if loader.workers == "auto" else loader.workers
+    side = scaled(config.image.train_size, reference=config.image.reference, native=config.dataset.native_size)
+    return float(config.batch_size * workers * loader.prefetch * 3 * side**2)

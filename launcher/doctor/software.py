@@ -1,0 +1,127 @@
+"""Python, torch with its CUDA and NCCL, Pillow and FFCV; what is slow or may crash is asked in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.doctor.finding import Finding, ok, problem, warning
+from launcher.doctor.gpus import Gpu
+
+_TORCH = """
+import json, torch, torchvision
+gpus = torch.cuda.device_count()
+if gpus:
+    torch.zeros(1, device="cuda").add_(1).item()
+nccl = ".".join(map(str, torch.cuda.nccl.version())) if gpus else None
+print(json.dumps({"torch": torch.__version__, "torchvision": torchvision.__version__, "cuda": torch.version.cuda,
+                  "gpus": gpus, "nccl": nccl, "bf16": gpus > 0 and torch.cuda.is_bf16_supported()}))
+"""
+_FFCV = """
+import json, ffcv.loader, ffcv.writer
+from importlib.metadata import version
+print(json.dumps({"ffcv": version("ffcv")}))
+"""
+# Least driver of a CUDA release (NVIDIA's CUDA compatibility table).
+_LEAST_DRIVER = {"11": 450, "12": 525, "13": 580}
+_SETUP = "scripts/setup.sh builds it"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a probe printed, or the last line of its error."""
+
+    values: dict[str, Any] | None
+    error: str = ""
+
+
+def ask(script: str) -> Answer:
+    """Run a probe in this Python; it prints one JSON object."""
+    try:
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    except subprocess.TimeoutExpired:
+        return Answer(None, "no answer within five minutes")
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"]
+        return Answer(None, lines[-1])
+    return Answer(json.loads(done.stdout.splitlines()[-1]))
+
+
+def examine_software(gpus: list[Gpu] | None, loader: str) -> list[Finding]:
+    """Look at the installed packages, for a run with this dataloader."""
+    import PIL
+
+    torch = ask(_TORCH)
+    findings = [judge_python(sys.version_info[:2]), judge_torch(torch), *judge_cuda(torch, gpus or [])]
+    return [*findings, judge_pillow(PIL.__version__, _processor_flags()), judge_ffcv(ask(_FFCV), loader)]
+
+
+def judge_python(version: tuple[int, ...]) -> Finding:
+    if version < (3, 10):
+        return problem("Python", platform.python_version(), "install 3.10 or newer")
+    return ok("Python", platform.python_version())
+
+
+def judge_torch(answer: Answer) -> Finding:
+    if answer.values is None:
+        return problem("torch", answer.error, "make setup installs the versions of requirements.lock")
+    return ok("torch", f"{answer.values['torch']}, torchvision {answer.values['torchvision']}")
+
+
+def judge_cuda(answer: Answer, gpus: list[Gpu]) -> list[Finding]:
+    """CUDA and NCCL as torch brings them, against the driver of the GPUs that are there."""
+    values = answer.values
+    if values is None:
+        return []
+    if not gpus:
+        return [ok("CUDA", f"{values['cuda'] or 'none'} in torch, not in use")]
+    if values["cuda"] is None:
+        return [
+            problem("CUDA", "torch was built without it", "install torch from the package index, not the CPU build")
+        ]
+    if not values["gpus"]:
+        return [
+            problem("CUDA", f"torch with CUDA {values['cuda']} sees no GPU", _driver_advice(values["cuda"], gpus[0]))
+        ]
+    precision = "bfloat16" if values["bf16"] else "float16 only"
+    found = [ok("CUDA", f"{values['cuda']}, torch sees {values['gpus']} GPU{'s' * (values['gpus'] > 1)}, {precision}")]
+    if values["nccl"] is None:
+        return [*found, problem("NCCL", "none in torch", "GPUs cannot talk to each other: install torch for CUDA")]
+    return [*found, ok("NCCL", values["nccl"])]
+
+
+def judge_pillow(version: str, flags: set[str]) -> Finding:
+    name = "Pillow"
+    if ".post" in version:
+        return ok(name, f"Pillow-SIMD {version}")
+    if flags and "avx2" not in flags:
+        return ok(name, f"Pillow {version}; the processor has no AVX2 for Pillow-SIMD")
+    advice = f"Pillow-SIMD resizes faster on this processor; {_SETUP} where a compiler is installed"
+    return warning(name, f"Pillow {version}, not Pillow-SIMD", advice)
+
+
+def judge_ffcv(answer: Answer, loader: str) -> Finding:
+    if answer.values is not None:
+        return ok("FFCV", answer.values["ffcv"])
+    missing = "not installed" if "No module named 'ffcv'" in answer.error else answer.error
+    if loader == "ffcv":
+        return problem("FFCV", missing, f"{_SETUP}; dataloader=torchvision runs without it")
+    return warning("FFCV", missing, f"{_SETUP}; needed by dataloader=ffcv only")
+
+
+def _driver_advice(cuda: str, gpu: Gpu) -> str:
+    least, installed = _LEAST_DRIVER.get(cuda.partition(".")[0]), gpu.driver.partition(".")[0]
+    if least is not None and installed.isdigit() and int(installed) < least:
+        return f"CUDA {cuda} needs driver {least} or newer, this is {gpu.driver}: update the driver"
+    return "look at CUDA_VISIBLE_DEVICES, and at `python -c 'import torch; torch.zeros(1).cuda()'`"
+
+
+def _processor_flags() -> set[str]:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((set(line.split()) for line in lines if line.startswith("flags")), set())

@@ -1,0 +1,55 @@
+"""`train doctor` on this machine, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from launcher.cli import doctor
+from launcher.cli import main as cli
+from launcher.doctor.finding import Finding, ok, problem, warning
+
+WARNED = [ok("Python", "3.11"), warning("GPUs", "none", "trains on the CPU [slowly]")]
+
+
+def finding(monkeypatch: pytest.MonkeyPatch, found: list[Finding]) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda config: iter(found))
+
+
+def test_warnings_are_shown_and_end_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    finding(monkeypatch, WARNED)
+    assert cli.main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [
+        ["ok", "Python", "3.11"],
+        ["warning", "GPUs", "none;", "trains", "on", "the", "CPU", "[slowly]"],
+    ]
+
+
+def test_a_problem_ends_with_code_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    finding(monkeypatch, [*WARNED, problem("FFCV", "not installed", "install it")])
+    assert cli.main(["doctor", "--json"]) == 2
+    shown = json.loads(capsys.readouterr().out)
+    assert [row["status"] for row in shown] == ["ok", "warning", "problem"]
+    assert shown[2] == {"name": "FFCV", "status": "problem", "found": "not installed", "advice": "install it"}
+
+
+def test_findings_are_shown_as_they_come(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def slowly(config: object) -> Iterator[Finding]:
+        yield WARNED[0]
+        assert "Python" in capsys.readouterr().out
+
+    monkeypatch.setattr(doctor, "examine", slowly)
+    assert cli.main(["doctor"]) == 0
+
+
+@pytest.mark.system
+def test_this_machine_has_all_that_the_demo_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "launch=cpu", "--json"]) == 0
+    found = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert set(found) >= {"GPUs", "cores", "memory", "shared memory", "disk", "data set", "torch", "Pillow", "FFCV"}
+    assert found["torch"]["status"] == "ok"
+    assert found["data set"]["found"] == "shapes, built in"
+    assert cli.main(["doctor", "launch=cpu", "dataset=imagenet", "dataset.path=/nowhere", "--json"]) == 2

@@ -1,0 +1,144 @@
+"""What each look concludes from what it sees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.config.compose import compose
+from launcher.doctor import gpus, machine, software
+from launcher.doctor.data import examine_data
+from launcher.doctor.examine import shared_memory_need
+from launcher.doctor.finding import Finding
+from launcher.doctor.software import Answer
+
+SMI = """0, NVIDIA A100-SXM4-80GB, 550.54.15, 81920, 3, Disabled
+1, NVIDIA A100-SXM4-80GB, 550.54.15, 81920, 4010, Disabled
+"""
+TORCH = {"torch": "2.15.0", "torchvision": "0.29.2", "cuda": "13.2", "gpus": 2, "nccl": "2.30.7", "bf16": True}
+
+
+def statuses(findings: list[Finding]) -> dict[str, str]:
+    return {finding.name: finding.status for finding in findings}
+
+
+def test_every_line_but_ok_says_what_to_do() -> None:
+    findings = [
+        *gpus.judge_gpus(None, 2),
+        *gpus.judge_gpus([], 0),
+        machine.cores(2, None, 8),
+        machine.memory(8e9, 1e9, 1),
+        machine.shared_memory(64e6, 1e9),
+        machine.shared_memory(None, 0),
+        machine.disk(1e8, True, Path("runs")),
+        machine.disk(1e12, False, Path("runs")),
+        software.judge_torch(Answer(None, "no torch")),
+        software.judge_ffcv(Answer(None, "No module named 'ffcv'"), "ffcv"),
+        software.judge_pillow("13.0.0", {"avx2"}),
+    ]
+    assert all(finding.status != "ok" and finding.advice for finding in findings)
+
+
+def test_gpus_are_read_from_nvidia_smi() -> None:
+    first, second = gpus.parse_gpus(SMI)
+    assert (first.name, first.driver, first.memory) == ("NVIDIA A100-SXM4-80GB", "550.54.15", 81920 * 2**20)
+    assert second.used == 4010 * 2**20
+    found = gpus.judge_gpus([first], 1)
+    assert statuses(found) == {"GPUs": "ok", "driver": "ok"}
+    assert "1 x NVIDIA A100-SXM4-80GB, 85.9 GB" in found[0].found
+
+
+def test_gpus_in_use_mixed_or_cut_are_warned_of() -> None:
+    first, second = gpus.parse_gpus(SMI)
+    assert "1 (4.2 GB in use)" in gpus.judge_gpus([first, second], 2)[0].found
+    (other,) = gpus.parse_gpus("0, NVIDIA H200, 550.54.15, 143771, 3, Disabled")
+    assert "different kinds" in gpus.judge_gpus([first, other], 2)[0].found
+    (cut,) = gpus.parse_gpus("0, NVIDIA H200, 550.54.15, 143771, 3, Enabled")
+    assert "MIG" in gpus.judge_gpus([cut], 1)[0].found
+
+
+def test_values_that_a_gpu_does_not_tell_are_no_error() -> None:
+    (gpu,) = gpus.parse_gpus("0, Tesla M60, 470.1, [N/A], [N/A], [N/A]")
+    assert (gpu.memory, gpu.used, gpu.mig) == (0, 0, False)
+
+
+def test_cards_without_a_driver_are_a_problem(tmp_path: Path) -> None:
+    for name, vendor, kind in (("a", "0x10de", "0x030200"), ("b", "0x10de", "0x040300"), ("c", "0x8086", "0x030000")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / name / "class").write_text(f"{kind}\n")
+    cards = gpus.cards_on_the_bus(tmp_path)
+    assert cards == 1  # note: b is a card's sound output
+    assert statuses(gpus.judge_gpus(None, cards)) == {"GPUs": "problem"}
+    assert statuses(gpus.judge_gpus(None, 0)) == {"GPUs": "warning"}
+    assert gpus.cards_on_the_bus(tmp_path / "absent") == 0
+
+
+def test_cuda_is_judged_with_the_driver() -> None:
+    both = gpus.parse_gpus(SMI)
+    assert statuses(software.judge_cuda(Answer(TORCH), both)) == {"CUDA": "ok", "NCCL": "ok"}
+    (blind,) = software.judge_cuda(Answer({**TORCH, "gpus": 0, "nccl": None}), both)
+    assert blind.status == "problem"
+    assert "needs driver 580 or newer, this is 550.54.15" in blind.advice
+    (older,) = software.judge_cuda(Answer({**TORCH, "cuda": "12.4", "gpus": 0}), both)
+    assert "CUDA_VISIBLE_DEVICES" in older.advice
+    assert software.judge_cuda(Answer({**TORCH, "cuda": None, "gpus": 0}), both)[0].status == "problem"
+    assert statuses(software.judge_cuda(Answer({**TORCH, "nccl": None}), both))["NCCL"] == "problem"
+    assert statuses(software.judge_cuda(Answer({**TORCH, "gpus": 0}), [])) == {"CUDA": "ok"}
+
+
+def test_a_probe_answers_or_says_why_not() -> None:
+    assert software.ask("print('{\"a\": 1}')").values == {"a": 1}
+    assert software.ask("import nosuchmodule").error == "ModuleNotFoundError: No module named 'nosuchmodule'"
+    assert software.ask("import os; os._exit(3)").error == "ended with code 3"
+
+
+def test_pillow_and_ffcv() -> None:
+    assert software.judge_pillow("12.1.1.post0", {"avx2"}).status == "ok"
+    assert software.judge_pillow("13.0.0", {"avx2"}).status == "warning"
+    assert software.judge_pillow("13.0.0", {"sse2"}).status == "ok"
+    missing = Answer(None, "ModuleNotFoundError: No module named 'ffcv'")
+    assert software.judge_ffcv(missing, "torchvision").status == "warning"
+    assert software.judge_ffcv(missing, "ffcv").status == "problem"
+    assert software.judge_ffcv(Answer({"ffcv": "1.0.2"}), "ffcv").status == "ok"
+
+
+@pytest.mark.parametrize(("text", "cores"), [("max 100000", None), ("250000 100000", 2.5), ("", None)])
+def test_a_containers_share_of_the_cores(tmp_path: Path, text: str, cores: float | None) -> None:
+    (tmp_path / "cpu.max").write_text(text)
+    assert machine.allowed_cores(tmp_path) == cores
+
+
+def test_cores_are_counted_a_process() -> None:
+    assert machine.cores(64, None, 8).status == "ok"
+    assert machine.cores(63, None, 8).status == "warning"
+    assert "time of 4" in machine.cores(64, 4.0, 1).found
+    assert machine.cores(8, 8.0, 1).status == "ok"
+
+
+def test_a_read_only_folder_for_runs_is_a_problem() -> None:
+    assert machine.disk(1e12, False, Path("runs")).status == "problem"
+    assert machine.disk(1e9, True, Path("runs")).status == "warning"
+    assert machine.disk(1e10, True, Path("runs")).status == "ok"
+
+
+def test_the_need_of_shared_memory_follows_batch_side_and_workers() -> None:
+    words = ["recipe=mild", "batch_size=1024", "dataloader.workers=4", "dataloader.prefetch=3"]
+    assert shared_memory_need(compose(words).config) == 1024 * 3 * 176 * 176 * 4 * 3
+    assert shared_memory_need(compose(["dataloader=synthetic"]).config) == 0
+
+
+def test_data_are_counted_or_named(tmp_path: Path) -> None:
+    words = ["dataset=image_folder", f"dataset.path={tmp_path}"]
+    (missing,) = examine_data(compose(words).config)
+    assert missing.status == "problem"
+    assert "holds no train/ folder" in missing.advice
+    for split, count in (("train", 3), ("val", 1)):
+        for name in ("a", "b"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for number in range(count):
+                (tmp_path / split / name / f"{number}.jpg").touch()
+    (there,) = examine_data(compose(words).config)
+    assert there.status == "ok"
+    assert "2 classes, 6 training and 2 validation pictures" in there.found
