@@ -24,7 +24,7 @@ FORBIDDEN = {
     "study": {"launch", "training", "algorithms", "models", "cli"},
     "doctor": {"launch", "training", "algorithms", "models", "records", "study", "cli"},
 }
-TORCH_FREE = ("cli", "config", "plan", "study", "doctor", "errors.py", "paths.py", "randomness.py")
+TORCH_FREE = ("cli", "config", "plan", "study", "doctor", "completion", "errors.py", "paths.py", "randomness.py")
 
 
 def files(part: str) -> list[Path]:
@@ -52,7 +52,17 @@ def test_the_command_lines_path_never_names_torch(part: str) -> None:
         assert not {n for n in imported(path, at_top_only=True) if n.split(".")[0] in ("torch", "torchvision")}, path
 
 
-@pytest.mark.parametrize("words", [["--help"], ["ls"], ["show", "recipe=hot"], ["plan", "recipe=hot"], ["plan", "-h"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["ls"],
+        ["show", "recipe=hot"],
+        ["plan", "recipe=hot"],
+        ["plan", "-h"],
+        ["completion", "--line", "train rec"],
+    ],
+)
 def test_quick_verbs_import_no_torch(words: list[str]) -> None:
     code = (
         "import sys; from launcher.cli.main import main\n"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
+from dataclasses import asdict
+from typing import Any
 
 from rich.table import Table
 
@@ -19,31 +22,44 @@ EXAMPLES = [
     "train ls recipes",
     "train ls ablations",
     "train ls algorithms",
+    "train ls recipes --json",
 ]
 
-_SECTIONS = ("recipes", "ablations", "algorithms", *GROUPS)
+SECTIONS = ("recipes", "ablations", "algorithms", *GROUPS)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("section", nargs="?", metavar="SECTION", help=f"one of: {', '.join(_SECTIONS)}")
+    parser.add_argument("section", nargs="?", metavar="SECTION", help=f"one of: {', '.join(SECTIONS)}")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 
 def main(arguments: argparse.Namespace) -> int:
     section = arguments.section
-    if section is not None and section not in _SECTIONS:
-        raise UserError(Problem(f"no such section; {did_you_mean(section, _SECTIONS)}", "ls", section))
-    out = console()
+    if section is not None and section not in SECTIONS:
+        raise UserError(Problem(f"no such section; {did_you_mean(section, SECTIONS)}", "ls", section))
+    listed = {}
     if section in (None, "recipes"):
-        out.print(_recipes(recipes.listing()))
+        listed["recipes"] = recipes.listing()
     if section == "ablations":
-        out.print(_recipes(recipes.ablations()))
-    groups = [section] if section in ("algorithms", *GROUPS) else ["algorithms", *GROUPS] if section is None else []
+        listed["ablations"] = recipes.ablations()
+    groups = {group: options(group) for group in ("algorithms", *GROUPS) if section in (None, group)}
+    if arguments.json:
+        rows = {kind: [_row(recipe) for recipe in those] for kind, those in listed.items()}
+        print(json.dumps({**rows, **groups}, indent=2))
+        return 0
+    out = console()
+    for those in listed.values():
+        out.print(_recipes(those))
     if groups:
         table = Table("group", "options", box=None, pad_edge=False, header_style="bold")
-        for group in groups:
-            table.add_row(group, " ".join(options(group)))
+        for group, names in groups.items():
+            table.add_row(group, " ".join(names))
         out.print(table)
     return 0
+
+
+def _row(recipe: Recipe) -> dict[str, Any]:
+    return {"name": recipe.name, "path": str(recipe.path), **asdict(recipe.about)}
 
 
 def _recipes(found: list[Recipe]) -> Table:

@@ -19,6 +19,7 @@ VERBS = {
     "resume": "go on with a run from its newest checkpoint",
     "eval": "evaluate a run's newest checkpoint",
     "export": "write a run's weights as safetensors with a model card",
+    "completion": "a script that completes words in bash, zsh or fish",
     "doctor": "is this machine ready: GPUs, driver, data, memory, disk, loaders",
 }
 _FILES = {"eval": "evaluate"}
@@ -40,8 +41,8 @@ def main(words: Sequence[str] | None = None) -> int:
             print(_help())
             return 0
         verb = words.pop(0) if words and words[0] in VERBS else "run"
-        module = _module(verb)
-        return int(module.main(_parser(verb, module).parse_args(words)))
+        module = module_of(verb)
+        return int(module.main(parser_of(verb, module).parse_args(words)))
     except UserError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
@@ -54,11 +55,13 @@ def main(words: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _module(verb: str) -> ModuleType:
+def module_of(verb: str) -> ModuleType:
+    """The file of a verb."""
     return importlib.import_module(f"launcher.cli.{_FILES.get(verb, verb)}")
 
 
-def _parser(verb: str, module: ModuleType) -> argparse.ArgumentParser:
+def parser_of(verb: str, module: ModuleType) -> argparse.ArgumentParser:
+    """What reads a verb's words."""
     parser = argparse.ArgumentParser(
         prog=f"train {verb}",
         description=VERBS[verb][0].upper() + VERBS[verb][1:] + ".",
@@ -71,7 +74,7 @@ def _parser(verb: str, module: ModuleType) -> argparse.ArgumentParser:
 
 
 def _help() -> str:
-    verbs = "\n".join(f"  {verb:8} {meaning}" for verb, meaning in VERBS.items())
+    verbs = "\n".join(f"  {verb:10} {meaning}" for verb, meaning in VERBS.items())
     usage = "usage: train [verb] [recipe=NAME] [key=value ...]"
     return f"{usage}\n\nTrain image classifiers with efficient recipes.\n\nverbs:\n{verbs}\n\n{_EXAMPLES}"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+from typing import Any
 
 from rich.table import Table
 
@@ -19,22 +21,28 @@ EXAMPLES = [
     "train plan recipe=hot epochs=240",
     "train plan recipe=mild batch_size=1024 launch.nproc=4",
     "train plan recipe=mild dataset=shapes model=resnet18 schedule.dilate=0.2",
+    "train plan recipe=hot --json",
 ]
 _ROWS = 10
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 
 def main(arguments: argparse.Namespace) -> int:
     composed = compose(arguments.overrides)
     plan = make_plan(composed)
+    notes = [*composed.notes, *warnings(plan)]
+    if arguments.json:
+        print(json.dumps({**_numbers(plan), "notes": notes}, indent=2))
+        return 0
     out = console()
     out.print(_facts(plan))
     out.print(_timetable(plan))
     out.print(_order(plan.config))
-    for note in [*composed.notes, *warnings(plan)]:
+    for note in notes:
         out.print(f"note: {note}", style="yellow")
     return 0
 
@@ -87,13 +95,48 @@ def _facts(plan: Plan) -> Table:
     return table
 
 
+def _numbers(plan: Plan) -> dict[str, Any]:
+    """The plan as plain values: lengths in steps, sides in pixels."""
+    config = plan.config
+    timetable = [
+        {"step": step, "epoch": step / plan.steps_per_epoch, "lr": plan.lr(step), "image_size": plan.image_size(step)}
+        for step in _shown_steps(plan)
+    ]
+    return {
+        "recipe": config.recipe,
+        "model": config.model.name,
+        "dataset": config.dataset.name,
+        "classes": config.dataset.classes,
+        "train_samples": plan.train_samples,
+        "processes": plan.world_size,
+        "epochs": plan.epochs,
+        "steps_per_epoch": plan.steps_per_epoch,
+        "total_steps": plan.total_steps,
+        "batch_size": config.batch_size,
+        "rank_batch": plan.rank_batch,
+        "accumulation": plan.accumulation,
+        "peak_lr": plan.peak_lr,
+        "warmup_steps": plan.warmup_steps,
+        "schedule": config.schedule.name,
+        "eval_resize": plan.image_side(config.image.eval_resize),
+        "eval_size": plan.image_side(config.image.eval_size),
+        "timetable": timetable,
+        "order": {point: names for point in ORDER if (names := acting(point, config.algorithms))},
+    }
+
+
+def _shown_steps(plan: Plan) -> list[int]:
+    """Steps at equal distances over the run, and the end of the warmup."""
+    last = plan.total_steps - 1
+    changes = {step for step in (plan.warmup_steps,) if step < last}
+    return sorted({round(last * row / _ROWS) for row in range(_ROWS + 1)} | changes)
+
+
 def _timetable(plan: Plan) -> Table:
     table = Table("epoch", "step", "learning rate", "image px", box=None, pad_edge=False, header_style="bold")
     for column in table.columns:
         column.justify = "right"
-    last = plan.total_steps - 1
-    changes = {step for step in (plan.warmup_steps,) if step < last}
-    for step in sorted({round(last * row / _ROWS) for row in range(_ROWS + 1)} | changes):
+    for step in _shown_steps(plan):
         epoch = step / plan.steps_per_epoch
         table.add_row(f"{epoch:.1f}", f"{step:,}", f"{plan.lr(step):.5f}", str(plan.image_size(step)))
     return table

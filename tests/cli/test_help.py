@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import shlex
 
 import pytest
@@ -11,7 +12,7 @@ from launcher.cli import main as cli
 from launcher.config.compose import compose
 
 EXAMPLES = [line.split("  ")[0] for line in map(str.strip, cli._EXAMPLES.splitlines()[1:])]
-OF_VERBS = [(verb, line) for verb in cli.VERBS for line in cli._module(verb).EXAMPLES]
+OF_VERBS = [(verb, line) for verb in cli.VERBS for line in cli.module_of(verb).EXAMPLES]
 
 
 @pytest.mark.parametrize("line", [*EXAMPLES, *(line for _, line in OF_VERBS)])
@@ -22,7 +23,7 @@ def test_examples_compose(line: str) -> None:
     rest = words[1:] if verb == "run" else words[2:]
     if verb in ("run", "show", "plan"):
         compose([word for word in rest if not word.startswith("--")])
-    parser = cli._parser(verb, importlib.import_module(cli._module(verb).__name__))
+    parser = cli.parser_of(verb, importlib.import_module(cli.module_of(verb).__name__))
     parser.parse_args(rest)
 
 
@@ -31,7 +32,7 @@ def test_each_verbs_help_ends_with_its_examples(verb: str, capsys: pytest.Captur
     with pytest.raises(SystemExit) as stopped:
         cli.main([verb, "--help"])
     assert stopped.value.code == 0
-    assert capsys.readouterr().out.rstrip().endswith(cli._module(verb).EXAMPLES[-1])
+    assert capsys.readouterr().out.rstrip().endswith(cli.module_of(verb).EXAMPLES[-1])
 
 
 def test_plan_and_show_say_what_was_asked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,3 +54,32 @@ def test_ls_shows_every_recipe_and_refuses_unknown_sections(capsys: pytest.Captu
     assert all(name in shown for name in ("mild", "medium", "hot", "baseline", "timm_a3", "ffcv_rn50", "decoupled_sgd"))
     assert cli.main(["ls", "algoritms"]) == 2
     assert "did you mean algorithms?" in capsys.readouterr().err
+
+
+def test_ls_and_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ls", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert listed["optimizer"] == ["adamw", "decoupled_sgd", "lamb", "sgd"]
+    mild = next(row for row in listed["recipes"] if row["name"] == "mild")
+    assert (mild["epochs"], mild["published"][0]["top1"]) == ([1, 59], 76.6)
+    assert cli.main(["ls", "schedule", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == ["schedule"]
+    assert cli.main(["plan", "recipe=mild", "epochs=36", "batch_size=1024", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["total_steps"], plan["steps_per_epoch"], plan["peak_lr"]) == (45036, 1251, 1.024)
+    assert [row["image_size"] for row in plan["timetable"]][:: len(plan["timetable"]) - 1] == [88, 176]
+    assert plan["order"]["after_step"] == ["ema"]
+    assert any("scaled to 1.024" in note for note in plan["notes"])
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_ask_the_program_itself(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", shell]) == 0
+    assert "completion --line" in capsys.readouterr().out
+
+
+def test_completion_for_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", "fsh"]) == 2
+    assert "did you mean fish?" in capsys.readouterr().err
+    assert cli.main(["completion"]) == 2
+    assert "name a shell" in capsys.readouterr().err

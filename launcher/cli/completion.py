@@ -1,0 +1,63 @@
+"""`train completion SHELL`: a script that completes verbs, recipes, groups, keys and values."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from launcher import completion
+from launcher.cli import ls
+from launcher.cli import main as cli
+from launcher.completion.answer import matching, recipe_names, run_folders, run_words, words_of
+from launcher.config.keys import did_you_mean
+from launcher.errors import Problem, UserError
+
+EXAMPLES = [
+    "train completion bash",
+    "train completion zsh",
+    "train completion fish",
+]
+_SHELLS = ("bash", "zsh", "fish")
+_OF_KEYS = ("run", "show", "plan", "doctor", "submit")
+_OF_RUNS = ("resume", "eval", "export", "diff")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", nargs="?", metavar="SHELL", help=f"one of: {', '.join(_SHELLS)}")
+    parser.add_argument("--line", metavar="LINE", help="what may stand next on this command line; asked by the scripts")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    if arguments.line is not None:
+        print("\n".join(answer(arguments.line)))
+        return 0
+    shell = arguments.shell
+    if shell is None:
+        raise UserError(f"name a shell: train completion {'|'.join(_SHELLS)}")
+    if shell not in _SHELLS:
+        raise UserError(Problem(f"no such shell; {did_you_mean(shell, _SHELLS)}", "completion", shell))
+    print((Path(completion.__path__[0]) / f"train.{shell}").read_text(), end="")
+    return 0
+
+
+def answer(line: str) -> list[str]:
+    """The words that may stand at the end of a command line."""
+    before, current = words_of(line)
+    verb = before[0] if before and before[0] in cli.VERBS else "run"
+    if current.startswith("-"):
+        return matching(_flags(verb), current)
+    found = matching(cli.VERBS, current) if not before else []
+    if verb in _OF_KEYS:
+        found += run_words(current)
+    elif verb in _OF_RUNS:
+        found += run_folders(current)
+    if verb == "diff":
+        found += matching(recipe_names(), current)
+    elif verb in ("ls", "completion"):
+        found += matching({"ls": ls.SECTIONS, "completion": _SHELLS}[verb], current)
+    return found
+
+
+def _flags(verb: str) -> list[str]:
+    parser = cli.parser_of(verb, cli.module_of(verb))
+    return sorted(flag for action in parser._actions for flag in action.option_strings)

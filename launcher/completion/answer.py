@@ -1,0 +1,88 @@
+"""What may stand next on a command line, for the shells' completion; imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from launcher import paths
+from launcher.config.compose import OFF, ON, options
+from launcher.config.keys import all_keys
+from launcher.config.schema import GROUPS
+from launcher.config.types import choices
+
+_PATHS = ("dataset.path", "runs")
+_RECIPES = "recipe"
+
+
+def words_of(line: str) -> tuple[list[str], str]:
+    """The words after `train` that are complete, and the one at the cursor."""
+    *before, current = line.split() if line and not line[-1].isspace() else [*line.split(), ""]
+    names = [Path(word).name for word in before]
+    start = names.index("train") + 1 if "train" in names else len(before)
+    return before[start:], current
+
+
+def run_words(current: str) -> list[str]:
+    """Keys, or values of the key that stands before `=`."""
+    key, equals, value = current.partition("=")
+    found = _values(key, value) if equals else _keys(current)
+    return [word for word in found if word.startswith(current)]
+
+
+def matching(candidates: Sequence[str] | Mapping[str, object], current: str) -> list[str]:
+    return [word for word in candidates if word.startswith(current)]
+
+
+def run_folders(current: str) -> list[str]:
+    """Run folders, and the folders on the way to them."""
+    return [path if not (Path(path) / "config.yaml").is_file() else path.rstrip("/") for path in _folders(current)]
+
+
+def recipe_names() -> list[str]:
+    """All recipes and ablations by file name: nothing is read."""
+    folders = [folder / sub for folder in paths.recipe_folders() for sub in ("", "ablations")]
+    return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
+
+
+def _keys(prefix: str) -> list[str]:
+    """Keys one level below the dots that are typed: `key=`, and `key.` where there are more below."""
+    level = prefix.count(".")
+    found: dict[str, None] = {}
+    for key in all_keys():
+        parts = key.split(".")
+        if len(parts) <= level or (prefix and not key.startswith(prefix)):
+            continue
+        head = ".".join(parts[: level + 1])
+        found[f"{head}." if len(parts) > level + 1 else f"{head}="] = None
+    return [word for word in found if word not in ("image=", "algorithms=")]
+
+
+def _values(key: str, value: str) -> list[str]:
+    group = key.removesuffix(".name")
+    if key == _RECIPES:
+        found = recipe_names()
+    elif group in GROUPS:
+        found = options(group)
+    elif key.removeprefix("algorithms.") in options("algorithms"):
+        found = [ON, OFF]
+    elif key in _PATHS:
+        found = _folders(value)
+    else:
+        found = choices(key)
+    return [f"{key}={word}" for word in found]
+
+
+def _folders(prefix: str) -> list[str]:
+    """Folders whose path starts so, each with a slash."""
+    parent, _, name = prefix.rpartition("/")
+    root = Path(f"{parent}/").expanduser() if "/" in prefix else Path()
+    shown = f"{parent}/" if "/" in prefix else ""
+    try:
+        return sorted(f"{shown}{entry.name}/" for entry in root.iterdir() if _offered(entry, name))
+    except OSError:
+        return []
+
+
+def _offered(entry: Path, name: str) -> bool:
+    return entry.name.startswith(name) and entry.is_dir() and (name.startswith(".") or not entry.name.startswith("."))

@@ -1,0 +1,97 @@
+"""What the schema says of a key's values, in words and as choices: for the reference page and for completion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic.fields import FieldInfo
+
+from launcher.config.durations import Duration
+from launcher.config.schema import RunConfig
+
+_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", NoneType: "null"}
+_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+
+
+def own_types(schema: type) -> dict[str, Any]:
+    """Name to type of each field that is no group or mapping of its own, bounds included."""
+    hints = get_type_hints(schema, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(schema) if not options(hints[field.name])}
+
+
+def options(hint: Any) -> list[type]:
+    """The dataclasses that a field may hold."""
+    if is_dataclass(hint) and isinstance(hint, type):
+        return [hint]
+    return [] if get_origin(hint) is list else [found for part in get_args(hint) for found in options(part)]
+
+
+def in_words(hint: Any) -> str:
+    """`whole number, at least 1, or auto`."""
+    if hint == Duration:
+        return "duration"
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return ", ".join([in_words(parts[0]), *_bounds(parts[1:])])
+    if origin is Literal:
+        return " or ".join(map(str, parts))
+    if origin in (Union, UnionType):
+        return ", or ".join(in_words(part) for part in parts)
+    if origin is list:
+        return f"list: {in_words(parts[0])}"
+    return _WORDS[hint]
+
+
+def choices(key: str) -> list[str]:
+    """The words among which a dotted key's value is chosen; empty where it is a number or text."""
+    return list(dict.fromkeys(word for hint in _hints().get(key, ()) for word in _choices(hint)))
+
+
+@cache
+def _hints() -> dict[str, list[Any]]:
+    """Dotted key to its types, of which a group's options may have several."""
+    found: dict[str, list[Any]] = {}
+    for key, hint in _walk(RunConfig, ""):
+        found.setdefault(key, []).append(hint)
+    return found
+
+
+def _walk(schema: type, prefix: str) -> Iterator[tuple[str, Any]]:
+    hints = get_type_hints(schema, include_extras=True)
+    for field in fields(schema):
+        hint = hints[field.name]
+        if inner := options(hint):
+            for option in inner:
+                yield from _walk(option, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, hint
+
+
+def _choices(hint: Any) -> list[str]:
+    origin, parts = get_origin(hint), get_args(hint)
+    if hint is bool:
+        return ["true", "false"]
+    if hint is NoneType:
+        return ["null"]
+    if origin is Literal:
+        return list(map(str, parts))
+    if origin is Annotated:
+        return _choices(parts[0])
+    if origin in (Union, UnionType):
+        return [word for part in parts for word in _choices(part)]
+    return []
+
+
+def _bounds(extras: tuple[Any, ...]) -> Iterator[str]:
+    for extra in extras:
+        limits = extra.metadata if isinstance(extra, FieldInfo) else []
+        for limit in limits:
+            for name, words in _BOUNDS.items():
+                if (bound := getattr(limit, name, None)) is not None:
+                    yield f"{words} {bound:g}" if bound < 2**53 else f"{words} 2^{bound.bit_length() - 1}"
+            if (length := getattr(limit, "min_length", None)) is not None:
+                yield f"{length} of them"
