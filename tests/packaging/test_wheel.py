@@ -1,0 +1,66 @@
+"""The wheel carries conf/ and recipes/ and runs from any folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("site")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target)]
+    subprocess.run([*pip, str(wheel)], check=True, capture_output=True)
+    return target
+
+
+def train(site: Path, folder: Path, *words: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder)}
+    command = [sys.executable, str(site / "bin" / "train"), *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_it_holds_every_value_the_scripts_and_the_licence(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for folder in ("conf", "recipes"):
+        for path in (ROOT / folder).rglob("*.yaml"):
+            assert f"launcher/assets/{path.relative_to(ROOT)}" in names
+    assert {f"launcher/completion/train.{shell}" for shell in ("bash", "zsh", "fish")} <= names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert not any(name.startswith(("tests/", "benchmarks/")) for name in names)
+
+
+def test_it_runs_from_another_folder(installed: Path, tmp_path: Path) -> None:
+    listed = json.loads(train(installed, tmp_path, "ls", "recipes", "--json"))["recipes"]
+    assert {row["name"] for row in listed} >= {"mild", "medium", "hot", "baseline"}
+    assert all(row["path"].startswith(str(installed / "launcher" / "assets")) for row in listed)
+    assert json.loads(train(installed, tmp_path, "plan", "recipe=hot", "--json"))["epochs"] == 270
+    assert "recipe=mild" in train(installed, tmp_path, "completion", "--line", "train recipe=mi")
+
+
+def test_it_trains(installed: Path, tmp_path: Path) -> None:
+    words = ["launch=cpu", "epochs=1", "batch_size=16", "dataset.train_samples=32", "dataset.val_samples=16"]
+    train(installed, tmp_path, *words, "dataset.native_size=32", "schedule.warmup=0ba", "dataloader.workers=1")
+    (run,) = (tmp_path / "runs").iterdir()
+    assert (run / "config.yaml").is_file()
+    assert list((run / "checkpoints").iterdir())
