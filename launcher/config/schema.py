@@ -63,6 +63,34 @@ class TorchvisionLoader:
 
 
 @dataclass(frozen=True, config=STRICT)
+class FFCVFiles:
+    """What `train prepare` writes: the longest side in pixels, and how pictures are stored (FFCV's proportion mode).
+
+    `restart_interval` is in JPEG blocks of 16 x 16 pixels; 0 writes no restart markers.
+    """
+
+    max_side: Annotated[int, Field(ge=16, le=4096)]
+    jpeg_share: Probability
+    quality: Annotated[int, Field(ge=1, le=100)]
+    restart_interval: Annotated[int, Field(ge=0, le=65535)]
+
+
+@dataclass(frozen=True, config=STRICT)
+class FFCVLoader:
+    """Pictures from FFCV files; `workers` are threads of a rank."""
+
+    name: Literal["ffcv"]
+    workers: Count | Literal["auto"]
+    prefetch: Count
+    folder: str | None
+    train: str | None
+    val: str | None
+    os_cache: bool | Literal["auto"]
+    decode: Literal["whole", "crop"]
+    files: FFCVFiles
+
+
+@dataclass(frozen=True, config=STRICT)
 class SyntheticLoader:
     """Random pictures already on the device: measures the step without any loading."""
 
@@ -164,9 +192,16 @@ class BCE:
 
 @dataclass(frozen=True, config=STRICT)
 class Launch:
+    """Processes of this machine and how they meet those of others; `rdzv` is HOST:PORT, times are in seconds."""
+
     name: str
     device: Literal["auto", "cpu", "cuda"]
     nproc: Count | Literal["auto"]
+    nnodes: Count
+    rdzv: str | None
+    rdzv_timeout: Count
+    max_restarts: Annotated[int, Field(ge=0)]
+    hang_timeout: Positive | None
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -192,7 +227,7 @@ class Logger:
 Optimizer = Annotated[DecoupledSGD | SGD | LAMB | AdamW, Field(discriminator="name")]
 Schedule = Annotated[Cosine | Linear | MultiStep | Constant, Field(discriminator="name")]
 Loss = Annotated[CrossEntropy | BCE, Field(discriminator="name")]
-Dataloader = Annotated[TorchvisionLoader | SyntheticLoader, Field(discriminator="name")]
+Dataloader = Annotated[TorchvisionLoader | FFCVLoader | SyntheticLoader, Field(discriminator="name")]
 
 
 @dataclass(frozen=True, config=STRICT)

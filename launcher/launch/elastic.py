@@ -1,79 +1,156 @@
-"""One process a GPU through torch elastic, in this process; one rank's failure ends all at once."""
+"""One process a GPU under torch elastic; a rank's failure ends all at once, and all start again from the last save."""
 
 from __future__ import annotations
 
-import logging
 import os
+import signal
 import sys
 import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
 
-from launcher.launch.exit_codes import DONE
-from launcher.launch.failure import first_failure, report
+from launcher.config.schema import Launch
+from launcher.errors import Problem, UserError
+from launcher.launch.agent import PeersRejoin, Rendezvous, make_agent
+from launcher.launch.exit_codes import DONE, FAILED
+from launcher.launch.failure import describe, describe_hang, first_failure
 from launcher.launch.rank import log_file
 from launcher.launch.stopping import StopRequest, stop_requests
 from launcher.launch.terminal import LogFollower, TerminalView
 from launcher.launch.watch import RankWatch
+from launcher.records.folder import RunFolder
 
 WORKER = "launcher.training.worker:work"
+_SECONDS_BETWEEN_TRIES = 1.0
 
 
-def launch(run_folder: Path, processes: int, view: TerminalView, target: str = WORKER) -> int:
-    """Run the target, a `module:function` of the run folder, on so many ranks of this machine; returns the exit code.
+@dataclass(frozen=True)
+class Failure:
+    """An attempt that failed: lines for the terminal, and whether another attempt may go better."""
 
-    Called in the main thread, since it takes over the signals. No process is left when it returns.
+    message: str
+    worth_restarting: bool
 
-    Raises:
-        UserError: a rank ended with one.
-    """
-    _set_threads(processes)
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    request = StopRequest()
-    failure: ChildFailedError | None = None
-    with tempfile.TemporaryDirectory(prefix="train-") as scratch:
-        watch = RankWatch(processes, Path(scratch))
-        follower = LogFollower(log_file(run_folder, 0), view, muted=watch.has_failure)
+
+class Launcher:
+    """Runs a target, a `module:function` of the run folder, on so many ranks of this machine, once."""
+
+    def __init__(self, run_folder: Path, processes: int, launch: Launch, view: TerminalView, target: str = WORKER):
+        self._run_folder, self._processes, self._launch, self._target = run_folder, processes, launch, target
+        self._request = StopRequest()
+        self._watch: RankWatch | None = None
+        self._follower = LogFollower(log_file(run_folder, 0), view, muted=self._has_failure)
+        self._rendezvous: Rendezvous | None = None
+
+    def run(self) -> int:
+        """Run to the end, through restarts; returns the exit code. No process is left then.
+
+        Called in the main thread, since it takes over the signals.
+
+        Raises:
+            UserError: a rank ended with one, or the other machines did not come.
+        """
+        _set_threads(self._processes)
+        failure: Failure | None = None
         try:
-            with stop_requests(request, watch, follower.say), watch:
-                arguments = ("-u", "-m", "launcher.launch.rank", target, str(run_folder), str(os.getpid()), scratch)
-                elastic_launch(_config(processes, scratch), sys.executable)(*arguments)
-        except ChildFailedError as error:
-            failure = error
+            with stop_requests(self._request, self, self._follower.say):
+                failure = self._attempts()
         except SignalException:
-            request.at_once = True
+            self._request.at_once = True
         finally:
-            follower.close()
-    if failure is None:
-        return request.exit_code if request.asked else DONE
-    rank, process = first_failure(failure.failures, watch.failed_first)
-    if request.explains(process.exitcode):
-        return request.exit_code
-    return report(rank, process, run_folder)
+            self._follower.close()
+            if self._rendezvous is not None:
+                self._rendezvous.shutdown()
+        if failure is not None:
+            print(failure.message, file=sys.stderr)
+            return FAILED
+        return self._request.exit_code if self._request.asked else DONE
 
+    def send(self, number: signal.Signals) -> None:
+        """Pass a stop request on to the ranks; where they wait for other machines to start, stop now."""
+        if self._watch is not None and (self._watch.started or self._launch.nnodes == 1):
+            self._watch.send(number)
+        elif self._launch.nnodes > 1:
+            raise SignalException("asked to stop while waiting for other machines", number)
 
-def _config(processes: int, scratch: str) -> LaunchConfig:
-    return LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=processes,
-        run_id="train",
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        local_addr="localhost",
-        max_restarts=0,
-        # note: the watch looks more often, so it sees who ended first before elastic ends the others
-        monitor_interval=0.5,
-        # note: ranks redirect themselves to files that go on over resumes; only elastic's error files lie here
-        logs_specs=DefaultLogsSpecs(log_dir=scratch),
-        # note: stop requests are ours to pass on; only SIGQUIT makes the agent itself drop everything
-        signals_to_handle="SIGQUIT",
-        # note: by then the ranks have ended or the watch has killed them
-        shutdown_timeout=5,
-    )
+    def kill(self) -> None:
+        """Kill every rank and what it has started."""
+        if self._watch is not None:
+            self._watch.kill()
+
+    def _has_failure(self) -> bool:
+        return self._watch is not None and self._watch.has_failure()
+
+    def _attempts(self) -> Failure | None:
+        """Attempts until one ends well, or fails for good."""
+        most = self._launch.max_restarts
+        for restart in range(1, most + 2):
+            failure = self._attempt_with_all_machines()
+            if failure is None or self._request.asked or not failure.worth_restarting or restart > most:
+                break
+            self._follower.say(f"{failure.message}\nstarting again from the last save ({restart} of {most})")
+        return failure
+
+    def _attempt_with_all_machines(self) -> Failure | None:
+        """One attempt, begun anew whenever other machines were lost and until they are back.
+
+        Raises:
+            UserError: they do not come within `launch.rdzv_timeout`, or have ended the run.
+        """
+        lost = float("inf")
+        while True:
+            try:
+                return self._attempt()
+            except PeersRejoin:
+                self._follower.say("another machine has started again; starting from the last save with it")
+            except RendezvousClosedError:
+                raise UserError("another machine has ended the run; its terminal says why") from None
+            except RendezvousError as error:
+                if self._watch is not None and self._watch.started:
+                    lost = float("inf")
+                lost = min(lost, time.monotonic())
+                waited_in_vain = time.monotonic() - lost > self._launch.rdzv_timeout
+                if waited_in_vain or isinstance(error, RendezvousTimeoutError):
+                    message = f"not all {self._launch.nnodes} machines came within {self._launch.rdzv_timeout} s"
+                    raise UserError(Problem(message, "launch.rdzv", self._launch.rdzv)) from None
+                if time.monotonic() - lost < _SECONDS_BETWEEN_TRIES:
+                    self._follower.say(f"no connection to {self._launch.rdzv}; trying until the others are there")
+                self._rendezvous = None
+                time.sleep(_SECONDS_BETWEEN_TRIES)
+
+    def _attempt(self) -> Failure | None:
+        """Start the ranks and wait for their end; None if it was a good one, or one that was asked for."""
+        with tempfile.TemporaryDirectory(prefix="train-") as scratch:
+            self._watch = watch = RankWatch(self._processes, Path(scratch), self._launch.hang_timeout)
+            if self._rendezvous is None or self._launch.nnodes == 1:
+                self._rendezvous = Rendezvous(self._launch)
+            arguments = ("-u", "-m", "launcher.launch.rank", self._target, str(self._run_folder))
+            agent = make_agent(self._processes, self._rendezvous, (*arguments, str(os.getpid()), scratch), scratch)
+            with watch:
+                if self._request.asked:
+                    watch.send(signal.SIGTERM)
+                result = agent.run()
+            if result is None:
+                raise RendezvousClosedError
+            return self._failure(result.failures, watch) if result.is_failed() else None
+
+    def _failure(self, failures: Mapping[int, ProcessFailure], watch: RankWatch) -> Failure | None:
+        if watch.hung:
+            seconds = self._launch.hang_timeout or 0
+            return Failure(describe_hang(failures, watch.hung, seconds, self._run_folder / "logs"), True)
+        rank, process = first_failure(failures, watch.failed_first)
+        if self._request.explains(process.exitcode):
+            return None
+        message = describe(rank, process, self._run_folder)
+        # note: an error that a rank raises before the first save would come again
+        has_saved = any(RunFolder(self._run_folder).checkpoints.glob("step-*.pt"))
+        return Failure(message, process.exitcode < 0 or has_saved or self._launch.nnodes > 1)
 
 
 def _set_threads(processes: int) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import signal
 import socket
-import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+import psutil
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.errors import EXIT_USER_ERROR, UserError
-from launcher.launch.exit_codes import FAILED
 from launcher.launch.rank import log_file
 
 _LAST_LINES = 20
@@ -32,8 +31,8 @@ def first_failure(failures: Mapping[int, ProcessFailure], failed_first: Collecti
     return rank, failures[rank]
 
 
-def report(rank: int, process: ProcessFailure, run_folder: Path) -> int:
-    """Say on the terminal which rank failed and why; returns the exit code.
+def describe(rank: int, process: ProcessFailure, run_folder: Path) -> str:
+    """Which rank failed and why, in lines for the terminal.
 
     Raises:
         UserError: that rank ended with one.
@@ -44,11 +43,22 @@ def report(rank: int, process: ProcessFailure, run_folder: Path) -> int:
     log = log_file(run_folder, rank)
     if "time" in recorded:
         reason, text = recorded["message"]["message"], recorded["message"]["extraInfo"]["py_callstack"].rstrip()
+        if "out of memory" in reason:
+            text += "\nfewer images at a time need less memory: device_batch_size=N keeps the global batch"
     else:
         reason, text = _ending(process.exitcode), _last_lines(log)
     where = f"host {socket.gethostname()}, process {process.pid}, exit code {process.exitcode}"
-    print(f"error: rank {rank} failed: {reason} ({where})", text, f"its whole log: {log}", sep="\n", file=sys.stderr)
-    return FAILED
+    return f"error: rank {rank} failed: {reason} ({where})\n{text}\nits whole log: {log}"
+
+
+def describe_hang(failures: Mapping[int, ProcessFailure], hung: Mapping[int, str], seconds: float, logs: Path) -> str:
+    """That no rank made progress, what each was doing, and where the stacks are."""
+    lines = [f"error: no rank has made progress for {seconds:g} s (launch.hang_timeout); all were ended"]
+    for rank, process in sorted(failures.items()):
+        stopped = hung.get(process.pid) == psutil.STATUS_STOPPED
+        state = "was stopped (SIGSTOP)" if stopped else "was waiting; its stacks are in its log"
+        lines.append(f"rank {rank} {state}")
+    return "\n".join([*lines, f"logs: {logs}"])
 
 
 def _ending(exit_code: int) -> str:

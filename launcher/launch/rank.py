@@ -17,6 +17,7 @@ from pathlib import Path
 
 from launcher.errors import EXIT_USER_ERROR, UserError
 from launcher.launch.exit_codes import DONE, FAILED
+from launcher.launch.heartbeat import HEARTBEAT
 from launcher.launch.signals import STOP, STOP_SIGNALS
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -111,6 +112,7 @@ if __name__ == "__main__":
     STOP.install()
     die_with(int(sys.argv[3]))
     guard_group()
+    HEARTBEAT.start(Path(sys.argv[4]))
     code = main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[4]))
     sys.stdout.flush()
     sys.stderr.flush()

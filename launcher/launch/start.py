@@ -7,19 +7,21 @@ from pathlib import Path
 
 from rich.console import Console
 
+from launcher.config.changes import changed
 from launcher.config.compose import Composed
 from launcher.config.resolved import read, write
 from launcher.config.schema import RunConfig
 from launcher.data.available import with_counts
 from launcher.data.shapes import ensure_shapes
+from launcher.errors import Problem, UserError
 from launcher.launch.devices import processes
-from launcher.launch.elastic import launch
+from launcher.launch.elastic import Launcher
 from launcher.launch.exit_codes import DONE, FAILED
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 from launcher.records.curve import draw_curve
 from launcher.records.environment import write_environment
-from launcher.records.folder import RunFolder, create
+from launcher.records.folder import RunFolder, create, create_or_join
 from launcher.records.progress import ProgressView
 from launcher.records.summary import summary_table
 
@@ -36,10 +38,9 @@ def start(composed: Composed) -> int:
     console = Console()
     for note in composed.notes:
         console.print(f"note: {note}", style="yellow", soft_wrap=True, highlight=False)
-    name = config.run_name or "-".join([config.recipe or config.model.name, config.dataset.name, time.strftime("%m%d")])
-    folder = create(Path(config.runs), name, unique=config.run_name is None)
-    with folder.locked():
-        write(config, folder.config)
+    folder = _folder(config)
+    with folder.locked(each_host=config.launch.nnodes > 1):
+        _write_config(config, folder)
         write_environment(folder.environment)
         return _train(folder, plan, console)
 
@@ -50,16 +51,37 @@ def resume(folder: RunFolder) -> int:
     Raises:
         UserError: another process writes to the folder, or its data are gone.
     """
-    with folder.locked():
-        config = read(folder.config)
+    config = read(folder.config)
+    with folder.locked(each_host=config.launch.nnodes > 1):
         plan = _plan(with_counts(config, must_exist=True))
         check(plan, {})
         return _train(folder, plan, Console())
 
 
+def _folder(config: RunConfig) -> RunFolder:
+    """A new run folder; with several machines, the one of that name on each, also when it starts again."""
+    if config.launch.nnodes > 1:
+        if config.run_name is None:
+            message = "is needed with launch.nnodes above 1, the same on all machines"
+            raise UserError(Problem(message, "run_name", None))
+        return create_or_join(Path(config.runs), config.run_name)
+    name = config.run_name or "-".join([config.recipe or config.model.name, config.dataset.name, time.strftime("%m%d")])
+    return create(Path(config.runs), name, unique=config.run_name is None)
+
+
+def _write_config(config: RunConfig, folder: RunFolder) -> None:
+    """Write the resolved config, or see that the run that is joined has the same one."""
+    if folder.config.exists():
+        others = [key for key in changed(read(folder.config), config) if not key.startswith("launch.")]
+        if others:
+            message = f"{folder.path} is a run with other values of {', '.join(others)}; choose another run_name"
+            raise UserError(Problem(message, "run_name", config.run_name))
+    write(config, folder.config)
+
+
 def _plan(config: RunConfig) -> Plan:
     assert config.dataset.train_samples is not None
-    return Plan(config, processes(config.launch), config.dataset.train_samples)
+    return Plan(config, processes(config.launch) * config.launch.nnodes, config.dataset.train_samples)
 
 
 def _train(folder: RunFolder, plan: Plan, console: Console) -> int:
@@ -69,7 +91,7 @@ def _train(folder: RunFolder, plan: Plan, console: Console) -> int:
     ranks = f"{plan.world_size} process{'es' * (plan.world_size > 1)}"
     console.print(f"{folder.path}: {plan.epochs} epochs of {plan.steps_per_epoch:,} steps on {ranks}", highlight=False)
     view = ProgressView(folder.metrics, total_steps=plan.total_steps, epochs=plan.epochs, console=console)
-    code = launch(folder.path, plan.world_size, view)
+    code = Launcher(folder.path, plan.world_size // config.launch.nnodes, config.launch, view).run()
     if code != FAILED and folder.metrics.exists():
         draw_curve(folder, " \u00b7 ".join([config.recipe or "no recipe", config.model.name, config.dataset.name]))
         console.print(summary_table(folder))

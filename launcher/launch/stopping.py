@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import Protocol
 
 from launcher.launch.exit_codes import INTERRUPTED, TERMINATED
-from launcher.launch.watch import RankWatch
 
 # note: a wrapper may forward the same Ctrl-C that the terminal has sent already
 _SAME_CTRL_C = 0.3  # seconds
@@ -37,18 +37,26 @@ class StopRequest:
         return self.at_once or (self.asked and exit_code == -signal.SIGTERM)
 
 
+class Stoppable(Protocol):
+    """The ranks, as far as a signal concerns them."""
+
+    def send(self, number: signal.Signals) -> None: ...
+
+    def kill(self) -> None: ...
+
+
 @contextmanager
-def stop_requests(request: StopRequest, watch: RankWatch, say: Callable[[str], None]) -> Iterator[None]:
+def stop_requests(request: StopRequest, ranks: Stoppable, say: Callable[[str], None]) -> Iterator[None]:
     """Take over the stop signals; `request` tells afterwards what came."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         if request.number is None:
             request.number, request.time = signal.Signals(number), time.monotonic()
-            watch.send(signal.SIGTERM)
             say("stopping: the ranks finish their step and save; Ctrl-C again stops at once")
+            ranks.send(signal.SIGTERM)
         elif number == signal.SIGINT and time.monotonic() - request.time > _SAME_CTRL_C:
             request.at_once = True
-            watch.kill()
+            ranks.kill()
 
     asking = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in asking}

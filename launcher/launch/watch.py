@@ -1,4 +1,4 @@
-"""Which rank failed first, and an end to its peers: elastic lists a failed rank and the ones it killed alike.
+"""Which rank failed first or hangs, and an end to its peers: elastic lists a failed rank and those it killed alike.
 
 Elastic gives the peers of a failed rank 30 s, which they spend blocked in a collective; the watch kills them sooner.
 """
@@ -10,27 +10,39 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
+from launcher.launch.heartbeat import DUMP_SIGNAL, beat_file
 from launcher.launch.rank import done_file, told_failed
 
 _INTERVAL = 0.05  # seconds
 _SECONDS_TO_END = 2.0
+_SECONDS_TO_DUMP = 1.0
+
+
+@dataclass
+class _Life:
+    """When a rank last showed life, on the launcher's clock: file times may jump."""
+
+    stamp: int = 0
+    seen: float = field(default_factory=time.monotonic)
 
 
 class RankWatch:
     """Watches the ranks, the child processes that elastic starts; on leaving none of them, nor of theirs, is left.
 
-    The ranks tell how they end in the scratch folder; one that has told nothing was killed.
+    The ranks tell how they end in the scratch folder; one that has told nothing was killed. `hang_timeout` is in
+    seconds without any sign of life, None waits for ever.
     """
 
-    def __init__(self, processes: int, scratch: Path):
+    def __init__(self, processes: int, scratch: Path, hang_timeout: float | None = None):
         self.failed_first: frozenset[int] = frozenset()  # process ids
-        self._processes = processes
-        self._scratch = scratch
-        self._ranks: set[psutil.Process] = set()
+        self.hung: dict[int, str] = {}  # process ids and what each was doing
+        self._processes, self._scratch, self._hang_timeout = processes, scratch, hang_timeout
+        self._ranks: dict[psutil.Process, _Life] = {}
         self._not_ranks = frozenset(psutil.Process().children())
         self._sent: signal.Signals | None = None
         self._deadline = float("inf")
@@ -46,6 +58,10 @@ class RankWatch:
         self._thread.join()
         self.kill()
 
+    @property
+    def started(self) -> bool:
+        return bool(self._ranks)
+
     def has_failure(self) -> bool:
         return bool(self.failed_first)
 
@@ -53,9 +69,7 @@ class RankWatch:
         """Send a signal to each rank, also to those that start later, not to their loader workers."""
         self._sent = number
         self._find_ranks()
-        for rank in list(self._ranks):
-            with suppress(psutil.NoSuchProcess):
-                rank.send_signal(number)
+        self._signal(number)
 
     def kill(self) -> None:
         """Kill every rank and what it has started."""
@@ -64,6 +78,11 @@ class RankWatch:
             # note: elastic makes each rank the leader of its own group, which loader workers join and outlive
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(rank.pid, signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for rank in list(self._ranks):
+            with suppress(psutil.NoSuchProcess):
+                rank.send_signal(number)
 
     def _watch(self) -> None:
         while not self._closed.wait(_INTERVAL):
@@ -74,22 +93,56 @@ class RankWatch:
                 ended = {rank.pid for rank in list(self._ranks) if self._ended_badly(rank)}
                 self.failed_first = frozenset(told_failed(self._scratch) | ended)
                 self._deadline = time.monotonic() + _SECONDS_TO_END
+                if not self.failed_first and self._all_hang():
+                    self._end_hung()
+                    return
             elif time.monotonic() > self._deadline:
                 self.kill()
                 return
 
     def _find_ranks(self) -> None:
         # note: one that has ended already counts too, and shows neither command nor environment any more
-        for child in set(psutil.Process().children()) - self._not_ranks - self._ranks:
-            self._ranks.add(child)
+        for child in set(psutil.Process().children()) - self._not_ranks - self._ranks.keys():
+            self._ranks[child] = _Life()
             if self._sent is not None:
                 with suppress(psutil.NoSuchProcess):
                     child.send_signal(self._sent)
 
     def _ended_badly(self, rank: psutil.Process) -> bool:
-        try:
-            if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE:
-                return False
-        except psutil.NoSuchProcess:
-            pass
-        return not done_file(self._scratch, rank.pid).exists()
+        return not _is_alive(rank) and not done_file(self._scratch, rank.pid).exists()
+
+    def _all_hang(self) -> bool:
+        """Whether every rank that runs has been silent too long; a rank that hangs makes the others wait for it."""
+        running = [rank for rank in list(self._ranks) if _is_alive(rank)]
+        if self._hang_timeout is None or not running:
+            return False
+        now = time.monotonic()
+        for rank in running:
+            life = self._ranks[rank]
+            with suppress(FileNotFoundError):
+                stamp = beat_file(self._scratch, rank.pid).stat().st_mtime_ns
+                if stamp != life.stamp:
+                    life.stamp, life.seen = stamp, now
+        return all(now - self._ranks[rank].seen > self._hang_timeout for rank in running)
+
+    def _end_hung(self) -> None:
+        """Have each rank write its stacks to its log, then kill them all."""
+        hung = {rank.pid: _doing(rank) for rank in self._ranks if _is_alive(rank)}
+        self._signal(DUMP_SIGNAL)
+        time.sleep(_SECONDS_TO_DUMP)
+        self.hung = hung
+        self.failed_first = frozenset(hung)
+        self.kill()
+
+
+def _is_alive(rank: psutil.Process) -> bool:
+    try:
+        return rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _doing(rank: psutil.Process) -> str:
+    with suppress(psutil.NoSuchProcess):
+        return str(rank.status())
+    return "gone"

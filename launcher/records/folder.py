@@ -48,13 +48,15 @@ class RunFolder:
         return self.path / "curve.png"
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, *, each_host: bool = False) -> Iterator[None]:
         """Hold the folder while writing to it; the lock goes with the process, however it ends.
+
+        With `each_host` every machine of a run holds it once.
 
         Raises:
             UserError: another process holds it.
         """
-        with (self.path / "lock").open("a+") as file:
+        with (self.path / (f"lock-{socket.gethostname()}" if each_host else "lock")).open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -77,17 +79,26 @@ def create(runs: Path, name: str, *, unique: bool) -> RunFolder:
     while True:
         path = runs / (f"{name}-{number}" if unique else name)
         try:
-            path.mkdir(parents=True)
-            (path / "logs").mkdir()
-            (path / "checkpoints").mkdir()
-            return RunFolder(path)
+            return _make(path, exist_ok=False)
         except FileExistsError:
             if not unique or not path.is_dir():
                 message = f"{path} exists; go on with it by `train resume {path}`, or choose another run_name"
                 raise UserError(Problem(message, "run_name", name)) from None
             number += 1
         except OSError as error:
-            raise UserError(Problem(f"cannot be written: {error.strerror}", "runs", runs)) from None
+            raise _not_writable(runs, error) from None
+
+
+def create_or_join(runs: Path, name: str) -> RunFolder:
+    """The run folder of that name, made if need be.
+
+    Raises:
+        UserError: it cannot be made.
+    """
+    try:
+        return _make(runs / name, exist_ok=True)
+    except OSError as error:
+        raise _not_writable(runs, error) from None
 
 
 def existing(path: str) -> RunFolder:
@@ -100,3 +111,14 @@ def existing(path: str) -> RunFolder:
     if not folder.config.is_file():
         raise UserError(f"{path} is no run folder: it has no config.yaml")
     return folder
+
+
+def _make(path: Path, *, exist_ok: bool) -> RunFolder:
+    path.mkdir(parents=True, exist_ok=exist_ok)
+    (path / "logs").mkdir(exist_ok=exist_ok)
+    (path / "checkpoints").mkdir(exist_ok=exist_ok)
+    return RunFolder(path)
+
+
+def _not_writable(runs: Path, error: OSError) -> UserError:
+    return UserError(Problem(f"cannot be written: {error.strerror}", "runs", runs))

@@ -12,6 +12,7 @@ for each epoch:
 
 from __future__ import annotations
 
+from launcher.launch.heartbeat import HEARTBEAT
 from launcher.launch.signals import StopFlag
 from launcher.records.folder import RunFolder
 from launcher.training.journal import Journal
@@ -34,6 +35,7 @@ def train(run: Run, folder: RunFolder, journal: Journal, stop: StopFlag) -> bool
             moment = run.moment(run.next_step)
             loss = run.step(images, labels, indices, moment)
             run.next_step += 1
+            HEARTBEAT.beat()
             journal.step(moment, loss, batches.waited)
             if run.next_step % plan.steps_per_epoch == 0:
                 journal.epoch(epoch)
@@ -53,8 +55,13 @@ def evaluate_if_due(run: Run, journal: Journal, stop: StopFlag) -> bool:
     at_interval = run.next_step % run.plan.every(run.config.eval_every) == 0
     if run.next_step == run.evaluated_step or not (at_interval or run.next_step == run.plan.total_steps):
         return True
+
+    def asked_to_stop() -> bool:
+        HEARTBEAT.beat()
+        return stop.asked
+
     with run.clock.evaluation() as spent:
-        result = run.evaluate(should_stop=lambda: stop.asked)
+        result = run.evaluate(should_stop=asked_to_stop)
     if result is None:
         return False
     run.evaluated_step = run.next_step

@@ -1,12 +1,13 @@
-"""`python launch_driver.py RUN_FOLDER TARGET`: two ranks, with the exit codes that the command line gives."""
+"""`python launch_driver.py RUN_FOLDER TARGET [KEY=VALUE ...]`: two ranks, with the exit codes of the command line."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+from launcher.config.compose import compose
 from launcher.errors import EXIT_USER_ERROR, UserError
-from launcher.launch.elastic import launch
+from launcher.launch.elastic import Launcher
 
 
 class PlainView:
@@ -20,7 +21,9 @@ class PlainView:
 
 if __name__ == "__main__":
     try:
-        sys.exit(launch(Path(sys.argv[1]), 2, PlainView(), target=f"rank_targets:{sys.argv[2]}"))
+        run_folder, target, *overrides = sys.argv[1:]
+        settings = compose(["launch=cpu", "launch.max_restarts=0", *overrides]).config.launch
+        sys.exit(Launcher(Path(run_folder), 2, settings, PlainView(), target=f"rank_targets:{target}").run())
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(EXIT_USER_ERROR)

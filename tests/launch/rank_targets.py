@@ -134,6 +134,37 @@ def load_for_ever(run: Path) -> None:
         time.sleep(1)
 
 
+def fail_before_the_save_and_once_after(run: Path) -> None:
+    """Rank 1's first process raises; a checkpoint is there or not, as the test says."""
+    print(f"rank {RANK} begins", flush=True)
+    if RANK == "1":
+        if not (run / "failed-once").exists():
+            (run / "failed-once").touch()
+            raise ValueError("broken once")
+        _say(run, "went on")
+
+
+def killed_once(run: Path) -> None:
+    if RANK == "1" and not (run / "killed-once").exists():
+        (run / "killed-once").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    _say(run, "ended")
+
+
+def second_stops(run: Path) -> None:
+    """In the first attempt rank 1 is stopped and rank 0 waits for it; the next one ends well."""
+    if (run / f"here-{RANK}").exists():
+        return
+    _say(run, "here")
+    if RANK == "1":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    _wait_for_ever_at_a_barrier()
+
+
+def _wait_for_ever_at_a_barrier() -> None:
+    time.sleep(600)
+
+
 def agree_on_a_step(run: Path) -> None:
     import torch.distributed as dist
 

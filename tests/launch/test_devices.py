@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from launcher.config.schema import Launch
+from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.launch.devices import processes
 
@@ -24,7 +24,7 @@ def test_one_process_a_visible_gpu(
     monkeypatch: pytest.MonkeyPatch, gpus: int, device: str, nproc: object, expected: int
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert processes(Launch(name="here", device=device, nproc=nproc)) == expected  # type: ignore[arg-type]
+    assert processes(compose([f"launch.device={device}", f"launch.nproc={nproc}"]).config.launch) == expected
 
 
 @pytest.mark.parametrize(
@@ -41,5 +41,5 @@ def test_more_than_is_visible_is_refused(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     with pytest.raises(UserError) as caught:
-        processes(Launch(name="here", device=device, nproc=nproc))  # type: ignore[arg-type]
+        processes(compose([f"launch.device={device}", f"launch.nproc={nproc}"]).config.launch)
     assert str(caught.value).startswith(message)

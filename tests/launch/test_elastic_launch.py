@@ -16,7 +16,7 @@ import pytest
 HERE = Path(__file__).parent
 MARKER = "LAUNCH_TEST_RUN"
 
-Start = Callable[[str], "subprocess.Popen[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
 
 
 def processes_of(run: Path) -> list[psutil.Process]:
@@ -62,12 +62,12 @@ def run(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def start(run: Path) -> Start:
-    def started(target: str) -> subprocess.Popen[str]:
+    def started(target: str, *overrides: str) -> subprocess.Popen[str]:
         paths = [str(HERE), str(HERE.parents[1])]
         environment = {**os.environ, MARKER: str(run), "PYTHONPATH": os.pathsep.join(paths)}
         environment.pop("OMP_NUM_THREADS", None)
         return subprocess.Popen(
-            [sys.executable, str(HERE / "launch_driver.py"), str(run), target],
+            [sys.executable, str(HERE / "launch_driver.py"), str(run), target, *overrides],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -209,3 +209,54 @@ def test_ranks_agree_on_the_step_after_one_was_asked(start: Start, run: Path) ->
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert [(run / f"stopped-{rank}").read_text() for rank in (0, 1)] == ["6", "6"]
+
+
+def test_ranks_start_again_from_a_save(start: Start, run: Path) -> None:
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "step-00000010.pt").touch()
+    process = start("fail_before_the_save_and_once_after", "launch.max_restarts=2")
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert (run / "went on-1").exists()
+    assert "error: rank 1 failed: ValueError: broken once" in output
+    assert "starting again from the last save (1 of 2)" in output
+    assert (run / "logs" / "rank-0.log").read_text() == "rank 0 begins\n" * 2
+
+
+def test_an_error_before_the_first_save_is_not_repeated(start: Start, run: Path) -> None:
+    process = start("fail_before_the_save_and_once_after", "launch.max_restarts=2")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert errors.startswith("error: rank 1 failed: ValueError: broken once")
+
+
+def test_a_killed_rank_starts_again_also_before_the_first_save(start: Start, run: Path) -> None:
+    process = start("killed_once", "launch.max_restarts=1")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert both(run, "ended")()
+
+
+def test_restarts_come_to_an_end(start: Start, run: Path) -> None:
+    process = start("second_is_killed", "launch.max_restarts=2")
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert [f"({number} of 2)" in output for number in (1, 2, 3)] == [True, True, False]
+    assert errors.startswith("error: rank 1 failed: killed by SIGKILL")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the state of a process is read as Linux tells it")
+def test_a_hang_is_noticed_told_and_ended(start: Start, run: Path) -> None:
+    process = start("second_stops", "launch.hang_timeout=3", "launch.max_restarts=0")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert errors.startswith("error: no rank has made progress for 3 s (launch.hang_timeout); all were ended")
+    assert "rank 1 was stopped (SIGSTOP)" in errors
+    assert "_wait_for_ever_at_a_barrier" in (run / "logs" / "rank-0.log").read_text()
+
+
+def test_ranks_start_again_after_a_hang(start: Start, run: Path) -> None:
+    process = start("second_stops", "launch.hang_timeout=3", "launch.max_restarts=1")
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "starting again from the last save (1 of 1)" in output

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from launcher.launch.failure import first_failure, report
+from launcher.launch.failure import describe, first_failure
 
 KILLED, CLOSED = -signal.SIGKILL, -signal.SIGTERM
 
@@ -48,13 +48,12 @@ def test_the_cause_comes_first(
     assert (rank, process.pid) == (expected, 100 + expected)
 
 
-def test_the_report_ends_with_where_to_read_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_ends_with_where_to_read_on(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     log = tmp_path / "logs" / "rank-0.log"
     log.write_text("".join(f"line {number}\n" for number in range(100)))
     ended = failures(tmp_path, (-signal.SIGSEGV, None))[0]
-    assert report(0, ended, tmp_path) == 1
-    first, *lines, last = capsys.readouterr().err.splitlines()
+    first, *lines, last = describe(0, ended, tmp_path).splitlines()
     assert first.startswith("error: rank 0 failed: killed by SIGSEGV (host ")
     assert lines == [f"line {number}" for number in range(80, 100)]
     assert last == f"its whole log: {log}"

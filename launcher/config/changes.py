@@ -1,0 +1,37 @@
+"""What may change when a run goes on: the place and manner of computing, and the future; never what was done."""
+
+from __future__ import annotations
+
+from launcher.config.layers import leaves
+from launcher.config.resolved import as_mapping
+from launcher.config.schema import RunConfig
+
+# Keys, and groups of keys (ending in a dot), that training so far did not depend on.
+FREE = (
+    "epochs",
+    "runs",
+    "run_name",
+    "eval_every",
+    "eval_batch_size",
+    "device_batch_size",
+    "deterministic",
+    "dataset.path",
+    "dataloader.workers",
+    "dataloader.prefetch",
+    "checkpoint.",
+    "nonfinite.",
+    "launch.",
+    "hardware.",
+    "logger.",
+)
+
+
+def changed(before: RunConfig, after: RunConfig) -> list[str]:
+    """Dotted keys whose values differ, in the schema's order."""
+    first, second = dict(leaves(as_mapping(before))), dict(leaves(as_mapping(after)))
+    return [key for key in dict.fromkeys([*first, *second]) if first.get(key) != second.get(key)]
+
+
+def is_free(key: str) -> bool:
+    """Whether a run may go on with another value of that key."""
+    return any(key == free or (free.endswith(".") and key.startswith(free)) for free in FREE)
