@@ -18,7 +18,7 @@ EXAMPLES = [
     "train completion fish",
 ]
 _SHELLS = ("bash", "zsh", "fish")
-_OF_KEYS = ("run", "show", "plan", "doctor", "submit")
+_OF_KEYS = ("run", "show", "plan", "doctor", "submit", "prepare")
 _OF_RUNS = ("resume", "eval", "export", "diff")
 
 

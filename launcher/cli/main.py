@@ -16,9 +16,12 @@ VERBS = {
     "show": "the resolved config of a command line",
     "plan": "what a run will do: steps, learning rate, image size, order of algorithms",
     "diff": "what differs between two recipes or run folders",
+    "compare": "run folders as tradeoff curves: Pareto front, speed-ups, AlgoPerf's score",
     "resume": "go on with a run from its newest checkpoint",
     "eval": "evaluate a run's newest checkpoint",
+    "prepare": "write a data set's FFCV files, or check them",
     "export": "write a run's weights as safetensors with a model card",
+    "submit": "the same command as a job for Slurm, SkyPilot or Kubernetes",
     "completion": "a script that completes words in bash, zsh or fish",
     "doctor": "is this machine ready: GPUs, driver, data, memory, disk, loaders",
 }

@@ -1,0 +1,97 @@
+"""What every kind of cluster needs to know of a run: its name, its command, its machines, their price."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from launcher.config.schema import RunConfig
+from launcher.errors import Problem, UserError
+
+_OF_THE_JOB = ("run_name", "runs", "launch.nnodes", "launch.rdzv")
+_LONGEST_NAME = 40
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to submit. `words` leave out what the job itself says; `named` tells whether the user chose the name."""
+
+    name: str
+    named: bool
+    words: list[str]
+    nodes: int
+    gpus: int
+    gpu: str | None
+    runs: str
+    price: str
+
+
+def make_job(config: RunConfig, words: Sequence[str]) -> Job:
+    """The job of a checked config, whose words are given again on the cluster.
+
+    Raises:
+        UserError: the number of GPUs of a machine is not known.
+    """
+    name = config.run_name or "-".join([config.recipe or config.model.name, config.dataset.name])
+    kept = [word for word in words if word.partition("=")[0] not in _OF_THE_JOB]
+    hardware = config.hardware
+    return Job(
+        name, config.run_name is not None, kept, config.launch.nnodes, _gpus(config), hardware.gpu, config.runs,
+        price_line(config),
+    )  # fmt: skip
+
+
+def price_line(config: RunConfig) -> str:
+    """The price of the job's machines, with its date and source, or how to have it shown."""
+    hardware, nodes = config.hardware, config.launch.nnodes
+    if hardware.price_per_hour is None:
+        return f"price not known: hardware={hardware.name} has none in conf/hardware"
+    total = hardware.price_per_hour * nodes
+    machines = f"{nodes} x {hardware.name}"
+    return f"{total:.2f} {hardware.currency} an hour for {machines} ({hardware.price_source}, {hardware.price_date})"
+
+
+def stamped(job: Job) -> str:
+    """The run's name, with the time where the user gave none: a job that runs twice must not meet another's folder."""
+    return job.name if job.named else f"{job.name}-{time.strftime('%m%d-%H%M%S')}"
+
+
+def dns_name(name: str) -> str:
+    """A name as Kubernetes and SkyPilot take it: letters, digits and dashes, a letter first."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_LONGEST_NAME].strip("-")
+    return plain if plain[:1].isalpha() else f"train-{plain}".strip("-")
+
+
+def command(job: Job, start: str, *, runs: str, run_name: str, rdzv: str) -> str:
+    """Bash lines that start the run by the command `start`, or go on with it where the job has run before.
+
+    Several machines give one command each time: they join the run's folder. `run_name` and `rdzv` are bash words.
+    """
+    folder = f'{shlex.quote(runs)}/"$run_name"'
+    words = f'{shlex.join([*job.words, f"runs={runs}"])} "run_name=$run_name"'
+    if job.nodes > 1:
+        lines = [f"words=({words} launch.nnodes={job.nodes} launch.rdzv={rdzv})"]
+    else:
+        lines = [
+            f"if [ -f {folder}/config.yaml ]; then",
+            f"    words=(resume {folder})",
+            "else",
+            f"    words=({words})",
+            "fi",
+        ]
+    return "\n".join([f"run_name={run_name}", *lines, f'{start} "${{words[@]}}"'])
+
+
+def _gpus(config: RunConfig) -> int:
+    """GPUs of one machine; none on the CPU."""
+    if config.launch.device == "cpu":
+        return 0
+    if config.launch.nproc != "auto":
+        return config.launch.nproc
+    if config.hardware.gpus is None:
+        message = "does not say how many GPUs a machine has; choose another (train ls hardware), or launch.nproc=8"
+        raise UserError(Problem(message, "hardware", config.hardware.name))
+    return config.hardware.gpus

@@ -1,0 +1,70 @@
+"""A SkyPilot managed job: rented machines that may be taken away, and a run that goes on on others."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from launcher.errors import Problem, UserError
+from launcher.submit.job import Job, command, dns_name, stamped
+from launcher.submit.values import Sky
+from launcher.submit.yaml_text import dump
+
+_PORT = 29400
+_FIRST = 'first=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
+
+
+def render(job: Job, values: Sky) -> str:
+    """The task's YAML.
+
+    Raises:
+        UserError: SkyPilot's name of the GPU is not known, or the run could not go on after a machine is taken.
+    """
+    if values.spot and values.runs is None:
+        message = "a bucket for run folders is needed to go on after a machine is taken: submit.runs=s3://BUCKET/runs"
+        raise UserError(Problem(f"{message}, or submit.spot=false", "submit.runs", None))
+    task: dict[str, Any] = {
+        "name": dns_name(job.name),
+        "num_nodes": job.nodes,
+        "resources": _resources(job, values),
+        **({} if values.image else {"workdir": "."}),
+        **({"file_mounts": mounts} if (mounts := _mounts(values)) else {}),
+        **({} if values.image else {"setup": "make setup\n"}),
+        "run": _run(job, values),
+    }
+    spot = "; spot machines cost less" if values.spot else ""
+    return f"# {job.price}, on demand{spot}\n{dump(task)}"
+
+
+def _run(job: Job, values: Sky) -> str:
+    start = "exec train" if values.image else "exec .venv/bin/train"
+    runs = "/runs" if values.runs else "runs"
+    lines = command(job, start, runs=runs, run_name=shlex.quote(stamped(job)), rdzv=f'"$first:{_PORT}"')
+    return (_FIRST if job.nodes > 1 else "") + lines + "\n"
+
+
+def _resources(job: Job, values: Sky) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if job.gpus:
+        if job.gpu not in values.gpus:
+            message = f"SkyPilot's name of this GPU is not known; known: {', '.join(values.gpus)}"
+            raise UserError(Problem(message, "hardware.gpu", job.gpu))
+        found["accelerators"] = f"{values.gpus[job.gpu]}:{job.gpus}"
+    if values.cloud:
+        found["cloud"] = values.cloud
+    found["use_spot"] = values.spot
+    found["job_recovery"] = {"max_restarts_on_errors": values.restarts}
+    found["disk_size"] = values.disk
+    if values.image:
+        found["image_id"] = f"docker:{values.image}"
+    return found
+
+
+def _mounts(values: Sky) -> dict[str, Any]:
+    mounts: dict[str, Any] = {}
+    if values.data:
+        mounts["/data"] = {"source": values.data, "mode": "COPY"}
+    if values.runs:
+        # note: the plain mount knows neither appending nor renaming, which a run folder needs
+        mounts["/runs"] = {"source": values.runs, "mode": "MOUNT_CACHED"}
+    return mounts

@@ -1,0 +1,61 @@
+"""A Slurm job: one task a node, saved before its time is up and queued again until the run is done."""
+
+from __future__ import annotations
+
+import shlex
+
+from launcher.submit.job import Job, command, dns_name
+from launcher.submit.values import Slurm
+
+_SRUN = 'srun --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE"'
+_HEAD = """\
+set -uo pipefail
+
+asked=""
+# the tasks save after the current step and end with 143
+trap 'asked=yes; scancel --signal=USR1 "$SLURM_JOB_ID"' USR1
+# preempted: the tasks get it too
+trap : TERM
+"""
+_RENDEZVOUS = """\
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+port=$((20000 + SLURM_JOB_ID % 20000))
+"""
+_TAIL = """\
+step=$!
+wait "$step"; code=$?
+while kill -0 "$step" 2>/dev/null; do wait "$step"; code=$?; done
+if [ -n "$asked" ] && [ "$code" = 143 ]; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"
+"""
+
+
+def render(job: Job, values: Slurm, program: str) -> str:
+    """The batch script; `program` is the `train` of the machine that submits."""
+    quoted = shlex.quote(job.name)
+    start = f"{_SRUN} {shlex.quote(values.program or program)}"
+    run_name = quoted if job.named else f'{quoted}-"$SLURM_JOB_ID"'
+    lines = command(job, start, runs=job.runs, run_name=run_name, rdzv='"$first:$port"')
+    options = "\n".join(f"#SBATCH --{option}" for option in _options(job, values))
+    rendezvous = _RENDEZVOUS if job.nodes > 1 else ""
+    # note: in the background, because bash hears signals only while it waits
+    return f"#!/usr/bin/env bash\n# {job.price}\n{options}\n\n{_HEAD}\n{rendezvous}{lines} &\n{_TAIL}"
+
+
+def _options(job: Job, values: Slurm) -> list[str]:
+    options = [
+        f"job-name={dns_name(job.name)}",
+        f"nodes={job.nodes}",
+        "ntasks-per-node=1",
+        *([f"gpus-per-node={job.gpus}"] if job.gpus else []),
+        "exclusive",
+        f"time={values.time}",
+        f"signal=B:USR1@{values.save_before_end}",
+        "requeue",
+        "open-mode=append",
+        "output=%x-%j.log",
+    ]
+    given = {"partition": values.partition, "account": values.account}
+    return options + [f"{name}={value}" for name, value in given.items() if value is not None]

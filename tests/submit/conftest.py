@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from launcher.cli import main as cli
+
+Submit = Callable[..., str]
+
+
+@pytest.fixture
+def submit(capsys: pytest.CaptureFixture[str]) -> Submit:
+    """What `train submit` prints."""
+
+    def call(kind: str, *words: str) -> str:
+        assert cli.main(["submit", f"--{kind}", *words]) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    return call

@@ -1,0 +1,113 @@
+"""The run behind a job: its command, name, machines and price; and what is refused."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.cli import main as cli
+from launcher.cli import submit as verb
+from launcher.config.compose import compose
+from launcher.submit.job import command, dns_name, make_job, stamped
+
+from .conftest import Submit
+
+BUCKET = "submit.runs=s3://mine/runs"
+
+
+def printed(lines: str, folder: Path) -> list[str]:
+    """The words that a job's bash lines give to `train`, where that prints them instead."""
+    script = lines.replace("exec train", "printf '%s\\n'")
+    return subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )[:-1]
+
+
+def test_a_job_runs_the_same_words_once_and_goes_on_after_that(tmp_path: Path) -> None:
+    words = ["recipe=hot", "run_name='${recipe} a'", "runs=old", "algorithms=[ema,blurpool]"]
+    job = make_job(compose(words).config, words)
+    assert (job.name, job.named, job.nodes, job.gpus) == ("hot a", True, 1, 8)
+    lines = command(job, "exec train", runs="new runs", run_name=shlex.quote(job.name), rdzv="none")
+    first = ["recipe=hot", "algorithms=[ema,blurpool]", "runs=new runs", "run_name=hot a"]
+    assert printed(lines, tmp_path) == first
+    (tmp_path / "new runs" / "hot a").mkdir(parents=True)
+    assert printed(lines, tmp_path) == first
+    (tmp_path / "new runs" / "hot a" / "config.yaml").touch()
+    assert printed(lines, tmp_path) == ["resume", "new runs/hot a"]
+
+
+def test_several_machines_give_one_command_each_time(tmp_path: Path) -> None:
+    words = ["recipe=mild", "launch.nnodes=4", "launch.rdzv=old:1"]
+    job = make_job(compose(words).config, words)
+    lines = command(job, "exec train", runs="runs", run_name="mild", rdzv="first:29400")
+    expected = ["recipe=mild", "runs=runs", "run_name=mild", "launch.nnodes=4", "launch.rdzv=first:29400"]
+    assert printed(lines, tmp_path) == expected
+    (tmp_path / "runs" / "mild").mkdir(parents=True)
+    (tmp_path / "runs" / "mild" / "config.yaml").touch()
+    assert printed(lines, tmp_path) == expected
+
+
+@given(st.text(min_size=1, max_size=60))
+def test_names_are_what_clusters_take(name: str) -> None:
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", dns_name(name))
+    assert len(dns_name(name)) <= 46
+
+
+def test_a_name_without_a_time_is_the_users_own() -> None:
+    named = make_job(compose(["recipe=hot", "run_name=mine"]).config, [])
+    assert stamped(named) == "mine"
+    assert re.fullmatch(r"hot-imagenet-\d{4}-\d{6}", stamped(make_job(compose(["recipe=hot"]).config, [])))
+
+
+def test_the_price_is_that_of_all_machines(submit: Submit) -> None:
+    shown = submit("slurm", "recipe=hot", "hardware=p4d_24xlarge", "launch.nnodes=2")
+    assert "65.55 USD an hour for 2 x p4d_24xlarge (AWS on-demand list price, us-east-1, 2022-07)" in shown
+    assert "price not known" in submit("slurm", "launch.nproc=2")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--slurm", "recipe=warm"], "no such recipe"),
+        (["--slurm", "recipe=hot", "batch_size=2047"], "does not divide"),
+        (["--slurm", "recipe=hot", "submit.tme=1"], "did you mean submit.time?"),
+        (["--slurm", "recipe=hot", "submit.time=soon"], "submit.time=soon"),
+        (["--slurm", "recipe=hot", "submit.save_before_end=-1"], "submit.save_before_end=-1"),
+        (["--slurm", "dataset=shapes"], "launch.nproc=8"),
+        (["--sky", "recipe=hot"], "submit.runs=s3://BUCKET/runs"),
+        (["--sky", "recipe=hot", "hardware=this_machine", "launch.nproc=1", BUCKET], "hardware.gpu=null"),
+        (["--kubernetes", "recipe=hot", "submit.shared_memory=lots"], "submit.shared_memory=lots"),
+    ],
+)
+def test_what_cannot_work_is_refused(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["submit", *words]) == 2
+    shown = capsys.readouterr()
+    assert expected in shown.err
+    assert not shown.out
+
+
+@pytest.mark.parametrize("example", verb.EXAMPLES)
+def test_examples_print_a_job(example: str, submit: Submit) -> None:
+    _, _, kind, *words = shlex.split(example)
+    assert submit(kind.removeprefix("--"), *(word for word in words if word != "--run"))
+
+
+@pytest.mark.parametrize("kind", ["slurm", "sky", "kubernetes"])
+def test_run_gives_the_job_to_the_clusters_program(
+    kind: str, submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["recipe=hot", "run_name=mine", *([BUCKET] if kind == "sky" else [])]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cli.main(["submit", f"--{kind}", "--run", *words]) == 2
+    assert "is not installed here" in capsys.readouterr().err
+    program = tmp_path / {"slurm": "sbatch", "sky": "sky", "kubernetes": "kubectl"}[kind]
+    program.write_text(f'#!/bin/sh\nfor last; do :; done\n/bin/cat "$last" > {tmp_path}/given\nexit 3\n')
+    program.chmod(0o755)
+    assert cli.main(["submit", f"--{kind}", "--run", *words]) == 3
+    assert (tmp_path / "given").read_text() == submit(kind, *words)
