@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -126,14 +127,21 @@ def parse_line(line: bytes | str) -> Row | None:
 
 def read_metrics(path: Path) -> list[Row]:
     """All valid records in order; what a resume made void is left out. A missing file has none."""
+    return without_void(read_rows(path))
+
+
+def read_rows(path: Path) -> list[Row]:
+    """All records in order, those that a resume made void too. A missing file has none."""
     if not path.exists():
         return []
-    rows: list[Row] = []
-    for line in path.read_bytes().splitlines():
-        row = parse_line(line)
-        if row is None:
-            continue
+    return [row for row in map(parse_line, path.read_bytes().splitlines()) if row is not None]
+
+
+def without_void(rows: Iterable[Row]) -> list[Row]:
+    """The records without those of steps that a resume went back behind."""
+    kept: list[Row] = []
+    for row in rows:
         if row["kind"] == "resume":
-            rows = [r for r in rows if r["step"] <= row["step"] and r["kind"] != "end"]
-        rows.append(row)
-    return rows
+            kept = [r for r in kept if r["step"] <= row["step"] and r["kind"] != "end"]
+        kept.append(row)
+    return kept

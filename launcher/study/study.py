@@ -1,0 +1,93 @@
+"""Everything a comparison or a report shows, from a list of run folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from launcher.errors import Problem, UserError
+from launcher.study.curves import Cost, Curve, Point, Setting, build_curves
+from launcher.study.pareto import pareto_front
+from launcher.study.published import published_curves
+from launcher.study.runs import Run, find_runs, read_run
+from launcher.study.speedup import Comparison, at_equal_cost, at_equal_quality
+
+# The recipe to compare with, where a setting has it.
+BASELINE = "baseline"
+
+
+@dataclass(frozen=True)
+class Study:
+    """All runs found, and the finished ones as curves; `published` curves stand beside them."""
+
+    runs: Sequence[Run]
+    curves: Sequence[Curve]
+    published: Sequence[Curve]
+
+    @property
+    def all_curves(self) -> list[Curve]:
+        return [*self.curves, *self.published]
+
+
+def read_study(paths: Iterable[str], *, published: bool) -> Study:
+    """Read all run folders at or below the paths.
+
+    Raises:
+        UserError: a path holds none.
+    """
+    runs = [read_run(path) for path in find_runs(paths)]
+    return Study(runs, build_curves(runs), published_curves() if published else [])
+
+
+def on_front(curves: Sequence[Curve], axis: Cost) -> set[tuple[Setting, str, float]]:
+    """Setting, curve name and cost of the points that no other of their setting beats on cost and quality."""
+    front = set()
+    for setting in dict.fromkeys(curve.setting for curve in curves):
+        entries = [
+            (curve, p.cost(axis) or 0.0, p) for curve in curves if curve.setting == setting for p in curve.on(axis)
+        ]
+        for index in pareto_front([(cost, point.quality) for _, cost, point in entries]):
+            front.add((setting, entries[index][0].name, entries[index][1]))
+    return front
+
+
+def choose_baselines(curves: Sequence[Curve], name: str | None) -> dict[Setting, Curve]:
+    """The curve to compare with in each setting: the one of that name, else of the recipe `baseline`, else the first.
+
+    Raises:
+        UserError: no curve has the name.
+    """
+    if name is not None and name not in (names := [curve.name for curve in curves]):
+        listed = ", ".join(dict.fromkeys(names)) or "none: no run has finished"
+        raise UserError(Problem(f"is no curve of these runs; the curves: {listed}", "--baseline", name))
+    wanted = name or BASELINE
+    chosen: dict[Setting, Curve] = {}
+    for curve in sorted(curves, key=lambda curve: (curve.name != wanted, curve.recipe != wanted)):
+        if name is None or curve.name == name:
+            chosen.setdefault(curve.setting, curve)
+    return chosen
+
+
+def comparisons(
+    curves: Sequence[Curve],
+    baselines: dict[Setting, Curve],
+    axis: Cost,
+    *,
+    qualities: Sequence[float],
+    costs: Sequence[float],
+) -> list[Comparison]:
+    """Each curve against the baseline of its setting: at the qualities and costs asked for, else at those measured.
+
+    Without a wish, the baseline's own points say at which qualities and costs.
+    """
+    found = []
+    for curve in curves:
+        baseline = baselines.get(curve.setting)
+        if baseline is None or baseline is curve:
+            continue
+        own: list[Point] = [] if qualities or costs else baseline.on(axis)
+        at_qualities: list[float | Point] = [*qualities, *own]
+        at_costs: list[float | Point] = [*costs, *own]
+        found += [at_equal_quality(curve, baseline, axis, at) for at in at_qualities]
+        found += [at_equal_cost(curve, baseline, axis, at) for at in at_costs]
+    return found

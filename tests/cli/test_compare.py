@@ -1,0 +1,81 @@
+"""`train compare` on run folders: tables, JSON, CSV, and clear refusals."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher.cli import main as cli
+from tests.study.conftest import MakeRun, make_run  # noqa: F401
+
+
+@pytest.fixture
+def grid(make_run: MakeRun, tmp_path: Path) -> Path:  # noqa: F811
+    for seed in (0, 1, 2):
+        noise = seed / 1000
+        for epochs in (2, 4, 8):
+            top1 = 0.5 + 0.05 * epochs / 2
+            make_run(f"g/base-{epochs}-{seed}", [top1 + noise] * epochs, [60.0] * epochs, seed=seed, recipe="baseline")
+            make_run(f"g/mild-{epochs}-{seed}", [top1 + noise] * epochs, [30.0] * epochs, seed=seed)
+    make_run("g/stopped", finished=False)
+    make_run("g/repeated", (0.55, 0.55), (30.0, 30.0), seed=0)
+    (make_run("g/torn") / "config.yaml").write_text("{")
+    return tmp_path / "g"
+
+
+def test_tables_show_curves_speed_ups_and_what_is_left_out(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", str(grid)]) == 0
+    shown = capsys.readouterr().out
+    assert "55.10 ± 0.1" in shown
+    assert "2.00x" in shown
+    assert "config.yaml is no YAML" in shown
+    assert "stopped before its end" in shown
+    assert "same seed and length" in shown
+
+
+def test_json_holds_the_same(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", str(grid), "--json", "--quality", "60"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    (one,) = answer["comparisons"]
+    assert (one["curve"], one["baseline"], one["kind"]) == ("mild", "baseline", "equal quality")
+    assert one["value"]["value"] == pytest.approx(2.0)
+    assert one["value"]["low"] <= 2.0 <= one["value"]["high"]
+    assert one["value"]["p"] < 0.05
+    assert {entry["state"] for entry in answer["not_counted"]} == {"stopped", "damaged", "repeated"}
+    fronts = {(p["curve"], p["epochs"]): p["front_time"] for p in answer["points"]}
+    assert fronts == {(c, e): c == "mild" for c in ("mild", "baseline") for e in (2, 4, 8)}
+
+
+def test_csv_is_one_row_a_point(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", str(grid), "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(rows) == 6
+    assert {row["seeds"] for row in rows} == {"3"}
+    assert float(rows[0]["minutes_mean"]) == pytest.approx(2.0)
+
+
+def test_algoperf_scores_a_folder(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", str(grid), "--algoperf", "self", "--target", "0.6", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["score"]["mild"] == 1.0
+    assert cli.main(["compare", str(grid), "--algoperf", "external", "--target", "0.6"]) == 0
+    assert "rules ask for 3 of 5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "give run folders"),
+        (["nowhere"], "nowhere is no folder"),
+        (["GRID", "--baseline", "bse"], "--baseline=bse: is no curve of these runs; the curves: baseline, mild"),
+        (["GRID", "--algoperf", "self"], "--target=null: the top-1 to reach"),
+        (["GRID", "--target", "0.7"], "--target=0.7: is for --algoperf"),
+    ],
+)
+def test_mistakes_are_one_line(grid: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+    assert cli.main(["compare", *(str(grid) if word == "GRID" else word for word in words)]) == 2
+    assert told in capsys.readouterr().err

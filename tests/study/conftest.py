@@ -1,0 +1,77 @@
+"""Run folders as a real run leaves them, with chosen numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import yaml
+
+from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, MetricsWriter, Record, StartRecord
+
+CONFIG: dict[str, Any] = {
+    "recipe": "mild",
+    "epochs": 2,
+    "seed": 0,
+    "batch_size": 64,
+    "model": {"name": "resnet18"},
+    "dataset": {"name": "shapes"},
+    "schedule": {"name": "cosine", "dilate": 1.0},
+    "hardware": {"name": "this_machine", "gpu": None, "gpus": None, "price_per_hour": None},
+    "algorithms": {"ema": {"half_life": "100ba"}},
+}
+STEPS = 10
+
+
+class MakeRun(Protocol):
+    def __call__(
+        self,
+        name: str,
+        top1: Sequence[float] = (0.5, 0.6),
+        seconds: Sequence[float] = (70.0, 60.0),
+        *,
+        finished: bool | None = True,
+        **changes: Any,
+    ) -> Path: ...
+
+
+def records(top1: Sequence[float], seconds: Sequence[float], finished: bool | None) -> list[Record]:
+    """One epoch a value: its accuracy at the end and its training time; 5 s of evaluation after each."""
+    found: list[Record] = [StartRecord(0, 1000.0, 1, STEPS * len(top1), len(top1), "cpu", "float32")]
+    clock, wall = 0.0, 1000.0
+    for number, (accuracy, took) in enumerate(zip(top1, seconds, strict=True), 1):
+        clock, wall, step = clock + took, wall + took + 5, STEPS * number
+        found.append(EvalRecord(step, wall, number, accuracy, 1.0, 1.0, 100, 5.0, clock))
+        found.append(EpochRecord(step, wall, number, 1.0, took, 10.0, 0.0, clock))
+    if finished is not None:
+        found.append(EndRecord(STEPS * len(top1), wall, finished, clock, 5.0 * len(top1), 0.0))
+    return found
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    def make(
+        name: str,
+        top1: Sequence[float] = (0.5, 0.6),
+        seconds: Sequence[float] = (70.0, 60.0),
+        *,
+        finished: bool | None = True,
+        **changes: Any,
+    ) -> Path:
+        folder = tmp_path / name
+        (folder / "logs").mkdir(parents=True)
+        (folder / "checkpoints").mkdir()
+        (folder / "config.yaml").write_text(yaml.safe_dump({**CONFIG, "epochs": len(top1), **changes}))
+        (folder / "environment.json").write_text(
+            json.dumps({"command": ["/bin/train", "recipe=mild", f"run_name={name}"]})
+        )
+        writer = MetricsWriter(folder / "metrics.jsonl")
+        for record in records(top1, seconds, finished):
+            writer.write(record)
+        writer.close()
+        return folder
+
+    return make

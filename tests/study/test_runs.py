@@ -1,0 +1,118 @@
+"""Reading run folders: states, times, and that nothing in them can raise."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launcher.errors import UserError
+from launcher.records.metrics import EvalRecord, MetricsWriter, ResumeRecord
+from launcher.study.runs import find_runs, read_run
+
+from .conftest import MakeRun
+
+
+def test_a_finished_run_has_quality_and_both_times(make_run: MakeRun) -> None:
+    run = read_run(make_run("a", top1=(0.4, 0.5, 0.6), seconds=(90.0, 60.0, 60.0)))
+    assert (run.state, run.problem, run.epochs, run.seed) == ("finished", None, 3, 0)
+    assert run.top1 == pytest.approx(60.0)
+    assert run.times is not None
+    # note: 90 + 60 + 60 s on the clock; the first epoch counts as the second
+    assert (run.times.training, run.times.counted, run.times.wall) == (210.0, 180.0, 225.0)
+    assert run.times.replaced
+    assert [e.minutes for e in run.evaluations] == [1.0, 2.0, 3.0]
+    assert run.command == ("train", "recipe=mild", "run_name=a")
+
+
+def test_a_run_of_one_epoch_keeps_its_time_and_says_so(make_run: MakeRun) -> None:
+    run = read_run(make_run("a", top1=(0.4,), seconds=(90.0,)))
+    assert run.times is not None
+    assert (run.times.counted, run.times.replaced) == (90.0, False)
+
+
+def test_wall_clock_leaves_interruptions_out_and_counts_work_done_twice(make_run: MakeRun) -> None:
+    folder = make_run("a", finished=None)  # 1000 s to 1140 s
+    writer = MetricsWriter(folder / "metrics.jsonl")
+    writer.write(ResumeRecord(10, 5000.0, 1))
+    writer.write(EvalRecord(20, 5065.0, 2, 0.7, 1.0, 1.0, 100, 5.0, 130.0))
+    writer.close()
+    run = read_run(folder)
+    assert run.times is not None
+    assert run.times.wall == 140 + 65
+    assert [e.top1 for e in run.evaluations] == [50.0, 70.0]
+
+
+@pytest.mark.parametrize(("finished", "state"), [(True, "finished"), (False, "stopped"), (None, "unfinished")])
+def test_states(make_run: MakeRun, finished: bool | None, state: str) -> None:
+    run = read_run(make_run("a", finished=finished))
+    assert run.state == state
+    assert (run.top1 is not None) == (state == "finished")
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="no list of file locks on this system")
+def test_a_held_lock_means_running_and_is_left_alone(make_run: MakeRun) -> None:
+    folder = make_run("a", finished=None)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert read_run(folder).state == "running"
+    assert read_run(folder).state == "unfinished"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        ("config.yaml", b"{", "config.yaml is no YAML"),
+        ("config.yaml", b"- 1", "config.yaml is no mapping"),
+        ("metrics.jsonl", b'{"kind":"start","step":0,"time":1}', "lacks or spoils 'epochs'"),
+    ],
+)
+def test_a_damaged_folder_says_what_is_wrong(make_run: MakeRun, file: str, content: bytes, told: str) -> None:
+    folder = make_run("a")
+    (folder / file).write_bytes(content)
+    run = read_run(folder)
+    assert run.state == "damaged"
+    assert told in str(run.problem)
+
+
+def test_a_missing_config_and_an_end_without_a_start_are_damage(make_run: MakeRun) -> None:
+    folder = make_run("a")
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines()
+    (folder / "metrics.jsonl").write_bytes(lines[-1])
+    assert "how the run began" in str(read_run(folder).problem)
+    (folder / "config.yaml").unlink()
+    assert read_run(folder).state == "damaged"
+    assert find_runs([str(folder)]) == [folder]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@given(
+    file=st.sampled_from(["config.yaml", "metrics.jsonl", "environment.json"]),
+    content=st.one_of(st.binary(max_size=80), st.lists(st.sampled_from([
+        b'{"kind":"start","step":0,"time":1,"epochs":2,"world_size":1,"device":"cpu"}',
+        b'{"kind":"start","step":0,"time":"x","epochs":[],"world_size":null,"device":1}',
+        b'{"kind":"eval","step":1,"time":2,"epoch":1,"train_seconds":1e999,"top1":"a","loss":null}',
+        b'{"kind":"epoch","step":1,"time":2,"epoch":[1],"seconds":3,"train_seconds":3}',
+        b'{"kind":"end","step":1,"time":2,"finished":true,"train_seconds":{}}',
+    ])).map(b"\n".join)),
+)  # fmt: skip
+def test_no_content_raises(make_run: MakeRun, tmp_path: Path, file: str, content: bytes) -> None:
+    folder = tmp_path / "a"
+    if not folder.exists():
+        make_run("a")
+    (folder / file).write_bytes(content)
+    run = read_run(folder)
+    assert run.state in ("finished", "stopped", "running", "unfinished", "damaged")
+    assert all(isinstance(text, str) for text in (run.hardware, run.recipe, run.model))
+
+
+def test_run_folders_are_found_below_a_path_once(make_run: MakeRun, tmp_path: Path) -> None:
+    first, second = make_run("grid/a"), make_run("grid/deeper/b")
+    assert find_runs([str(tmp_path / "grid"), str(first)]) == [first, second]
+    with pytest.raises(UserError, match="holds no run folder"):
+        find_runs([str(first / "logs")])
+    with pytest.raises(UserError, match="is no folder"):
+        find_runs(["nowhere"])
