@@ -15,6 +15,7 @@ VERBS = {
     "ls": "recipes with their published results, and the options of each config group",
     "show": "the resolved config of a command line",
     "plan": "what a run will do: steps, learning rate, image size, order of algorithms",
+    "estimate": "what a run will take in time and money, from seconds of its real steps",
     "diff": "what differs between two recipes or run folders",
     "compare": "run folders as tradeoff curves: Pareto front, speed-ups, AlgoPerf's score",
     "resume": "go on with a run from its newest checkpoint",

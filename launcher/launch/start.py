@@ -22,6 +22,7 @@ from launcher.plan.plan import Plan
 from launcher.records.curve import draw_curve
 from launcher.records.environment import write_environment
 from launcher.records.folder import RunFolder, create, create_or_join
+from launcher.records.prediction import adopt_estimate
 from launcher.records.progress import ProgressView
 from launcher.records.summary import summary_table
 
@@ -42,6 +43,7 @@ def start(composed: Composed) -> int:
     with folder.locked(each_host=config.launch.nnodes > 1):
         _write_config(config, folder)
         write_environment(folder.environment)
+        adopt_estimate(config, folder)
         return _train(folder, plan, console)
 
 

@@ -6,6 +6,7 @@ from rich.table import Table
 
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics
+from launcher.records.prediction import deviations
 from launcher.records.progress import duration
 
 
@@ -13,7 +14,7 @@ def summary_table(folder: RunFolder) -> Table:
     """Epochs, accuracies, times, speed, and where the run lies; what is not known yet is left out."""
     rows = read_metrics(folder.metrics)
     table = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in [*_accuracy(rows), *_speed(rows), ("run folder", str(folder.path))]:
+    for name, value in [*_accuracy(rows), *_speed(rows), *_estimated(folder), ("run folder", str(folder.path))]:
         table.add_row(f"[bold]{name}[/]", value)
     if folder.curve.exists():
         table.add_row("[bold]learning curve[/]", str(folder.curve))
@@ -46,3 +47,9 @@ def _speed(rows: list[Row]) -> list[tuple[str, str]]:
         mean = len(training) / sum(1 / row["images_per_second"] for row in training)
         facts.append(("images/s", f"{mean:,.0f} ({waited / seconds:.0%} of the time waiting for data)"))
     return facts
+
+
+def _estimated(folder: RunFolder) -> list[tuple[str, str]]:
+    """What `train estimate` said before, and how far off it was."""
+    found = [f"{d.clock} {duration(d.estimated)} ({d.error:+.1%})" for d in deviations(folder)]
+    return [("estimated", ", ".join(found))] if found else []

@@ -1,0 +1,103 @@
+"""`train estimate`: what a run will take in time and money, from seconds of its real steps."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from rich.table import Table
+
+from launcher.cli.console import console
+from launcher.config.compose import compose, options
+from launcher.config.schema import Hardware
+from launcher.records.prediction import keep_estimate
+from launcher.records.progress import duration
+from launcher.study.estimate import CONFIDENCE, Estimate, Price, Span, estimate, prices
+
+EXAMPLES = [
+    "train estimate recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 schedule.dilate=0.25",
+    "train estimate recipe=hot epochs=240 dataset.path=/data/imagenet",
+    "train estimate recipe=mild dataloader=synthetic --seconds 5 --json",
+]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--seconds", type=seconds, default=2.0, metavar="S", help="for each kind of step (default: 2)")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+
+
+def seconds(text: str) -> float:
+    """A time to measure for."""
+    value = float(text)
+    if not 0.1 <= value <= 600:
+        raise ValueError
+    return value
+
+
+def main(arguments: argparse.Namespace) -> int:
+    composed = compose(arguments.overrides)
+    from launcher.launch.measuring import STEPS, measure, real_plan
+    from launcher.records.measured import read_measured
+
+    plan = real_plan(composed)
+    request: dict[str, object] = {"seconds": arguments.seconds, "only_ends": False}
+    measured = measure(plan, STEPS, request, read_measured)
+    found = estimate(plan, measured)
+    offers = prices(found, hardware(plan.config.hardware))
+    machine = {"device": measured.device, "processes": measured.world_size}
+    kept = keep_estimate(plan.config, {**machine, **asdict(found)})
+    if arguments.json:
+        print(json.dumps({**machine, **asdict(found), "prices": list(map(asdict, offers))}, indent=2))
+        return 0
+    out = console()
+    out.print(_times(found))
+    out.print(_sizes(found))
+    out.print(_prices(offers))
+    out.print(f"measured on {measured.world_size} x {measured.device}; kept in {kept}, beside the run once it starts")
+    return 0
+
+
+def hardware(chosen: Hardware) -> list[Hardware]:
+    """Every entry of conf/hardware; the chosen one with the values that the command line gave it."""
+    others = [name for name in options("hardware") if name != chosen.name]
+    return [chosen, *(compose([f"hardware={name}"]).config.hardware for name in others)]
+
+
+def _times(found: Estimate) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, span, more in (
+        ("training", found.training, f"{found.images_per_second:,.0f} images/s"),
+        ("evaluation", found.evaluation, f"{found.evaluations} times"),
+        ("saving", found.saving, f"{found.saves} times"),
+        ("wall clock", found.wall, f"{duration(found.start_seconds)} of it until the first batch is asked for"),
+    ):
+        table.add_row(f"[bold]{name}[/]", duration(span.seconds), _interval(span), more)
+    return table
+
+
+def _interval(span: Span) -> str:
+    return f"{duration(span.low)} to {duration(span.high)} ({CONFIDENCE:.0%})"
+
+
+def _sizes(found: Estimate) -> Table:
+    table = Table("image px", "steps", "step alone", "loading alone", "together", box=None, header_style="bold")
+    for column in table.columns:
+        column.justify = "right"
+    for cost in found.sizes:
+        times = (cost.step_seconds, cost.load_seconds, cost.both_seconds)
+        table.add_row(str(cost.image_size), f"{cost.steps:,}", *(f"{1000 * time:,.1f} ms" for time in times))
+    return table
+
+
+def _prices(offers: list[Price]) -> Table:
+    table = Table("instance", "GPUs", "an hour", "this run", "price of", box=None, header_style="bold")
+    table.title, table.title_justify = "cost of the wall clock, were the instance as fast as this machine", "left"
+    for offer in offers:
+        machine, currency = offer.hardware, offer.hardware.currency
+        gpus = f"{machine.gpus} x {machine.gpu}" if machine.gpu else "-"
+        cost = f"{offer.cost:,.2f} {currency} ({offer.low:,.2f} to {offer.high:,.2f})"
+        source = ", ".join(filter(None, (machine.price_date, machine.price_source)))
+        table.add_row(machine.name, gpus, f"{machine.price_per_hour:,.2f} {currency}", cost, source)
+    return table

@@ -1,0 +1,80 @@
+"""Measure a config on the processes that a run of it would get, in a folder that is gone afterwards."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from launcher.config.compose import Composed
+from launcher.config.resolved import write
+from launcher.data.available import with_counts
+from launcher.data.shapes import ensure_shapes
+from launcher.errors import Problem, UserError
+from launcher.launch.devices import processes
+from launcher.launch.elastic import Launcher
+from launcher.plan.checks import check
+from launcher.plan.plan import Plan
+from launcher.records.folder import RunFolder
+from launcher.records.measured import ANSWER, REQUEST
+
+STEPS = "launcher.training.measuring:work"
+SPLIT = "launcher.training.splitting:work"
+
+T = TypeVar("T")
+
+
+def real_plan(composed: Composed) -> Plan:
+    """The checked plan on this machine's processes and data; the built-in pictures are drawn if need be.
+
+    Raises:
+        UserError: something cannot work here.
+    """
+    nodes = composed.config.launch.nnodes
+    if nodes > 1:
+        raise UserError(
+            Problem("only this machine can be measured; measure with launch.nnodes=1", "launch.nnodes", nodes)
+        )
+    config = with_counts(composed.config, must_exist=True)
+    assert config.dataset.train_samples is not None
+    plan = Plan(config, processes(config.launch), config.dataset.train_samples)
+    check(plan, composed.origins)
+    if config.dataset.kind == "shapes" and config.dataloader.name != "synthetic":
+        ensure_shapes(config.dataset)
+    return plan
+
+
+def measure(plan: Plan, target: str, request: dict[str, object], answer: Callable[[Path], T]) -> T:
+    """Launch a target on a folder that holds the plan's config and the request; `answer` reads the file it leaves.
+
+    Raises:
+        UserError: a rank ended with one, or the measurement was stopped or failed.
+    """
+    runs = Path(plan.config.runs)
+    runs.mkdir(parents=True, exist_ok=True)
+    # note: beside the runs, so that saving is measured on their disk
+    with tempfile.TemporaryDirectory(prefix=".measuring-", dir=runs) as scratch:
+        folder = RunFolder(Path(scratch))
+        write(plan.config, folder.config)
+        (folder.path / REQUEST).write_text(json.dumps({**request, "asked_at": time.time()}))
+        once = replace(plan.config.launch, max_restarts=0)
+        code = Launcher(folder.path, plan.world_size, once, _Stderr(), target).run()
+        if code != 0:
+            raise UserError(f"the measurement ended early, with exit code {code}")
+        return answer(folder.path / ANSWER)
+
+
+class _Stderr:
+    """What the ranks say, beside what the command prints."""
+
+    def poll(self) -> None: ...
+
+    def print(self, line: str) -> None:
+        print(line, file=sys.stderr)
+
+    def close(self) -> None: ...

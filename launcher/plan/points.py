@@ -1,0 +1,82 @@
+"""Where the cost of a step differs over a run: the kinds of steps, how many of each, and which of them to measure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from launcher.plan.plan import Plan
+
+_SIZES = 5
+_STEPS = 8
+_FREEZING_LEVELS = 4
+
+
+@dataclass(frozen=True, order=True)
+class StepKind:
+    """Steps that cost the same: the side in pixels, and the algorithms that act at some steps alone."""
+
+    image_size: int
+    acting: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A kind of step to measure, and up to eight of its steps, spread over the run."""
+
+    kind: StepKind
+    steps: tuple[int, ...]
+
+
+def step_kinds(plan: Plan) -> dict[StepKind, list[int]]:
+    """The steps of a run by kind."""
+    kinds: dict[StepKind, list[int]] = defaultdict(list)
+    for step in range(plan.total_steps):
+        kinds[StepKind(plan.image_size(step), acting_at(plan, step))].append(step)
+    return dict(kinds)
+
+
+def acting_at(plan: Plan, step: int) -> tuple[str, ...]:
+    """Algorithms that do at this step what they leave out at others; `layer_freezing/K` is K quarters of its way."""
+    algorithms, done = plan.config.algorithms, step + 1
+    progress = step / plan.total_steps
+    found = []
+    if (sam := algorithms.sam) and done % sam.interval == 0:
+        found.append("sam")
+    if (selective := algorithms.selective_backprop) and selective.start <= progress < selective.end:
+        found += ["selective_backprop"] * (done % selective.interval == 0)
+    if (ema := algorithms.ema) and done % plan.every(ema.update_interval) == 0:
+        found.append("ema")
+    if (swa := algorithms.swa) and (since := done - plan.every(swa.start)) >= 0:
+        found += ["swa"] * (since % plan.every(swa.update_interval) == 0)
+    if (freezing := algorithms.layer_freezing) and progress > freezing.start:
+        level = round(_FREEZING_LEVELS * (progress - freezing.start) / (1 - freezing.start))
+        found.append(f"layer_freezing/{level}")
+    return tuple(found)
+
+
+def common_acting(kinds: dict[StepKind, list[int]]) -> tuple[str, ...]:
+    """What acts at most steps of the run: mostly nothing."""
+    counts: dict[tuple[str, ...], int] = defaultdict(int)
+    for kind, steps in kinds.items():
+        counts[kind.acting] += len(steps)
+    return max(counts, key=lambda acting: counts[acting])
+
+
+def points(kinds: dict[StepKind, list[int]]) -> list[Point]:
+    """The kinds to measure: the commonest at up to five sides, the others at the smallest and largest of theirs."""
+    common = common_acting(kinds)
+    chosen = []
+    for acting in sorted({kind.acting for kind in kinds}, key=lambda acting: (acting != common, acting)):
+        sizes = sorted(kind.image_size for kind in kinds if kind.acting == acting)
+        for size in _spread(sizes, _SIZES if acting == common else 2):
+            kind = StepKind(size, acting)
+            chosen.append(Point(kind, tuple(_spread(kinds[kind], _STEPS))))
+    return chosen
+
+
+def _spread(values: list[int], most: int) -> list[int]:
+    """At most so many of the values, at equal distances, the first and last among them."""
+    if len(values) <= most:
+        return values
+    return [values[round(number * (len(values) - 1) / (most - 1))] for number in range(most)]

@@ -1,0 +1,68 @@
+"""What was measured of a config's steps, as JSON: seconds, one value a round, so that the rounds tell the spread."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+# Files in the folder that a measurement works in.
+REQUEST, ANSWER = "request.json", "measured.json"
+
+Rounds = list[float]
+
+
+@dataclass(frozen=True)
+class MeasuredPoint:
+    """One kind of step: alone on a batch that is there, and where measured, loading alone and both together."""
+
+    image_size: int
+    acting: list[str]
+    step_seconds: Rounds
+    load_seconds: Rounds | None
+    both_seconds: Rounds | None
+
+
+@dataclass(frozen=True)
+class MeasuredEvaluation:
+    """Until the first batch, with and without starting the loader's workers; then a batch of `batches` on a rank."""
+
+    first_start_seconds: float
+    start_seconds: Rounds
+    batch_seconds: Rounds
+    batches: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All that an estimate needs; `start_seconds` from the command to the first batch's request.
+
+    `first_batch_seconds` includes starting the loader's workers, `epoch_start_seconds` does not; `new_size_seconds` is
+    what the first step at a new side costs more.
+    """
+
+    device: str
+    world_size: int
+    workers: int
+    cores: int
+    start_seconds: float
+    points: list[MeasuredPoint]
+    transfer_seconds: Rounds
+    first_batch_seconds: float
+    epoch_start_seconds: Rounds
+    new_size_seconds: Rounds
+    evaluation: MeasuredEvaluation
+    save_seconds: Rounds
+
+    def write(self, path: Path) -> None:
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        temporary.replace(path)
+
+
+def read_measured(path: Path) -> Measured:
+    """What `Measured.write` wrote."""
+    values = json.loads(path.read_text())
+    values["points"] = [MeasuredPoint(**point) for point in values["points"]]
+    values["evaluation"] = MeasuredEvaluation(**values["evaluation"])
+    return Measured(**values)

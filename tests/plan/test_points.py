@@ -1,0 +1,107 @@
+"""Which steps cost the same, against the real algorithms and by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from launcher.algorithms.base import Setting
+from launcher.algorithms.engine import Engine
+from launcher.config.compose import compose
+from launcher.data.batch import Batch, Moment
+from launcher.plan.plan import Plan
+from launcher.plan.points import acting_at, common_acting, points, step_kinds
+
+
+def plan(*words: str, samples: int = 640) -> Plan:
+    return Plan(compose(["batch_size=64", "schedule.warmup=0ba", *words]).config, 1, samples)
+
+
+def test_the_kinds_partition_the_run_and_their_sizes_are_the_plans() -> None:
+    hot = plan("recipe=hot", "dataset=shapes", "epochs=10")
+    kinds = step_kinds(hot)
+    assert sorted(step for steps in kinds.values() for step in steps) == list(range(100))
+    assert all(hot.image_size(step) == kind.image_size for kind, steps in kinds.items() for step in steps)
+    assert sum(len(steps) for kind, steps in kinds.items() if "sam" in kind.acting) == 100 // 5
+    assert common_acting(kinds) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ema", ["algorithms.ema.update_interval=3ba"]),
+        ("swa", ["algorithms.swa.start=0.5dur", "algorithms.swa.update_interval=4ba"]),
+    ],
+)
+def test_averages_are_moved_at_the_steps_that_are_named(name: str, words: list[str]) -> None:
+    run = plan(f"algorithms=[{name}]", *words, "epochs=4")
+    engine = Engine(run.config.algorithms, Setting(run, 10))
+    model = nn.Linear(2, 2)
+    engine.change_model(model)
+    for step in range(run.total_steps):
+        before = [tensor.clone() for tensor in flat(engine.state_dict())]
+        with torch.no_grad():
+            model.weight += 1.0
+        engine.after_step(model, Moment(0, 0, step, run.total_steps))
+        moved = any(not torch.equal(*pair) for pair in zip(before, flat(engine.state_dict()), strict=True))
+        assert moved == (name in acting_at(run, step)), step
+
+
+def test_sam_doubles_the_gradients_at_the_steps_that_are_named() -> None:
+    run = plan("algorithms=[sam]", "algorithms.sam.interval=3", "epochs=2")
+    engine = Engine(run.config.algorithms, Setting(run, 10))
+    model = nn.Linear(2, 2)
+    for step in range(run.total_steps):
+        calls = 0
+
+        def gradients(batch: Batch, **_: Any) -> torch.Tensor:
+            nonlocal calls
+            calls += 1
+            loss = model(batch.images).square().mean()
+            loss.backward()
+            return loss.detach()
+
+        moment = Moment(0, 0, step, run.total_steps)
+        engine.compute_gradients(Batch(torch.ones(4, 2), torch.zeros(4), np.arange(4), moment), model, gradients)
+        assert calls == 1 + ("sam" in acting_at(run, step))
+
+
+def test_selective_backprop_keeps_fewer_at_the_steps_that_are_named() -> None:
+    run = plan("algorithms=[selective_backprop]", "algorithms.selective_backprop.scale=1.0", "epochs=4")
+    engine = Engine(run.config.algorithms, Setting(run, 10))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 10))
+    whole = Batch(torch.randint(0, 256, (8, 3, 2, 2)).float(), torch.zeros(8).long(), np.arange(8), Moment(0, 0, 0, 1))
+    for step in range(run.total_steps):
+        batch = whole.having(moment=replace(whole.moment, step=step, total_steps=run.total_steps))
+        kept = engine.change_batch(batch, model, nn.functional.cross_entropy, lambda images: images)
+        assert (len(kept.images) < 8) == ("selective_backprop" in acting_at(run, step)), step
+
+
+def test_layer_freezing_goes_through_its_levels() -> None:
+    run = plan("algorithms=[layer_freezing]", "algorithms.layer_freezing.start=0.5", "epochs=10")
+    levels = [acting_at(run, step) for step in range(100)]
+    assert set(levels[:51]) == {()}
+    assert levels[51] == ("layer_freezing/0",)
+    assert levels[-1] == ("layer_freezing/4",)
+
+
+def test_few_points_are_measured_and_the_ends_are_among_them() -> None:
+    hot = plan("recipe=hot", "dataset=imagenet", "epochs=270", samples=64000)
+    chosen = points(step_kinds(hot))
+    common = [point.kind.image_size for point in chosen if not point.kind.acting]
+    assert len(common) == 5
+    assert (common[0], common[-1]) == (104, 176)
+    sam = [point.kind.image_size for point in chosen if point.kind.acting == ("sam",)]
+    assert sam == [104, 176]
+    assert all(hot.image_size(step) == p.kind.image_size for p in chosen for step in p.steps)
+
+
+def flat(state: Any) -> list[torch.Tensor]:
+    if isinstance(state, torch.Tensor):
+        return [state]
+    return [tensor for part in state.values() for tensor in flat(part)] if isinstance(state, dict) else []
