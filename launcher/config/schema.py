@@ -224,6 +224,30 @@ class Logger:
     tensorboard: bool
 
 
+@dataclass(frozen=True, config=STRICT)
+class Checkpoint:
+    """When a run is saved, besides at its end and when asked to stop; `every_minutes` counts from the last save."""
+
+    every: Duration
+    every_minutes: Positive | None
+    keep: Count
+    best: bool
+    asynchronous: bool
+    on_failure: Literal["continue", "stop"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class NonFinite:
+    """What follows a loss or gradients that are not finite; after `limit` in a row, or rollbacks, the run ends.
+
+    A rollback multiplies the learning rate by `lr_factor` from then on.
+    """
+
+    policy: Literal["skip", "rollback", "stop"]
+    limit: Count
+    lr_factor: Positive
+
+
 Optimizer = Annotated[DecoupledSGD | SGD | LAMB | AdamW, Field(discriminator="name")]
 Schedule = Annotated[Cosine | Linear | MultiStep | Constant, Field(discriminator="name")]
 Loss = Annotated[CrossEntropy | BCE, Field(discriminator="name")]
@@ -241,7 +265,6 @@ class RunConfig:
     eval_batch_size: Count
     device_batch_size: Count | None
     eval_every: Duration
-    save_every: Duration
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     precision: Literal["auto", "bf16", "fp16", "fp32"]
     deterministic: bool
@@ -255,6 +278,8 @@ class RunConfig:
     schedule: Schedule
     loss: Loss
     algorithms: Algorithms
+    checkpoint: Checkpoint
+    nonfinite: NonFinite
     launch: Launch
     hardware: Hardware
     logger: Logger

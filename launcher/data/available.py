@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.config.schema import Dataset, RunConfig
+from launcher.config.schema import Dataset, FFCVLoader, RunConfig
+from launcher.data.beton import open_split
 from launcher.data.folder import counts
 from launcher.errors import Problem, UserError
+from launcher.plan.plan import Plan
 
 
 def with_counts(config: RunConfig, *, must_exist: bool) -> RunConfig:
@@ -18,6 +20,8 @@ def with_counts(config: RunConfig, *, must_exist: bool) -> RunConfig:
             the counts are neither in the config nor in a folder.
     """
     dataset = config.dataset
+    if isinstance(config.dataloader, FFCVLoader):
+        return _with_ffcv_counts(config, must_exist=must_exist)
     if dataset.kind == "shapes" or config.dataloader.name == "synthetic":
         return config if None not in _given(dataset) else _missing_counts(dataset)
     if dataset.path is None or not Path(dataset.path).is_dir():
@@ -26,11 +30,38 @@ def with_counts(config: RunConfig, *, must_exist: bool) -> RunConfig:
         return config
     if not must_exist and None not in _given(dataset):
         return config
-    found = counts(Path(dataset.path))
-    if dataset.classes is not None and found[0] != dataset.classes:
-        message = f"{dataset.path} holds {found[0]} classes; set dataset.classes=null to take what is there"
+    return _counted(config, dataset.path, *counts(Path(dataset.path)))
+
+
+def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
+    """The pictures may have changed since they were counted.
+
+    Raises:
+        UserError: the classes or training pictures are not as many as planned for.
+    """
+    planned = {"dataset.classes": plan.config.dataset.classes, "dataset.train_samples": plan.train_samples}
+    found = {"dataset.classes": classes, "dataset.train_samples": samples}
+    problems = [
+        Problem(f"{where} holds {found[key]}; give that number or another dataset.path", key, planned[key])
+        for key in planned
+        if planned[key] != found[key]
+    ]
+    if problems:
+        raise UserError(*problems)
+
+
+def _with_ffcv_counts(config: RunConfig, *, must_exist: bool) -> RunConfig:
+    if not must_exist and None not in _given(config.dataset):
+        return config
+    train, val = open_split(config, "train"), open_split(config, "val")
+    return _counted(config, train.path.parent, max(train.classes, val.classes), train.samples, val.samples)
+
+
+def _counted(config: RunConfig, where: Path | str, classes: int, train: int, val: int) -> RunConfig:
+    dataset = config.dataset
+    if dataset.classes is not None and classes != dataset.classes:
+        message = f"{where} holds {classes} classes; set dataset.classes=null to take what is there"
         raise UserError(Problem(message, "dataset.classes", dataset.classes))
-    classes, train, val = found
     return replace(config, dataset=replace(dataset, classes=classes, train_samples=train, val_samples=val))
 
 

@@ -28,30 +28,51 @@ class Crop:
 
 
 def random_crop(image: schema.Image, height: int, width: int, *, seed: int, epoch: int, index: int) -> Crop:
-    """Draw the random resized crop and flip of one sample in one epoch (Szegedy et al. 2015).
+    """Draw the random resized crop and flip of one sample in one epoch."""
+    box = random_crops(image, np.array([height]), np.array([width]), seed=seed, epoch=epoch, indices=np.array([index]))
+    top, left, crop_height, crop_width, flip = box[0].tolist()
+    return Crop(top, left, crop_height, crop_width, bool(flip))
+
+
+def random_crops(
+    image: schema.Image, heights: np.ndarray, widths: np.ndarray, *, seed: int, epoch: int, indices: np.ndarray
+) -> np.ndarray:
+    """Draw the random resized crops and flips of some samples in one epoch (Szegedy et al. 2015).
 
     Ten tries of an area uniform in `scale` and an aspect ratio log-uniform in `ratio`, then the largest centred box
-    within the ratios.
+    within the ratios. Returns int64 [N, 5]: top, left, height, width, and 1 where the sample is mirrored.
     """
-    draws = randomness.uniforms(seed, "crop", epoch, np.array([index]), _DRAWS)[0]
-    flip = bool(draws[-1] < image.flip)
+    draws = randomness.uniforms(seed, "crop", epoch, indices, _DRAWS)
     low, high = (math.log(ratio) for ratio in image.ratio)
-    for area_draw, ratio_draw, top_draw, left_draw in draws[:-1].reshape(_TRIES, 4):
-        area = height * width * (image.scale[0] + (image.scale[1] - image.scale[0]) * area_draw)
-        aspect = math.exp(low + (high - low) * ratio_draw)
-        crop_width, crop_height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-        if 0 < crop_width <= width and 0 < crop_height <= height:
-            top = int(top_draw * (height - crop_height + 1))
-            left = int(left_draw * (width - crop_width + 1))
-            return Crop(top, left, crop_height, crop_width, flip)
-    return _centred(image, height, width, flip)
+    heights, widths = np.asarray(heights, np.int64)[:, None], np.asarray(widths, np.int64)[:, None]
+    area_draw, ratio_draw, top_draw, left_draw = draws[:, :-1].reshape(len(draws), _TRIES, 4).transpose(2, 0, 1)
+    areas = heights * widths * (image.scale[0] + (image.scale[1] - image.scale[0]) * area_draw)
+    aspects = np.exp(low + (high - low) * ratio_draw)
+    crop_widths = np.rint(np.sqrt(areas * aspects)).astype(np.int64)
+    crop_heights = np.rint(np.sqrt(areas / aspects)).astype(np.int64)
+    fits = (crop_widths > 0) & (crop_widths <= widths) & (crop_heights > 0) & (crop_heights <= heights)
+    tops = (top_draw * (heights - crop_heights + 1)).astype(np.int64)
+    lefts = (left_draw * (widths - crop_widths + 1)).astype(np.int64)
+    tries = np.stack([tops, lefts, crop_heights, crop_widths], axis=2)
+    boxes = np.take_along_axis(tries, fits.argmax(axis=1)[:, None, None], axis=1)[:, 0]
+    for number in np.flatnonzero(~fits.any(axis=1)):
+        boxes[number] = _centred(image, int(heights[number, 0]), int(widths[number, 0]))
+    return np.column_stack([boxes, draws[:, -1] < image.flip])
 
 
-def _centred(image: schema.Image, height: int, width: int, flip: bool) -> Crop:
+def _centred(image: schema.Image, height: int, width: int) -> tuple[int, int, int, int]:
     aspect = min(max(width / height, image.ratio[0]), image.ratio[1])
     crop_width = min(width, round(height * aspect))
     crop_height = min(height, round(width / aspect))
-    return Crop((height - crop_height) // 2, (width - crop_width) // 2, crop_height, crop_width, flip)
+    return (height - crop_height) // 2, (width - crop_width) // 2, crop_height, crop_width
+
+
+def centre_boxes(heights: np.ndarray, widths: np.ndarray, resize: int, side: int) -> np.ndarray:
+    """The centred squares that become `side` pixels where the shorter sides would become `resize`: int64 [N, 5]."""
+    squares = np.minimum(heights, widths).astype(np.int64) * side // resize
+    squares = np.maximum(1, np.minimum(squares, np.minimum(heights, widths)))
+    tops, lefts = (heights - squares) // 2, (widths - squares) // 2
+    return np.column_stack([tops, lefts, squares, squares, np.zeros_like(squares)]).astype(np.int64)
 
 
 def cut(picture: Image.Image, crop: Crop, side: int, interpolation: str) -> np.ndarray:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -17,16 +16,17 @@ import torch
 from torch.utils.data import DataLoader
 
 from launcher.config import schema
+from launcher.data.available import check_counts
+from launcher.data.cores import usable_cores
 from launcher.data.device import Loaded, Overlap
 from launcher.data.folder import Folder, scan
 from launcher.data.pictures import CentredPictures, ChangeImage, CroppedPictures, Pictures
 from launcher.data.sampling import epoch_order, eval_indices, rank_indices
 from launcher.data.shapes import ensure_shapes
+from launcher.data.share import ChangeOrder, Share
 from launcher.data.synthetic import SyntheticTrain
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
-
-ChangeOrder = Callable[[np.ndarray, int], np.ndarray]
 
 _MOST_WORKERS = 8
 
@@ -60,17 +60,6 @@ class Loaders:
         self.evaluate.close()
 
 
-@dataclass(frozen=True)
-class Share:
-    """Whose batches these are, and where they go."""
-
-    rank: int
-    world_size: int
-    workers: int
-    prefetch: int
-    device: torch.device
-
-
 def build_loaders(
     plan: Plan,
     *,
@@ -86,9 +75,12 @@ def build_loaders(
     if isinstance(config.dataloader, schema.SyntheticLoader):
         synthetic = SyntheticTrain(plan, config.dataloader.batches, rank, device)
         return Loaders(synthetic, synthetic.evaluation())
-    share = Share(rank, world_size, _workers(config.dataloader, local_world_size), config.dataloader.prefetch, device)
+    workers = _workers(config.dataloader, local_world_size)
+    share = Share(rank, world_size, workers, config.dataloader.prefetch, device)
+    if isinstance(config.dataloader, schema.FFCVLoader):
+        return Loaders(*_ffcv_loaders(plan, config.dataloader, share, change_order, change_image))
     train, val = pictures(config.dataset)
-    _check_counts(plan, train)
+    check_counts(plan, len(train.classes), len(train.files), train.root)
     crops = CroppedPictures(train, config.image, plan.train_size, config.seed, change_image)
     centres = CentredPictures(
         val, config.image, plan.image_side(config.image.eval_resize), plan.image_side(config.image.eval_size)
@@ -99,35 +91,33 @@ def build_loaders(
     )
 
 
+def _ffcv_loaders(
+    plan: Plan,
+    values: schema.FFCVLoader,
+    share: Share,
+    change_order: ChangeOrder | None,
+    change_image: ChangeImage | None,
+) -> tuple[TrainLoader, EvaluationLoader]:
+    try:
+        from launcher.data.ffcv_loader import build_ffcv_loaders
+    except ModuleNotFoundError as error:
+        message = f"{error.name} is not installed; make setup builds FFCV, dataloader=torchvision needs none"
+        raise UserError(Problem(message, "dataloader", "ffcv")) from None
+    return build_ffcv_loaders(plan, values, share, change_order, change_image)
+
+
 def pictures(dataset: schema.Dataset) -> tuple[Folder, Folder]:
     """Training and validation pictures; the built-in ones are drawn if need be."""
     path = ensure_shapes(dataset) if dataset.kind == "shapes" else Path(str(dataset.path))
     return scan(path, "train"), scan(path, "val")
 
 
-def _check_counts(plan: Plan, train: Folder) -> None:
-    """The pictures may have changed since they were counted.
-
-    Raises:
-        UserError: the classes or training pictures are not as many as planned for.
-    """
-    dataset = plan.config.dataset
-    planned = {"dataset.classes": dataset.classes, "dataset.train_samples": plan.train_samples}
-    found = {"dataset.classes": len(train.classes), "dataset.train_samples": len(train.files)}
-    problems = [
-        Problem(f"{train.root} holds {found[key]}; give that number or another dataset.path", key, planned[key])
-        for key in planned
-        if planned[key] != found[key]
-    ]
-    if problems:
-        raise UserError(*problems)
-
-
-def _workers(config: schema.TorchvisionLoader, local_world_size: int) -> int:
+def _workers(config: schema.TorchvisionLoader | schema.FFCVLoader, local_world_size: int) -> int:
     if config.workers != "auto":
         return config.workers
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(_MOST_WORKERS, max(1, cores // local_world_size))
+    share = max(1, usable_cores() // local_world_size)
+    # note: threads share one memory, processes do not
+    return share if isinstance(config, schema.FFCVLoader) else min(_MOST_WORKERS, share)
 
 
 class _Keys:

@@ -68,10 +68,15 @@ _HOLES: dict[str, Points] = {"ring": _arc(0, 2 * math.pi, 0.5)}
 
 def ensure_shapes(dataset: Dataset) -> Path:
     """The data set's folder, drawn on first use; safe when several processes ask at once."""
-    folder = Path(dataset.path).expanduser() if dataset.path else _cache() / f"shapes-{_key(dataset)}"
+    folder = shapes_folder(dataset)
     if not (folder / "val").is_dir():
         _draw_all(dataset, folder)
     return folder
+
+
+def shapes_folder(dataset: Dataset) -> Path:
+    """Where the pictures are, or will be."""
+    return Path(dataset.path).expanduser() if dataset.path else _cache() / f"shapes-{_key(dataset)}"
 
 
 def _cache() -> Path:

@@ -10,76 +10,46 @@ import pytest
 import torch
 from PIL import Image
 
-from launcher.config.compose import compose
-from launcher.data.available import with_counts
-from launcher.data.device import Loaded, normalize
+from launcher.data.device import normalize
 from launcher.data.folder import counts, scan
-from launcher.data.loaders import Loaders, build_loaders
 from launcher.errors import UserError
-from launcher.plan.plan import Plan
+
+from .conftest import make_loaders, same, stream
 
 
-@pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes of 21 training and 7 validation pictures of different sizes."""
-    root = tmp_path_factory.mktemp("pictures")
-    random = np.random.default_rng(0)
-    for split, count in (("train", 21), ("val", 7)):
-        for name in ("cat", "dog"):
-            (root / split / name).mkdir(parents=True)
-            for number in range(count):
-                pixels = random.integers(0, 256, (*random.integers(20, 60, 2), 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(root / split / name / f"{number}.jpg")
-    return root
-
-
-def loaders(pictures: Path, *words: str, rank: int = 0, world: int = 1) -> Loaders:
-    base = ["dataset=image_folder", f"dataset.path={pictures}", "dataset.native_size=32", "batch_size=8"]
-    config = with_counts(compose([*base, *words]).config, must_exist=True)
-    assert config.dataset.train_samples == 42
-    plan = Plan(config, world, config.dataset.train_samples)
-    device = torch.device("cpu")
-    return build_loaders(
-        plan, rank=rank, world_size=world, local_world_size=1, device=device, change_order=None, change_image=None
-    )
-
-
-def stream(found: Loaders, epochs: tuple[int, ...] = (0, 1), first: int = 0) -> list[Loaded]:
-    batches = [batch for epoch in epochs for batch in found.train.epoch(epoch, first)]
-    found.close()
-    return batches
-
-
-def same(first: list[Loaded], second: list[Loaded]) -> bool:
-    return len(first) == len(second) and all(
-        torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) and np.array_equal(a[2], b[2])
-        for a, b in zip(first, second, strict=True)
-    )
-
-
-def test_workers_do_not_change_the_stream(pictures: Path) -> None:
-    alone = stream(loaders(pictures, "dataloader.workers=0"))
+def test_workers_do_not_change_the_stream(pictures: Path, loader: list[str]) -> None:
+    alone = stream(make_loaders(pictures, *loader))
     assert len(alone) == 10
-    assert same(alone, stream(loaders(pictures, "dataloader.workers=1")))
-    assert same(alone, stream(loaders(pictures, "dataloader.workers=4")))
-    assert not same(alone, stream(loaders(pictures, "dataloader.workers=0", "seed=1")))
+    # note: more threads than cores must be no trouble
+    assert same(alone, stream(make_loaders(pictures, *loader, "dataloader.workers=3", "dataloader.prefetch=1")))
+    assert not same(alone, stream(make_loaders(pictures, *loader, "seed=1")))
 
 
-def test_ranks_join_to_the_same_global_batches(pictures: Path) -> None:
-    whole = stream(loaders(pictures, "dataloader.workers=0"))
-    parts = [stream(loaders(pictures, "dataloader.workers=0", rank=rank, world=2)) for rank in range(2)]
+def test_ranks_join_to_the_same_global_batches(pictures: Path, loader: list[str]) -> None:
+    whole = stream(make_loaders(pictures, *loader))
+    parts = [stream(make_loaders(pictures, *loader, rank=rank, world=2)) for rank in range(2)]
     for batch, first, second in zip(whole, *parts, strict=True):
         assert torch.equal(batch[0], torch.cat([first[0], second[0]]))
         assert batch[2].tolist() == [*first[2], *second[2]]
 
 
-def test_a_stream_from_a_step_on_is_the_tail_of_the_whole(pictures: Path) -> None:
-    whole = stream(loaders(pictures, "dataloader.workers=2"), epochs=(3,))
-    assert same(whole[3:], stream(loaders(pictures, "dataloader.workers=2"), epochs=(3,), first=3))
+def test_a_stream_from_a_step_on_is_the_tail_of_the_whole(pictures: Path, loader: list[str]) -> None:
+    whole = stream(make_loaders(pictures, *loader), epochs=(3,))
+    assert same(whole[3:], stream(make_loaders(pictures, *loader), epochs=(3,), first=3))
+
+
+def test_all_loaders_read_the_same_samples_in_the_same_order(pictures: Path) -> None:
+    words = ("dataloader.workers=1",)
+    pairs = zip(
+        *(stream(make_loaders(pictures, f"dataloader={n}", *words)) for n in ("torchvision", "ffcv")), strict=True
+    )
+    for first, second in pairs:
+        assert torch.equal(first[1], second[1])
+        assert np.array_equal(first[2], second[2])
 
 
 def test_skipping_decodes_nothing(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = loaders(pictures, "dataloader.workers=0")
+    found = make_loaders(pictures, "dataloader.workers=0")
     opened = []
     real = Image.open
     monkeypatch.setattr(Image, "open", lambda path: opened.append(path) or real(path))
@@ -88,10 +58,10 @@ def test_skipping_decodes_nothing(pictures: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_evaluation_reads_each_picture_once(pictures: Path, world: int) -> None:
+def test_evaluation_reads_each_picture_once(pictures: Path, world: int, loader: list[str]) -> None:
     seen = []
     for rank in range(world):
-        found = loaders(pictures, "eval_batch_size=6", "batch_size=6", rank=rank, world=world)
+        found = make_loaders(pictures, *loader, "eval_batch_size=6", "batch_size=6", rank=rank, world=world)
         for images, labels, indices in found.evaluate:
             assert images.shape[1:] == (3, 32, 32)
             assert (labels.numpy() == indices // 7).all()
@@ -100,8 +70,8 @@ def test_evaluation_reads_each_picture_once(pictures: Path, world: int) -> None:
     assert sorted(seen) == list(range(14))
 
 
-def test_batches_are_uint8_in_channels_last_order(pictures: Path) -> None:
-    images, labels, _ = stream(loaders(pictures, "dataloader.workers=0"))[0]
+def test_batches_are_uint8_in_channels_last_order(pictures: Path, loader: list[str]) -> None:
+    images, labels, _ = stream(make_loaders(pictures, *loader))[0]
     assert images.dtype == torch.uint8
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert labels.dtype == torch.int64
@@ -114,7 +84,7 @@ def workers() -> list[psutil.Process]:
 
 
 def test_leaving_early_and_closing_leave_no_worker(pictures: Path) -> None:
-    found = loaders(pictures, "dataloader.workers=3")
+    found = make_loaders(pictures, "dataloader.workers=3")
     next(iter(found.train.epoch(0)))
     assert len(workers()) == 3
     found.close()
@@ -130,7 +100,7 @@ def test_a_broken_picture_is_named(pictures: Path, tmp_path: Path) -> None:
         (broken / "train" / "cat" / f"{number}.jpg").write_bytes(b"\xff\xd8 cut off")
     for workers in (0, 2):
         with pytest.raises(UserError, match=r"cat/\d+\.jpg cannot be read as a picture"):
-            stream(loaders(broken, f"dataloader.workers={workers}"))
+            stream(make_loaders(broken, f"dataloader.workers={workers}"))
 
 
 def test_folders_that_are_no_data_set_are_refused(pictures: Path, tmp_path: Path) -> None:

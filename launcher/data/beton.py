@@ -1,0 +1,161 @@
+"""FFCV files seen from outside: where they are, whether they are whole, and what they hold; imports neither FFCV
+nor torch.
+
+Layout (FFCV 1.0.2, version 2): header, field descriptions, a row of metadata a sample, pages of data, and at the end a
+table of (sample, place, size) for each stored piece.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from launcher.config import schema
+from launcher.data.manifest import Manifest, manifest_path, read_manifest
+from launcher.data.shapes import shapes_folder
+from launcher.errors import Problem, UserError
+
+VERSION = 2
+SUFFIX = ".beton"
+IMAGE, LABEL = "image", "label"
+
+HEADER = np.dtype(
+    [("version", "<u2"), ("fields", "<u2"), ("page_size", "<u4"), ("samples", "<u8"), ("table", "<u8")], align=True
+)
+FIELD = np.dtype([("kind", "<u1"), ("name", "<u1", 16), ("arguments", "<u1", 1024)], align=True)
+ALLOCATION = np.dtype([("sample", "<u8"), ("place", "<u8"), ("size", "<u8")])
+_PICTURE = np.dtype([("mode", "<u1"), ("width", "<u2"), ("height", "<u2"), ("place", "<u8")])
+ROW = np.dtype([("", _PICTURE), ("", "<i8")], align=True)
+ROWS_START = HEADER.itemsize + 2 * FIELD.itemsize
+_MOST_FIELDS = 64
+
+
+@dataclass(frozen=True)
+class Beton:
+    """A whole FFCV file whose first fields are a picture `image` and an integer `label`."""
+
+    path: Path
+    samples: int
+    bytes: int
+    manifest: Manifest | None
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """Metadata [samples]: f0 the picture's mode, width, height and place, f1 its label."""
+        return np.fromfile(self.path, ROW, self.samples, offset=ROWS_START)
+
+    @cached_property
+    def classes(self) -> int:
+        """Number of classes: as the manifest says, else one more than the largest label."""
+        return len(self.manifest.classes) if self.manifest else int(self.rows["f1"].max()) + 1
+
+
+def files_folder(config: schema.RunConfig) -> Path:
+    """The folder that a config's FFCV files belong into.
+
+    Raises:
+        UserError: neither the folder nor the data set's is given.
+    """
+    loader, dataset = config.dataloader, config.dataset
+    assert isinstance(loader, schema.FFCVLoader)
+    if loader.folder is not None:
+        return Path(loader.folder)
+    if dataset.kind == "shapes":
+        return shapes_folder(dataset) / "ffcv"
+    if dataset.path is None:
+        message = "is not given; say where the FFCV files are (dataloader.folder), or the pictures (dataset.path)"
+        raise UserError(Problem(message, "dataloader.folder", None))
+    return Path(dataset.path) / "ffcv"
+
+
+def file_path(config: schema.RunConfig, split: str) -> Path:
+    """The FFCV file of a split: the one given, or that of the folder whose name tells the values it was written with.
+
+    Raises:
+        UserError: no folder is given.
+    """
+    assert isinstance(config.dataloader, schema.FFCVLoader)
+    given = config.dataloader.train if split == "train" else config.dataloader.val
+    return Path(given) if given is not None else files_folder(config) / file_name(split, config.dataloader.files)
+
+
+def file_name(split: str, files: schema.FFCVFiles) -> str:
+    """Such as train-500px-jpeg50-q90.beton."""
+    restart = f"-restart{files.restart_interval}" if files.restart_interval else ""
+    return f"{split}-{files.max_side}px-jpeg{100 * files.jpeg_share:g}-q{files.quality}{restart}{SUFFIX}"
+
+
+def open_split(config: schema.RunConfig, split: str) -> Beton:
+    """The FFCV file of a split.
+
+    Raises:
+        UserError: it is not there, or not a whole file of pictures and labels.
+    """
+    assert isinstance(config.dataloader, schema.FFCVLoader)
+    given = config.dataloader.train if split == "train" else config.dataloader.val
+    path = file_path(config, split)
+    key = f"dataloader.{split}" if given is not None else "dataloader.folder"
+    if not path.is_file():
+        dataset = config.dataset
+        source = dataset.path or ("/data/pictures" if dataset.kind == "folder" else None)
+        words = f"dataset={dataset.name}" + (f" dataset.path={source}" if source else "")
+        raise UserError(Problem(f"{path.name} is not there; write it by: train prepare {words}", key, path.parent))
+    return open_beton(path, key)
+
+
+def open_beton(path: Path, key: str = "dataloader.folder") -> Beton:
+    """Check the outside of an FFCV file; `key` is named where it is wrong.
+
+    Raises:
+        UserError: it is cut off, unfinished, changed since it was written, or no such file.
+    """
+    try:
+        return _open(path)
+    except ValueError as wrong:
+        raise UserError(Problem(f"{path} {wrong}", key, path)) from None
+    except OSError as error:
+        raise UserError(Problem(f"{path} cannot be read ({error.strerror})", key, path)) from None
+
+
+def _open(path: Path) -> Beton:
+    size = path.stat().st_size
+    foreign = f"is no FFCV file of version {VERSION}; name the .beton file that train prepare or FFCV wrote"
+    if size < HEADER.itemsize:
+        raise ValueError(foreign)
+    header = np.fromfile(path, HEADER, 1)[0]
+    if header["version"] != VERSION or not 0 < header["fields"] <= _MOST_FIELDS or not _power_of_two(header):
+        raise ValueError(foreign)
+    if not header["table"]:
+        raise ValueError("was never finished; write it again by train prepare")
+    _check_fields(path, int(header["fields"]))
+    samples, table = int(header["samples"]), int(header["table"])
+    if not samples:
+        raise ValueError("holds no pictures; write it again by train prepare")
+    pieces, rest = divmod(size - table, ALLOCATION.itemsize)
+    manifest = read_manifest(path)
+    if rest or pieces < samples or (manifest is not None and manifest.bytes != size):
+        expected = f", of which its manifest says {manifest.bytes:,}" if manifest else ""
+        raise ValueError(f"is cut off or changed: it has {size:,} bytes{expected}; write it again by train prepare")
+    if manifest is not None and manifest.samples != samples:
+        raise ValueError(f"has {samples:,} pictures, {manifest_path(path).name} says {manifest.samples:,}")
+    return Beton(path, samples, size, manifest)
+
+
+def _power_of_two(header: np.void) -> bool:
+    size = int(header["page_size"])
+    return size > 0 and size & (size - 1) == 0
+
+
+def _check_fields(path: Path, count: int) -> None:
+    fields = np.fromfile(path, FIELD, count, offset=HEADER.itemsize)
+    if len(fields) < count:
+        raise ValueError("is cut off; write it again by train prepare")
+    names = [field["name"].tobytes().split(b"\0")[0].decode("latin-1") for field in fields]
+    kinds = [int(field["kind"]) for field in fields]
+    if names != [IMAGE, LABEL] or kinds != [2, 1]:
+        raise ValueError(
+            f"holds the fields {', '.join(names)}; needed are {IMAGE} (an RGB image field) and {LABEL} (an integer)"
+        )

@@ -1,0 +1,163 @@
+"""FFCV's reader and kernels with crops that come from the keyed generator; the only file that imports FFCV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+# note: importing FFCV sets torch to one thread in the whole process
+_threads = torch.get_num_threads()
+import numba as nb  # noqa: E402
+from ffcv.fields.rgb_image import IMAGE_MODES, ResizedCropRGBImageDecoder  # noqa: E402
+from ffcv.libffcv import imdecode, read, resize_crop  # noqa: E402
+from ffcv.memory_managers import OSCacheManager  # noqa: E402
+from ffcv.memory_managers.os_cache import OSCacheContext  # noqa: E402
+from ffcv.pipeline.compiler import Compiler  # noqa: E402
+from ffcv.reader import Reader  # noqa: E402
+
+torch.set_num_threads(_threads)
+
+from launcher.data import restart  # noqa: E402
+
+__all__ = ["KeyedCropDecoder", "MappedFile", "ReadFile", "Reader", "compiled_decode"]
+
+# (indices, boxes, destination, pixels, jpeg, metadata, storage state) -> place of the first failure, or -1
+Decode = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[Any, ...]], int]
+
+
+class KeyedCropDecoder(ResizedCropRGBImageDecoder):
+    """FFCV's decoding, cropping and resizing of RGB images, given the boxes instead of drawing them.
+
+    The compiled code takes indices int64 [N], boxes int64 [N, 5] (top, left, height, width, mirrored), the destination
+    uint8 [N, side, side, 3], room for the pixels of a picture and for its JPEG, FFCV's metadata and storage state.
+    It returns the place of the first picture that is damaged, or -1.
+    """
+
+    def __init__(self, *, only_crop: bool):
+        super().__init__(output_size=None)
+        self.only_crop = only_crop
+
+    @property
+    def get_crop_generator(self) -> Callable[..., Any]:
+        raise NotImplementedError("crops are given with each batch")
+
+    def generate_code(self) -> Decode:
+        jpeg_mode, only_crop = IMAGE_MODES["jpg"], self.only_crop
+        read_picture = self.memory_read
+        decode_jpeg, resize = Compiler.compile(imdecode), Compiler.compile(resize_crop)
+        cut = restart.cut
+
+        def decode(
+            indices: np.ndarray,
+            boxes: np.ndarray,
+            destination: np.ndarray,
+            pixels: np.ndarray,
+            jpeg: np.ndarray,
+            metadata: np.ndarray,
+            state: tuple[Any, ...],
+        ) -> int:
+            for place in range(len(indices)):
+                field = metadata[indices[place]]
+                data = read_picture(field["data_ptr"], state)
+                whole_height: Any = np.int64(field["height"])
+                whole_width: Any = np.int64(field["width"])
+                top, left, height, width = boxes[place, 0], boxes[place, 1], boxes[place, 2], boxes[place, 3]
+                held_height, held_width = whole_height, whole_width
+                if field["mode"] == jpeg_mode:
+                    if only_crop:
+                        size, above, before, part_height, part_width = cut(
+                            data, top, left, height, width, whole_height, whole_width, jpeg
+                        )
+                        if size > 0:
+                            data = jpeg[:size]
+                            top, left = top - above, left - before
+                            held_height, held_width = part_height, part_width
+                    if decode_jpeg(
+                        data, pixels, held_height, held_width, held_height, held_width, 0, 0, 1, 1, False, False
+                    ):
+                        return place
+                    picture = pixels[: 3 * held_height * held_width].reshape(held_height, held_width, 3)
+                else:
+                    if len(data) != 3 * whole_height * whole_width:
+                        return place
+                    picture = data.reshape(whole_height, whole_width, 3)
+                resize(picture, top, top + height, left, left + width, destination[place])
+                if boxes[place, 4]:
+                    mirror(destination[place])
+            return -1
+
+        return decode
+
+
+@nb.njit(nogil=True)
+def mirror(pixels: np.ndarray) -> None:
+    """Mirror uint8 [H, W, 3] left to right, in place."""
+    height, width, _ = pixels.shape
+    for row in range(height):
+        for column in range(width // 2):
+            for channel in range(3):
+                other = pixels[row, width - 1 - column, channel]
+                pixels[row, width - 1 - column, channel] = pixels[row, column, channel]
+                pixels[row, column, channel] = other
+
+
+class MappedFile(OSCacheManager):
+    """FFCV's memory map of a file, without the tables of pages that it builds for reading without one."""
+
+    def __init__(self, reader: Reader):
+        self.reader = reader
+        self.ptrs, self.sizes = _places(reader)
+        self.context = OSCacheContext(self)
+
+    def state(self) -> tuple[Any, ...]:
+        with self.context:
+            return tuple(self.context.state)
+
+
+class ReadFile:
+    """Reads each picture's bytes by itself with FFCV's pread, so that a file larger than the memory is no trouble.
+
+    FFCV's own way without a map reads whole pages of 8 MiB, made for an order that keeps to few pages at a time.
+    """
+
+    def __init__(self, reader: Reader, file: int):
+        self.ptrs, self.sizes = _places(reader)
+        self.file = file
+
+    def state(self) -> tuple[Any, ...]:
+        """One for each thread: it holds the bytes that were read last."""
+        return self.file, self.ptrs, self.sizes, np.empty(int(self.sizes.max()), np.uint8)
+
+    def compile_reader(self) -> Callable[..., np.ndarray]:
+        read_at = Compiler.compile(read)
+
+        def read_picture(address: int, state: tuple[Any, ...]) -> np.ndarray:
+            data: np.ndarray = state[3][: state[2][np.searchsorted(state[1], address)]]
+            if read_at(state[0], data, address) != len(data):
+                return data[:0]
+            return data
+
+        compiled: Callable[..., np.ndarray] = Compiler.compile(read_picture)
+        return compiled
+
+
+def _places(reader: Reader) -> tuple[np.ndarray, np.ndarray]:
+    """Place and size of each stored piece, in the order of places."""
+    order = np.argsort(reader.alloc_table["ptr"])
+    return reader.alloc_table["ptr"][order], reader.alloc_table["size"][order]
+
+
+_COMPILED: dict[tuple[type, bool], Decode] = {}
+
+
+def compiled_decode(access: MappedFile | ReadFile, *, only_crop: bool) -> Decode:
+    """The decoder's machine code for a way of access; compiled at the first call, once a process."""
+    key = (type(access), only_crop)
+    if key not in _COMPILED:
+        decoder = KeyedCropDecoder(only_crop=only_crop)
+        decoder.accept_globals(None, access.compile_reader())
+        _COMPILED[key] = Compiler.compile(decoder.generate_code())
+    return _COMPILED[key]

@@ -1,0 +1,210 @@
+"""Writes the FFCV files of a data set from its class folders, and checks them; imports no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import numpy as np
+
+from launcher.config import schema
+from launcher.config.schema import FFCVFiles
+from launcher.data.beton import file_path, open_beton, open_split
+from launcher.data.beton_writer import BetonWriter
+from launcher.data.cores import usable_cores
+from launcher.data.encode import Encoded, Unreadable, encode_all
+from launcher.data.folder import Folder, scan
+from launcher.data.manifest import Manifest, checksum, manifest_path, write_manifest
+from launcher.data.shapes import ensure_shapes
+from launcher.errors import Problem, UserError
+
+SPLITS = ("train", "val")
+_PICTURES_A_TASK = 16
+_TASKS_AHEAD = 4
+_SECONDS_A_SAVE = 30.0
+_SHOWN = 10
+
+# Told (what is done, how much of it, out of how much) while it is done.
+Report = Callable[[str, int, int], None]
+
+
+def prepare(config: schema.RunConfig, *, skip_bad: bool, report: Report) -> Iterator[tuple[Path, Manifest]]:
+    """Write the files that are not there yet; yields each split's file and manifest.
+
+    Raises:
+        UserError: the pictures are not there, some cannot be read (without `skip_bad`), or the disk is full.
+    """
+    loader = config.dataloader
+    assert isinstance(loader, schema.FFCVLoader)
+    for split, given in (("train", loader.train), ("val", loader.val)):
+        if given is not None:
+            message = "names a file that is there already; leave it out to write one, or give dataloader.folder"
+            raise UserError(Problem(message, f"dataloader.{split}", given))
+    for split in SPLITS:
+        path = file_path(config, split)
+        if path.exists() and manifest_path(path).exists():
+            manifest = open_beton(path).manifest
+            assert manifest is not None
+        else:
+            manifest = _write(config, split, path, skip_bad, report)
+        yield path, manifest
+
+
+def verify(config: schema.RunConfig, report: Report) -> Iterator[tuple[Path, Manifest]]:
+    """Compare the files with their manifests, to the last bit; yields those that are whole.
+
+    Raises:
+        UserError: a file or manifest is missing, or they differ.
+    """
+    for split in SPLITS:
+        found = open_split(config, split)
+        if found.manifest is None:
+            raise UserError(f"{found.path} has no manifest ({manifest_path(found.path).name}) to compare it with")
+        if _checksum(found.path, report) != found.manifest.sha256:
+            raise UserError(f"{found.path} is damaged: its checksum is not its manifest's; remove it, write it again")
+        yield found.path, found.manifest
+
+
+def _write(config: schema.RunConfig, split: str, path: Path, skip_bad: bool, report: Report) -> Manifest:
+    assert isinstance(config.dataloader, schema.FFCVLoader)
+    dataset, values = config.dataset, config.dataloader.files
+    if dataset.kind == "folder" and dataset.path is None:
+        message = "is not given; point it at class folders, with train/CLASS/*.jpg and val/CLASS/*.jpg"
+        raise UserError(Problem(message, "dataset.path", None))
+    folder = scan(ensure_shapes(dataset) if dataset.kind == "shapes" else Path(str(dataset.path)), split)
+    workers = usable_cores() if config.dataloader.workers == "auto" else config.dataloader.workers
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return _write_folder(folder, path, values, workers, skip_bad, report)
+    except OSError as error:
+        message = f"{path} cannot be written ({error.strerror}); what is done is kept, the same command goes on"
+        raise UserError(Problem(message, "dataloader.folder", path.parent)) from None
+
+
+def _write_folder(
+    folder: Folder, path: Path, values: FFCVFiles, workers: int, skip_bad: bool, report: Report
+) -> Manifest:
+    writer = BetonWriter(path, folder.labels, max_side=values.max_side, identity=_identity(folder, values))
+    try:
+        bad = _add_all(writer, folder, values, workers, report)
+        if len(bad) == len(folder.files):
+            raise UserError(f"{folder.root} holds no picture that can be read: {_listed(bad)}")
+        if bad and not skip_bad:
+            raise UserError(
+                f"{len(bad)} of {len(folder.files):,} pictures in {folder.root} cannot be read: {_listed(bad)}; repair "
+                "them and run the same command again, or leave them out by --skip-bad (the others are done)"
+            )
+        samples = writer.finish()
+        manifest = Manifest(
+            split=folder.split,
+            samples=samples,
+            classes=folder.classes,
+            values=dataclasses.asdict(values),
+            converted=dict(sorted(writer.converted.items())),
+            skipped=bad,
+            bytes=writer.partial.stat().st_size,
+            sha256=_checksum(writer.partial, report),
+        )
+        # note: a manifest without its file counts as nothing, a file without its manifest could not be checked
+        write_manifest(path, manifest)
+        writer.publish()
+        return manifest
+    finally:
+        writer.close()
+
+
+def _add_all(writer: BetonWriter, folder: Folder, values: FFCVFiles, workers: int, report: Report) -> dict[str, str]:
+    """Encode and add all pictures that are missing; returns file and reason of those that cannot be read."""
+    missing, total = writer.missing, len(folder.files)
+    done, bad, saved = total - len(missing), {}, time.monotonic()
+    try:
+        for number, picture in _encoded(folder, missing, values, workers):
+            if isinstance(picture, Unreadable):
+                bad[folder.files[number]] = picture.reason
+            else:
+                writer.add(number, picture)
+            done += 1
+            report(folder.split, done, total)
+            if time.monotonic() - saved > _SECONDS_A_SAVE:
+                writer.save()
+                saved = time.monotonic()
+        writer.flush()
+    finally:
+        writer.save()
+    return bad
+
+
+def _encoded(
+    folder: Folder, numbers: np.ndarray, values: FFCVFiles, workers: int
+) -> Iterator[tuple[int, Encoded | Unreadable]]:
+    """The pictures of those numbers in their order, encoded by worker processes that work a little ahead."""
+    tasks = (numbers[first : first + _PICTURES_A_TASK].tolist() for first in range(0, len(numbers), _PICTURES_A_TASK))
+    context = multiprocessing.get_context("spawn")
+    ahead: deque[tuple[list[int], Future[list[Encoded | Unreadable]]]] = deque()
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_follow_parent) as pool:
+
+        def submit(task: list[int]) -> None:
+            files = [folder.files[number] for number in task]
+            ahead.append((task, pool.submit(encode_all, folder.root, files, task, values)))
+
+        try:
+            for task in itertools.islice(tasks, workers * _TASKS_AHEAD):
+                submit(task)
+            while ahead:
+                task, future = ahead.popleft()
+                yield from zip(task, future.result(), strict=True)
+                for following in itertools.islice(tasks, 1):
+                    submit(following)
+        except BrokenProcessPool:
+            message = "a worker process was killed, most often for want of memory; fewer workers need less of it"
+            raise UserError(Problem(message, "dataloader.workers", workers)) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _follow_parent() -> None:
+    """Leave Ctrl-C and SIGTERM to the parent, and end when it ends, however that was."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _identity(folder: Folder, values: FFCVFiles) -> str:
+    """Equal for equal lists of pictures and equal values."""
+    facts = [str(folder.root.resolve()), folder.files, folder.labels.tolist(), dataclasses.asdict(values)]
+    return hashlib.sha256(json.dumps(facts).encode(errors="surrogateescape")).hexdigest()
+
+
+def _checksum(path: Path, report: Report) -> str:
+    done, total = 0, path.stat().st_size
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        report(f"checksum of {path.name.removesuffix('.partial')}", done, total)
+
+    return checksum(path, advance)
+
+
+def _listed(bad: dict[str, str]) -> str:
+    shown = ", ".join(f"{file} ({reason})" for file, reason in itertools.islice(bad.items(), _SHOWN))
+    return shown + f" and {len(bad) - _SHOWN} more" * (len(bad) > _SHOWN)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from launcher.config.compose import compose
+from launcher.data.available import with_counts
+from launcher.data.device import Loaded
+from launcher.data.loaders import Loaders, build_loaders
+from launcher.data.prepare import prepare
+from launcher.plan.plan import Plan
+
+
+def words_for(folder: Path, *words: str) -> list[str]:
+    return ["dataset=image_folder", f"dataset.path={folder}", "dataset.native_size=32", "batch_size=8", *words]
+
+
+def write_files(folder: Path, *words: str, skip_bad: bool = False) -> list[Path]:
+    """`train prepare` of a folder of pictures, without its terminal."""
+    config = compose(words_for(folder, "dataloader=ffcv", "dataloader.workers=1", *words)).config
+    return [path for path, _ in prepare(config, skip_bad=skip_bad, report=lambda *_: None)]
+
+
+def make_loaders(folder: Path, *words: str, rank: int = 0, world: int = 1) -> Loaders:
+    config = with_counts(compose(words_for(folder, *words)).config, must_exist=True)
+    assert config.dataset.train_samples is not None
+    plan = Plan(config, world, config.dataset.train_samples)
+    device = torch.device("cpu")
+    return build_loaders(
+        plan, rank=rank, world_size=world, local_world_size=1, device=device, change_order=None, change_image=None
+    )
+
+
+def stream(found: Loaders, epochs: tuple[int, ...] = (0, 1), first: int = 0) -> list[Loaded]:
+    batches = [batch for epoch in epochs for batch in found.train.epoch(epoch, first)]
+    found.close()
+    return batches
+
+
+def same(first: list[Loaded], second: list[Loaded]) -> bool:
+    return len(first) == len(second) and all(
+        torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) and np.array_equal(a[2], b[2])
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes of 21 training and 7 validation pictures of different sizes, and their FFCV files."""
+    root = tmp_path_factory.mktemp("pictures")
+    random = np.random.default_rng(0)
+    for split, count in (("train", 21), ("val", 7)):
+        for name in ("cat", "dog"):
+            (root / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = random.integers(0, 256, (*random.integers(20, 60, 2), 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(root / split / name / f"{number}.jpg")
+    write_files(root)
+    return root
+
+
+@pytest.fixture(params=["torchvision", "ffcv"])
+def loader(request: pytest.FixtureRequest) -> list[str]:
+    """The words that choose a loader, with as few workers as it can have."""
+    return [f"dataloader={request.param}", f"dataloader.workers={int(request.param == 'ffcv')}"]

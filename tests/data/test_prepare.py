@@ -1,0 +1,256 @@
+"""FFCV files: what is written, what is refused, and going on after an interruption."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ffcv.fields import IntField, RGBImageField
+from ffcv.reader import Reader
+from ffcv.writer import DatasetWriter
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from launcher.cli.main import main
+from launcher.config.compose import compose
+from launcher.data import beton_writer, prepare
+from launcher.data.beton import file_name, open_beton
+from launcher.data.encode import Encoded, aligned_interval, encode_all
+from launcher.data.manifest import manifest_path, read_manifest
+from launcher.errors import UserError
+
+from .conftest import make_loaders, stream, words_for, write_files
+
+FILES = compose(["dataloader=ffcv"]).config.dataloader.files  # type: ignore[union-attr]
+
+
+def picture(height: int = 40, width: int = 50, seed: int = 0) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    """Pictures that are not plain RGB JPEGs, but can be converted."""
+    for split in ("train", "val"):
+        (tmp_path / split / "a").mkdir(parents=True)
+        for number in range(8):
+            picture(seed=number).save(tmp_path / split / "a" / f"{number}.jpg")
+    folder = tmp_path / "train" / "a"
+    picture().convert("CMYK").save(folder / "cmyk.jpg")
+    picture().convert("L").save(folder / "grey.jpg")
+    picture().convert("RGBA").save(folder / "alpha.png")
+    picture().convert("P").save(folder / "palette.png")
+    picture().save(folder / "png_inside.JPEG", "PNG")
+    return tmp_path
+
+
+def spoil(folder: Path) -> None:
+    whole = (folder / "train" / "a" / "1.jpg").read_bytes()
+    (folder / "train" / "a" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (folder / "train" / "a" / "empty.jpg").touch()
+    (folder / "train" / "a" / "text.jpg").write_text("no picture")
+
+
+def test_odd_pictures_are_converted_and_counted(odd: Path) -> None:
+    train, _ = write_files(odd)
+    manifest = read_manifest(train)
+    assert manifest is not None
+    assert manifest.samples == 13
+    assert manifest.converted == {"CMYK": 1, "L": 1, "RGBA": 1, "P": 1, "PNG named .jpeg": 1}
+    assert len(stream(make_loaders(odd, "dataloader=ffcv", "dataset.train_samples=null"), epochs=(0,))) == 1
+
+
+def test_bad_pictures_are_all_named_or_left_out(odd: Path) -> None:
+    spoil(odd)
+    with pytest.raises(UserError, match=r"3 of 16 pictures .* a/cut.jpg .* a/empty.jpg .* a/text.jpg .* --skip-bad"):
+        write_files(odd)
+    assert not list(odd.glob("ffcv/*.beton"))
+    train, _ = write_files(odd, skip_bad=True)
+    manifest = read_manifest(train)
+    assert manifest is not None
+    assert (manifest.samples, sorted(manifest.skipped)) == (13, ["a/cut.jpg", "a/empty.jpg", "a/text.jpg"])
+
+
+def test_repaired_pictures_take_their_places(odd: Path) -> None:
+    spoil(odd)
+    with pytest.raises(UserError):
+        write_files(odd)
+    for name in ("cut", "empty", "text"):
+        picture(20, 30).save(odd / "train" / "a" / f"{name}.jpg")
+    heights = open_beton(write_files(odd)[0]).rows["f0"]["height"]
+    assert [name for name, height in zip(sorted(names(odd)), heights, strict=True) if height == 20] == [
+        "cut.jpg", "empty.jpg", "text.jpg",
+    ]  # fmt: skip
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in (folder / "train" / "a").iterdir()]
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("after", [1, 13, 30, 42])
+def test_an_interrupted_file_goes_on_to_the_same_bytes(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    monkeypatch.setattr(beton_writer, "_LEAST_PAGE", 1 << 14)
+    words = words_for(pictures, "dataloader=ffcv", "dataloader.files.max_side=48", "dataloader.workers=1")
+    whole = write_files(pictures, *words[4:], f"dataloader.folder={tmp_path / 'whole'}")[0]
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        if done == after:
+            raise Interrupted
+
+    config = compose([*words, f"dataloader.folder={tmp_path / 'parts'}"]).config
+    with pytest.raises(Interrupted):
+        list(prepare.prepare(config, skip_bad=False, report=interrupt))
+    assert not list((tmp_path / "parts").glob("*.beton"))
+    encoded: list[int] = []
+    real = prepare._encoded
+    monkeypatch.setattr(prepare, "_encoded", lambda *given: encoded.extend(given[1]) or real(*given))
+    train = next(iter(prepare.prepare(config, skip_bad=False, report=lambda *_: None)))[0]
+    assert train.read_bytes() == whole.read_bytes()
+    assert len(encoded) <= 42 - after + 8
+    assert sorted(path.name for path in train.parent.iterdir()) == [train.name, manifest_path(train).name]
+
+
+def test_files_that_are_there_are_kept(pictures: Path) -> None:
+    train = pictures / "ffcv" / file_name("train", FILES)
+    before = train.stat().st_mtime_ns
+    assert write_files(pictures)[0] == train
+    assert train.stat().st_mtime_ns == before
+
+
+def test_one_process_at_a_time_writes_a_file(pictures: Path, tmp_path: Path) -> None:
+    target = tmp_path / file_name("train", FILES)
+    writer = beton_writer.BetonWriter(target, np.zeros(3, np.int64), max_side=64, identity="x")
+    with pytest.raises(UserError, match="being written by another process"):
+        write_files(pictures, f"dataloader.folder={tmp_path}")
+    writer.close()
+
+
+@pytest.mark.parametrize(("share", "mode"), [(1.0, "jpg"), (0.0, "raw")])
+def test_pictures_are_stored_as_ffcv_stores_them(tmp_path: Path, share: float, mode: str) -> None:
+    picture(300, 420).save(tmp_path / "a.png")
+    values = dataclasses.replace(FILES, max_side=200, jpeg_share=share, quality=80)
+    (ours,) = encode_all(tmp_path, ["a.png"], [0], values)
+    pieces: list[np.ndarray] = []
+
+    def allocate(size: int) -> tuple[int, np.ndarray]:
+        pieces.append(np.empty(size, np.uint8))
+        return 0, pieces[-1]
+
+    field = RGBImageField(write_mode=mode, max_resolution=200, jpeg_quality=80)
+    row = np.zeros(1, field.metadata_type)
+    field.encode(row, np.asarray(picture(300, 420)), allocate)
+    assert isinstance(ours, Encoded)
+    assert ours.data == pieces[0].tobytes()
+    assert (ours.mode, ours.height, ours.width) == (row["mode"][0], row["height"][0], row["width"][0])
+
+
+def test_ffcv_reads_what_we_write(pictures: Path) -> None:
+    reader = Reader(str(pictures / "ffcv" / file_name("train", FILES)))
+    assert reader.num_samples == 42
+    assert Counter(reader.metadata["f1"].tolist()) == {0: 21, 1: 21}
+    assert 10 < int((reader.metadata["f0"]["mode"] == 0).sum()) < 32
+    assert set(reader.alloc_table["ptr"]) == set(reader.metadata["f0"]["data_ptr"])
+
+
+def test_we_read_what_ffcv_writes(pictures: Path, tmp_path: Path) -> None:
+    samples = [(np.asarray(picture(40, 50, seed)), seed % 2) for seed in range(16)]
+    for name in ("t", "v"):
+        writer = DatasetWriter(
+            str(tmp_path / f"{name}.beton"), {"image": RGBImageField("jpg"), "label": IntField()}, num_workers=1
+        )
+        writer.from_indexed_dataset(samples)
+    words = [f"dataloader.train={tmp_path}/t.beton", f"dataloader.val={tmp_path}/v.beton"]
+    batches = stream(make_loaders(Path("/nowhere"), "dataloader=ffcv", *words), epochs=(0,))
+    assert [labels.tolist() for _, labels, _ in batches] == [(indices % 2).tolist() for _, _, indices in batches]
+
+
+BROKEN = ("is no FFCV file", "is no FFCV file of version", "was never finished", "is cut off", "is cut off or changed",
+          "holds the fields")  # fmt: skip
+
+
+def broken_files(path: Path) -> dict[str, bytes]:
+    data = path.read_bytes()
+    table = int.from_bytes(data[16:24], "little")
+    return {
+        "is no FFCV file": b"something else entirely, of some length",
+        "is no FFCV file of version": b"",
+        "was never finished": data[:16] + bytes(8) + data[24:],
+        "is cut off": data[: table - 100],
+        "is cut off or changed": data[:-24],
+        "holds the fields": data.replace(b"label\0", b"other\0", 1),
+    }
+
+
+@pytest.mark.parametrize("expected", BROKEN)
+def test_a_file_that_is_not_whole_is_one_line(pictures: Path, tmp_path: Path, expected: str) -> None:
+    good = pictures / "ffcv" / file_name("train", FILES)
+    path = tmp_path / "x.beton"
+    path.write_bytes(broken_files(good)[expected])
+    words = words_for(pictures, "dataloader=ffcv", f"dataloader.train={path}")
+    with pytest.raises(UserError, match=expected) as raised:
+        make_loaders(pictures, *words[4:])
+    assert str(raised.value).count("\n") == 0
+    assert str(path) in str(raised.value)
+
+
+def test_check_finds_one_changed_bit(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(pictures / "ffcv", tmp_path / "ffcv")
+    words = ["prepare", *words_for(pictures), f"dataloader.folder={tmp_path / 'ffcv'}", "--check"]
+    assert main(words) == 0
+    assert capsys.readouterr().out.count("as written") == 2
+    train = tmp_path / "ffcv" / file_name("train", FILES)
+    data = bytearray(train.read_bytes())
+    data[len(data) // 2] ^= 1
+    train.write_bytes(data)
+    assert main(words) == 2
+    assert "is damaged: its checksum" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["dataset=imagenet"], "dataloader.folder=null: is not given"),
+        (["dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: is no folder"),
+        (["dataset=imagenet", "dataset.path=/nowhere", "--check"], "write it by: train prepare dataset=imagenet"),
+        (["dataset=shapes", "dataloader=torchvision"], "dataloader=torchvision: needs no files"),
+        (["dataset=shapes", "dataloader.train=x.beton"], "names a file that is there already"),
+        (["dataset=shapes", "dataloader.files.quality=200"], "must be less than or equal to 100"),
+    ],
+)
+def test_a_mistake_is_one_line(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare", *words]) == 2
+    errors = capsys.readouterr().err
+    assert expected in errors
+    assert errors.count("\n") == 1
+
+
+def test_the_manifest_says_what_was_written(pictures: Path) -> None:
+    path = pictures / "ffcv" / file_name("train", FILES)
+    facts = json.loads(manifest_path(path).read_text())
+    assert facts["classes"] == ["cat", "dog"]
+    assert facts["values"] == dataclasses.asdict(FILES)
+    assert facts["bytes"] == path.stat().st_size
+
+
+@given(st.integers(1, 4096), st.integers(1, 300))
+def test_restart_intervals_divide_rows(width: int, most: int) -> None:
+    interval = aligned_interval(width, most)
+    assert 1 <= interval <= max(1, most)
+    assert -(-width // 16) % interval == 0
+
+
+@pytest.mark.parametrize(("side", "size"), [(16, 1 << 23), (500, 1 << 23), (1672, 1 << 23), (1673, 1 << 24)])
+def test_a_page_holds_any_picture(side: int, size: int) -> None:
+    assert beton_writer.page_size(side) == size >= 3 * side**2
