@@ -43,6 +43,8 @@ def in_words(hint: Any) -> str:
         return ", or ".join(in_words(part) for part in parts)
     if origin is list:
         return f"list: {in_words(parts[0])}"
+    if origin is dict:
+        return f"mapping of {in_words(parts[0])} to {in_words(parts[1])}"
     return _WORDS[hint]
 
 

@@ -1,0 +1,164 @@
+"""Write docs/keys.md, the page of every key: types from the schema, defaults and meanings from conf/.
+
+Run it after a change of either: .venv/bin/python scripts/write_keys.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+
+from launcher.config.algorithms import Algorithms
+from launcher.config.schema import GROUPS, RunConfig
+from launcher.config.types import in_words, options, own_types
+from launcher.paths import CONF
+from launcher.submit.values import Kubernetes, Sky, Slurm
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "keys.md"
+_KEY = re.compile(r"^( *)(\w[\w ]*):(?:\s+(?:\"[^\"]*\"|[^#]*?))?(?:\s+#\s(.*))?$")
+_HEAD = """\
+# Every key
+
+Written by `scripts/write_keys.py` from the schema and `conf/`; [Configuration](configuration.md) tells how values are
+set. Durations are `8ep` (epochs), `100ba` (batches) or `0.5dur` (a part of the run).
+"""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One file of conf/: its name, what its first lines say, its values and the remarks beside them by dotted key."""
+
+    name: str
+    says: str
+    values: dict[str, Any]
+    remarks: dict[str, str]
+
+
+def page() -> str:
+    """The whole page."""
+    train = read(CONF / "train.yaml")
+    hints = get_type_hints(RunConfig, include_extras=True)
+    parts = [_HEAD, "## The run\n", table("", RunConfig, [train])]
+    for name in [name for name, hint in hints.items() if options(hint) and name not in (*GROUPS, "algorithms")]:
+        parts += [f"## {name}\n", table(f"{name}.", hints[name], [inside(train, name)])]
+    for group in GROUPS:
+        parts += [f"## {group}\n", *section(f"{group}.", group, options(hints[group]))]
+    parts += ["## algorithms\n", *algorithms()]
+    parts.append("## submit\n\nOf `train submit`, not of the run.\n")
+    for kind in (Slurm, Sky, Kubernetes):
+        name = kind.__name__.lower()
+        parts += [f"### --{name}\n", table("submit.", kind, [read(CONF / "submit" / f"{name}.yaml")])]
+    return "\n".join(parts)
+
+
+def section(prefix: str, group: str, schemas: list[type]) -> Iterator[str]:
+    """A group's options, those of one type together."""
+    found = [read(path) for path in sorted((CONF / group).glob("*.yaml"))]
+    for schema in schemas:
+        same = [option for option in found if len(schemas) == 1 or own_name(schema) == option.name]
+        yield "".join(f"`{group}={option.name}`{': ' * bool(option.says)}{option.says}  \n" for option in same)
+        yield table(prefix, schema, same)
+
+
+def algorithms() -> Iterator[str]:
+    for name, hint in get_type_hints(Algorithms, include_extras=True).items():
+        option = read(CONF / "algorithms" / f"{name}.yaml")
+        (schema,) = options(hint)
+        yield f"### {name}\n"
+        yield table(f"algorithms.{name}.", schema, [option]) if option.values else "No values: on or off.\n"
+
+
+def own_name(schema: type) -> str:
+    """The option that a type is for: the one word its `name` may have."""
+    return in_words(own_types(schema)["name"])
+
+
+def table(prefix: str, schema: type, found: list[Option]) -> str:
+    """Key, values it takes, default of the options and meaning; mappings inside come after their own keys."""
+    rows = list(_rows(prefix, schema, found))
+    if not rows:
+        return "No values of its own.\n"
+    return "\n".join(["| key | takes | default | |", "|---|---|---|---|", *rows]) + "\n"
+
+
+def _rows(prefix: str, schema: type, found: list[Option]) -> Iterator[str]:
+    for name, hint in own_types(schema).items():
+        if name == "name" and prefix != "submit.":
+            continue
+        yield f"| `{prefix}{name}` | {in_words(hint)} | {default(name, found)} | {remark(name, found)} |"
+    for name, hint in get_type_hints(schema, include_extras=True).items():
+        inner = options(hint)
+        if inner and schema is not RunConfig:
+            yield from _rows(f"{prefix}{name}.", inner[0], [inside(option, name) for option in found])
+
+
+def remark(name: str, found: Sequence[Option]) -> str:
+    """What conf/ says beside the key; named after its option where only some of them say something."""
+    said = {option.name: option.remarks[name] for option in found if name in option.remarks}
+    if len(set(said.values())) == 1 and len(said) == len(found):
+        return next(iter(said.values()))
+    return "; ".join(f"{option}: {text}" for option, text in said.items())
+
+
+def default(name: str, found: Iterable[Option]) -> str:
+    """The value that all options have, or each option's own."""
+    values = {option.name: shown(option.values[name]) for option in found if name in option.values}
+    if len(set(values.values())) == 1:
+        return next(iter(values.values()))
+    return ", ".join(f"{option}: {value}" for option, value in values.items())
+
+
+def shown(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
+    return f"`{text}`"
+
+
+def read(path: Path) -> Option:
+    """A file of conf/, over the options of the same group that its defaults name."""
+    text = path.read_text()
+    values = yaml.safe_load(text) or {}
+    own = Option(path.stem, _says(text), {k: v for k, v in values.items() if k != "defaults"}, dict(_remarks(text)))
+    if path.stem == "train":
+        return own
+    for base in values.get("defaults", []):
+        if base != "_self_":
+            below = read(path.with_name(f"{base}.yaml"))
+            own = Option(own.name, own.says, {**below.values, **own.values}, {**below.remarks, **own.remarks})
+    return own
+
+
+def inside(option: Option, name: str) -> Option:
+    """The part of an option below one of its keys."""
+    inner = option.values.get(name) or {}
+    remarks = {key.removeprefix(f"{name}."): text for key, text in option.remarks.items() if key.startswith(f"{name}.")}
+    return Option(option.name, "", inner if isinstance(inner, Mapping) else {}, remarks)
+
+
+def _says(text: str) -> str:
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("# "):
+            break
+        lines.append(line[2:])
+    return " ".join(lines)
+
+
+def _remarks(text: str) -> Iterator[tuple[str, str]]:
+    parents: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        if match := _KEY.match(line):
+            depth, name, remark = len(match[1]), match[2], match[3]
+            parents = [(d, n) for d, n in parents if d < depth]
+            if remark:
+                yield ".".join([*(n for _, n in parents), name]), remark
+            parents.append((depth, name))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    print(PAGE)

@@ -1,0 +1,154 @@
+"""Every command block of README and docs is one that works; links lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launcher.cli import main as cli
+from launcher.config.compose import compose
+from launcher.submit.values import PREFIX
+
+from .pages import PAGES, ROOT, Block, all_blocks
+
+COMMANDS = [
+    (block, line)
+    for block in all_blocks()
+    # note: the page on adding has a test of its own, in a copy of the source
+    if block.language in ("", "sh") and block.page != "adding.md"
+    for line in block.text.replace("\\\n", " ").splitlines()
+]
+
+
+def train(words: list[str]) -> None:
+    """A `train` command line parses, and its values compose."""
+    words = words[: words.index(">")] if ">" in words else words
+    verb = words[0] if words and words[0] in cli.VERBS else "run"
+    rest = words[1:] if words and words[0] in cli.VERBS else words
+    arguments = cli.parser_of(verb, cli.module_of(verb)).parse_args(rest)
+    values = [word for word in getattr(arguments, "overrides", []) if not word.startswith(PREFIX)]
+    compose([*(["dataloader=ffcv"] if verb == "prepare" else []), *values])
+
+
+def make(words: list[str]) -> None:
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(words) <= set(targets)
+
+
+def python(words: list[str]) -> None:
+    """A script that is there, or a module whose help works."""
+    if words[0] == "-m":
+        module = ["-m", words[1], "--help"]
+        done = subprocess.run([sys.executable, *module], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        flags = {word.split("=")[0] for word in words[2:] if word.startswith("--")}
+        assert all(flag in done.stdout for flag in flags)
+        return
+    assert (ROOT / words[0]).is_file()
+
+
+def docker(words: list[str]) -> None:
+    """The words after the image of `docker run` are a command line of `train`."""
+    if words[0] == "build":
+        assert (ROOT / "Dockerfile").is_file()
+    if words[0] == "run":
+        train(words[words.index("train") + 1 :])
+
+
+def in_the_venv(words: list[str]) -> None:
+    """A program of another project, which `make setup` does not install."""
+
+
+PROGRAMS: dict[str, Callable[[list[str]], None]] = {
+    "train": train,
+    "make": make,
+    "python": python,
+    "docker": docker,
+    "pip": in_the_venv,
+    "pre-commit": in_the_venv,
+    "mkdocs": in_the_venv,
+    "sbatch": in_the_venv,
+    "kubectl": in_the_venv,
+    "sky": in_the_venv,
+    "squeue": in_the_venv,
+    "rsync": in_the_venv,
+    "mkdir": in_the_venv,
+    "tar": in_the_venv,
+    "git": in_the_venv,
+    "cd": in_the_venv,
+    "source": lambda words: None,
+}
+
+
+def answered(line: str) -> bool:
+    """Whether a line is what a command printed, not a command."""
+    return line.startswith(("error: ", "note: "))
+
+
+def refused(block: Block, line: str) -> bool:
+    """Whether the page shows the error that a command gives."""
+    after = block.lines[block.lines.index(line) + 1 :] if line in block.lines else ()
+    return bool(after) and after[0].startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("block", "line"),
+    [
+        pytest.param(b, line, id=f"{b.page}: {line}")
+        for b, line in COMMANDS
+        if not answered(line) and not refused(b, line)
+    ],
+)
+def test_a_command_is_one_that_works(block: Block, line: str) -> None:
+    words = shlex.split(line.removeprefix("$ "), comments=True)
+    while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+        words = words[1:]
+    if not words:
+        return
+    program = Path(words[0]).name
+    assert program in PROGRAMS, f"{line}: no test knows this program"
+    PROGRAMS[program](words[1:])
+
+
+@pytest.mark.parametrize("block", [block for block in all_blocks() if any(map(answered, block.lines))], ids=str)
+def test_an_answer_shown_is_the_answer_given(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = block.lines
+    for command, answer in pairwise(lines):
+        if answered(answer):
+            assert cli.main(shlex.split(command.removeprefix("$ "))[1:]) == 2
+            assert capsys.readouterr().err.splitlines() == [answer]
+
+
+@pytest.mark.parametrize("block", [b for b in all_blocks() if b.language not in ("", "sh")], ids=str)
+def test_other_blocks_parse(block: Block) -> None:
+    language, text = block.language, block.text
+    parse = {
+        "yaml": yaml.safe_load,
+        "json": json.loads,
+        "python": lambda source: compile(source, "block", "exec"),
+        "bash": lambda source: subprocess.run(["bash", "-n"], input=source, text=True, check=True),
+        "diff": lambda source: source.index("@@"),
+        "text": str,
+    }
+    parse[language](text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]*)(?:#[^)]*)?\)", page.read_text()):
+        if target and "://" not in target:
+            assert (page.parent / target).exists(), target
+    for target, heading in re.findall(r"\]\(([^)#\s]*)#([^)]*)\)", page.read_text()):
+        if "://" not in target:
+            text = (page.parent / target if target else page).read_text()
+            headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+            assert heading in {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}, heading
