@@ -18,6 +18,7 @@ VERBS = {
     "estimate": "what a run will take in time and money, from seconds of its real steps",
     "diff": "what differs between two recipes or run folders",
     "compare": "run folders as tradeoff curves: Pareto front, speed-ups, AlgoPerf's score",
+    "report": "run folders as one page with curves, a picture, or a table",
     "resume": "go on with a run from its newest checkpoint",
     "eval": "evaluate a run's newest checkpoint",
     "prepare": "write a data set's FFCV files, or check them",

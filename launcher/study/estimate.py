@@ -72,7 +72,7 @@ def estimate(plan: Plan, measured: Measured) -> Estimate:
     rounds = len(measured.points[0].step_seconds)
     by_round = [sizes_of(plan, measured, number) for number in range(rounds)]
     training = [_training(plan, measured, sizes, number) for number, sizes in enumerate(by_round)]
-    evaluations, saves = occasions(plan, plan.config.eval_every), occasions(plan, plan.config.save_every)
+    evaluations, saves = occasions(plan, plan.config.eval_every), occasions(plan, plan.config.checkpoint.every)
     evaluating = _evaluating(measured, evaluations)
     saving = [saves * seconds for seconds in measured.save_seconds]
     spans = [span(training), span(evaluating), span(saving)]

@@ -73,7 +73,7 @@ class Run:
         """The devices it ran on, after the name of the machine in the config if it has such devices."""
         devices = f"{self.world_size}x {self.device}"
         name = self.values.get("hardware.name")
-        return f"{name} ({devices})" if name != "this_machine" and self._is_priced_machine else devices
+        return f"{name} ({devices})" if name not in (None, "this_machine") and self._is_priced_machine else devices
 
     @property
     def _is_priced_machine(self) -> bool:

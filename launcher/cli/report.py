@@ -1,0 +1,52 @@
+"""`train report RUNS -o report.html`: tradeoff curves as a page, a picture or a table."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from launcher.cli.console import console
+from launcher.errors import Problem, UserError
+
+EXAMPLES = [
+    "train report runs -o report.html",
+    "train report runs -o report.html -o curves.png -o points.csv",
+    "train report runs/mild-* runs/hot-* -o report.html --no-published --title 'mild and hot'",
+]
+_FORMS = (".html", ".png", ".csv")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders of them")
+    parser.add_argument(
+        "-o", "--output", action="append", required=True, metavar="FILE", help="an .html, .png or .csv file to write"
+    )
+    parser.add_argument("--title", default="Quality against cost", help="the heading of page and picture")
+    parser.add_argument(
+        "--axis", choices=("time", "wall", "money", "epochs"), default="time", help="the picture's cost"
+    )
+    parser.add_argument("--no-published", action="store_true", help="without the published points")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    outputs = [Path(name) for name in arguments.output]
+    for path in outputs:
+        if path.suffix not in _FORMS:
+            raise UserError(Problem(f"must end in one of {', '.join(_FORMS)}", "--output", path))
+        if not path.absolute().parent.is_dir():
+            raise UserError(Problem("its folder does not exist", "--output", path))
+    from launcher.study.study import read_study
+    from launcher.study.writing import write_csv, write_page, write_picture
+
+    study = read_study(arguments.runs, published=not arguments.no_published)
+    for path in outputs:
+        if path.suffix == ".html":
+            write_page(study, path, title=arguments.title, written=time.strftime("%Y-%m-%d"))
+        elif path.suffix == ".png":
+            write_picture(study, path, title=arguments.title, axis=arguments.axis)
+        else:
+            write_csv(study, path)
+        points = sum(len(curve.points) for curve in study.curves)
+        console().print(f"{path}: {len(study.runs):,} runs, {points:,} points")
+    return 0

@@ -1,0 +1,159 @@
+// The table of runs, a point's or a run's details, the filters; and the first drawing.
+const MOST_ROWS = 200;
+const COLUMNS = [
+  ["name", "run"], ["curve", "recipe"], ["model", "model", "wide"], ["dataset", "data set", "wide"],
+  ["hardware", "hardware", "wide"], ["epochs", "epochs", "number"], ["seed", "seed", "number wide"],
+  ["top1", "top-1 %", "number"], ["time", "minutes", "number"], ["wall", "wall clock", "number wide"],
+  ["money", data.currency, "number wide"], ["state", "state"],
+];
+
+function sortedRuns() {
+  const key = state.sort, sign = state.descending ? -1 : 1;
+  const empty = (value) => value === null || value === undefined;
+  return shownRuns().sort((a, b) => {
+    if (empty(a[key]) || empty(b[key])) return empty(a[key]) - empty(b[key]);
+    return sign * (typeof a[key] === "number" ? a[key] - b[key] : String(a[key]).localeCompare(String(b[key])));
+  });
+}
+
+function drawTable() {
+  const head = COLUMNS.map(([key, label, kind]) => make("th",
+    { class: kind || "", scope: "col", "aria-sort": state.sort === key ? (state.descending ? "descending" : "ascending") : "none" },
+    make("button", { type: "button", onclick: () => sortBy(key) }, label + (state.sort === key ? (state.descending ? " ▼" : " ▲") : ""))));
+  find("runs").tHead.replaceChildren(make("tr", {}, ...head));
+  const runs = sortedRuns(), shown = state.all ? runs : runs.slice(0, MOST_ROWS);
+  find("runs").tBodies[0].replaceChildren(...shown.map((run) => make("tr", { class: run.state === "finished" ? "" : "odd-state" },
+    ...COLUMNS.map(([key, , kind]) => make("td", { class: kind || "" }, cell(run, key))))));
+  find("runs-caption").textContent = `${runs.length} of ${data.runs.length} runs`;
+  find("more").hidden = shown.length === runs.length;
+  find("more").textContent = `show all ${runs.length} runs`;
+}
+
+function cell(run, key) {
+  if (key === "name") return make("button", { type: "button", onclick: () => openRun(run) }, run.name);
+  if (key === "state") return run.state + (run.problem ? `: ${run.problem}` : "");
+  const value = run[key];
+  return typeof value === "number" ? (key === "seed" ? String(value) : number(value)) : value === null ? "–" : String(value);
+}
+
+function sortBy(key) {
+  state.descending = state.sort === key && !state.descending;
+  state.sort = key;
+  drawTable();
+  const at = COLUMNS.findIndex(([name]) => name === key);
+  find("runs").tHead.rows[0].cells[at].firstChild.focus();
+}
+
+function configOf(run) {
+  const values = { ...data.base };
+  for (const [key, value] of Object.entries(run.changes)) values[data.keys[key]] = value;
+  for (const key of run.missing) delete values[data.keys[key]];
+  return data.keys.filter((key) => key in values).map((key) => `${key}: ${JSON.stringify(values[key])}`).join("\n");
+}
+
+function runDetails(run, open) {
+  return make("details", { open },
+    make("summary", {}, `${run.name}${run.seed === null ? "" : `, seed ${run.seed}`}: ${number(run.top1)} % top-1, ${number(run.time)} min, ${run.state}`),
+    ...(run.problem ? [make("p", {}, run.problem)] : []),
+    make("h3", {}, "command"), make("pre", {}, run.command || "not recorded"),
+    make("h3", {}, "config"), make("pre", {}, configOf(run) || "cannot be read"));
+}
+
+let cameFrom = null;
+
+function openDetails(title, ...content) {
+  cameFrom = cameFrom || document.activeElement;
+  find("details-title").textContent = title;
+  find("details-body").replaceChildren(...content);
+  find("details").hidden = false;
+  find("details").focus();
+  find("details").scrollIntoView({ block: "nearest" });
+}
+
+function openPoint(point) {
+  state.selected = point.curve.published ? null : point;
+  const curve = point.curve;
+  const facts = Object.keys(AXES).filter((axis) => point.cost[axis]).map((axis) => `${AXES[axis]}: ${plusMinus(point.cost[axis])}`);
+  const told = make("p", {}, [`top-1: ${plusMinus(point.top1)} %`, ...facts, curve.hardware].join(" · "));
+  const rest = curve.published
+    ? [make("p", {}, `Published: ${curve.source}.${point.note ? ` ${point.note}` : ""}`)]
+    : point.runs.map((index, at) => runDetails(data.runs[index], at === 0));
+  openDetails(`${curve.name}${point.epochs ? `, ${point.epochs} epochs` : ""}`, told, ...rest);
+  drawLearning();
+}
+
+function openRun(run) {
+  state.selected = { runs: [run.index] };
+  openDetails(run.name, runDetails(run, true));
+  drawLearning();
+}
+
+function closeDetails() {
+  find("details").hidden = true;
+  state.selected = null;
+  drawLearning();
+  if (cameFrom && cameFrom.isConnected) cameFrom.focus();
+  cameFrom = null;
+}
+
+function saveCsv() {
+  const quote = (value) => (value === null || value === undefined ? "" : `"${String(value).replaceAll('"', '""')}"`);
+  const rows = [COLUMNS.map(([key]) => key), ...sortedRuns().map((run) => COLUMNS.map(([key]) => run[key]))];
+  const text = rows.map((row) => row.map(quote).join(",")).join("\r\n");
+  const link = make("a", { download: "runs.csv", href: URL.createObjectURL(new Blob([text], { type: "text/csv" })) });
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+function redraw() {
+  drawTradeoff();
+  drawLegend();
+  drawLearning();
+  drawTable();
+  const off = Object.values(state.off).reduce((sum, values) => sum + values.size, 0);
+  find("filtered").textContent = off ? `(${off} hidden)` : "";
+  find("said").textContent = `${shownPoints().length} points, ${shownRuns().length} runs shown`;
+}
+
+function buildControls() {
+  const known = Object.keys(AXES).filter((axis) => data.curves.some((curve) => curve.points.some((point) => point.cost[axis])));
+  if (known.length && !known.includes(state.axis)) state.axis = known[0];
+  find("axes").append(...known.map((axis) => make("label", { class: "check" },
+    make("input", { type: "radio", name: "axis", value: axis, checked: axis === state.axis, onchange: () => { state.axis = axis; redraw(); } }), AXES[axis])));
+  for (const [name, label] of Object.entries(FILTERS)) {
+    const values = [...new Set(data.runs.map((run) => run[name]))];
+    values.sort((a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b))));
+    if (values.length < 2) continue;
+    const boxes = values.map((value) => make("input", { type: "checkbox", checked: true, name, value: String(value), onchange: (event) => {
+      state.off[name][event.target.checked ? "delete" : "add"](String(value));
+      redraw();
+    } }));
+    const setAll = (checked) => {
+      boxes.forEach((box) => { box.checked = checked; });
+      state.off[name] = new Set(checked ? [] : values.map(String));
+      redraw();
+    };
+    find("filter-groups").append(make("fieldset", {}, make("legend", {}, label),
+      make("div", { class: "row" }, make("button", { type: "button", onclick: () => setAll(true) }, "all"), make("button", { type: "button", onclick: () => setAll(false) }, "none")),
+      make("div", { class: "choices" }, ...boxes.map((box, index) => make("label", { class: "check" }, box, values[index] === null ? "unknown" : String(values[index]))))));
+  }
+  find("published").closest("label").hidden = !data.curves.some((curve) => curve.published);
+  find("published").addEventListener("change", (event) => { state.published = event.target.checked; redraw(); });
+  find("controls").addEventListener("submit", (event) => event.preventDefault());
+  find("close").addEventListener("click", closeDetails);
+  find("more").addEventListener("click", () => { state.all = true; drawTable(); });
+  find("csv").addEventListener("click", saveCsv);
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !find("details").hidden) closeDetails(); });
+}
+
+const states = data.runs.reduce((counts, run) => ({ ...counts, [run.state]: (counts[run.state] || 0) + 1 }), {});
+find("summary").textContent = Object.entries(states).map(([name, count]) => `${count} ${name}`).join(", ") + `. Written ${data.written}.`;
+buildControls();
+redraw();
+let width = document.body.clientWidth;
+window.addEventListener("resize", () => {
+  if (document.body.clientWidth === width) return;
+  width = document.body.clientWidth;
+  drawTradeoff();
+  drawLearning();
+});

@@ -1,0 +1,75 @@
+"""Quality against cost as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from launcher.study.curves import Cost, Curve, deviation
+from launcher.study.pareto import pareto_front
+from launcher.study.study import Study
+
+# Okabe & Ito's colours, which colour-blind readers can tell apart; the marker's shape says the same again.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKERS = "osD^vP*"
+_GREY = "#767676"
+_LABELS: dict[Cost, str] = {
+    "time": "training time, minutes",
+    "wall": "wall clock, minutes",
+    "money": "USD",
+    "epochs": "epochs",
+}
+_MOST_NAMED = 16
+
+
+def draw_tradeoff(study: Study, path: Path, *, title: str, axis: Cost) -> None:
+    """Curves with bars of one standard deviation, published ones in grey, and the Pareto front of each task."""
+    figure = Figure(figsize=(8, 5.5), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    shown = [curve for curve in study.all_curves if curve.on(axis)]
+    for number, curve in enumerate(c for c in shown if c.source is None):
+        _draw(axes, curve, axis, _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)])
+    for number, curve in enumerate(c for c in shown if c.source is not None):
+        _draw(axes, curve, axis, _GREY, _MARKERS[number % len(_MARKERS)])
+    for task in dict.fromkeys((c.setting.dataset, c.setting.model) for c in shown):
+        points = [
+            (point.cost(axis) or 0.0, point.quality)
+            for curve in shown
+            if (curve.setting.dataset, curve.setting.model) == task
+            for point in curve.on(axis)
+        ]
+        front = [points[index] for index in pareto_front(points)]
+        axes.plot(*zip(*front, strict=True), color="black", linestyle="--", linewidth=1.2, zorder=1)
+    if shown:
+        axes.set_xscale("log")
+    axes.set_xlabel(_LABELS[axis])
+    axes.set_ylabel("top-1, %")
+    axes.set_title(title, loc="left", weight="bold", fontsize=11)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    if 0 < len(shown) <= _MOST_NAMED:
+        axes.legend(fontsize=8, frameon=False)
+    # note: the temporary name's suffix says nothing of the format
+    figure.savefig(path, format="png")
+
+
+def _draw(axes: Axes, curve: Curve, axis: Cost, colour: str, marker: str) -> None:
+    points = curve.on(axis)
+    published = curve.source is not None
+    axes.errorbar(
+        [point.cost(axis) or 0.0 for point in points],
+        [point.quality for point in points],
+        xerr=[deviation(point.costs[axis]) or 0.0 for point in points],
+        yerr=[deviation(point.top1) or 0.0 for point in points],
+        color=colour,
+        marker=marker,
+        markerfacecolor="white" if published else colour,
+        markersize=5,
+        linewidth=1.0 if published else 1.6,
+        capsize=2,
+        label=curve.name + (" (published)" if published else ""),
+    )

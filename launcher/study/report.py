@@ -1,0 +1,149 @@
+"""A study as one HTML page that needs no network: the data, and a script that draws them."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from launcher.study.curves import COSTS, Curve, Point, deviation
+from launcher.study.runs import Evaluated, Run
+from launcher.study.study import Study
+
+_PAGE = Path(__file__).with_name("page")
+_SCRIPTS = ("state.js", "charts.js", "table.js")
+# Evaluations kept for all learning curves together, and for one at least and at most: the page stays small.
+_EVALUATIONS, _FEWEST, _MOST = 40_000, 12, 120
+_DIGITS = 5
+
+
+def page(study: Study, *, title: str, written: str) -> str:
+    """The page; `written` is its date. Nothing that a run folder holds can leave the data and become markup."""
+    # note: inside a script element only `<` can end the data
+    data = json.dumps(page_data(study, written), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return Template((_PAGE / "page.html").read_text()).substitute(
+        title=html.escape(title),
+        style=(_PAGE / "page.css").read_text(),
+        script="\n".join((_PAGE / name).read_text() for name in _SCRIPTS),
+        data=data,
+    )
+
+
+def page_data(study: Study, written: str) -> dict[str, Any]:
+    """What the page's script reads: means and deviations as pairs, a run's config as what differs from `base`."""
+    index_of = {run.path: number for number, run in enumerate(study.runs)}
+    curve_of = {path: number for number, c in enumerate(study.curves) for point in c.points for path in point.paths}
+    configs = [{key: _plain(value) for key, value in run.values.items()} for run in study.runs]
+    base, keys = _commonest(configs)
+    currencies = Counter(str(run.values.get("hardware.currency", "USD")) for run in study.runs)
+    kept = max(_FEWEST, min(_MOST, _EVALUATIONS // max(1, len(study.runs))))
+    return {
+        "written": written,
+        "currency": currencies.most_common(1)[0][0] if currencies else "USD",
+        "keys": keys,
+        "base": base,
+        "curves": [_curve(curve, index_of) for curve in study.all_curves],
+        "runs": [
+            {
+                **_run(run, kept),
+                **_differences(config, base, keys),
+                "curveIndex": curve_of.get(run.path, -1),
+                "curve": study.curves[curve_of[run.path]].name if run.path in curve_of else run.recipe,
+            }
+            for run, config in zip(study.runs, configs, strict=True)
+        ],
+    }
+
+
+def _curve(curve: Curve, index_of: Mapping[Path, int]) -> dict[str, Any]:
+    return {
+        "name": curve.name,
+        "model": curve.setting.model,
+        "dataset": curve.setting.dataset,
+        "hardware": curve.setting.hardware,
+        "published": curve.source is not None,
+        "source": curve.source,
+        "points": [_point(point, index_of) for point in curve.points],
+    }
+
+
+def _point(point: Point, index_of: Mapping[Path, int]) -> dict[str, Any]:
+    return {
+        "epochs": point.epochs,
+        "top1": _pair(point.top1),
+        "cost": {axis: _pair(point.costs[axis]) for axis in COSTS if point.costs.get(axis)},
+        "runs": [index_of[path] for path in point.paths],
+        "note": point.note,
+    }
+
+
+def _pair(values: Sequence[float]) -> list[float | None]:
+    return [_short(sum(values) / len(values)), _short(deviation(values))]
+
+
+def _run(run: Run, kept: int) -> dict[str, Any]:
+    times = run.times
+    return {
+        "name": str(run.path),
+        "state": run.state,
+        "problem": run.problem,
+        "model": run.model,
+        "dataset": run.dataset,
+        "hardware": run.hardware if run.device else "?",
+        "epochs": run.epochs,
+        "seed": run.seed,
+        "top1": _short(run.evaluations[-1].top1) if run.evaluations else None,
+        "time": _short(times.counted / 60) if times else None,
+        "wall": _short(times.wall / 60) if times else None,
+        "money": _short(run.money),
+        "command": shlex.join(run.command),
+        "learning": _learning(run.evaluations, kept),
+    }
+
+
+def _learning(evaluations: Sequence[Evaluated], kept: int) -> tuple[list[float | None], list[float | None]]:
+    """Epochs and accuracies, evenly thinned out; the last stays."""
+    finite = [e for e in evaluations if math.isfinite(e.top1) and math.isfinite(e.epoch)]
+    stride = max(1, math.ceil(len(finite) / kept))
+    thinned = [e for number, e in enumerate(reversed(finite)) if number % stride == 0][::-1]
+    return [_short(e.epoch) for e in thinned], [_short(e.top1) for e in thinned]
+
+
+def _commonest(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+    """Each key's commonest value, of the keys that most configs have, and all keys in the order of writing."""
+    keys = list(dict.fromkeys(key for config in configs for key in config))
+    readable = [config for config in configs if config]
+    base = {}
+    for key in keys:
+        values = Counter(json.dumps(config[key]) for config in readable if key in config)
+        if 2 * values.total() > len(readable):
+            base[key] = json.loads(values.most_common(1)[0][0])
+    return base, keys
+
+
+def _differences(config: Mapping[str, Any], base: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """`changes` to the base by the key's number, and the numbers of its keys that are `missing`."""
+    numbers = {key: number for number, key in enumerate(keys)}
+    changes = {numbers[key]: value for key, value in config.items() if key not in base or base[key] != value}
+    return {"changes": changes, "missing": [numbers[key] for key in base if key not in config]}
+
+
+def _plain(value: Any) -> Any:
+    """A config's value as JSON has it; what JSON lacks as text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    known = value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
+    return value if known else str(value)
+
+
+def _short(number: float | None) -> float | None:
+    """A number with the digits that a page shows; None if it is none."""
+    return float(f"{number:.{_DIGITS}g}") if number is not None and math.isfinite(number) else None

@@ -1,0 +1,183 @@
+"""The report's page in a real headless browser, and what holds of it without one."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.cli import main as cli
+from launcher.study.report import page, page_data
+from launcher.study.study import read_study
+
+from .conftest import MakeRun
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+EVIL = "</script><script>document.title='evil'</script><img src=x onerror=1>"
+
+WATCH = """<script>
+window.problems = [];
+window.addEventListener("error", (event) => problems.push(event.message));
+document.addEventListener("securitypolicyviolation", (event) => problems.push("blocked: " + event.blockedURI));
+console.error = (...words) => problems.push(words.join(" "));
+</script>"""
+
+
+@pytest.fixture
+def folder(make_run: MakeRun, tmp_path: Path) -> Path:
+    for seed in (0, 1):
+        for epochs in (2, 3):
+            top1 = [0.5 + epochs / 20 + seed / 100] * epochs
+            make_run(f"g/mild-{epochs}-{seed}", top1, [60.0] * epochs, seed=seed)
+            make_run(f"g/hot-{epochs}-{seed}", [t + 0.05 for t in top1], [90.0] * epochs, seed=seed, recipe="hot")
+    make_run("g/running", finished=None, seed=5)
+    make_run("g/evil", (0.9, 0.95), seed=0, recipe=EVIL, hardware={"name": "box", "price_per_hour": 6.0})
+    (make_run("g/torn") / "config.yaml").write_text("{")
+    return tmp_path / "g"
+
+
+def in_browser(folder: Path, tmp_path: Path, actions: str, *, width: int = 1000) -> Any:
+    """What the actions, a function body that returns JSON, give in the page; fails on any error of the page."""
+    if BROWSER is None:
+        pytest.skip("no chromium on this machine: apt-get install chromium")
+    text = page(read_study([str(folder)], published=True), title="a report", written="2026-01-01")
+    run = f"const answer = (() => {{ {actions} }})();"
+    told = "document.body.append(make('pre', {id: 'probe'}, JSON.stringify({answer, problems})));"
+    text = text.replace("<style>", WATCH + "<style>", 1).replace("</body>", f"<script>{run}{told}</script></body>")
+    file = tmp_path / "probed.html"
+    file.write_text(text)
+    command = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += [f"--window-size={width},900", "--virtual-time-budget=2000", "--dump-dom", file.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found, done.stdout[-2000:]
+    told_back = json.loads(html.unescape(found[1]))
+    assert told_back["problems"] == []
+    return told_back["answer"]
+
+
+def test_it_loads_with_its_points_table_and_states(folder: Path, tmp_path: Path) -> None:
+    answer = in_browser(folder, tmp_path, """
+        return {points: document.querySelectorAll("#tradeoff .point").length,
+                lines: document.querySelectorAll("#learning path").length,
+                rows: document.querySelectorAll("#runs tbody tr").length,
+                odd: [...document.querySelectorAll("tr.odd-state")].map((row) => row.lastChild.textContent),
+                title: document.title, images: document.images.length,
+                summary: find("summary").textContent};
+    """)  # fmt: skip
+    published = sum(len(curve["points"]) for curve in data_of(folder)["curves"] if curve["published"])
+    assert answer["points"] == 5 + published
+    assert (answer["lines"], answer["rows"], answer["images"]) == (11, 11, 0)
+    assert answer["title"] == "a report"
+    assert sorted(answer["odd"]) == ["damaged: config.yaml is no YAML", "unfinished"]
+    assert set(answer["summary"].split(".")[0].split(", ")) == {"9 finished", "1 unfinished", "1 damaged"}
+
+
+def data_of(folder: Path) -> dict[str, Any]:
+    return page_data(read_study([str(folder)], published=True), "today")
+
+
+def test_axes_and_filters_change_what_is_shown(folder: Path, tmp_path: Path) -> None:
+    answer = in_browser(folder, tmp_path, """
+        const own = () => document.querySelectorAll("#tradeoff .point").length;
+        const axisText = () => [...document.querySelectorAll("#tradeoff text")].map((text) => text.textContent);
+        const seen = {};
+        find("published").click(); seen.own = own();
+        document.querySelector("input[value=epochs]").click(); seen.epochs = axisText().includes("epochs");
+        document.querySelector("input[value=money]").click(); seen.money = own();
+        document.querySelector("input[value=time]").click();
+        document.querySelector("input[name=curve][value=hot]").click(); seen.withoutHot = own();
+        seen.rowsWithoutHot = document.querySelectorAll("#runs tbody tr").length;
+        document.querySelector("input[name=epochs][value='2']").click(); seen.withoutTwo = own();
+        seen.front = document.querySelectorAll("#tradeoff .front").length;
+        seen.said = find("said").textContent;
+        return seen;
+    """)  # fmt: skip
+    assert (answer["own"], answer["epochs"], answer["money"]) == (5, True, 1)
+    assert (answer["withoutHot"], answer["rowsWithoutHot"], answer["withoutTwo"]) == (3, 7, 1)
+    assert answer["front"] == 1
+    assert answer["said"] == "1 points, 2 runs shown"
+
+
+def test_the_keyboard_reaches_a_point_opens_it_and_comes_back(folder: Path, tmp_path: Path) -> None:
+    answer = in_browser(folder, tmp_path, """
+        find("published").click();
+        const press = (key) => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
+        const points = document.querySelectorAll("#tradeoff .point");
+        const stops = [...points].filter((point) => point.getAttribute("tabindex") === "0").length;
+        points[0].focus(); press("ArrowRight");
+        const second = document.activeElement === points[1];
+        press("Enter");
+        const open = {shown: !find("details").hidden, focused: document.activeElement.id,
+                      all: find("details").textContent, lines: document.querySelectorAll("#learning path").length};
+        press("Escape");
+        return {stops, second, open, closed: find("details").hidden, back: document.activeElement === points[1]};
+    """)  # fmt: skip
+    assert (answer["stops"], answer["second"], answer["closed"], answer["back"]) == (1, True, True, True)
+    assert (answer["open"]["shown"], answer["open"]["focused"], answer["open"]["lines"]) == (True, "details", 2)
+    assert "train recipe=mild run_name=g/mild-2-0" in answer["open"]["all"]
+    assert 'recipe: "mild"' in answer["open"]["all"]
+    assert 'algorithms.ema.half_life: "100ba"' in answer["open"]["all"]
+
+
+def test_each_config_is_shown_as_it_was(folder: Path, tmp_path: Path) -> None:
+    configs = in_browser(
+        folder, tmp_path, "return Object.fromEntries(data.runs.map((run) => [run.name, configOf(run)]));"
+    )
+    for run in read_study([str(folder)], published=False).runs:
+        shown = dict(line.split(": ", 1) for line in configs[str(run.path)].splitlines())
+        assert {key: json.loads(value) for key, value in shown.items()} == run.values
+
+
+def test_a_phone_needs_no_sideways_scrolling(folder: Path, tmp_path: Path) -> None:
+    # note: a headless window is never narrower than 500 px
+    overflow = in_browser(
+        folder,
+        tmp_path,
+        "return document.documentElement.scrollWidth - document.documentElement.clientWidth;",
+        width=500,
+    )
+    assert overflow <= 0
+
+
+def test_the_page_asks_no_network_and_data_stay_data(folder: Path) -> None:
+    text = page(read_study([str(folder)], published=True), title=EVIL, written="today")
+    links = set(re.findall(r"https?://[^\"'\s)]+", text))
+    assert links == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"<(link|img|iframe)|src=[\"']|@import|url\(", text.split('id="data">')[0])
+    assert text.count("<script") == 2
+    assert EVIL not in text
+    data = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
+    assert data
+    assert EVIL in json.dumps([run["curve"] for run in json.loads(data[1])["runs"]])
+
+
+def test_long_learning_curves_are_thinned_and_keep_their_end(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("g/long", [0.001 * n for n in range(500)], [10.0] * 500)
+    epochs, top1 = page_data(read_study([str(tmp_path / "g")], published=False), "today")["runs"][0]["learning"]
+    assert len(epochs) <= 120
+    assert (epochs[-1], top1[-1]) == (500, 49.9)
+
+
+def test_report_writes_page_picture_and_table(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = [tmp_path / name for name in ("r.html", "r.png", "r.csv")]
+    assert cli.main(["report", str(folder), *(word for path in outputs for word in ("-o", str(path)))]) == 0
+    assert "11 runs, 5 points" in capsys.readouterr().out
+    assert outputs[1].read_bytes().startswith(b"\x89PNG")
+    assert outputs[2].read_text().startswith("curve,recipe,")
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [("r.pdf", "must end in one of .html, .png, .csv"), ("nowhere/r.html", "its folder does not exist")],
+)
+def test_where_a_report_cannot_go(folder: Path, capsys: pytest.CaptureFixture[str], output: str, told: str) -> None:
+    assert cli.main(["report", str(folder), "-o", output]) == 2
+    assert told in capsys.readouterr().err
