@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from launcher.config.validate import validate
 from launcher.errors import Problem, UserError
 
 ON = "on"
+_DATA_FOLDER = "TRAIN_DATA"
 
 
 @dataclass
@@ -48,6 +50,7 @@ def compose(words: Sequence[str]) -> Composed:
     layers, found, dropped = _lay(assignments, recipe)
     problems += found
     notes += dropped
+    _data_folder(layers)
     config, invalid = validate(layers)
     problems += invalid
     if problems or config is None:
@@ -60,6 +63,13 @@ def compose(words: Sequence[str]) -> Composed:
 def options(group: str) -> list[str]:
     """Names of a group's options, or of all algorithms."""
     return sorted(path.stem for path in (paths.CONF / group).glob("*.yaml"))
+
+
+def _data_folder(layers: Layers) -> None:
+    """The folder that the environment names, as in the container image, where no word does."""
+    folder = os.environ.get(_DATA_FOLDER)
+    if folder and layers.get("dataset.kind") == "folder" and layers.get("dataset.path") is None:
+        layers.set("dataset.path", folder, f"environment {_DATA_FOLDER}")
 
 
 def _recipe(assignments: Sequence[Assignment]) -> Recipe | None:

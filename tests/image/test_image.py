@@ -1,0 +1,70 @@
+"""The Dockerfile: its line in the docs, and its steps in fresh Debian root file systems (TRAIN_TEST_IMAGE=1)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .builder import Stage, build, instructions
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILE = ROOT / "Dockerfile"
+SMALL = ["launch=cpu", "epochs=1", "batch_size=16", "dataset.train_samples=32", "dataset.val_samples=16"]
+
+slow = pytest.mark.skipif(
+    os.environ.get("TRAIN_TEST_IMAGE") != "1" or not shutil.which("debootstrap") or os.geteuid() != 0,
+    reason="takes some twenty minutes and 20 GB: TRAIN_TEST_IMAGE=1, as root, with debootstrap",
+)
+
+
+def test_the_last_steps_are_the_doctors_and_the_entry_point() -> None:
+    steps = list(instructions(DOCKERFILE.read_text()))
+    assert steps[-2:] == [("RUN", "train doctor dataloader=ffcv"), ("ENTRYPOINT", '["train"]')]
+    users = [rest for name, rest in steps if name == "USER"]
+    assert users == ["train"]
+    assert ("VOLUME", '["/data", "/runs"]') in steps
+    assert ("RUN", "scripts/setup.sh") in steps
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    work = tmp_path_factory.mktemp("image")
+    start = time.monotonic()
+    stage = build(DOCKERFILE, ROOT, work, Path(os.environ.get("TRAIN_TEST_IMAGE_LOG", work / "build.log")))
+    print(f"built in {time.monotonic() - start:.0f} s")
+    yield stage
+    # note: nothing is mounted any more, or rmtree would follow it
+    assert str(work) not in Path("/proc/mounts").read_text()
+    subprocess.run(["rm", "-rf", str(work)], check=True)
+
+
+@slow
+@pytest.mark.system
+@pytest.mark.timeout(3600)
+def test_built_in_a_fresh_debian_it_is_whole_and_trains(image: Stage) -> None:
+    said = image.run([*image.entry, "doctor", "dataloader=ffcv"])
+    assert said.returncode == 0, said.stdout
+    assert "Pillow-SIMD" in said.stdout
+    trained = image.run([*image.entry, *SMALL, "dataset.native_size=32", "schedule.warmup=0ba", "run_name=demo"])
+    assert trained.returncode == 0, trained.stdout + trained.stderr
+    run = image.root / "runs" / "demo"
+    assert list((run / "checkpoints").iterdir())
+    assert (run / "config.yaml").stat().st_uid != 0
+    missing = image.run([*image.entry, "recipe=hot", "epochs=240", "launch=cpu"])
+    assert "/data" in missing.stderr
+
+
+@slow
+@pytest.mark.system
+@pytest.mark.timeout(3600)
+def test_the_quick_tests_pass_inside(image: Stage) -> None:
+    image.folder = "/opt/train"
+    words = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not system", "tests/config", "tests/plan"]
+    done = image.run(["/opt/train/.venv/bin/python", *words], HOME="/home/train")
+    assert done.returncode == 0, done.stdout[-4000:]
