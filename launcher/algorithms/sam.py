@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Gradients
+from launcher.algorithms.finite import everywhere, global_norm
 from launcher.data.batch import Batch
-
-
-def global_norm(tensors: list[Tensor]) -> Tensor:
-    """The 2-norm [] of all tensors taken as one vector."""
-    norm: Tensor = torch.stack(torch._foreach_norm(tensors)).norm()
-    return norm
 
 
 @torch.no_grad()
@@ -26,14 +20,6 @@ def climb(weights: list[Tensor], gradients: list[Tensor], norm: Tensor, rho: flo
     torch._foreach_mul_(gradients, rho / (norm + epsilon))
     torch._foreach_add_(weights, gradients)
     return list(before)
-
-
-def everywhere(condition: Tensor) -> bool:
-    """Whether a boolean [] on the device holds on every rank; waits for the device."""
-    flag = condition.to(torch.int32)
-    if dist.is_initialized():
-        dist.all_reduce(flag, dist.ReduceOp.MIN)
-    return bool(flag.item())
 
 
 class SAM(Algorithm):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
@@ -30,6 +33,12 @@ def changed(before: RunConfig, after: RunConfig) -> list[str]:
     """Dotted keys whose values differ, in the schema's order."""
     first, second = dict(leaves(as_mapping(before))), dict(leaves(as_mapping(after)))
     return [key for key in dict.fromkeys([*first, *second]) if first.get(key) != second.get(key)]
+
+
+def fingerprint(config: RunConfig) -> str:
+    """SHA-256 of the values that training so far depends on: equal for all parts of one run."""
+    values = {key: value for key, value in leaves(as_mapping(config)) if not is_free(key)}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def is_free(key: str) -> bool:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What all ranks do after this step."""
+
+    stop: bool
+    save: bool
 
 
 class StopFlag:
@@ -25,8 +34,8 @@ class StopFlag:
     def _set(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
 
-    def agreed(self) -> bool:
-        """Called by every rank after every step: True on all ranks at the same step, one step after any was asked.
+    def agreed(self, *, save: bool = False) -> Agreement:
+        """Called by every rank after every step: the same on all ranks, one step after any was asked or wants a save.
 
         The flags are joined on the CPU while the next step runs, so asking costs no wait.
         """
@@ -34,15 +43,15 @@ class StopFlag:
         import torch.distributed as dist
 
         if not dist.is_initialized() or dist.get_world_size() == 1:
-            return self.asked
-        stop = False
+            return Agreement(self.asked, save)
+        agreement = Agreement(stop=False, save=False)
         if self._pending is not None:
-            work, flag = self._pending
+            work, flags = self._pending
             work.wait()
-            stop = bool(flag.item())
-        flag = torch.tensor([int(self.asked)])
-        self._pending = (dist.all_reduce(flag, op=dist.ReduceOp.MAX, async_op=True), flag)
-        return stop
+            agreement = Agreement(*map(bool, flags.tolist()))
+        flags = torch.tensor([int(self.asked), int(save)])
+        self._pending = (dist.all_reduce(flags, op=dist.ReduceOp.MAX, async_op=True), flags)
+        return agreement
 
 
 # This process's flag: installed before anything slow is imported, so that an early signal is not lost.

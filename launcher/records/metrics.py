@@ -89,6 +89,16 @@ class EpochRecord(Record):
 
 
 @dataclass(frozen=True)
+class NonFiniteRecord(Record):
+    """The loss or gradients of the step were not finite; `indices` are its samples, rank by rank."""
+
+    kind: ClassVar[str] = "nonfinite"
+    loss: float
+    policy: str
+    indices: list[list[int]]
+
+
+@dataclass(frozen=True)
 class EndRecord(Record):
     """The run ended: finished, or asked to stop before."""
 
@@ -138,10 +148,12 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def without_void(rows: Iterable[Row]) -> list[Row]:
-    """The records without those of steps that a resume went back behind."""
+    """The records without those of steps that a resume, or a start from the beginning, went back behind."""
     kept: list[Row] = []
     for row in rows:
-        if row["kind"] == "resume":
+        if row["kind"] == "start":
+            kept = []
+        elif row["kind"] == "resume":
             kept = [r for r in kept if r["step"] <= row["step"] and r["kind"] != "end"]
         kept.append(row)
     return kept

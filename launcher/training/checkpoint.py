@@ -31,6 +31,11 @@ def file_name(step: int) -> str:
     return f"step-{step:08d}.pt"
 
 
+def replay_name(step: int) -> str:
+    """Name of the state before a step that was not finite, kept to look into it."""
+    return f"replay-{step:08d}.pt"
+
+
 def save(state: dict[str, Any], path: Path) -> None:
     """Write a state of tensors, numbers, strings and containers of them; `path` appears complete or not at all.
 

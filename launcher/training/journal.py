@@ -11,7 +11,7 @@ from torch import Tensor
 
 from launcher.data.batch import Moment
 from launcher.records.folder import RunFolder
-from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, ResumeRecord, StartRecord, TrainRecord
+from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, Record, ResumeRecord, StartRecord, TrainRecord
 from launcher.records.recorder import Recorder
 from launcher.training.evaluation import Evaluation
 from launcher.training.ranks import Ranks
@@ -23,13 +23,16 @@ class _Window:
 
     def __init__(self, device: torch.device, train_seconds: float):
         self.loss = torch.zeros((), device=device)
+        self.losses = 0  # of the steps, those with a finite one
         self.steps = 0
         self.waited = 0.0
         self.train_seconds = train_seconds
 
-    def add(self, loss: Tensor, waited: float) -> None:
+    def add(self, loss: Tensor, waited: float, *, finite: bool) -> None:
         # note: the loss stays on the device; reading it each step would stop the GPU
-        self.loss += loss
+        if finite:
+            self.loss += loss
+            self.losses += 1
         self.steps += 1
         self.waited += waited
 
@@ -38,7 +41,7 @@ class _Window:
         total = self.loss.clone()
         if ranks.world_size > 1:
             dist.all_reduce(total)
-        return float(total.item()) / (self.steps * ranks.world_size)
+        return float(total.item()) / (self.losses * ranks.world_size) if self.losses else float("nan")
 
     def state_dict(self, ranks: Ranks) -> dict[str, Any]:
         losses = [torch.zeros_like(self.loss) for _ in range(ranks.world_size)]
@@ -66,11 +69,11 @@ class Journal:
         self._line, self._epoch = self._window(), self._window()
         ranks, plan, now = run.ranks, run.plan, time.time()
         if resumed:
-            self._recorder.record(ResumeRecord(run.next_step, now, ranks.world_size))
+            self.record(ResumeRecord(run.next_step, now, ranks.world_size))
         else:
             dtype = str(run.step.precision.dtype).removeprefix("torch.")
             device = _device_name(ranks.device)
-            self._recorder.record(StartRecord(0, now, ranks.world_size, plan.total_steps, plan.epochs, device, dtype))
+            self.record(StartRecord(0, now, ranks.world_size, plan.total_steps, plan.epochs, device, dtype))
 
     def __enter__(self) -> Journal:
         return self
@@ -80,8 +83,8 @@ class Journal:
 
     def step(self, moment: Moment, loss: Tensor, waited: float) -> None:
         """Count a finished step; at the log interval read the mean loss from the device and write a line."""
-        self._line.add(loss, waited)
-        self._epoch.add(loss, waited)
+        self._line.add(loss, waited, finite=self._run.step.finite)
+        self._epoch.add(loss, waited, finite=self._run.step.finite)
         done = moment.step + 1
         if done % self._interval:
             return
@@ -89,13 +92,13 @@ class Journal:
         mean_loss = window.mean_loss(run.ranks)
         self._line = self._window()
         seconds = max(self._line.train_seconds - window.train_seconds, 1e-9)
-        self._recorder.record(
+        self.record(
             TrainRecord(
                 step=done,
                 time=time.time(),
                 epoch=done / run.plan.steps_per_epoch,
                 loss=mean_loss,
-                lr=run.plan.lr(moment.step),
+                lr=run.plan.lr(moment.step) * run.step.lr_factor,
                 image_size=run.plan.image_size(moment.step),
                 images_per_second=window.steps * run.config.batch_size / seconds,
                 step_seconds=seconds / window.steps,
@@ -105,10 +108,19 @@ class Journal:
             )
         )
 
+    def record(self, record: Record) -> None:
+        """Write any record."""
+        self._recorder.record(record)
+
+    def went_back(self, state: dict[str, Any]) -> None:
+        """The run stands at an earlier save: what was written of later steps is void."""
+        self.record(ResumeRecord(self._run.next_step, time.time(), self._run.ranks.world_size))
+        self.load_state_dict(state)
+
     def evaluation(self, result: Evaluation, seconds: float) -> None:
         """Write the result of an evaluation that took so many seconds."""
         run = self._run
-        self._recorder.record(
+        self.record(
             EvalRecord(
                 step=run.next_step,
                 time=time.time(),
@@ -128,7 +140,7 @@ class Journal:
         mean_loss = window.mean_loss(run.ranks)
         self._epoch = self._window()
         seconds = max(self._epoch.train_seconds - window.train_seconds, 1e-9)
-        self._recorder.record(
+        self.record(
             EpochRecord(
                 step=run.next_step,
                 time=time.time(),
@@ -145,7 +157,7 @@ class Journal:
         """Write that the run ended."""
         clock = self._run.clock
         seconds = (clock.seconds(name) for name in ("training", "evaluation", "saving"))
-        self._recorder.record(EndRecord(self._run.next_step, time.time(), finished, *seconds))
+        self.record(EndRecord(self._run.next_step, time.time(), finished, *seconds))
 
     def state_dict(self) -> dict[str, Any]:
         """The sums that are not written yet, each rank's loss apart; all ranks call this together."""

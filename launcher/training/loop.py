@@ -4,9 +4,10 @@ for each epoch:
     for each step:
         batch          loaded by a worker, copied to the device
         step           augment, normalise, mix; forward and backward; optimizer; averages (training/step.py)
+        trouble        a loss or gradients that are not finite: skip, go back, or stop (training/trouble.py)
         log            every logger.interval
         evaluate       every eval_every and at the end
-        save           every save_every, at the end, and when asked to stop
+        save           every checkpoint.every and so many minutes, the best, at the end, and when asked to stop
     report the epoch
 """
 
@@ -14,16 +15,16 @@ from __future__ import annotations
 
 from launcher.launch.heartbeat import HEARTBEAT
 from launcher.launch.signals import StopFlag
-from launcher.records.folder import RunFolder
 from launcher.training.journal import Journal
 from launcher.training.run import Run
-from launcher.training.saving import save
+from launcher.training.saving import Saver
+from launcher.training.trouble import Trouble
 
 
-def train(run: Run, folder: RunFolder, journal: Journal, stop: StopFlag) -> bool:
+def train(run: Run, journal: Journal, saver: Saver, trouble: Trouble, stop: StopFlag) -> bool:
     """Train from `run.next_step` to the end; returns False if asked to stop before it, with everything saved."""
     plan, clock = run.plan, run.clock
-    save_every = plan.every(run.config.save_every)
+    save_every = plan.every(run.config.checkpoint.every)
 
     # note: a run that was stopped in the middle of an evaluation owes it
     stopping = not evaluate_if_due(run, journal, stop)
@@ -34,16 +35,22 @@ def train(run: Run, folder: RunFolder, journal: Journal, stop: StopFlag) -> bool
         for images, labels, indices in batches:
             moment = run.moment(run.next_step)
             loss = run.step(images, labels, indices, moment)
+            if run.step.finite:
+                run.skipped_in_a_row = 0
+            elif trouble.goes_back(moment, loss, indices):
+                break
             run.next_step += 1
             HEARTBEAT.beat()
             journal.step(moment, loss, batches.waited)
             if run.next_step % plan.steps_per_epoch == 0:
                 journal.epoch(epoch)
 
-            stopping = stop.agreed() or not evaluate_if_due(run, journal, stop)
-            if stopping or run.next_step % save_every == 0 or run.next_step == plan.total_steps:
+            asked = stop.agreed(save=saver.is_due())
+            stopping = asked.stop or not evaluate_if_due(run, journal, stop)
+            ended = stopping or run.next_step == plan.total_steps
+            if ended or asked.save or run.next_step % save_every == 0 or run.is_best:
                 with clock.saving():
-                    save(run, journal, folder)
+                    saver.save({**run.state_dict(), "journal": journal.state_dict()}, best=run.is_best, last=ended)
             if stopping:
                 break
     clock.stop()
@@ -65,6 +72,7 @@ def evaluate_if_due(run: Run, journal: Journal, stop: StopFlag) -> bool:
     if result is None:
         return False
     run.evaluated_step = run.next_step
-    run.best_top1 = max(run.best_top1, result.top1)
+    if result.top1 > run.best_top1:
+        run.best_top1, run.best_step = result.top1, run.next_step
     journal.evaluation(result, spent())
     return True

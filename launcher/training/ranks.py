@@ -12,7 +12,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from launcher.config.changes import fingerprint
 from launcher.config.schema import RunConfig
+from launcher.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,21 @@ def join_ranks(config: RunConfig) -> Iterator[Ranks]:
     )
     # note: not after a failure, where it may wait for peers and lets them fail before the cause is recorded
     dist.destroy_process_group()
+
+
+def check_same_config(config: RunConfig, ranks: Ranks) -> None:
+    """All ranks, on whatever machine, must have been given the same run.
+
+    Raises:
+        UserError: they have not.
+    """
+    mine = fingerprint(config)
+    if ranks.world_size > 1:
+        everyone = [""] * ranks.world_size
+        dist.all_gather_object(everyone, mine)
+        others = [rank for rank, other in enumerate(everyone) if other != everyone[0]]
+        if others:
+            raise UserError(f"ranks {others} were started with another config than rank 0; give all the same command")
 
 
 def distribute(model: nn.Module, ranks: Ranks, find_unused: bool) -> nn.Module:

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Setting
 from launcher.algorithms.engine import Engine
-from launcher.config.resolved import digest
+from launcher.config.changes import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.data.batch import Moment
 from launcher.data.loaders import Loaders, build_loaders
+from launcher.errors import UserError
 from launcher.models.build import build_model
 from launcher.plan.plan import Plan
 from launcher.records.clock import Clock
@@ -41,10 +42,17 @@ class Run:
     next_step: int = 0
     evaluated_step: int = 0
     best_top1: float = 0.0
+    best_step: int = 0
+    skipped_in_a_row: int = 0
 
     @property
     def config(self) -> RunConfig:
         return self.plan.config
+
+    @property
+    def is_best(self) -> bool:
+        """Whether the weights are those of the best evaluation so far."""
+        return 0 < self.best_step == self.next_step
 
     def moment(self, step: int) -> Moment:
         """Where training stands at an optimizer step."""
@@ -77,7 +85,7 @@ class Run:
         """Everything that training from the next step on depends on."""
         return {
             "step": self.next_step,
-            "config": digest(self.config),
+            "config": fingerprint(self.config),
             "model": self.step.model.state_dict(),
             "weights": self.weights(),
             "optimizer": self.step.optimizer.state_dict(),
@@ -86,10 +94,19 @@ class Run:
             "clock": self.clock.state_dict(),
             "evaluated_step": self.evaluated_step,
             "best_top1": self.best_top1,
+            "best_step": self.best_step,
+            "skipped_in_a_row": self.skipped_in_a_row,
+            "lr_factor": self.step.lr_factor,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Go on from a saved state.
+
+        Raises:
+            UserError: it is that of another run.
+        """
+        if state["config"] != fingerprint(self.config):
+            raise UserError("the checkpoint is of a run with other values than this folder's config.yaml")
         self.next_step = state["step"]
         self.step.model.load_state_dict(state["model"])
         self.step.optimizer.load_state_dict(state["optimizer"])
@@ -97,7 +114,9 @@ class Run:
         self.step.engine.load_state_dict(state["algorithms"])
         self.clock.load_state_dict(state["clock"])
         self.evaluated_step = state["evaluated_step"]
-        self.best_top1 = state["best_top1"]
+        self.best_top1, self.best_step = state["best_top1"], state["best_step"]
+        self.skipped_in_a_row = state["skipped_in_a_row"]
+        self.step.lr_factor = state["lr_factor"]
 
 
 def build_run(config: RunConfig, ranks: Ranks) -> Run:

@@ -2,26 +2,137 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from launcher.config.schema import Checkpoint
+from launcher.errors import UserError
+from launcher.launch.heartbeat import HEARTBEAT
 from launcher.records.folder import RunFolder
 from launcher.training import checkpoint
-from launcher.training.journal import Journal
-from launcher.training.run import Run
+from launcher.training.ranks import Ranks
 
-KEPT = 2
+BEST = "best.pt"
 
 
-def save(run: Run, journal: Journal, folder: RunFolder) -> None:
-    """Rank 0 writes the run's state and keeps the newest files."""
-    sums = journal.state_dict()
-    if run.ranks.is_first:
-        state = {**run.state_dict(), "journal": sums}
-        checkpoint.save(state, folder.checkpoints / checkpoint.file_name(run.next_step))
-        checkpoint.prune(folder.checkpoints, keep=KEPT)
+class Saver:
+    """Rank 0's saves: a copy of the state is taken, and a thread writes it while training goes on.
+
+    A context that waits for the last write. A save that fails is a warning until the next one, or the end if
+    `on_failure` says so; the save that ends a run must not fail.
+    """
+
+    def __init__(
+        self, folder: RunFolder, settings: Checkpoint, ranks: Ranks, now: Callable[[], float] = time.monotonic
+    ):
+        self._folder, self._settings, self._ranks, self._now = folder, settings, ranks, now
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="save")
+        self._pending: Future[None] | None = None
+        self._last = now()
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.shutdown(wait=True)
+
+    def is_due(self) -> bool:
+        """Whether it is time for a save by the clock; rank 0's is the one that counts."""
+        minutes = self._settings.every_minutes
+        return self._ranks.is_first and minutes is not None and self._now() - self._last >= 60 * minutes
+
+    def save(self, state: dict[str, Any], *, best: bool, last: bool) -> None:
+        """Write the state on rank 0, as the best too if it is; `last` waits until it is on disk.
+
+        Raises:
+            UserError: it cannot be written, and must be.
+        """
+        if not self._ranks.is_first:
+            return
+        self.wait(must_succeed=False)
+        self._pending = self._thread.submit(self._write, snapshot(state), best and self._settings.best)
+        self._last = self._now()
+        if last or not self._settings.asynchronous:
+            self.wait(must_succeed=last)
+
+    def wait(self, *, must_succeed: bool) -> None:
+        """Wait for the write that is under way, if one is.
+
+        Raises:
+            UserError: it failed, and must not.
+        """
+        pending, self._pending = self._pending, None
+        try:
+            if pending is not None:
+                pending.result()
+        except UserError as error:
+            if must_succeed or self._settings.on_failure == "stop":
+                raise
+            print(f"warning: {error}; training goes on, the next save is the next chance", flush=True)
+
+    def _write(self, state: dict[str, Any], best: bool) -> None:
+        path = self._folder.checkpoints / checkpoint.file_name(state["step"])
+        checkpoint.save(state, path)
+        if best:
+            _second_name(path, path.with_name(BEST))
+        checkpoint.prune(self._folder.checkpoints, keep=self._settings.keep)
+        HEARTBEAT.beat()
 
 
 def newest(folder: RunFolder) -> dict[str, Any] | None:
     """The state in the newest valid checkpoint, if there is one; damaged ones are named in the log and skipped."""
     found = checkpoint.newest_valid(folder.checkpoints, on_damaged=print)
     return found[1] if found else None
+
+
+def newest_for_all(folder: RunFolder, ranks: Ranks) -> dict[str, Any] | None:
+    """Rank 0's newest state on all ranks, which need not see its folder; all call this together."""
+    state = [newest(folder) if ranks.is_first else None]
+    if ranks.world_size > 1:
+        dist.broadcast_object_list(state, src=0, device=torch.device("cpu"))
+    return state[0]
+
+
+def snapshot(state: Any) -> Any:
+    """A copy on the CPU that training no longer changes; tensors that are one stay one."""
+    copies: dict[tuple[Any, ...], Tensor] = {}
+
+    def copy(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            same = (
+                value.untyped_storage().data_ptr(),
+                value.storage_offset(),
+                value.shape,
+                value.stride(),
+                value.dtype,
+            )
+            if same not in copies:
+                copies[same] = value.detach().to("cpu", copy=True)
+            return copies[same]
+        if isinstance(value, dict):
+            return {key: copy(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(copy(inner) for inner in value)
+        return value
+
+    return copy(state)
+
+
+def _second_name(path: Path, name: Path) -> None:
+    """Give a file a second name, in the place of whatever had it; a copy where there are no links."""
+    temporary = name.with_name(f".{name.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(path, temporary)
+    except OSError:
+        shutil.copyfile(path, temporary)
+    temporary.replace(name)

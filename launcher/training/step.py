@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from launcher.algorithms.engine import Engine
+from launcher.algorithms.finite import everywhere, global_norm, gradients_of
 from launcher.data.batch import Batch, Moment
 from launcher.data.device import normalize
 from launcher.plan.plan import Plan
@@ -22,7 +23,9 @@ from launcher.training.precision import Precision
 class TrainStep:
     """The recipe's step: prepare the batch, compute gradients, update the weights.
 
-    `model` is the network itself, `network` the same wrapped in DDP where there are several ranks.
+    `model` is the network itself, `network` the same wrapped in DDP where there are several ranks. `lr_factor`
+    multiplies the schedule's learning rate. `finite` tells of the last step whether its loss and gradients were, on
+    all ranks; a step that was not has left everything as it was.
     """
 
     def __init__(
@@ -43,6 +46,8 @@ class TrainStep:
         self.loss = loss
         self.precision = precision
         self.scaler = precision.scaler()
+        self.lr_factor = 1.0
+        self.finite = True
 
     def __call__(self, images: Tensor, labels: Tensor, indices: np.ndarray, moment: Moment) -> Tensor:
         """One step on this rank's share of the global batch; returns the detached mean loss, on the device.
@@ -50,10 +55,19 @@ class TrainStep:
         images: uint8 [B, 3, H, W] and labels: int64 [B] on the device; indices: int64 [B] on the CPU.
         """
         batch = self.prepare(Batch(images, labels, indices, moment))
-        set_lr(self.optimizer, self.plan.lr(moment.step))
+        set_lr(self.optimizer, self.plan.lr(moment.step) * self.lr_factor)
+        statistics = _statistics(self.model)
+        before = torch._foreach_mul(statistics, 1) if statistics else []
         loss = self.engine.compute_gradients(batch, self.model, self.gradients)
-        self.update()
-        self.engine.after_step(self.model, moment)
+        self.finite = self._is_finite(loss)
+        if self.finite:
+            self.update()
+            self.engine.after_step(self.model, moment)
+        else:
+            # note: the forward pass has already spoiled the running statistics
+            for tensor, value in zip(statistics, before, strict=True):
+                tensor.copy_(value)
+            self._lower_scale()
         return loss
 
     def prepare(self, batch: Batch) -> Batch:
@@ -86,16 +100,32 @@ class TrainStep:
         return total
 
     def update(self) -> None:
-        """Change the weights by the gradients; with a scaler, a non-finite gradient skips the step on all ranks."""
-        if all(p.grad is None for p in self.model.parameters()):
-            # note: an algorithm skipped the step, its gradients were not finite
-            if self.scaler.is_enabled():
-                self.scaler.update(self.scaler.get_scale() * self.scaler.get_backoff_factor())
-            return
+        """Change the weights by the gradients; with a scaler, gradients that overflow skip it on all ranks."""
         self.scaler.unscale_(self.optimizer)
         self.engine.change_gradients(self.model)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+
+    def _is_finite(self, loss: Tensor) -> bool:
+        """On all ranks; an overflow of gradients that the scaler will mend by a smaller scale counts as finite."""
+        gradients = gradients_of(self.model)
+        if not gradients:
+            # note: an algorithm has dropped them, they were not finite
+            return False
+        finite = loss.isfinite()
+        if not (self.scaler.is_enabled() and self.scaler.get_scale() > 1):
+            finite = finite & global_norm(gradients).isfinite()
+        # note: one wait for the device a step; what comes after depends on the answer
+        return everywhere(finite)
+
+    def _lower_scale(self) -> None:
+        if self.scaler.is_enabled():
+            self.scaler.update(self.scaler.get_scale() * self.scaler.get_backoff_factor())
+
+
+def _statistics(model: nn.Module) -> list[Tensor]:
+    """What a forward pass changes: the running statistics of batch norm."""
+    return [b for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) for b in m.buffers()]
 
 
 @contextmanager

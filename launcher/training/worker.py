@@ -10,9 +10,10 @@ from launcher.launch.signals import STOP
 from launcher.records.folder import RunFolder
 from launcher.training.journal import Journal
 from launcher.training.loop import train
-from launcher.training.ranks import join_ranks
+from launcher.training.ranks import check_same_config, join_ranks
 from launcher.training.run import build_run
-from launcher.training.saving import newest
+from launcher.training.saving import Saver, newest_for_all
+from launcher.training.trouble import Trouble
 
 
 def work(run_folder: Path) -> None:
@@ -22,13 +23,19 @@ def work(run_folder: Path) -> None:
     folder = RunFolder(run_folder)
     config = read(folder.config)
     with join_ranks(config) as ranks:
+        state = newest_for_all(folder, ranks)
+        check_same_config(config, ranks)
         run = build_run(config, ranks)
-        state = newest(folder)
         if state is not None:
             run.load_state_dict(state)
-        with Journal(run, folder, resumed=state is not None) as journal:
+        with (
+            Journal(run, folder, resumed=state is not None) as journal,
+            Saver(folder, config.checkpoint, ranks) as saver,
+        ):
             if state is not None:
                 journal.load_state_dict(state["journal"])
-            finished = train(run, folder, journal, STOP)
+            elif config.nonfinite.policy == "rollback":
+                saver.save({**run.state_dict(), "journal": journal.state_dict()}, best=False, last=True)
+            finished = train(run, journal, saver, Trouble(run, folder, journal, saver), STOP)
             journal.end(finished=finished)
         run.loaders.close()
