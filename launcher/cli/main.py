@@ -17,6 +17,7 @@ VERBS = {
     "plan": "what a run will do: steps, learning rate, image size, order of algorithms",
     "estimate": "what a run will take in time and money, from seconds of its real steps",
     "diff": "what differs between two recipes or run folders",
+    "curve": "train a grid of recipes, lengths and seeds here, skipping what is done",
     "compare": "run folders as tradeoff curves: Pareto front, speed-ups, AlgoPerf's score",
     "report": "run folders as one page with curves, a picture, or a table",
     "resume": "go on with a run from its newest checkpoint",

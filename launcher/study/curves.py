@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher.config.changes import is_free
 from launcher.config.layers import leaves
 from launcher.config.recipes import load
 from launcher.errors import UserError
@@ -20,14 +21,8 @@ Cost = Literal["time", "wall", "money", "epochs"]
 COSTS: tuple[Cost, ...] = ("time", "wall", "money", "epochs")
 UNITS: dict[Cost, str] = {"time": "min", "wall": "min", "money": "USD", "epochs": "ep"}
 
-# Keys that tell where, how long or how closely watched a run is, but not what is trained.
-_NOT_THE_METHOD = frozenset(
-    [
-        *("seed", "epochs", "schedule.dilate", "runs", "run_name", "eval_every", "save_every", "eval_batch_size"),
-        *("deterministic", "dataset.path", "dataloader.workers", "dataloader.prefetch"),
-    ]
-)
-_NOT_THE_METHOD_GROUPS = ("launch.", "hardware.", "logger.")
+# Keys that tell which seed and how long a run is; where and how it is computed is launcher.config.changes' to know.
+_LENGTH_AND_SEED = ("seed", "schedule.dilate")
 _SHOWN_DIFFERENCES = 3
 
 
@@ -102,10 +97,8 @@ def _method(run: Run) -> dict[str, Any]:
     return {
         key: value
         for key, value in run.values.items()
-        if value != {}  # no algorithm is on
-        and key not in _NOT_THE_METHOD
-        and not key.startswith(_NOT_THE_METHOD_GROUPS)
-        and key not in by_length
+        # note: an empty mapping is algorithms without any
+        if value != {} and key not in _LENGTH_AND_SEED and not is_free(key) and key not in by_length
     }
 
 

@@ -206,11 +206,11 @@ def _state(
         return "damaged", problem
     ends = [row for row in without_void(rows) if row["kind"] == "end"]
     if not ends:
-        return ("running", None) if _held(folder.path / "lock") else ("unfinished", None)
+        return ("running", None) if _held(folder.path) else ("unfinished", None)
     if facts["times"] is None:
         return "damaged", f"{folder.metrics.name} does not tell how the run began"
     if not ends[-1].get("finished"):
-        return ("running", None) if _held(folder.path / "lock") else ("stopped", None)
+        return ("running", None) if _held(folder.path) else ("stopped", None)
     last = facts["evaluations"][-1] if facts["evaluations"] else None
     if last is None:
         return "damaged", "the run ended without an evaluation"
@@ -219,11 +219,11 @@ def _state(
     return "finished", None
 
 
-def _held(lock: Path) -> bool:
+def _held(folder: Path) -> bool:
     """Does a process of this machine hold the run's lock; asked without taking it, which could turn a run away."""
     try:
-        inode = str(lock.stat().st_ino)
-        held = Path("/proc/locks").read_text().splitlines()
+        inodes = [f":{lock.stat().st_ino} " for lock in folder.glob("lock*")]
+        held = [line for line in Path("/proc/locks").read_text().splitlines() if " FLOCK " in line]
     except OSError:
         return False
-    return any(" FLOCK " in line and f":{inode} " in line for line in held)
+    return any(inode in line for line in held for inode in inodes)

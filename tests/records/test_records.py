@@ -18,7 +18,16 @@ from launcher.errors import UserError
 from launcher.records.clock import Clock
 from launcher.records.curve import draw_curve
 from launcher.records.folder import RunFolder, create, existing
-from launcher.records.metrics import EndRecord, EvalRecord, MetricsWriter, ResumeRecord, TrainRecord, read_metrics
+from launcher.records.metrics import (
+    EndRecord,
+    EvalRecord,
+    MetricsWriter,
+    Record,
+    ResumeRecord,
+    StartRecord,
+    TrainRecord,
+    read_metrics,
+)
 from launcher.records.progress import ProgressView, duration
 from launcher.records.recorder import Recorder
 from launcher.records.summary import summary_table
@@ -37,7 +46,7 @@ def folder(tmp_path: Path) -> RunFolder:
     return create(tmp_path, "run", unique=False)
 
 
-def written(folder: RunFolder, *records: TrainRecord | EvalRecord | ResumeRecord | EndRecord) -> RunFolder:
+def written(folder: RunFolder, *records: Record) -> RunFolder:
     writer = MetricsWriter(folder.metrics)
     for record in records:
         writer.write(record)
@@ -180,3 +189,9 @@ def test_other_ranks_record_nothing(folder: RunFolder) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (185, "3 min 05 s"), (7620, "2 h 07 min")])
 def test_durations_read_as_people_write_them(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_start_from_the_beginning_voids_what_stood_before(folder: RunFolder) -> None:
+    start = StartRecord(0, 1e9, 1, 10, 1, "cpu", "float32")
+    written(folder, start, training(4), start, training(3))
+    assert [(row["kind"], row["step"]) for row in read_metrics(folder.metrics)] == [("start", 0), ("train", 3)]

@@ -1,0 +1,108 @@
+"""A command line with several values for some keys, as the runs of a tradeoff curve."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
+from launcher.config.changes import changed, is_free
+from launcher.config.compose import Composed, compose
+from launcher.config.resolved import read
+from launcher.config.schema import RunConfig
+from launcher.errors import Problem, UserError
+from launcher.records.folder import RunFolder
+from launcher.study.runs import State, read_run
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid: the words of its command line, composed, and the folder that it has or will have."""
+
+    words: tuple[str, ...]
+    composed: Composed
+    folder: Path
+
+    @property
+    def state(self) -> State | None:
+        """How far the run is; None before it."""
+        return read_run(self.folder).state if self.folder.exists() else None
+
+
+def expand(words: Sequence[str]) -> list[Cell]:
+    """The runs of all combinations of the values given, as `recipe=mild,hot epochs=8,16 seed=0,1`; seeds outermost.
+
+    Lengths dilate the recipe's own schedule (MosaicML methodology), unless `schedule.dilate` is among the words.
+
+    Raises:
+        UserError: with every mistake of every combination, each once.
+    """
+    choices = {word.partition("=")[0]: _values(word) for word in words}
+    if "run_name" in choices:
+        value = words[list(choices).index("run_name")].partition("=")[2]
+        raise UserError(
+            Problem("the runs of a grid name themselves; choose their folder by runs=FOLDER", "run_name", value)
+        )
+    several = [key for key, values in choices.items() if len(values) > 1]
+    # note: seeds change slowest, so that every length has a first result before any has a second
+    order = sorted(choices, key=lambda key: key != "seed")
+    cells, problems = [], []
+    for values in itertools.product(*(choices[key] for key in order)):
+        chosen = dict(zip(order, values, strict=True))
+        try:
+            cells.append(_cell({key: chosen[key] for key in choices}, several))
+        except UserError as error:
+            problems += error.problems
+    if problems:
+        raise UserError(*dict.fromkeys(problems))
+    return cells
+
+
+def check_existing(cell: Cell, config: RunConfig) -> None:
+    """See that a folder that is there already is the run that the grid means; `config` has the data set's counts.
+
+    Raises:
+        UserError: it is another run, or none.
+    """
+    if not cell.folder.exists():
+        return
+    differ = [key for key in changed(read(RunFolder(cell.folder).config), config) if not is_free(key)]
+    if differ:
+        raise UserError(
+            f"{cell.folder} is a run with another {', '.join(differ)}; choose another folder by runs=FOLDER"
+        )
+
+
+def _values(word: str) -> list[str]:
+    """The words that one word with several values stands for; a plain word is left as it is, for `compose` to judge."""
+    try:
+        override = OverridesParser.create().parse_override(word)
+        if override.is_sweep_override():
+            key = override.get_key_element()
+            return [f"{key}={value}" for value in override.sweep_string_iterator()]
+    except (HydraException, ValueError, RecursionError):
+        pass
+    return [word]
+
+
+def _cell(chosen: dict[str, str], several: Sequence[str]) -> Cell:
+    words = list(chosen.values())
+    composed = compose(words)
+    if "epochs" in chosen and "schedule.dilate" not in chosen:
+        del chosen["epochs"]
+        own = compose(list(chosen.values())).config.epochs
+        words = [*chosen.values(), f"schedule.dilate={composed.config.epochs / own!r}"]
+        composed = compose(words)
+    config = composed.config
+    epochs = max(1, round(config.epochs * config.schedule.dilate))
+    told = [
+        chosen[key] for key in several if key in chosen and key not in ("recipe", "seed", "epochs", "schedule.dilate")
+    ]
+    parts = [config.recipe or config.model.name, config.dataset.name, *told, f"{epochs}ep", f"seed{config.seed}"]
+    name = "-".join(re.sub(r"[^\w.=+]+", "_", part) for part in parts)
+    return Cell((*words, f"run_name={name}"), composed, Path(config.runs) / name)

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from launcher.records.metrics import read_metrics
+
+from .conftest import SMALL, Train
+
+pytestmark = pytest.mark.system
+
+GRID = [
+    *("curve", "recipe=mild", "epochs=3,4", "launch.nproc=1"),
+    *(word for word in SMALL if not word.startswith(("recipe=", "epochs=", "schedule.", "launch.nproc="))),
+]
+
+
+def test_a_stopped_grid_goes_on_is_then_done_and_makes_a_curve(train: Train) -> None:
+    runs = [train.folder / "runs" / f"mild-shapes-{epochs}ep-seed42" for epochs in (3, 4)]
+    process = train.start(*GRID)
+    end = time.monotonic() + 120
+    while not any(row["kind"] == "eval" for row in read_metrics(runs[0] / "metrics.jsonl")):
+        assert time.monotonic() < end
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 143, output + errors
+    assert "the same command goes on where this one ended" in output
+    assert not runs[1].exists()
+
+    assert "2 finished" in train(*GRID).stdout
+    for run, epochs in zip(runs, (3, 4), strict=True):
+        rows = read_metrics(run / "metrics.jsonl")
+        assert [row["epoch"] for row in rows if row["kind"] == "epoch"] == list(range(1, epochs + 1))
+        assert rows[-1]["finished"]
+    assert "2 done before" in train(*GRID).stdout
+    shown = train("compare", "runs").stdout
+    assert shown.count("mild ") >= 2
+    assert "not counted" not in shown
