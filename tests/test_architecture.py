@@ -24,7 +24,18 @@ FORBIDDEN = {
     "study": {"launch", "training", "algorithms", "models", "cli"},
     "doctor": {"launch", "training", "algorithms", "models", "records", "study", "cli"},
 }
-TORCH_FREE = ("cli", "config", "plan", "study", "doctor", "completion", "submit", "errors.py", "paths.py", "randomness.py")
+TORCH_FREE = (
+    "cli",
+    "config",
+    "plan",
+    "study",
+    "doctor",
+    "completion",
+    "submit",
+    "errors.py",
+    "paths.py",
+    "randomness.py",
+)
 
 
 def files(part: str) -> list[Path]:
