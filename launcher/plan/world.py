@@ -9,6 +9,11 @@ from launcher.config.schema import RunConfig
 
 
 def planned_processes(config: RunConfig) -> int:
+    """All processes: of each of `launch.nnodes` machines as many as of the first."""
+    return _of_one_machine(config) * config.launch.nnodes
+
+
+def _of_one_machine(config: RunConfig) -> int:
     """`launch.nproc` if it is a number, else the GPUs of the chosen hardware, else the GPUs here, else one."""
     if config.launch.nproc != "auto":
         return config.launch.nproc
