@@ -48,8 +48,8 @@ fi
 [ -x .venv/bin/python ] || python3 -m venv .venv
 pip=".venv/bin/python -m pip --quiet --disable-pip-version-check"
 
-# note: both compile while the other packages are fetched
-build() { $pip wheel --no-deps --wheel-dir "$wheels" "$1" >"$wheels/$2.log" 2>&1; }
+# note: both compile while the other packages are fetched; a fresh Debian has no `wheel` for builds outside PEP 517
+build() { $pip wheel --use-pep517 --no-deps --wheel-dir "$wheels" "$1" >"$wheels/$2.log" 2>&1; }
 if have_libraries; then
     echo "setup: building FFCV and Pillow-SIMD beside the installation"
     rm -rf "$wheels"
