@@ -18,8 +18,8 @@ EXAMPLES = [
     "train completion fish",
 ]
 _SHELLS = ("bash", "zsh", "fish")
-_OF_KEYS = ("run", "show", "plan", "doctor", "submit", "prepare")
-_OF_RUNS = ("resume", "eval", "export", "diff")
+_OF_KEYS = ("run", "show", "plan", "doctor", "submit", "prepare", "curve")
+_OF_RUNS = ("resume", "eval", "export", "diff", "compare", "report")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

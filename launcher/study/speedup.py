@@ -21,7 +21,7 @@ class Comparison:
     """A curve against the baseline, at one quality or one cost.
 
     `value` is the speed-up (baseline's cost / this cost) or the gain in percentage points; None beyond the measured
-    range, and then `reason` says which side was not measured and what bound the measurements give.
+    range, and then `reason` says which side was not measured, and `bound` is a speed-up above 1 that is certain.
     """
 
     kind: str  # "equal quality" or "equal cost"
@@ -34,6 +34,7 @@ class Comparison:
     baseline_quality: float | None
     quality: float | None
     reason: str = ""
+    bound: float | None = None
 
 
 def at_equal_quality(curve: Curve, baseline: Curve, axis: Cost, quality: float | Point) -> Comparison:
@@ -53,7 +54,7 @@ def at_equal_quality(curve: Curve, baseline: Curve, axis: Cost, quality: float |
         for name, points, found in ((curve.name, ours, cost), (baseline.name, theirs, baseline_cost))
     ]
     if any(reasons):
-        return replace(blank, reason="; ".join(filter(None, [*reasons, _bound(ours, axis, cost, baseline_cost)])))
+        return replace(blank, reason="; ".join(filter(None, reasons)), bound=_bound(ours, axis, cost, baseline_cost))
     generator = np.random.default_rng(_SEED)
     costs, qualities = resample(theirs, axis, generator)
     if anchor is not None:
@@ -134,14 +135,13 @@ def _unmeasured_cost(name: str, points: Sequence[Point], axis: Cost) -> str:
     return f"{name} was measured from {low:.4g} to {high:.4g} only"
 
 
-def _bound(ours: Sequence[Point], axis: Cost, cost: float, baseline_cost: float) -> str | None:
-    """What is certain although the curve's cheapest point is better than the quality asked for."""
-    if cost != 0.0 or not ours or not 0.0 < baseline_cost < math.inf:
+def _bound(ours: Sequence[Point], axis: Cost, cost: float, baseline_cost: float) -> float | None:
+    """The speed-up above 1 that the curve's cheapest point has at least, being better than the quality asked for."""
+    if cost != 0.0 or not 0.0 < baseline_cost < math.inf:
         return None
     cheapest = ours[0].cost(axis)
     assert cheapest is not None
-    bound = baseline_cost / cheapest
-    return f"at least {bound:.2f}x, since that point costs {cheapest:.4g}" if bound > 1 else None
+    return baseline_cost / cheapest if baseline_cost > cheapest else None
 
 
 def _around_quality(points: Sequence[Point], quality: float) -> list[Point]:

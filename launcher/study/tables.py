@@ -141,7 +141,8 @@ def _comparisons(found: Sequence[Comparison], axis: Cost) -> Table:
         equal_quality = one.kind == "equal quality"
         at = f"{one.at:.2f} %" if equal_quality else f"{one.at:.4g} {UNITS[axis]}"
         if one.value is None:
-            table.add_row(escape(one.curve), escape(one.baseline), at, "-", "", "", escape(one.reason))
+            bound = "-" if one.bound is None else f"> {one.bound:.2f}x"
+            table.add_row(escape(one.curve), escape(one.baseline), at, bound, "", "", escape(one.reason))
             continue
         value = one.value
         if equal_quality:
@@ -165,14 +166,14 @@ def _comparisons(found: Sequence[Comparison], axis: Cost) -> Table:
 
 
 def _worth_showing(found: Sequence[Comparison]) -> list[Comparison]:
-    """What was measured, and of a curve that was compared nowhere the first two lines, which say why."""
-    measured = {(one.curve, one.baseline) for one in found if one.value is not None}
+    """Values and bounds, and of a curve that has neither anywhere the first two lines, which say why."""
+    measured = {(one.curve, one.baseline) for one in found if one.value is not None or one.bound is not None}
     seen: Counter[tuple[str, str, str]] = Counter()
     shown = []
     for one in found:
         seen[one.curve, one.baseline, one.kind] += 1
         first = seen[one.curve, one.baseline, one.kind] == 1
-        if one.value is not None or (first and (one.curve, one.baseline) not in measured):
+        if one.value is not None or one.bound is not None or (first and (one.curve, one.baseline) not in measured):
             shown.append(one)
     return shown
 

@@ -16,6 +16,7 @@ import yaml
 
 from launcher.cli import main as cli
 from launcher.config.compose import compose
+from launcher.study.grid import expand
 from launcher.submit.values import PREFIX
 
 from .pages import PAGES, ROOT, Block, all_blocks
@@ -36,6 +37,9 @@ def train(words: list[str]) -> None:
     rest = words[1:] if words and words[0] in cli.VERBS else words
     arguments = cli.parser_of(verb, cli.module_of(verb)).parse_args(rest)
     values = [word for word in getattr(arguments, "overrides", []) if not word.startswith(PREFIX)]
+    if verb == "curve":
+        expand(values)
+        return
     compose([*(["dataloader=ffcv"] if verb == "prepare" else []), *values])
 
 
