@@ -15,6 +15,7 @@ EXAMPLES = [
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder")
+    parser.add_argument("--best", action="store_true", help="the checkpoint of the best top-1 instead of the newest")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 
@@ -22,7 +23,7 @@ def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run)
     from launcher.training.finished import evaluate_run
 
-    step, result = evaluate_run(folder)
+    step, result = evaluate_run(folder, best=arguments.best)
     if arguments.json:
         print(json.dumps({"step": step, **vars(result)}))
     else:

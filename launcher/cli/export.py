@@ -15,6 +15,7 @@ EXAMPLES = [
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder")
+    parser.add_argument("--best", action="store_true", help="the checkpoint of the best top-1 instead of the newest")
     parser.add_argument("-o", "--output", metavar="FOLDER", help="where to (default: RUN/export)")
 
 
@@ -22,5 +23,7 @@ def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run)
     from launcher.training.finished import export_run
 
-    print(export_run(folder, Path(arguments.output) if arguments.output else folder.path / "export"))
+    print(
+        export_run(folder, Path(arguments.output) if arguments.output else folder.path / "export", best=arguments.best)
+    )
     return 0

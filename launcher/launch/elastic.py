@@ -149,7 +149,7 @@ class Launcher:
             return None
         message = describe(rank, process, self._run_folder)
         # note: an error that a rank raises before the first save would come again
-        has_saved = any(RunFolder(self._run_folder).checkpoints.glob("step-*.pt"))
+        has_saved = RunFolder(self._run_folder).newest_step() is not None
         return Failure(message, process.exitcode < 0 or has_saved or self._launch.nnodes > 1)
 
 

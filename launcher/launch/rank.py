@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from launcher.errors import EXIT_USER_ERROR, UserError
@@ -21,6 +22,8 @@ from launcher.launch.heartbeat import HEARTBEAT
 from launcher.launch.signals import STOP, STOP_SIGNALS
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+# The environment variable that tells ranks which step to take again.
+REPLAY_STEP = "TRAIN_REPLAY_STEP"
 _FAILED = "failed-"
 _PR_SET_PDEATHSIG = 1
 _GUARD_SECONDS = 0.5
@@ -114,7 +117,9 @@ if __name__ == "__main__":
     guard_group()
     HEARTBEAT.start(Path(sys.argv[4]))
     code = main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[4]))
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # note: a full disk that takes no more of the log must not turn a good end into a bad one
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
     # note: loader threads and NCCL may hang an ordinary exit; everything is on disk by now
     os._exit(code)

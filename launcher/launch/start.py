@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from launcher.config.changes import changed
 from launcher.config.compose import Composed
+from launcher.config.continued import continued
 from launcher.config.resolved import read, write
 from launcher.config.schema import RunConfig
 from launcher.data.available import with_counts
@@ -17,11 +21,14 @@ from launcher.errors import Problem, UserError
 from launcher.launch.devices import processes
 from launcher.launch.elastic import Launcher
 from launcher.launch.exit_codes import DONE, FAILED
+from launcher.launch.rank import REPLAY_STEP
+from launcher.launch.terminal import PlainView
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 from launcher.records.curve import draw_curve
 from launcher.records.environment import write_environment
 from launcher.records.folder import RunFolder, create, create_or_join
+from launcher.records.metrics import read_metrics
 from launcher.records.prediction import adopt_estimate
 from launcher.records.progress import ProgressView
 from launcher.records.summary import summary_table
@@ -47,17 +54,58 @@ def start(composed: Composed) -> int:
         return _train(folder, plan, console)
 
 
-def resume(folder: RunFolder) -> int:
+def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
     """Go on with a run from its newest checkpoint, on the processes that this machine gives.
+
+    `words` are `key=value` changes, which are kept in the run's config.
+
+    Raises:
+        UserError: another process writes to the folder, its data are gone, or a word would change the past.
+    """
+    before = read(folder.config)
+    config = continued(before, words)
+    with folder.locked(each_host=config.launch.nnodes > 1):
+        plan = _plan(with_counts(config, must_exist=True))
+        check(plan, {})
+        done = folder.newest_step()
+        if done is not None and plan.total_steps < done:
+            message = f"is shorter than what the run has done, {done / plan.steps_per_epoch:.1f} epochs"
+            raise UserError(Problem(message, "epochs", config.epochs))
+        console = Console()
+        if config != before:
+            write(config, folder.config)
+        _note_other_ranks(folder, plan, console)
+        return _train(folder, plan, console)
+
+
+def replay(folder: RunFolder, step: int) -> int:
+    """Take one step of a run again, on as many processes as it had; nothing of the run changes.
 
     Raises:
         UserError: another process writes to the folder, or its data are gone.
     """
     config = read(folder.config)
-    with folder.locked(each_host=config.launch.nnodes > 1):
+    with folder.locked():
         plan = _plan(with_counts(config, must_exist=True))
-        check(plan, {})
-        return _train(folder, plan, Console())
+        if not 0 <= step < plan.total_steps:
+            raise UserError(Problem(f"the run has steps 0 to {plan.total_steps - 1}", "step", step))
+        os.environ[REPLAY_STEP] = str(step)
+        once = dataclasses.replace(config.launch, max_restarts=0)
+        view = PlainView()
+        return Launcher(folder.path, plan.world_size, once, view, "launcher.training.replay:work").run()
+
+
+def _note_other_ranks(folder: RunFolder, plan: Plan, console: Console) -> None:
+    """Say it when a run goes on with another number of processes."""
+    sizes = [row["world_size"] for row in read_metrics(folder.metrics) if row["kind"] in ("start", "resume")]
+    if sizes and sizes[-1] != plan.world_size:
+        console.print(
+            f"note: the run had {sizes[-1]} processes and goes on with {plan.world_size}: global batch, data and "
+            f"schedule stay the same, the weights will agree up to rounding and batch-norm statistics",
+            style="yellow",
+            soft_wrap=True,
+            highlight=False,
+        )
 
 
 def _folder(config: RunConfig) -> RunFolder:

@@ -21,6 +21,17 @@ class TerminalView(Protocol):
     def close(self) -> None: ...
 
 
+class PlainView:
+    """Prints, and shows no progress."""
+
+    def poll(self) -> None: ...
+
+    def print(self, line: str) -> None:
+        print(line, flush=True)
+
+    def close(self) -> None: ...
+
+
 class LogFollower:
     """A thread that prints new lines of a log file and polls the view, until it is closed.
 

@@ -47,6 +47,11 @@ class RunFolder:
     def curve(self) -> Path:
         return self.path / "curve.png"
 
+    def newest_step(self) -> int | None:
+        """Optimizer steps done at the newest save, whole or not; None without one."""
+        names = (path.stem.removeprefix("step-") for path in self.checkpoints.glob("step-*.pt"))
+        return max((int(name) for name in names if name.isdecimal()), default=None)
+
     @contextmanager
     def locked(self, *, each_host: bool = False) -> Iterator[None]:
         """Hold the folder while writing to it; the lock goes with the process, however it ends.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import MetricsWriter, Record
 from launcher.records.tensorboard import TensorBoard
@@ -11,6 +13,7 @@ class Recorder:
     """Hands each record to the sinks in turn, the append-only file first."""
 
     def __init__(self, folder: RunFolder, *, active: bool, tensorboard: bool):
+        self._complained = False
         self._sinks: list[MetricsWriter | TensorBoard] = []
         if active:
             self._sinks.append(MetricsWriter(folder.metrics))
@@ -19,8 +22,19 @@ class Recorder:
 
     def record(self, record: Record) -> None:
         for sink in self._sinks:
-            sink.write(record)
+            try:
+                sink.write(record)
+            except OSError as error:
+                # note: a full disk costs records, not the run
+                self._complain(error)
 
     def close(self) -> None:
         for sink in self._sinks:
-            sink.close()
+            with suppress(OSError):
+                sink.close()
+
+    def _complain(self, error: OSError) -> None:
+        if not self._complained:
+            self._complained = True
+            with suppress(OSError):
+                print(f"warning: records cannot be written: {error.strerror}; training goes on", flush=True)

@@ -15,23 +15,24 @@ from launcher.plan.order import acting
 from launcher.plan.plan import Plan
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
+from launcher.training import checkpoint
 from launcher.training.evaluation import Evaluation
 from launcher.training.ranks import Ranks
 from launcher.training.run import build_run
-from launcher.training.saving import newest
+from launcher.training.saving import BEST, newest
 
 # Model surgery after which the weights still compute the same in torchvision's plain model.
 _HARMLESS = ("channels_last", "ghost_batchnorm", "ema", "swa")
 
 
-def evaluate_run(folder: RunFolder) -> tuple[int, Evaluation]:
-    """Step of the newest checkpoint and its result on the validation set.
+def evaluate_run(folder: RunFolder, *, best: bool = False) -> tuple[int, Evaluation]:
+    """Step of the newest checkpoint, or of the best, and its result on the validation set.
 
     Raises:
         UserError: the run has no valid checkpoint, or its data are gone.
     """
     config = read(folder.config)
-    state = _saved(folder)
+    state = _saved(folder, best)
     use_gpu = config.launch.device != "cpu" and torch.cuda.is_available()
     run = build_run(config, Ranks(0, 1, 0, 1, torch.device("cuda" if use_gpu else "cpu")))
     try:
@@ -43,18 +44,20 @@ def evaluate_run(folder: RunFolder) -> tuple[int, Evaluation]:
     return state["step"], result
 
 
-def export_run(folder: RunFolder, output: Path) -> Path:
-    """Write the newest checkpoint's averaged weights, or the model's own, with a model card; returns their path.
+def export_run(folder: RunFolder, output: Path, *, best: bool = False) -> Path:
+    """Write the newest or best checkpoint's averaged weights, or the model's own, and a model card; returns their path.
 
     Raises:
         UserError: the run has no valid checkpoint.
     """
     config = read(folder.config)
-    state = _saved(folder)
+    state = _saved(folder, best)
     return export(state["weights"], output, _card(config, state, folder))
 
 
-def _saved(folder: RunFolder) -> dict[str, Any]:
+def _saved(folder: RunFolder, best: bool) -> dict[str, Any]:
+    if best:
+        return checkpoint.load(folder.checkpoints / BEST)
     state = newest(folder)
     if state is None:
         raise UserError(f"{folder.path} has no valid checkpoint yet")

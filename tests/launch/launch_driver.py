@@ -8,16 +8,7 @@ from pathlib import Path
 from launcher.config.compose import compose
 from launcher.errors import EXIT_USER_ERROR, UserError
 from launcher.launch.elastic import Launcher
-
-
-class PlainView:
-    def poll(self) -> None: ...
-
-    def print(self, line: str) -> None:
-        print(line, flush=True)
-
-    def close(self) -> None: ...
-
+from launcher.launch.terminal import PlainView
 
 if __name__ == "__main__":
     try:

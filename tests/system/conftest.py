@@ -28,6 +28,12 @@ class Train:
     folder: Path
     environment: dict[str, str]
 
+    @classmethod
+    def at(cls, folder: Path, cache: Path) -> Train:
+        environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+        environment.pop("CUDA_VISIBLE_DEVICES", None)
+        return cls(folder, environment)
+
     def start(self, *words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "launcher.cli.main", *words]
         return subprocess.Popen(
@@ -58,9 +64,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def train(tmp_path: Path, cache: Path) -> Train:
-    environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
-    environment.pop("CUDA_VISIBLE_DEVICES", None)
-    return Train(tmp_path, environment)
+    return Train.at(tmp_path, cache)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,27 @@
+"""`train replay RUN step=N`: run one step again and look where its numbers stop being finite."""
+
+from __future__ import annotations
+
+import argparse
+
+from launcher.errors import Problem, UserError
+from launcher.records.folder import existing
+
+EXAMPLES = [
+    "train replay runs/hot-imagenet-1120-1 step=18250",
+]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder")
+    parser.add_argument("step", metavar="step=N", help="the optimizer step, counted from 0 as in the warning")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    folder = existing(arguments.run)
+    number = arguments.step.removeprefix("step=")
+    if not number.isdecimal():
+        raise UserError(Problem("is no step; write step=N", "step", number))
+    from launcher.launch.start import replay
+
+    return replay(folder, int(number))

@@ -1,0 +1,239 @@
+"""Recipes, resolved configs and command lines from anyone: they compose, or every mistake is one line."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from launcher.cli.main import main
+from launcher.config import resolved
+from launcher.config.algorithms import Algorithms
+from launcher.config.compose import compose
+from launcher.config.keys import all_keys
+from launcher.config.schema import RunConfig
+from launcher.config.validate import validate
+from launcher.config.yaml_file import as_yaml, read_mapping
+from launcher.errors import UserError
+from launcher.plan.checks import check
+from launcher.plan.plan import Plan
+
+HEADER: dict[str, Any] = {"summary": "anything", "epochs": [1, None], "published": []}
+
+NUMBERS = st.one_of(
+    st.integers(),
+    st.floats(),
+    st.sampled_from([0, -1, 1, 2**31, 2**63 - 1, 2**63, 10**30, 1e15, 1e308, -1e308, 5e-324, float("inf")]),
+)
+TEXTS = st.one_of(
+    st.text(max_size=12),
+    st.sampled_from(
+        [
+            *("on", "off", "auto", "8ep", "0ba", "1.5dur", "999999999999999999ep", "9" * 400 + "ba", "lamb", "../x"),
+            *("${seed}", "${oc.env:HOME}", "${a", "${run_name}", "[/]", "\0", "\ud800", "\x1b[2J", "a\nb", "b" * 3000),
+        ]
+    ),
+)
+LEAVES = st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS)
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS | st.integers(), inner, max_size=3)
+)
+KEYS = st.one_of(
+    st.sampled_from([*all_keys(), *(f"algorithms.{name}" for name in vars(Algorithms)["__dataclass_fields__"])]),
+    TEXTS,
+    st.just(".".join("a" * 30)),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def recipes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A working directory whose recipes the tests write."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "recipes").mkdir()
+    with chdir(folder):
+        yield folder / "recipes"
+
+
+@cache
+def known_good() -> dict[str, Any]:
+    return resolved.as_mapping(compose(["recipe=hot"]).config)
+
+
+def ends_well_or_names_the_mistake(*words: str) -> None:
+    out, errors = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(errors):
+        # note: an exception that is no UserError escapes here and fails the test
+        code = main(words)
+    lines = errors.getvalue().splitlines()
+    assert code == (2 if lines else 0)
+    assert all(line.startswith("error: ") for line in lines)
+
+
+def is_named(error: UserError, start: str = "") -> None:
+    assert error.problems
+    assert all(str(problem).startswith(start) and str(problem).isprintable() for problem in error.problems)
+
+
+def changed(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """The values with some dotted keys set, wherever their parents are mappings."""
+    copy = yaml.safe_load(yaml.safe_dump(values))
+    for key, value in changes.items():
+        *parents, leaf = key.split(".")
+        node = copy
+        for parent in parents:
+            node = node.setdefault(parent, {}) if isinstance(node, dict) else None
+        if isinstance(node, dict):
+            node[leaf] = value
+    return copy
+
+
+def yaml_of(values: Any) -> str:
+    return yaml.safe_dump(values, allow_unicode=True)
+
+
+@settings(max_examples=40)
+@example(changes={"epochs": 10**400})
+@example(changes={"schedule.dilate": 1e308})
+@example(changes={"schedule.warmup": "9" * 400 + "ep"})
+@example(changes={"by_epochs": {5: {"epochs": "x"}}})
+@example(changes={"algorithms": {"ema": {"half_life": {"a": [1]}}}})
+@example(changes={"base": [1]})
+@example(changes={"run_name": "\ud800"})
+@given(st.dictionaries(KEYS, VALUES, max_size=4))
+def test_no_values_of_a_recipe_crash_the_plan(recipes: Path, changes: dict[str, Any]) -> None:
+    text = yaml_of(changed({"about": HEADER}, changes))
+    (recipes / "mine.yaml").write_text(text, encoding="utf-8", errors="surrogatepass")
+    ends_well_or_names_the_mistake("plan", "recipe=mine", "dataset=shapes", "model=resnet18")
+
+
+@settings(max_examples=50)
+@given(changes=st.dictionaries(KEYS, VALUES, min_size=1, max_size=3), data=st.data())
+def test_no_header_of_a_recipe_crashes_the_list(recipes: Path, changes: dict[str, Any], data: st.DataObject) -> None:
+    where = data.draw(st.sampled_from(["about.summary", "about.epochs", "about.published", "about", "base"]))
+    text = yaml_of(changed({"about": HEADER}, {where: data.draw(VALUES)}))
+    (recipes / "mine.yaml").write_text(text, encoding="utf-8", errors="surrogatepass")
+    try:
+        ends_well_or_names_the_mistake("ls", "recipes")
+    finally:
+        (recipes / "mine.yaml").unlink()
+
+
+@settings(max_examples=60)
+@given(changes=st.dictionaries(KEYS, VALUES, min_size=1, max_size=3))
+def test_no_hand_edited_config_crashes_what_resume_does_first(tmp_path_factory: Any, changes: dict[str, Any]) -> None:
+    path = tmp_path_factory.getbasetemp() / "config.yaml"
+    path.write_text(yaml_of(changed(known_good(), changes)), encoding="utf-8", errors="surrogatepass")
+    try:
+        config = resolved.read(path)
+        if config.dataset.train_samples is not None:
+            plan = Plan(config, 2, config.dataset.train_samples)
+            check(plan, {})
+            last = max(0, plan.total_steps - 1)
+            assert [plan.lr(step) >= 0 and plan.image_size(step) >= 1 for step in (0, last // 2, last)]
+    except UserError as error:
+        is_named(error)
+    else:
+        resolved.write(config, path)
+        assert resolved.read(path) == config
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@example(text="&a [*a]")
+@example(text="a: &a [x]\nb: [*a, *a]")
+@example(text="<<: {a: 1}")
+@example(text="a: " + "[" * 5000)
+@example(text="? [a]\n: 1")
+@example(text="a: 0x" + "f" * 5000)
+@example(text="a: 1:2:3\nb: 0o7\nc: 0b_\nd: 1e5000\ne: -._")
+@example(text="%YAML 9.9\n--- a")
+@example(text="a: \ud800")
+@given(
+    text=st.one_of(
+        st.text(max_size=80),
+        st.text(alphabet="ab:- \n[]{}&*!|>%?'\"#,0_.e~<=@`", max_size=60),
+        st.lists(
+            st.sampled_from(["a", ":", " ", "\n", "- ", "!!int ", "&b ", "*b", "? ", "|", "0x_", "'", "{", "}"])
+        ).map("".join),
+    )
+)
+def test_no_text_crashes_the_yaml_reader(tmp_path_factory: Any, text: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    try:
+        values = read_mapping(path)
+    except UserError as error:
+        is_named(error, str(path))
+    else:
+        assert isinstance(values, dict)
+
+
+@settings(max_examples=60)
+@given(
+    st.dictionaries(
+        st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=8),
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**63), 2**63)
+        | st.floats(allow_nan=False)
+        | st.text(st.characters(codec="utf-8")),
+        max_size=6,
+    )
+)
+def test_plain_values_read_back_as_they_were_written(tmp_path_factory: Any, values: dict[str, Any]) -> None:
+    path = tmp_path_factory.getbasetemp() / "plain.yaml"
+    path.write_text(as_yaml(values), encoding="utf-8")
+    assert read_mapping(path) == values
+
+
+def words() -> st.SearchStrategy[list[str]]:
+    """Words as Hydra's grammar has them, more or less."""
+    punctuation = st.text(alphabet="[]{}(),:='\"\\$@~+. ab1\n*", max_size=16)
+    nested = st.recursive(
+        st.sampled_from(["1", "a", "null", "'x'", "1e999", "${seed}", "${oc.env:HOME}", "range(1,3)", "int(1)", "???"]),
+        lambda inner: (
+            st.lists(inner, max_size=3).map(lambda parts: f"[{','.join(parts)}]")
+            | st.dictionaries(st.sampled_from("abc"), inner, max_size=2).map(
+                lambda parts: "{" + ",".join(f"{k}:{v}" for k, v in parts.items()) + "}"
+            )
+        ),
+    )
+    value = st.one_of(nested, punctuation, TEXTS.map(repr), TEXTS)
+    word = st.builds("{}{}={}".format, st.sampled_from(["", "+", "++", "~"]), KEYS, value)
+    return st.lists(word | punctuation, max_size=3)
+
+
+@settings(max_examples=30)
+@example(given_words=["a." * 5000 + "b=1"])
+@example(given_words=["run_name=" + "[" * 5000])
+@example(given_words=["algorithms=" + "{a:" * 60 + "1" + "}" * 60])
+@example(given_words=["optimizer.lr=" + "1" * 5000])
+@example(given_words=["dataset=image_folder", f"dataset.path={'a' * 5000}"])
+@example(given_words=["dataset=image_folder", "dataset.path='/data/\udc80'"])
+@example(given_words=["runs='[/x]'", "run_name='[/]'"])
+@example(given_words=["nokey\nerror: nothing"])
+@given(given_words=words())
+def test_no_override_crashes_show_or_plan(given_words: list[str]) -> None:
+    for verb in ("show", "plan"):
+        ends_well_or_names_the_mistake(verb, "--", *given_words)
+
+
+def test_the_values_that_are_mutated_are_valid() -> None:
+    config, problems = validate(layers_of(known_good()))
+    assert isinstance(config, RunConfig)
+    assert problems == []
+
+
+def layers_of(values: dict[str, Any]) -> Any:
+    from launcher.config.layers import Layers
+
+    layers = Layers()
+    layers.values = values
+    return layers

@@ -1,0 +1,56 @@
+"""A loss that is no number: a learning rate that no network survives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher.records.metrics import read_metrics
+from tests.system.conftest import Train
+
+from .conftest import SHORT
+
+pytestmark = pytest.mark.system
+
+DIVERGES = [*SHORT, "algorithms=[]", "optimizer.lr=1e15", "optimizer.scale_lr=off", "schedule.warmup=0ba"]
+
+
+def bad_steps(run: Path) -> list[int]:
+    return [row["step"] for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "nonfinite"]
+
+
+def test_skipping_has_a_limit_and_the_step_can_be_replayed(train: Train) -> None:
+    ended = train(*DIVERGES, "run_name=bad", "nonfinite.limit=2", code=2)
+    run = train.folder / "runs" / "bad"
+    first = bad_steps(run)[0]
+    assert bad_steps(run) == [first, first + 1, first + 2]
+    assert "for 3 steps in a row (nonfinite.limit=2)" in ended.stderr
+    assert f"train replay {Path('runs/bad')} step={first}" in ended.stdout
+    assert "starting again" not in ended.stdout, "it would come again"
+
+    replayed = train("replay", str(run), f"step={first}")
+    assert f"rank 1: step {first} is NOT finite" in replayed.stdout
+    report = json.loads((run / f"replay-{first}.json").read_text())
+    recorded = next(row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "nonfinite")
+    assert [rank["indices"] for rank in report["ranks"]] == recorded["indices"]
+    assert report["ranks"][0]["modules"]
+    assert "finite, loss" in train("replay", str(run), f"step={first - 1}").stdout
+
+
+def test_the_run_may_stop_at_once(train: Train) -> None:
+    ended = train(*DIVERGES, "run_name=stopped", "nonfinite.policy=stop", code=2)
+    assert len(bad_steps(train.folder / "runs" / "stopped")) == 1
+    assert "(nonfinite.policy=stop)" in ended.stderr
+
+
+def test_the_run_may_go_back_and_on_with_a_smaller_learning_rate(train: Train) -> None:
+    words = ["run_name=back", "nonfinite.policy=rollback", "nonfinite.lr_factor=1e-16"]
+    ended = train(*DIVERGES, *words)
+    run = train.folder / "runs" / "back"
+    assert "back to step 0, learning rate times 1e-16" in ended.stdout
+    rows = read_metrics(run / "metrics.jsonl")
+    lines = [row for row in rows if row["kind"] == "train"]
+    assert [row["step"] for row in lines] == list(range(1, 19))
+    assert all(row["loss"] is not None and row["lr"] < 1 for row in lines)

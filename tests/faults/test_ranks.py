@@ -1,0 +1,102 @@
+"""Ranks that are killed, stopped or fail, and go on to the weights of an uninterrupted run."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.system.conftest import Train
+from tests.system.test_runs import ranks_of, steps_done, wait_for
+
+from .conftest import SHORT
+
+pytestmark = pytest.mark.system
+
+Equal = Callable[[object, object], bool]
+DECIDED = ("step", "model", "weights", "optimizer", "algorithms", "evaluated_step", "best_top1", "best_step")
+
+
+def assert_same_end(train: Train, run: Path, whole: dict[str, object], equal: Equal) -> None:
+    state = train.state(run)
+    for key in DECIDED:
+        assert equal(state[key], whole[key]), key
+    assert not ranks_of(run)
+
+
+def rank(run: Path, number: int) -> psutil.Process:
+    return next(
+        p for p in ranks_of(run) if "launcher.launch.rank" in p.cmdline() and p.environ().get("RANK") == str(number)
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_is_lost_is_made_good_by_a_restart(
+    train: Train, whole: dict[str, object], equal: Equal, number: signal.Signals
+) -> None:
+    process = train.start(*SHORT, "run_name=lost", "launch.hang_timeout=8")
+    run = train.folder / "runs" / "lost"
+    wait_for(lambda: steps_done(run) >= 9)
+    rank(run, 1).send_signal(number)
+    output, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
+    assert "starting again from the last save (1 of 3)" in output
+    assert ("rank 1 was stopped (SIGSTOP)" in output) == (number == signal.SIGSTOP)
+    assert_same_end(train, run, whole, equal)
+
+
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
+    train: Train, whole: dict[str, object], equal: Equal
+) -> None:
+    moments = random.Random(7)
+    run = train.folder / "runs" / "killed"
+    words = [*SHORT, "run_name=killed"]
+    for _ in range(3):
+        before = steps_done(run)
+        process = train.start(*words)
+        wait_for(lambda before=before, process=process: steps_done(run) > before or process.poll() is not None)
+        time.sleep(moments.uniform(0, 1))
+        process.kill()
+        process.communicate()
+        wait_for(lambda: not ranks_of(run), seconds=20)
+        words = ["resume", str(run)]
+    train("resume", str(run))
+    assert_same_end(train, run, whole, equal)
+
+
+def test_a_damaged_save_is_named_and_the_one_before_it_used(
+    train: Train, whole: dict[str, object], equal: Equal
+) -> None:
+    train(*SHORT, "run_name=damaged")
+    run = train.folder / "runs" / "damaged"
+    newest = run / "checkpoints" / "step-00000018.pt"
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    finished = train("resume", str(run))
+    assert f"checkpoint={newest}: is damaged" in finished.stdout
+    assert_same_end(train, run, whole, equal)
+
+
+def test_resuming_with_other_values(train: Train) -> None:
+    process = train.start(*SHORT, "run_name=other")
+    run = train.folder / "runs" / "other"
+    wait_for(lambda: steps_done(run) >= 9)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    refused = train("resume", str(run), "optimizer.lr=1", "seed=3", "launch.nproc=1", code=2)
+    assert [line.split(":")[1].split("=")[0].strip() for line in refused.stderr.splitlines()] == [
+        "seed",
+        "optimizer.lr",
+    ]
+    assert "would change what the run has done" in refused.stderr
+    assert "epochs=1" in train("resume", str(run), "epochs=1", "schedule.warmup=1ep", code=2).stderr
+    one = train("resume", str(run), "launch.nproc=1")
+    assert "the run had 2 processes and goes on with 1" in " ".join(one.stdout.split())
+    assert train.state(run)["step"] == 18
