@@ -21,6 +21,7 @@ VERBS = {
     "compare": "run folders as tradeoff curves: Pareto front, speed-ups, AlgoPerf's score",
     "report": "run folders as one page with curves, a picture, or a table",
     "resume": "go on with a run from its newest checkpoint",
+    "replay": "take one step of a run again and see where its numbers stop being finite",
     "eval": "evaluate a run's newest checkpoint",
     "prepare": "write a data set's FFCV files, or check them",
     "export": "write a run's weights as safetensors with a model card",
