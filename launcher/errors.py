@@ -19,9 +19,9 @@ class Problem:
 
     def __str__(self) -> str:
         if self.key is None:
-            return self.message
+            return one_line(self.message)
         source = f" ({self.origin})" if self.origin else ""
-        return f"{self.key}={_shown(self.value)}{source}: {self.message}"
+        return one_line(f"{self.key}={_shown(self.value)}{source}: {self.message}")
 
 
 class UserError(Exception):
@@ -33,6 +33,11 @@ class UserError(Exception):
 
     def __reduce__(self) -> tuple[type[UserError], tuple[Problem, ...]]:
         return type(self), tuple(self.problems)
+
+
+def one_line(text: str) -> str:
+    """The text with what is no printable character written as an escape: a name may hold a newline, or half a byte."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def _shown(value: Any) -> str:

@@ -10,10 +10,9 @@ from typing import Any
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from launcher import paths
-from launcher.config import overrides, recipes
+from launcher.config import overrides, recipes, references
 from launcher.config.keys import did_you_mean
 from launcher.config.layers import COMMAND_LINE, DEFAULTS, Layers, leaves
 from launcher.config.overrides import OFF, Assignment
@@ -105,7 +104,7 @@ def _lay(assignments: Sequence[Assignment], recipe: Recipe | None) -> tuple[Laye
     for assignment in assignments:
         if not assignment.key.startswith("algorithms") and assignment.key != "recipe":
             problems += _assign(layers, assignment)
-    problems += _interpolate(layers)
+    problems += references.resolve(layers)
     return layers, problems, notes
 
 
@@ -238,20 +237,4 @@ def _merge(layers: Layers, values: Mapping[str, Any], prefix: str = "") -> list[
             layers.merge({name: value}, COMMAND_LINE, prefix)
         except KeyError as error:
             problems.append(Problem(f"{error.args[0]} has no keys below it", prefix + name, value, COMMAND_LINE))
-    return problems
-
-
-def _interpolate(layers: Layers) -> list[Problem]:
-    """Resolve `${key}` references, wherever a value holds one."""
-    problems = []
-    references = [(key, value) for key, value in leaves(layers.values) if isinstance(value, str) and "${" in value]
-    if not references:
-        return []
-    for key, value in references:
-        try:
-            resolved = OmegaConf.select(OmegaConf.create(layers.values), key, throw_on_missing=True)
-            layers.set(key, resolved, layers.origin(key) or DEFAULTS)
-        except OmegaConfBaseException as error:
-            message = f"cannot be resolved: {str(error).splitlines()[0]}"
-            problems.append(Problem(message, key, value, layers.origin(key)))
     return problems

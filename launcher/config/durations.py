@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-_PATTERN = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ep|ba|dur)")
+_PATTERN = re.compile(r"([0-9]{1,18}(?:\.[0-9]*)?|\.[0-9]+)(ep|ba|dur)")
 
 
 def parse_duration(text: str) -> tuple[float, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,10 @@ from launcher.config.layers import COMMAND_LINE
 from launcher.errors import Problem
 
 OFF = "off"
+
+_LONGEST = 10_000
+_DEEPEST = 10
+_KEY_SEPARATOR = re.compile(r"[./]")
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,9 @@ def parse(words: Sequence[str]) -> tuple[list[Assignment], list[Problem]]:
             problems.append(
                 Problem("is no verb and no key=value; `train --help` lists the verbs", word, "", COMMAND_LINE)
             )
+            continue
+        if len(word) > _LONGEST or len(_KEY_SEPARATOR.findall(key)) > _DEEPEST:
+            problems.append(Problem("is longer or nested deeper than any value here", key, text, COMMAND_LINE))
             continue
         try:
             override = parser.parse_override(word)

@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as typed
 
@@ -17,6 +16,7 @@ from launcher import paths
 from launcher.config.algorithms import STRICT, Count, Positive
 from launcher.config.keys import nearest
 from launcher.config.layers import COMMAND_LINE
+from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, UserError
 
 # The recipes that share out the lengths among them: a length outside a recipe's band belongs to one of these.
@@ -169,19 +169,14 @@ def _by_epochs(lengths: Any, path: Path) -> dict[int, dict[str, Any]]:
 
 def _mapping(path: Path) -> dict[str, Any]:
     try:
-        content = _parsed(path, path.stat().st_mtime_ns)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError) as error:
-        place = getattr(error, "problem_mark", None)
-        line = f":{place.line + 1}" if place else ""
-        raise UserError(f"{path}{line}: {getattr(error, 'problem', None) or error}") from None
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise UserError(f"{path}:1: a recipe is a mapping of keys to values")
-    return copy.deepcopy(content)
+        return copy.deepcopy(_parsed(path, path.stat().st_mtime_ns))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
 
 
 @cache
-def _parsed(path: Path, _modified: int) -> Any:
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+def _parsed(path: Path, _modified: int) -> dict[str, Any]:
+    return read_mapping(path)
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

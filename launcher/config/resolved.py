@@ -8,11 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from launcher.config.layers import Layers
 from launcher.config.schema import RunConfig
 from launcher.config.validate import validate
+from launcher.config.yaml_file import as_yaml, read_mapping
 from launcher.errors import Problem, UserError
 
 _PLACE_ONLY = ("runs", "run_name")
@@ -33,13 +32,13 @@ def digest(config: RunConfig) -> str:
 
 def dump(config: RunConfig) -> str:
     """The config as YAML, in the schema's order."""
-    return yaml.safe_dump(as_mapping(config), sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+    return as_yaml(as_mapping(config))
 
 
 def write(config: RunConfig, path: Path) -> None:
     """Write the config atomically."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(dump(config))
+    temporary.write_text(dump(config), encoding="utf-8")
     temporary.replace(path)
 
 
@@ -50,13 +49,9 @@ def read(path: Path) -> RunConfig:
         UserError: there is no such file, it is no YAML, or a value does not fit the schema.
     """
     try:
-        values = yaml.safe_load(path.read_text())
+        values = read_mapping(path)
     except FileNotFoundError:
         raise UserError(f"{path} is missing: {path.parent} is no run folder") from None
-    except (OSError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path} is no run config: a mapping of keys to values is expected")
     layers = Layers()
     layers.values = values
     config, problems = validate(layers)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.config.keys import nearest, nearest_key
-from launcher.config.layers import Layers
+from launcher.config.layers import Layers, leaves
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem
 
+_LARGEST = 2**63
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _EXPECTED = {
     "int_type": "a whole number",
     "float_type": "a number",
@@ -28,6 +32,8 @@ _EXPECTED = {
 
 def validate(layers: Layers) -> tuple[RunConfig | None, list[Problem]]:
     """The typed config, or None and a problem for each key that does not fit."""
+    if strange := [*_strange(layers)]:
+        return None, strange
     try:
         # note: strict types accept a mapping as a dataclass only in JSON
         return _adapter().validate_json(json.dumps(layers.values, default=str, skipkeys=True)), []
@@ -42,6 +48,29 @@ def validate(layers: Layers) -> tuple[RunConfig | None, list[Problem]]:
     for key, messages in expectations.items():
         problems.append(Problem(_joined(messages), key, layers.get(key), layers.origin(key)))
     return None, problems
+
+
+def _strange(layers: Layers) -> Iterator[Problem]:
+    """What no value can be, and what neither JSON nor the arithmetic of a plan could take."""
+    for key, value in leaves(layers.values):
+        for part in (key, *_flat(value)):
+            if isinstance(part, int | float) and _LARGEST <= abs(part) < math.inf:
+                yield Problem("is larger than any number here", key, value, layers.origin(key))
+            if isinstance(part, str) and _NO_TEXT.search(part):
+                message = "holds bytes that are no UTF-8 text; give it another name"
+                yield Problem(message, key, value, layers.origin(key))
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _flat(part)
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield name
+            yield from _flat(part)
+    else:
+        yield value
 
 
 @cache

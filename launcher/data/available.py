@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
 from launcher.data.beton import open_split
-from launcher.data.folder import counts
+from launcher.data.folder import counts, is_folder
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 
@@ -24,7 +24,7 @@ def with_counts(config: RunConfig, *, must_exist: bool) -> RunConfig:
         return _with_ffcv_counts(config, must_exist=must_exist)
     if dataset.kind == "shapes" or config.dataloader.name == "synthetic":
         return config if None not in _given(dataset) else _missing_counts(dataset)
-    if dataset.path is None or not Path(dataset.path).is_dir():
+    if dataset.path is None or not is_folder(Path(dataset.path)):
         if must_exist or None in _given(dataset):
             raise UserError(_not_there(dataset))
         return config

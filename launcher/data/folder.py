@@ -38,14 +38,24 @@ def scan(path: Path, split: str) -> Folder:
         UserError: the folder, its classes or its pictures are missing, or may not be read.
     """
     root = path / split
-    if not path.is_dir():
+    if not is_folder(path):
         raise _problem(path, "is no folder; give one that holds train/CLASS/*.jpg and val/CLASS/*.jpg")
-    if not root.is_dir():
+    if not is_folder(root):
         raise _problem(path, f"holds no {split}/ folder; expected {root}/CLASS/*.jpg")
     try:
         return _scan(path, split)
     except PermissionError as error:
         raise _problem(path, f"{error.filename} may not be read; change its permissions") from None
+    except OSError as error:
+        raise _problem(path, f"{error.filename} cannot be read: {error.strerror}") from None
+
+
+def is_folder(path: Path) -> bool:
+    """Is there a folder? Not where the name is too long for one, or what leads to it may not be read."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def _scan(path: Path, split: str) -> Folder:
@@ -97,8 +107,12 @@ def _entries(folder: Path, inside: str, wanted: Callable[[os.DirEntry[str]], boo
 
 def _stays(entry: os.DirEntry[str], inside: str) -> bool:
     """Does a link lead to something that exists below `inside`?"""
-    target = Path(entry).resolve()
-    return f"{target}{os.sep}".startswith(inside) and target.exists()
+    try:
+        target = Path(entry).resolve()
+        return f"{target}{os.sep}".startswith(inside) and target.exists()
+    except (OSError, RuntimeError):
+        # note: a link in a loop is a RuntimeError up to Python 3.12
+        return False
 
 
 def _is_picture(entry: os.DirEntry[str]) -> bool:

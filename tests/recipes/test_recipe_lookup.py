@@ -76,9 +76,9 @@ def test_a_wrong_name_lists_what_there_is(wrong: str) -> None:
     [
         ("epochs: 3\nseed: [1\n", "mine.yaml:3: "),
         ("epochs: 3\n\tseed: 1\n", "mine.yaml:2: "),
-        ("[1, 2]\n", "mine.yaml:1: a recipe is a mapping"),
-        ("", "mine.yaml:1: a recipe is a mapping"),
-        ("3: 4\n", "mine.yaml:1: a recipe is a mapping"),
+        ("[1, 2]\n", "mine.yaml:1: a mapping of keys to values"),
+        ("", "mine.yaml:1: a mapping of keys to values"),
+        ("3: 4\n", "mine.yaml:1: a mapping of keys to values"),
         ("epochs: 3\n", "about: "),
         ("about: {summary: a, epochs: [1], published: []}\n", "about.epochs: "),
         ("about: {summary: a, epochs: [0, 9], published: []}\n", "about.epochs.0"),

@@ -1,0 +1,130 @@
+"""A YAML file as plain values, whoever wrote it: no tags, no aliases, bounded in size and depth."""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.constructor import ConstructorError
+from yaml.nodes import MappingNode, Node, ScalarNode
+
+from launcher.errors import UserError
+
+_MOST_BYTES = 100_000
+_DEEPEST = 20
+_PLAIN = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map"))
+_INT, _FLOAT, _STR = _PLAIN[2:5]
+
+# note: YAML 1.1, which PyYAML reads, takes 5e-4 for text
+_EXPONENT = re.compile(r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
+_LARGEST_BITS = 64
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The values of a YAML file that is a mapping; keys are text, below the first level also whole numbers.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UserError: it cannot be read, or is more than plain values; names the line.
+    """
+    try:
+        values = yaml.load(_text(path), _PlainLoader)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} cannot be read: it is no UTF-8 text (byte {error.start})") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise UserError(f"{path}{f':{mark.line + 1}' if mark else ''}: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        reason = getattr(error, "reason", "it is no YAML")
+        raise UserError(f"{path} cannot be read: {reason}") from None
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise UserError(f"{path}:1: a mapping of keys to values is expected")
+    return values
+
+
+def as_yaml(values: Mapping[str, Any]) -> str:
+    """Plain values as a text that `read_mapping` reads back the same."""
+    layout: dict[str, Any] = {"sort_keys": False, "default_flow_style": None, "width": 110, "allow_unicode": True}
+    return str(yaml.dump(dict(values), Dumper=_PlainDumper, **layout))
+
+
+def _text(path: Path) -> str:
+    # note: reading a pipe or a device may never end
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise UserError(f"{path} cannot be read: it is no file")
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise UserError(f"{path} cannot be read: it is larger than {_MOST_BYTES // 1000} kB")
+    return content.decode("utf-8")
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Reads null, true, numbers, text, lists and mappings, and nothing else."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own form
+        first: [(tag, pattern) for tag, pattern in known if tag in _PLAIN]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    yaml_constructors = {tag: yaml.SafeLoader.yaml_constructors[tag] for tag in _PLAIN}  # noqa: RUF012
+    _depth = 0
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent):
+            raise _refused("aliases (*) are not read; write the values out", event.start_mark)
+        if getattr(event, "tag", None) is not None:
+            raise _refused(f"tags such as {event.tag} are not read", event.start_mark)
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise _refused(f"nested more than {_DEEPEST} deep", event.start_mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if type(key) not in (str, int):
+                raise _refused("a key is text; put it into quotes", key_node.start_mark)
+            if key in seen:
+                raise _refused(f"{key} is given twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+    def construct_number(self, node: ScalarNode) -> int | float:
+        read = self.construct_yaml_int if node.tag == _INT else self.construct_yaml_float
+        try:
+            number: int | float = read(node)
+        except (ValueError, OverflowError):
+            raise _refused("is no number", node.start_mark) from None
+        if isinstance(number, int) and number.bit_length() > _LARGEST_BITS:
+            raise _refused("is larger than any number here", node.start_mark)
+        return number
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """Quotes the text that the loader would take for a number, or for a line's end."""
+
+    def represent_text(self, text: str) -> ScalarNode:
+        return self.represent_scalar(_STR, text, style=None if text.isprintable() else '"')
+
+
+def _refused(problem: str, mark: Any) -> ConstructorError:
+    return ConstructorError(None, None, problem, mark)
+
+
+_PlainLoader.add_constructor(_INT, _PlainLoader.construct_number)
+_PlainLoader.add_constructor(_FLOAT, _PlainLoader.construct_number)
+_PlainDumper.add_representer(str, _PlainDumper.represent_text)
+for _class in (_PlainLoader, _PlainDumper):
+    _class.add_implicit_resolver(_FLOAT, _EXPONENT, list("-+.0123456789"))
