@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from hydra import compose as hydra_compose
@@ -90,7 +91,7 @@ def _lay(assignments: Sequence[Assignment], recipe: Recipe | None) -> tuple[Laye
     recipe_algorithms = _active(recipe_values.pop("algorithms", {}), recipe_origin, problems)
     active, changes = _command_line_algorithms(assignments, recipe_algorithms, problems)
 
-    base = _hydra(chosen, sorted(active))
+    base = _hydra(tuple(chosen.items()), tuple(sorted(active)))
     layers.merge(base, DEFAULTS)
     layers.merge(recipe_values, recipe_origin)
     kept = {name: values for name, values in recipe_algorithms.items() if name in active and values}
@@ -198,9 +199,10 @@ def _command_line_algorithms(
     return set(active), active
 
 
-def _hydra(chosen: Mapping[str, str], algorithms: Sequence[str]) -> dict[str, Any]:
+@cache
+def _hydra(chosen: tuple[tuple[str, str], ...], algorithms: tuple[str, ...]) -> Mapping[str, Any]:
     """The defaults of conf/ with the chosen options, composed by Hydra."""
-    words = [f"{group}={option}" for group, option in chosen.items()]
+    words = [f"{group}={option}" for group, option in chosen]
     words += [f"+algorithms@algorithms.{name}={name}" for name in algorithms]
     with initialize_config_dir(config_dir=str(paths.CONF), version_base="1.3"):
         composed = OmegaConf.to_container(hydra_compose("train", words))
