@@ -42,11 +42,11 @@ def folder(make_run: MakeRun, tmp_path: Path) -> Path:
     return tmp_path / "g"
 
 
-def in_browser(folder: Path, tmp_path: Path, actions: str, *, width: int = 1000) -> Any:
+def in_browser(folder: Path, tmp_path: Path, actions: str, *, width: int = 1000, published: bool = True) -> Any:
     """What the actions, a function body that returns JSON, give in the page; fails on any error of the page."""
     if BROWSER is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")
-    text = page(read_study([str(folder)], published=True), title="a report", written="2026-01-01")
+    text = page(read_study([str(folder)], published=published), title="a report", written="2026-01-01")
     run = f"const answer = (() => {{ {actions} }})();"
     told = "document.body.append(make('pre', {id: 'probe'}, JSON.stringify({answer, problems})));"
     text = text.replace("<style>", WATCH + "<style>", 1).replace("</body>", f"<script>{run}{told}</script></body>")
@@ -144,6 +144,18 @@ def test_a_phone_needs_no_sideways_scrolling(folder: Path, tmp_path: Path) -> No
         width=500,
     )
     assert overflow <= 0
+
+
+def test_bars_stay_inside_the_chart_and_unused_controls_away(make_run: MakeRun, tmp_path: Path) -> None:
+    for seed, seconds in ((0, 10.0), (1, 100.0)):
+        make_run(f"g/{seed}", (0.5, 0.6), (seconds, seconds), seed=seed)
+    answer = in_browser(tmp_path / "g", tmp_path, """
+        const box = document.querySelector("#tradeoff svg").getBoundingClientRect();
+        const inside = (line) => { const r = line.getBoundingClientRect(); return r.left >= box.left && r.right <= box.right; };
+        const bars = [...document.querySelectorAll("#tradeoff .point line")];
+        return {bars: bars.length, inside: bars.every(inside), published: find("published").offsetParent !== null};
+    """, published=False)  # fmt: skip
+    assert answer == {"bars": 1, "inside": True, "published": False}
 
 
 def test_the_page_asks_no_network_and_data_stay_data(folder: Path) -> None:

@@ -81,8 +81,8 @@ function drawTradeoff() {
     plot.svg.append(draw("text", { x: plot.width / 2, y: 200, "text-anchor": "middle" }, "nothing to show: no finished run passes the filters, or its cost is not known"));
     return;
   }
-  const costs = points.map((point) => point.cost[state.axis][0]);
-  const low = Math.min(...costs) / 1.15, high = Math.max(...costs) * 1.15;
+  const costs = points.flatMap((point) => costEnds(point));
+  const low = Math.min(...costs) / 1.1, high = Math.max(...costs) * 1.1;
   const x = logScale(low, high, MARGIN.left, plot.width - MARGIN.right);
   const ends = points.flatMap(({ top1: [mean, spread] }) => [mean - (spread || 0), mean + (spread || 0)]);
   const y = linearScale(...padded(ends, 0.06), plot.height - MARGIN.bottom, MARGIN.top);
@@ -105,12 +105,21 @@ function drawTradeoff() {
   });
 }
 
+// A cost's bar; a deviation as large as its mean has no lower end on a logarithmic axis.
+function costEnds(point) {
+  const [mean, spread] = point.cost[state.axis];
+  return [spread < mean ? mean - spread : mean, mean + (spread || 0)];
+}
+
 function drawPoint(point, x, y) {
   const [cost, spread] = point.cost[state.axis], [top1, deviation] = point.top1, curve = point.curve;
   const at = [x(cost), y(top1)], node = draw("g", { class: "point", role: "button" });
   const bar = { stroke: curve.colour, "stroke-width": 1.5 };
   if (deviation) node.append(draw("line", { x1: at[0], x2: at[0], y1: y(top1 - deviation), y2: y(top1 + deviation), ...bar }));
-  if (spread) node.append(draw("line", { x1: x(Math.max(cost - spread, cost / 1e3)), x2: x(cost + spread), y1: at[1], y2: at[1], ...bar }));
+  if (spread) {
+    const [low, high] = costEnds(point);
+    node.append(draw("line", { x1: x(low), x2: x(high), y1: at[1], y2: at[1], ...bar }));
+  }
   node.append(marker(curve.shape, ...at, curve.colour, curve.published), draw("circle", { class: "halo", cx: at[0], cy: at[1], r: 11 }));
   const text = `${curve.label}: ${plusMinus(point.top1)} % top-1, ` +
     `${plusMinus(point.cost[state.axis])} ${AXES[state.axis]}${point.epochs ? `, ${point.epochs} epochs` : ""}`;
