@@ -151,9 +151,10 @@ def test_bars_stay_inside_the_chart_and_unused_controls_away(make_run: MakeRun, 
         make_run(f"g/{seed}", (0.5, 0.6), (seconds, seconds), seed=seed)
     answer = in_browser(tmp_path / "g", tmp_path, """
         const box = document.querySelector("#tradeoff svg").getBoundingClientRect();
-        const inside = (line) => { const r = line.getBoundingClientRect(); return r.left >= box.left && r.right <= box.right; };
-        const bars = [...document.querySelectorAll("#tradeoff .point line")];
-        return {bars: bars.length, inside: bars.every(inside), published: find("published").offsetParent !== null};
+        const lines = [...document.querySelectorAll("#tradeoff .point line")];
+        const bars = lines.map((line) => line.getBoundingClientRect());
+        const inside = bars.every((bar) => bar.left >= box.left && bar.right <= box.right);
+        return {bars: bars.length, inside, published: find("published").offsetParent !== null};
     """, published=False)  # fmt: skip
     assert answer == {"bars": 1, "inside": True, "published": False}
 
