@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,6 @@ _threads = torch.get_num_threads()
 import numba as nb  # noqa: E402
 from ffcv.fields.rgb_image import IMAGE_MODES, ResizedCropRGBImageDecoder  # noqa: E402
 from ffcv.libffcv import imdecode, read, resize_crop  # noqa: E402
-from ffcv.memory_managers import OSCacheManager  # noqa: E402
-from ffcv.memory_managers.os_cache import OSCacheContext  # noqa: E402
 from ffcv.pipeline.compiler import Compiler  # noqa: E402
 from ffcv.reader import Reader  # noqa: E402
 
@@ -22,7 +21,9 @@ torch.set_num_threads(_threads)
 
 from launcher.data import restart  # noqa: E402
 
-__all__ = ["KeyedCropDecoder", "MappedFile", "ReadFile", "Reader", "compiled_decode"]
+__all__ = ["KeyedCropDecoder", "PictureBytes", "Reader", "compiled_decode"]
+
+_read_at = Compiler.compile(read)
 
 # (indices, boxes, destination, pixels, jpeg, metadata, storage state) -> place of the first failure, or -1
 Decode = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[Any, ...]], int]
@@ -104,44 +105,30 @@ def mirror(pixels: np.ndarray) -> None:
                 pixels[row, column, channel] = other
 
 
-class MappedFile(OSCacheManager):
-    """FFCV's memory map of a file, without the tables of pages that it builds for reading without one."""
+class PictureBytes:
+    """Reads each picture's bytes with FFCV's pread, into room that each thread has for itself.
 
-    def __init__(self, reader: Reader):
-        self.reader = reader
-        self.ptrs, self.sizes = _places(reader)
-        self.context = OSCacheContext(self)
-
-    def state(self) -> tuple[Any, ...]:
-        with self.context:
-            return tuple(self.context.state)
-
-
-class ReadFile:
-    """Reads each picture's bytes by itself with FFCV's pread, so that a file larger than the memory is no trouble.
-
-    FFCV's own way without a map reads whole pages of 8 MiB, made for an order that keeps to few pages at a time.
+    FFCV's own ways are none for us: its memory map ends the process when the file is cut off while it is read, and
+    both of its managers mark numba's type of byte arrays as read-only for the whole process. Without a map it reads
+    pages of 8 MiB, made for an order that keeps to few pages at a time.
     """
 
     def __init__(self, reader: Reader, file: int):
-        self.ptrs, self.sizes = _places(reader)
         self.file = file
+        self.places, self.sizes = _places(reader)
 
-    def state(self) -> tuple[Any, ...]:
-        """One for each thread: it holds the bytes that were read last."""
-        return self.file, self.ptrs, self.sizes, np.empty(int(self.sizes.max()), np.uint8)
+    def state(self) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+        """FFCV's storage state, one for each thread: file, places and sizes, and room for the bytes read last."""
+        return self.file, self.places, self.sizes, np.empty(int(self.sizes.max()), np.uint8)
 
-    def compile_reader(self) -> Callable[..., np.ndarray]:
-        read_at = Compiler.compile(read)
 
-        def read_picture(address: int, state: tuple[Any, ...]) -> np.ndarray:
-            data: np.ndarray = state[3][: state[2][np.searchsorted(state[1], address)]]
-            if read_at(state[0], data, address) != len(data):
-                return data[:0]
-            return data
-
-        compiled: Callable[..., np.ndarray] = Compiler.compile(read_picture)
-        return compiled
+@nb.njit(nogil=True)
+def _read_picture(address: int, state: tuple[Any, ...]) -> np.ndarray:
+    """The bytes stored at an address; none if the file ends before."""
+    data: np.ndarray = state[3][: state[2][np.searchsorted(state[1], address)]]
+    if _read_at(state[0], data, address) != len(data):
+        return data[:0]
+    return data
 
 
 def _places(reader: Reader) -> tuple[np.ndarray, np.ndarray]:
@@ -150,14 +137,10 @@ def _places(reader: Reader) -> tuple[np.ndarray, np.ndarray]:
     return reader.alloc_table["ptr"][order], reader.alloc_table["size"][order]
 
 
-_COMPILED: dict[tuple[type, bool], Decode] = {}
-
-
-def compiled_decode(access: MappedFile | ReadFile, *, only_crop: bool) -> Decode:
-    """The decoder's machine code for a way of access; compiled at the first call, once a process."""
-    key = (type(access), only_crop)
-    if key not in _COMPILED:
-        decoder = KeyedCropDecoder(only_crop=only_crop)
-        decoder.accept_globals(None, access.compile_reader())
-        _COMPILED[key] = Compiler.compile(decoder.generate_code())
-    return _COMPILED[key]
+@cache
+def compiled_decode(*, only_crop: bool) -> Decode:
+    """The decoder's machine code; compiled at the first call, once a process."""
+    decoder = KeyedCropDecoder(only_crop=only_crop)
+    decoder.accept_globals(None, _read_picture)
+    code: Decode = Compiler.compile(decoder.generate_code())
+    return code

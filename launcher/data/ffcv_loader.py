@@ -35,7 +35,7 @@ def build_ffcv_loaders(
     config = plan.config
     train, val = open_split(config, "train"), open_split(config, "val")
     check_counts(plan, max(train.classes, val.classes), train.samples, train.path)
-    mapped, said = choose(values.os_cache, (train.bytes, val.bytes), free_memory())
+    preload, said = choose(values.os_cache, (train.bytes, val.bytes), free_memory())
     if share.rank == 0:
         print(said, flush=True)
 
@@ -45,7 +45,7 @@ def build_ffcv_loaders(
             side=side,
             workers=share.workers,
             prefetch=share.prefetch,
-            mapped=mapped,
+            preload=preload,
             only_crop=only_crop,
             pinned=share.device.type == "cuda",
             change_image=change_image,

@@ -101,7 +101,8 @@ def _ffcv_loaders(
     try:
         from launcher.data.ffcv_loader import build_ffcv_loaders
     except ModuleNotFoundError as error:
-        message = f"{error.name} is not installed; make setup builds FFCV, dataloader=torchvision needs none"
+        missing = str(error.name).partition(".")[0]
+        message = f"{missing} is not installed; make setup builds FFCV, dataloader=torchvision needs none"
         raise UserError(Problem(message, "dataloader", "ffcv")) from None
     return build_ffcv_loaders(plan, values, share, change_order, change_image)
 

@@ -1,4 +1,4 @@
-"""Does a file fit into the memory that is free? Then it is mapped, else read piece by piece; imports no torch."""
+"""Do the files fit into the memory that is free? Then they are read into it; imports no torch."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def free_memory() -> int:
 
 
 def choose(asked: bool | str, sizes: Iterable[int], free: int) -> tuple[bool, str]:
-    """Whether to map the files, and a line that says so and why.
+    """Whether to have the system read the files into memory, and a line that says so and why.
 
     asked: true, false, or auto. sizes: the files' in bytes. free: bytes of memory.
     """
     files = sum(sizes)
     facts = f"files {files / 1e9:.2f} GB, free memory {free / 1e9:.2f} GB"
     fits = files <= _SHARE * free
-    mapped = fits if asked == "auto" else bool(asked)
-    how = "mapped into memory" if mapped else "read picture by picture"
-    return mapped, f"dataloader.os_cache={str(asked).lower()}: {how} ({facts})"
+    kept = fits if asked == "auto" else bool(asked)
+    how = "read into memory ahead" if kept else "read picture by picture"
+    return kept, f"dataloader.os_cache={str(asked).lower()}: {how} ({facts})"

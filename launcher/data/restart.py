@@ -6,6 +6,8 @@ stretches of a rectangle, with a header of its size, are a JPEG (ITU-T T.81, sec
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -14,7 +16,14 @@ _BLOCK = 16
 _CONTEXT = 2
 
 
-@njit(nogil=True, cache=False)
+@njit(nogil=True)
+def _number(data: np.ndarray, place: int) -> Any:
+    """Two bytes, the higher first."""
+    # note: numba's int() of a byte is unsigned, and unsigned with signed makes a float
+    return np.int64(data[place]) * 256 + np.int64(data[place + 1])
+
+
+@njit(nogil=True)
 def scan_layout(data: np.ndarray) -> tuple[int, int, int, int]:
     """(start of the entropy code, place of the height in the header, blocks a row, restart interval).
 
@@ -23,15 +32,14 @@ def scan_layout(data: np.ndarray) -> tuple[int, int, int, int]:
     """
     place, size, blocks, interval = 2, 0, 0, 0
     while place + 10 < len(data) and data[place] == 0xFF:
-        marker, length = data[place + 1], int(data[place + 2]) << 8 | int(data[place + 3])
+        marker, length = data[place + 1], _number(data, place + 2)
         if marker == 0xC0 or marker == 0xC1:
             size = place + 5
-            width = int(data[size + 2]) << 8 | int(data[size + 3])
             if data[size + 4] != 3 or data[size + 6] != 0x22 or data[size + 9] != 0x11 or data[size + 12] != 0x11:
                 return 0, 0, 0, 0
-            blocks = -(-width // _BLOCK)
+            blocks = (_number(data, size + 2) + _BLOCK - 1) // _BLOCK
         elif marker == 0xDD:
-            interval = int(data[place + 4]) << 8 | int(data[place + 5])
+            interval = _number(data, place + 4)
         elif marker == 0xDA:
             if size == 0 or interval == 0 or blocks % interval != 0:
                 return 0, 0, 0, 0
@@ -40,7 +48,7 @@ def scan_layout(data: np.ndarray) -> tuple[int, int, int, int]:
     return 0, 0, 0, 0
 
 
-@njit(nogil=True, cache=False)
+@njit(nogil=True)
 def cut(
     data: np.ndarray, top: int, left: int, height: int, width: int, whole_height: int, whole_width: int, out: np.ndarray
 ) -> tuple[int, int, int, int, int]:
@@ -68,7 +76,7 @@ def cut(
     return end, new_top, new_left, new_height, new_width
 
 
-@njit(nogil=True, cache=False)
+@njit(nogil=True)
 def _stretches(
     data: np.ndarray, place: int, first: int, beyond: int, a_row: int, left: int, right: int, out: np.ndarray
 ) -> int:

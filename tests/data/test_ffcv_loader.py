@@ -1,0 +1,249 @@
+"""What FFCV's kernels make of keyed crops, and the traps of FFCV."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from launcher.config.compose import compose
+from launcher.data.beton import file_name, open_beton
+from launcher.data.crops import centre_boxes, random_crop, random_crops
+from launcher.data.decoding_pool import DecodingPool, Request
+from launcher.data.encode import to_jpeg
+from launcher.data.os_cache import choose
+from launcher.data.restart import cut
+from launcher.errors import UserError
+
+from .conftest import make_loaders, same, stream, write_files
+
+IMAGE = compose([]).config.image
+FILES = compose(["dataloader=ffcv"]).config.dataloader.files  # type: ignore[union-attr]
+
+
+@pytest.fixture(scope="module")
+def smooth(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photograph-like PNGs, so that what is stored is known to the pixel."""
+    root = tmp_path_factory.mktemp("smooth")
+    random = np.random.default_rng(1)
+    for split in ("train", "val"):
+        (root / split / "a").mkdir(parents=True)
+        for number in range(12):
+            coarse = random.integers(0, 256, (6, 8, 3), dtype=np.uint8)
+            size = (int(random.integers(70, 200)), int(random.integers(70, 200)))
+            Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).save(
+                root / split / "a" / f"{number:02d}.png"
+            )
+    for share in (0.0, 1.0):
+        write_files(root, f"dataloader.files.jpeg_share={share}", "dataloader.files.restart_interval=2")
+    return root
+
+
+def words(share: float, *more: str) -> list[str]:
+    return ["dataloader=ffcv", "dataloader.workers=1", "dataloader.files.restart_interval=2",
+            f"dataloader.files.jpeg_share={share}", "dataset.classes=1", "batch_size=4", *more]  # fmt: skip
+
+
+def original(root: Path, split: str, index: int) -> np.ndarray:
+    return np.asarray(Image.open(root / split / "a" / f"{index:02d}.png"))
+
+
+def test_stored_pixels_become_opencvs_area_average_of_the_keyed_crop(smooth: Path) -> None:
+    for images, _, indices in stream(make_loaders(smooth, *words(0.0, "image.flip=0.5")), epochs=(2,)):
+        for got, index in zip(images, indices.tolist(), strict=True):
+            source = original(smooth, "train", index)
+            box = random_crop(IMAGE, *source.shape[:2], seed=42, epoch=2, index=index)
+            part = source[box.top : box.top + box.height, box.left : box.left + box.width]
+            expected = cv2.resize(part, (32, 32), interpolation=cv2.INTER_AREA)
+            expected = expected[:, ::-1] if box.flip else expected
+            # note: FFCV is built with Debian's OpenCV, whose rounding may differ from the newer one's by one
+            assert np.abs(got.permute(1, 2, 0).numpy().astype(int) - expected).max() <= 1
+
+
+def test_jpegs_differ_from_pixels_by_little(smooth: Path) -> None:
+    pixels, jpegs = (stream(make_loaders(smooth, *words(share)), epochs=(0,)) for share in (0.0, 1.0))
+    for first, second in zip(pixels, jpegs, strict=True):
+        assert (first[0].float() - second[0].float()).abs().mean() < 4
+
+
+FFCVS_OWN = """
+import sys
+import numpy as np
+from ffcv.fields.rgb_image import CenterCropRGBImageDecoder
+from ffcv.loader import Loader, OrderOption
+pipelines = {"image": [CenterCropRGBImageDecoder((32, 32), 32 / 40)], "label": None}
+loader = Loader(sys.argv[1], batch_size=12, num_workers=1, order=OrderOption.SEQUENTIAL, pipelines=pipelines)
+(images,) = next(iter(loader))
+np.save(sys.argv[2], np.asarray(images))
+"""
+
+
+def test_evaluation_is_ffcvs_centre_crop(smooth: Path, tmp_path: Path) -> None:
+    found = make_loaders(smooth, *words(1.0, "image.reference=32", "image.train_size=32", "image.eval_size=32",
+                                        "image.eval_resize=40"))  # fmt: skip
+    ours = torch.cat([images for images, _, _ in found.evaluate])
+    found.close()
+    file = smooth / "ffcv" / file_name("val", dataclasses.replace(FILES, jpeg_share=1.0, restart_interval=2))
+    # note: FFCV's loader changes numba's types for the whole process
+    subprocess.run([sys.executable, "-c", FFCVS_OWN, file, tmp_path / "theirs.npy"], check=True)
+    assert np.array_equal(ours.permute(0, 2, 3, 1).numpy(), np.load(tmp_path / "theirs.npy"))
+
+
+def test_decoding_only_the_crop_changes_no_pixel(smooth: Path) -> None:
+    whole = stream(make_loaders(smooth, *words(1.0)))
+    assert same(whole, stream(make_loaders(smooth, *words(1.0, "dataloader.decode=crop"))))
+
+
+@pytest.fixture(scope="module")
+def compiled() -> None:
+    """Compile once: hypothesis traces a test line by line, and numba's compiler is many lines."""
+    jpeg = np.frombuffer(to_jpeg(np.zeros((16, 16, 3), np.uint8), FILES), np.uint8)
+    cut(jpeg, 0, 0, 8, 8, 16, 16, np.empty(2000, np.uint8))
+
+
+@given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 9), st.sampled_from([50, 95]), st.data())
+@settings(max_examples=60)
+def test_a_rectangle_cut_from_a_jpeg_holds_the_same_pixels(
+    compiled: None, height: int, width: int, most: int, quality: int, data: st.DataObject
+) -> None:
+    values = dataclasses.replace(FILES, quality=quality, restart_interval=most)
+    source = np.random.default_rng(height * 100 + width).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    jpeg = np.frombuffer(to_jpeg(source, values), np.uint8)
+    top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
+    rows, columns = data.draw(st.integers(1, height - top)), data.draw(st.integers(1, width - left))
+    out = np.empty(len(jpeg) + 64, np.uint8)
+    size, above, before, part_height, part_width = cut(jpeg, top, left, rows, columns, height, width, out)
+    assert size > 0
+    part = cv2.imdecode(out[:size], cv2.IMREAD_COLOR)
+    assert part.shape == (part_height, part_width, 3)
+    expected = cv2.imdecode(jpeg, cv2.IMREAD_COLOR)[top : top + rows, left : left + columns]
+    assert np.array_equal(part[top - above : top - above + rows, left - before : left - before + columns], expected)
+
+
+def test_reading_ahead_changes_nothing(pictures: Path) -> None:
+    ahead, single = (
+        stream(make_loaders(pictures, "dataloader=ffcv", f"dataloader.os_cache={word}")) for word in ("true", "false")
+    )
+    assert same(ahead, single)
+
+
+@pytest.mark.parametrize(
+    ("asked", "size", "free", "kept"),
+    [("auto", 70, 100, True), ("auto", 90, 100, False), (True, 90, 100, True), (False, 1, 100, False)],
+)
+def test_files_are_kept_in_memory_if_they_fit(asked: bool | str, size: int, free: int, kept: bool) -> None:
+    found, said = choose(asked, [size * 10**9 - 1, 1], free * 10**9)
+    assert found is kept
+    assert f"files {size}.00 GB, free memory {free}.00 GB" in said
+
+
+def decoders() -> int:
+    return sum(thread.name.startswith("decode") for thread in threading.enumerate())
+
+
+def test_leaving_early_leaves_no_thread_behind(pictures: Path) -> None:
+    before = decoders()
+    found = make_loaders(pictures, "dataloader=ffcv", "dataloader.workers=3")
+    for epoch in range(5):
+        next(iter(found.train.epoch(epoch)))
+        assert decoders() - before <= 3
+    whole = list(found.train.epoch(7))
+    found.close()
+    assert decoders() == before
+    assert same(whole, stream(make_loaders(pictures, "dataloader=ffcv"), epochs=(7,)))
+
+
+def test_two_loaders_at_once_keep_apart(pictures: Path) -> None:
+    alone = stream(make_loaders(pictures, "dataloader=ffcv"), epochs=(0,))
+    first, second = (make_loaders(pictures, "dataloader=ffcv", "dataloader.workers=3") for _ in range(2))
+    pairs = list(zip(first.train.epoch(0), first.evaluate, second.train.epoch(0), strict=False))
+    assert same([pair[0] for pair in pairs], alone[: len(pairs)])
+    assert same([pair[2] for pair in pairs], alone[: len(pairs)])
+    first.close()
+    second.close()
+
+
+def test_importing_ffcv_leaves_torchs_threads_alone() -> None:
+    code = "import torch; torch.set_num_threads(3); import launcher.data.ffcv_decoder; print(torch.get_num_threads())"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "3\n"
+
+
+def test_without_ffcv_one_line_says_so(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in sys.modules if n.split(".")[0] == "ffcv" or n.startswith("launcher.data.ffcv")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "launcher.data.decoding_pool")
+    monkeypatch.setitem(sys.modules, "ffcv", None)
+    with pytest.raises(UserError, match="dataloader=ffcv: ffcv is not installed; make setup builds FFCV"):
+        make_loaders(pictures, "dataloader=ffcv")
+
+
+@pytest.fixture
+def spoiled(pictures: Path, tmp_path: Path) -> Path:
+    """A copy of the training file, to be changed."""
+    path = tmp_path / "train.beton"
+    path.write_bytes((pictures / "ffcv" / file_name("train", FILES)).read_bytes())
+    return path
+
+
+def test_a_damaged_picture_is_named(pictures: Path, spoiled: Path) -> None:
+    rows = open_beton(spoiled).rows["f0"]
+    number = int(np.flatnonzero(rows["mode"] == 0)[0])
+    data = bytearray(spoiled.read_bytes())
+    data[rows["place"][number] : rows["place"][number] + 8] = bytes(8)
+    spoiled.write_bytes(data)
+    with pytest.raises(UserError, match=rf"train\.beton: picture {number} is damaged"):
+        stream(make_loaders(pictures, "dataloader=ffcv", f"dataloader.train={spoiled}", "batch_size=42"), epochs=(0,))
+
+
+@pytest.mark.parametrize("os_cache", ["true", "false"])
+def test_a_file_cut_off_while_it_is_read_is_named(pictures: Path, spoiled: Path, os_cache: str) -> None:
+    found = make_loaders(pictures, "dataloader=ffcv", f"dataloader.train={spoiled}", f"dataloader.os_cache={os_cache}")
+    batches = iter(found.train.epoch(0))
+    next(batches)
+    with spoiled.open("r+b") as file:
+        file.truncate(2**20)
+    with pytest.raises(UserError, match=r"train\.beton was changed while it was read"):
+        stream(found, epochs=(1,))
+    found.close()
+
+
+def test_algorithms_may_change_each_picture(pictures: Path) -> None:
+    pool = DecodingPool(
+        open_beton(pictures / "ffcv" / file_name("train", FILES)), side=8, workers=2, prefetch=1, preload=False,
+        only_crop=False, pinned=False, change_image=lambda pixels, index, epoch: np.full_like(pixels, index + epoch),
+    )  # fmt: skip
+    indices = np.arange(20)
+    ((images, _, _),) = pool.batches([Request(100, indices, centre_boxes(pool.heights[:20], pool.widths[:20], 8, 8))])
+    pool.close()
+    assert images[:, 0, 0, 0].tolist() == list(range(100, 120))
+
+
+@given(st.lists(st.tuples(st.integers(1, 600), st.integers(1, 600), st.integers(0, 10**6)), min_size=1, max_size=20))
+def test_crops_of_a_batch_are_those_of_its_samples(samples: list[tuple[int, int, int]]) -> None:
+    heights, widths, indices = np.array(samples).T
+    boxes = random_crops(IMAGE, heights, widths, seed=3, epoch=1, indices=indices)
+    for box, (height, width, index) in zip(boxes.tolist(), samples, strict=True):
+        crop = random_crop(IMAGE, height, width, seed=3, epoch=1, index=index)
+        assert box == [crop.top, crop.left, crop.height, crop.width, int(crop.flip)]
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 400), st.integers(0, 100))
+def test_centre_boxes_are_centred_squares_inside(height: int, width: int, side: int, more: int) -> None:
+    ((top, left, rows, columns, flip),) = centre_boxes(
+        np.array([height]), np.array([width]), side + more, side
+    ).tolist()
+    assert rows == columns <= min(height, width)
+    assert abs(rows - min(height, width) * side / (side + more)) <= 1
+    assert abs((height - rows) - 2 * top) <= 1
+    assert abs((width - columns) - 2 * left) <= 1
+    assert flip == 0
