@@ -10,6 +10,7 @@ import os
 import pickle
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -55,7 +56,8 @@ def save(state: dict[str, Any], path: Path) -> None:
     except OSError as error:
         raise _problem(UserError, path, f"cannot be written: {error.strerror}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def load(path: Path) -> dict[str, Any]:

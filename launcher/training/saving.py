@@ -82,9 +82,12 @@ class Saver:
     def _write(self, state: dict[str, Any], best: bool) -> None:
         path = self._folder.checkpoints / checkpoint.file_name(state["step"])
         checkpoint.save(state, path)
-        if best:
-            _second_name(path, path.with_name(BEST))
-        checkpoint.prune(self._folder.checkpoints, keep=self._settings.keep)
+        try:
+            if best:
+                _second_name(path, path.with_name(BEST))
+            checkpoint.prune(self._folder.checkpoints, keep=self._settings.keep)
+        except OSError as error:
+            raise UserError(f"{self._folder.checkpoints} cannot be written: {error.strerror}") from error
         HEARTBEAT.beat()
 
 

@@ -88,7 +88,7 @@ def test_resuming_with_other_values(train: Train) -> None:
     run = train.folder / "runs" / "other"
     wait_for(lambda: steps_done(run) >= 9)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert process.returncode == 143
     refused = train("resume", str(run), "optimizer.lr=1", "seed=3", "launch.nproc=1", code=2)
     assert [line.split(":")[1].split("=")[0].strip() for line in refused.stderr.splitlines()] == [

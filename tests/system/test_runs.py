@@ -32,7 +32,7 @@ def results(run: Path) -> list[tuple[object, ...]]:
     return [tuple(row.get(key) for key in keys) for row in rows if row["kind"] in ("train", "eval", "epoch")]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -82,7 +82,7 @@ def test_stopped_and_resumed_is_bit_equal_to_uninterrupted(train: Train, equal: 
     parts = train.folder / "runs" / "parts"
     wait_for(lambda: steps_done(parts) >= 8)
     process.send_signal(stop)
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert process.returncode == {signal.SIGTERM: 143, signal.SIGINT: 130}[stop]
     assert 8 <= train.state(parts)["step"] < 18  # type: ignore[operator]
     train("resume", str(parts))
@@ -110,7 +110,7 @@ def test_a_killed_rank_ends_all_and_is_named_first(train: Train) -> None:
     victim = next(p for p in ranks_of(run) if "launcher.launch.rank" in p.cmdline() and p.environ()["RANK"] == "1")
     victim.kill()
     start = time.monotonic()
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=240)
     assert process.returncode == 1
     assert time.monotonic() - start < 20
     assert errors.startswith("error: rank 1 failed: killed by SIGKILL")
@@ -141,7 +141,7 @@ def test_a_run_folder_in_use_is_refused(train: Train) -> None:
         os.kill(process.pid, signal.SIGINT)
         time.sleep(0.2)
         os.kill(process.pid, signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
     assert not ranks_of(run)
 
 

@@ -1,0 +1,119 @@
+"""Two machines, as network namespaces of this one, with two ranks each; one is cut off in the middle and comes back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.records.metrics import read_metrics
+from launcher.training import checkpoint
+from tests.system.test_runs import steps_done, wait_for
+
+from .conftest import SHORT
+
+pytestmark = pytest.mark.system
+
+HOSTS = {"first": "10.231.7.1", "second": "10.231.7.2"}
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def hosts() -> Iterator[dict[str, str]]:
+    """Names of the two namespaces, connected by a pair of virtual interfaces."""
+    if shutil.which("ip") is None or os.getuid() != 0:
+        pytest.skip("network namespaces need root and iproute2")
+    names = {host: f"train-{host}-{os.getpid()}" for host in HOSTS}
+    try:
+        for name in names.values():
+            ip("netns", "add", name)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"network namespaces are not to be had here: {error.stderr.decode().strip()}")
+    try:
+        ip(
+            "link",
+            "add",
+            "tr0",
+            "netns",
+            names["first"],
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "tr0",
+            "netns",
+            names["second"],
+        )
+        for host, name in names.items():
+            ip("-n", name, "addr", "add", f"{HOSTS[host]}/24", "dev", "tr0")
+            ip("-n", name, "link", "set", "tr0", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield names
+    finally:
+        for name in names.values():
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+def start(host: str, namespace: str, folder: Path, cache: Path, *words: str) -> subprocess.Popen[str]:
+    """The command on one host, whose run folders no other host sees."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    (folder / host).mkdir(exist_ok=True)
+    several = ["run_name=both", "launch.nnodes=2", f"launch.rdzv={HOSTS['first']}:29411", *words]
+    log = (folder / f"{host}.txt").open("w")
+    return subprocess.Popen(
+        ["ip", "netns", "exec", namespace, sys.executable, "-m", "launcher.cli.main", *SHORT, *several],
+        cwd=folder / host,
+        env=environment,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_a_machine_that_is_cut_off_comes_back(hosts: dict[str, str], tmp_path: Path, cache: Path) -> None:
+    words = ["epochs=40", "launch.hang_timeout=10", "launch.max_restarts=5", "launch.rdzv_timeout=240"]
+    processes = {host: start(host, hosts[host], tmp_path, cache, *words) for host in hosts}
+
+    def told(host: str) -> str:
+        return (tmp_path / f"{host}.txt").read_text()
+
+    try:
+        # note: whichever machine came first has rank 0 and with it the records
+        def run() -> Path:
+            return max((tmp_path / host / "runs" / "both" for host in hosts), key=steps_done)
+
+        wait_for(lambda: steps_done(run()) >= 20)
+        ip("-n", hosts["second"], "link", "set", "tr0", "down")
+        wait_for(lambda: "no rank has made progress for 10 s" in told("first") + told("second"))
+        ip("-n", hosts["second"], "link", "set", "tr0", "up")
+        for host, process in processes.items():
+            assert process.wait(timeout=480) == 0, told(host)
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+    rows = read_metrics(run() / "metrics.jsonl")
+    assert next(row["world_size"] for row in rows if row["kind"] == "start") == 4
+    assert any(row["kind"] == "resume" for row in rows)
+    found = checkpoint.newest_valid(run() / "checkpoints", on_damaged=lambda error: None)
+    assert found is not None
+    assert found[1]["step"] == 240
+
+
+def test_a_machine_that_does_not_come_is_waited_for_and_named(
+    hosts: dict[str, str], tmp_path: Path, cache: Path
+) -> None:
+    began = time.monotonic()
+    process = start("first", hosts["first"], tmp_path, cache, "launch.rdzv_timeout=5")
+    assert process.wait(timeout=240) == 2
+    assert time.monotonic() - began >= 5
+    assert "launch.rdzv=10.231.7.1:29411: not all 2 machines came within 5 s" in (tmp_path / "first.txt").read_text()

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.test_every_algorithm import build, small_cache, steps, tensors
+
+__all__ = ["small_cache"]
+
+WORDS = ["algorithms=[ema,sam]", "algorithms.ema.update_interval=1ba", "algorithms.sam.interval=2"]
+
+
+def decided(run: Any) -> list[torch.Tensor]:
+    state = run.state_dict()
+    return [tensor.clone() for key in ("model", "optimizer", "algorithms") for tensor in tensors(state[key])]
+
+
+# note: after 3 steps the next is one of SAM's two passes, after 2 an ordinary one
+@pytest.mark.parametrize(("precision", "done"), [("fp32", 2), ("fp32", 3), ("bf16", 3), ("fp16", 2)])
+def test_a_step_that_is_not_finite_changes_nothing(precision: str, done: int) -> None:
+    run = build(*WORDS, "schedule.warmup=0ba", f"precision={precision}")
+    steps(run, done)
+    before = decided(run)
+    head = run.step.model.fc
+    handle = head.register_forward_hook(lambda module, inputs, output: output * float("nan"))
+    steps(run, 1)
+    handle.remove()
+    assert not run.step.finite
+    assert all(map(torch.equal, decided(run), before))
+    run.next_step -= 1
+    steps(run, 1)
+    assert run.step.finite
+    assert not all(map(torch.equal, decided(run), before))
+
+
+def test_gradients_that_are_not_finite_under_a_finite_loss_are_noticed() -> None:
+    run = build("algorithms=[]", "schedule.warmup=0ba")
+    steps(run, 1)
+    before = decided(run)
+    handle = run.step.model.conv1.weight.register_hook(lambda gradient: gradient * float("inf"))
+    (loss,) = steps(run, 1)
+    handle.remove()
+    assert torch.tensor(loss).isfinite()
+    assert not run.step.finite
+    assert all(map(torch.equal, decided(run), before))
+
+
+def test_the_factor_multiplies_the_learning_rate() -> None:
+    run = build("algorithms=[]", "schedule.warmup=0ba")
+    run.step.lr_factor = 0.25
+    steps(run, 1)
+    assert run.step.optimizer.param_groups[0]["lr"] == pytest.approx(0.25 * run.plan.lr(0))
