@@ -12,6 +12,8 @@ from launcher.config.schema import RunConfig
 # Keys, and groups of keys (ending in a dot), that training so far did not depend on.
 FREE = (
     "epochs",
+    "target",
+    "mlperf",
     "runs",
     "run_name",
     "eval_every",

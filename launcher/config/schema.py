@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from launcher.config.algorithms import STRICT, Algorithms, Count, NotNegative, Positive, Probability
 from launcher.config.durations import Duration
+from launcher.config.targets import Target
 
 GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "launch", "hardware", "logger")
 
@@ -265,11 +266,13 @@ class RunConfig:
     eval_batch_size: Count
     device_batch_size: Count | None
     eval_every: Duration
+    target: Target | None
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     precision: Literal["auto", "bf16", "fp16", "fp32"]
     deterministic: bool
     runs: str
     run_name: str | None
+    mlperf: Literal["on", "off"]
     image: Image
     model: Model
     dataset: Dataset

@@ -29,6 +29,7 @@ from launcher.records.curve import draw_curve
 from launcher.records.environment import write_environment
 from launcher.records.folder import RunFolder, create, create_or_join
 from launcher.records.metrics import read_metrics
+from launcher.records.mlperf import write_mlperf
 from launcher.records.prediction import adopt_estimate
 from launcher.records.progress import ProgressView
 from launcher.records.summary import summary_table
@@ -144,6 +145,8 @@ def _train(folder: RunFolder, plan: Plan, console: Console) -> int:
     code = Launcher(folder.path, plan.world_size // config.launch.nnodes, config.launch, view).run()
     if code != FAILED and folder.metrics.exists():
         draw_curve(folder, " \u00b7 ".join([config.recipe or "no recipe", config.model.name, config.dataset.name]))
+        if config.mlperf == "on":
+            write_mlperf(plan, folder)
         console.print(summary_table(folder))
     if code not in (DONE, FAILED):
         console.print(f"stopped; go on from the last save by: train resume {folder.path}", highlight=False)

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from launcher.config.resolved import read
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics
 from launcher.records.prediction import deviations
 from launcher.records.progress import duration
+from launcher.records.target import reached
 
 
 def summary_table(folder: RunFolder) -> Table:
     """Epochs, accuracies, times, speed, and where the run lies; what is not known yet is left out."""
     rows = read_metrics(folder.metrics)
     table = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in [*_accuracy(rows), *_speed(rows), *_estimated(folder), ("run folder", str(folder.path))]:
+    for name, value in [
+        *_accuracy(rows),
+        *_target(folder, rows),
+        *_speed(rows),
+        *_estimated(folder),
+        ("run folder", str(folder.path)),
+    ]:
         table.add_row(f"[bold]{name}[/]", value)
     if folder.curve.exists():
         table.add_row("[bold]learning curve[/]", str(folder.curve))
@@ -31,6 +39,15 @@ def _accuracy(rows: list[Row]) -> list[tuple[str, str]]:
         ("top-1", f"{last['top1']:.2%} (best {best['top1']:.2%} at epoch {best['epoch']:g})"),
         ("top-5", f"{last['top5']:.2%}"),
     ]
+
+
+def _target(folder: RunFolder, rows: list[Row]) -> list[tuple[str, str]]:
+    target = read(folder.config).target if folder.config.is_file() else None
+    if target is None:
+        return []
+    found = reached(rows, target)
+    at = f"reached at epoch {found.epoch:g}, after {duration(found.seconds)} of training" if found else "not reached"
+    return [(f"target {target}", at)]
 
 
 def _speed(rows: list[Row]) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ for each epoch:
         step           augment, normalise, mix; forward and backward; optimizer; averages (training/step.py)
         trouble        a loss or gradients that are not finite: skip, go back, or stop (training/trouble.py)
         log            every logger.interval
-        evaluate       every eval_every and at the end
+        evaluate       every eval_every and at the end; stop at the target
         save           every checkpoint.every and so many minutes, the best, at the end, and when asked to stop
     report the epoch
 """
@@ -28,7 +28,7 @@ def train(run: Run, journal: Journal, saver: Saver, trouble: Trouble, stop: Stop
 
     # note: a run that was stopped in the middle of an evaluation owes it
     stopping = not evaluate_if_due(run, journal, stop)
-    while run.next_step < plan.total_steps and not stopping:
+    while run.next_step < plan.total_steps and not (stopping or run.reached_target):
         epoch, first_step = divmod(run.next_step, plan.steps_per_epoch)
         clock.start_training()
         batches = run.loaders.train.epoch(epoch, first_step)
@@ -47,11 +47,11 @@ def train(run: Run, journal: Journal, saver: Saver, trouble: Trouble, stop: Stop
 
             asked = stop.agreed(save=saver.is_due())
             stopping = asked.stop or not evaluate_if_due(run, journal, stop)
-            ended = stopping or run.next_step == plan.total_steps
+            ended = stopping or run.reached_target or run.next_step == plan.total_steps
             if ended or asked.save or run.next_step % save_every == 0 or run.is_best:
                 with clock.saving():
                     saver.save({**run.state_dict(), "journal": journal.state_dict()}, best=run.is_best, last=ended)
-            if stopping:
+            if ended:
                 break
     clock.stop()
     return not stopping

@@ -15,6 +15,7 @@ from launcher.algorithms.base import Setting
 from launcher.algorithms.engine import Engine
 from launcher.config.changes import fingerprint
 from launcher.config.schema import RunConfig
+from launcher.config.targets import target_accuracy
 from launcher.data.batch import Moment
 from launcher.data.loaders import Loaders, build_loaders
 from launcher.errors import UserError
@@ -53,6 +54,12 @@ class Run:
     def is_best(self) -> bool:
         """Whether the weights are those of the best evaluation so far."""
         return 0 < self.best_step == self.next_step
+
+    @property
+    def reached_target(self) -> bool:
+        """Whether an evaluation has reached the accuracy that the run is to stop at."""
+        target = self.config.target
+        return target is not None and self.best_top1 >= target_accuracy(target)
 
     def moment(self, step: int) -> Moment:
         """Where training stands at an optimizer step."""

@@ -1,0 +1,127 @@
+"""mlperf.log: a run in MLPerf Training's log format, computed from its records.
+
+Rules and keys: MLPerf Training 4.0, the last round with ResNet-50 (open division: the recipes' values are not those
+of the closed one). Lines have the form `:::MLLOG {...}` and milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launcher.config.schema import SGD, DecoupledSGD
+from launcher.plan.plan import Plan
+from launcher.records.folder import RunFolder
+from launcher.records.metrics import Row, read_metrics
+from launcher.records.target import reached
+
+_POINT, _START, _STOP = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line; `time` in seconds since 1970."""
+
+    time: float
+    key: str
+    value: Any = None
+    kind: str = _POINT
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def line(self) -> str:
+        values = {
+            "namespace": "",
+            "time_ms": int(1000 * self.time),
+            "event_type": self.kind,
+            "key": self.key,
+            "value": self.value,
+            "metadata": {"file": Path(__file__).name, "lineno": 0, **self.metadata},
+        }
+        return f":::MLLOG {json.dumps(values)}"
+
+
+def write_mlperf(plan: Plan, folder: RunFolder) -> Path | None:
+    """Write the log of what is recorded so far, atomically; nothing if nothing is."""
+    rows = read_metrics(folder.metrics)
+    if not rows or rows[0]["kind"] != "start":
+        return None
+    path = folder.path / "mlperf.log"
+    temporary = path.with_suffix(".tmp")
+    begin = folder.environment.stat().st_mtime
+    temporary.write_text("".join(f"{event.line()}\n" for event in events(plan, rows, begin)))
+    temporary.replace(path)
+    return path
+
+
+def events(plan: Plan, rows: list[Row], begin: float) -> Iterator[Event]:
+    """The lines of a run whose processes were started at `begin`, in the order of what happened."""
+    start = rows[0]["time"]
+    yield Event(begin, "cache_clear", True)
+    yield Event(begin, "init_start", kind=_START)
+    for key, value in {**_submission(plan, rows[0]), **_facts(plan)}.items():
+        yield Event(begin, key, value)
+    yield Event(start, "init_stop", kind=_STOP)
+    yield Event(start, "run_start", kind=_START)
+    yield from _training(plan, rows, start)
+    end = rows[-1]
+    if end["kind"] == "end" and end["finished"]:
+        missed = plan.config.target is not None and reached(rows, plan.config.target) is None
+        yield Event(end["time"], "run_stop", kind=_STOP, metadata={"status": "aborted" if missed else "success"})
+
+
+def _training(plan: Plan, rows: list[Row], start: float) -> Iterator[Event]:
+    """Epochs and evaluations; an epoch begins when what came before it ends."""
+    last, opened = start, 0
+    for row in rows:
+        epoch = -(-row["step"] // plan.steps_per_epoch)
+        if row["kind"] not in ("epoch", "eval"):
+            continue
+        if opened < epoch:
+            opened = epoch
+            yield Event(last, "epoch_start", kind=_START, metadata={"epoch_num": epoch})
+        if row["kind"] == "epoch":
+            yield Event(row["time"], "epoch_stop", kind=_STOP, metadata={"epoch_num": epoch})
+        else:
+            at = {"epoch_num": row["epoch"]}
+            yield Event(row["time"] - row["seconds"], "eval_start", kind=_START, metadata=at)
+            yield Event(row["time"], "eval_accuracy", row["top1"], metadata=at)
+            yield Event(row["time"], "eval_stop", kind=_STOP, metadata=at)
+        last = row["time"]
+
+
+def _submission(plan: Plan, start: Row) -> dict[str, Any]:
+    """Who and where; an organisation that submits puts its own name there."""
+    return {
+        "submission_benchmark": "resnet",
+        "submission_division": "open",
+        "submission_org": "none",
+        "submission_platform": f"{start['world_size']}x {start['device']}",
+        "submission_status": "research",
+    }
+
+
+def _facts(plan: Plan) -> dict[str, Any]:
+    config, optimizer = plan.config, plan.config.optimizer
+    found = {
+        "seed": config.seed,
+        "global_batch_size": config.batch_size,
+        "gradient_accumulation_steps": plan.accumulation,
+        "train_samples": plan.train_samples,
+        "eval_samples": config.dataset.val_samples,
+        "model_bn_span": plan.rank_batch // plan.accumulation,
+        "opt_learning_rate_warmup_epochs": plan.warmup_steps / plan.steps_per_epoch,
+    }
+    if not isinstance(optimizer, SGD | DecoupledSGD):
+        name = optimizer.name
+        return {**found, "opt_name": name, "opt_base_learning_rate": plan.peak_lr}
+    return {
+        **found,
+        "opt_name": "sgd",
+        "sgd_opt_base_learning_rate": plan.peak_lr,
+        "sgd_opt_end_learning_rate": plan.lr(plan.total_steps - 1),
+        "sgd_opt_momentum": optimizer.momentum,
+        "sgd_opt_weight_decay": optimizer.weight_decay,
+    }
