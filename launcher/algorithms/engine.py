@@ -36,6 +36,11 @@ class Engine:
         return [self._active[name] for name in acting(point, self._algorithms) if name != NORMALIZE]
 
     @property
+    def active(self) -> dict[str, Algorithm]:
+        """Name to bound algorithm."""
+        return self._active
+
+    @property
     def leaves_parameters_unused(self) -> bool:
         """Whether some steps leave parameters without gradients."""
         return any(algorithm.leaves_parameters_unused for algorithm in self._active.values())

@@ -38,12 +38,10 @@ def seconds(text: str) -> float:
 
 def main(arguments: argparse.Namespace) -> int:
     composed = compose(arguments.overrides)
-    from launcher.launch.measuring import STEPS, measure, real_plan
-    from launcher.records.measured import read_measured
+    from launcher.launch.measuring import measure_steps, real_plan
 
     plan = real_plan(composed)
-    request: dict[str, object] = {"seconds": arguments.seconds, "only_ends": False}
-    measured = measure(plan, STEPS, request, read_measured)
+    measured = measure_steps(plan, arguments.seconds)
     found = estimate(plan, measured)
     offers = prices(found, hardware(plan.config.hardware))
     machine = {"device": measured.device, "processes": measured.world_size}

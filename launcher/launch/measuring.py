@@ -21,10 +21,10 @@ from launcher.launch.elastic import Launcher
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 from launcher.records.folder import RunFolder
-from launcher.records.measured import ANSWER, REQUEST
+from launcher.records.measured import ANSWER, REQUEST, Measured, read_measured
 
-STEPS = "launcher.training.measuring:work"
-SPLIT = "launcher.training.splitting:work"
+_STEPS = "launcher.training.measuring:work"
+_SPLIT = "launcher.training.splitting:work"
 
 T = TypeVar("T")
 
@@ -47,6 +47,21 @@ def real_plan(composed: Composed) -> Plan:
     if config.dataset.kind == "shapes" and config.dataloader.name != "synthetic":
         ensure_shapes(config.dataset)
     return plan
+
+
+def measure_steps(plan: Plan, seconds: float) -> Measured:
+    """Measure every kind of step, loading and evaluation of a run, for so many seconds each."""
+    return measure(plan, _STEPS, {"seconds": seconds}, read_measured)
+
+
+def measure_parts(plan: Plan, seconds: float) -> dict[str, float]:
+    """Mean seconds of a step's parts over the schedule, each kind of step measured for so many seconds."""
+
+    def answer(path: Path) -> dict[str, float]:
+        parts: dict[str, float] = json.loads(path.read_text())
+        return parts
+
+    return measure(plan, _SPLIT, {"seconds": seconds}, answer)
 
 
 def measure(plan: Plan, target: str, request: dict[str, object], answer: Callable[[Path], T]) -> T:

@@ -85,7 +85,7 @@ def estimate(plan: Plan, measured: Measured) -> Estimate:
         start_seconds=measured.start_seconds,
         evaluations=evaluations,
         saves=saves,
-        sizes=[_mean_size(sizes) for sizes in zip(*by_round, strict=True)],
+        sizes=mean_sizes(plan, measured),
         images_per_second=images / spans[0].seconds,
     )
 
@@ -113,6 +113,12 @@ def sizes_of(plan: Plan, measured: Measured, number: int) -> list[SizeCost]:
         load = model.load(size)
         costs.append(SizeCost(size, count, step, load, together(step, load, model.competition(size))))
     return costs
+
+
+def mean_sizes(plan: Plan, measured: Measured) -> list[SizeCost]:
+    """The cost at each side of the schedule, the mean of all rounds."""
+    by_round = [sizes_of(plan, measured, number) for number in range(len(measured.points[0].step_seconds))]
+    return [_mean_size(sizes) for sizes in zip(*by_round, strict=True)]
 
 
 def together(step: float, load: float, competition: float) -> float:

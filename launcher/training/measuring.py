@@ -40,13 +40,9 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """Seconds for each thing to measure; `only_ends`: of the commonest steps alone, at their smallest and largest side.
-
-    `asked_at` is when the command was given, in seconds since 1970.
-    """
+    """Seconds for each thing to measure; `asked_at` is when the command was given, in seconds since 1970."""
 
     seconds: float
-    only_ends: bool
     asked_at: float
 
 
@@ -82,9 +78,7 @@ class Measurement:
         chosen, common = points(kinds), common_acting(kinds)
         self._common = [point for point in chosen if point.kind.acting == common]
         self._ends = [self._common[0], self._common[-1]][: len(self._common)]
-        self._points = self._ends if request.only_ends else chosen
-        if request.only_ends:
-            self._common = self._ends
+        self._points = chosen
         self._steps: dict[Point, list[float]] = {point: [] for point in self._points}
         self._loads: dict[Point, list[float]] = {point: [] for point in self._ends}
         self._both: dict[Point, list[float]] = {point: [] for point in self._common}
@@ -247,10 +241,7 @@ class Measurement:
 
     def _count(self, known: list[float]) -> int:
         """Steps that fill a round's seconds, the same on all ranks."""
-        count = torch.tensor(max(1, round(self._round_seconds / known[-1])) if known else 1)
-        if dist.is_initialized():
-            dist.all_reduce(count, dist.ReduceOp.MAX)
-        return int(count)
+        return agreed_count(self._round_seconds, known[-1]) if known else 1
 
     def _within_epoch(self, count: int) -> int:
         """Whole turns of the loader's workers, and no more than an epoch has."""
@@ -269,6 +260,14 @@ class Measurement:
     def _synchronize(self) -> None:
         if self.run.ranks.device.type == "cuda":
             torch.cuda.synchronize(self.run.ranks.device)
+
+
+def agreed_count(seconds: float, each: float) -> int:
+    """How many calls of `each` seconds fill a time: at least one, and on all ranks as many as on the fastest."""
+    count = torch.tensor(max(1, round(seconds / max(each, 1e-9))))
+    if dist.is_initialized():
+        dist.all_reduce(count, dist.ReduceOp.MAX)
+    return int(count)
 
 
 def device_name(device: torch.device) -> str:

@@ -1,0 +1,97 @@
+"""`train diagnose`: what bounds a run on this machine, and what to change."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.table import Table
+
+from launcher.cli.console import console
+from launcher.cli.estimate import seconds
+from launcher.config.compose import compose
+from launcher.config.schema import RunConfig
+from launcher.data.folder import scan
+from launcher.data.folder_facts import PictureFacts, picture_facts
+from launcher.records.measured import Measured
+from launcher.records.progress import duration
+from launcher.study.diagnosis import Diagnosis, Surroundings, diagnose
+
+EXAMPLES = [
+    "train diagnose recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64",
+    "train diagnose recipe=hot dataset.path=/data/imagenet dataloader.workers=4",
+    "train diagnose recipe=mild dataset.path=/data/imagenet --json",
+]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--seconds", type=seconds, default=1.0, metavar="S", help="for each kind of step (default: 1)")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    composed = compose(arguments.overrides)
+    from launcher.launch.measuring import measure_steps, real_plan
+
+    plan = real_plan(composed)
+    measured = measure_steps(plan, arguments.seconds)
+    found = diagnose(plan, measured, surroundings(plan.config, measured))
+    if arguments.json:
+        print(json.dumps({"device": measured.device, "processes": measured.world_size, **asdict(found)}, indent=2))
+        return 0
+    out = console()
+    out.print(f"[bold]bound by: {found.bound}[/]")
+    out.print(_parts(found))
+    out.print(_sizes(found))
+    for line in found.advice or ["nothing to change in how the pictures are loaded"]:
+        out.print(f"- {line}", markup=False)
+    return 0
+
+
+def surroundings(config: RunConfig, measured: Measured) -> Surroundings:
+    """This machine and these pictures."""
+    import PIL
+    import psutil
+
+    return Surroundings(
+        on_gpu=measured.device != "cpu",
+        cores=measured.cores,
+        processes=measured.world_size,
+        workers=measured.workers,
+        memory_bytes=psutil.virtual_memory().total,
+        pillow_simd=".post" in PIL.__version__,
+        pictures=_pictures(config),
+    )
+
+
+def _pictures(config: RunConfig) -> PictureFacts | None:
+    """Of a folder of the user's; the built-in pictures are small, and synthetic ones are no files."""
+    if config.dataset.kind != "folder" or config.dataloader.name == "synthetic":
+        return None
+    return picture_facts(scan(Path(str(config.dataset.path)), "train"))
+
+
+def _parts(found: Diagnosis) -> Table:
+    table = Table("all steps of the run", "time", "of the time together", box=None, header_style="bold")
+    for name, value in (
+        ("loading alone", found.load_seconds),
+        ("copies to the device alone", found.transfer_seconds),
+        ("steps alone", found.step_seconds),
+        ("together, as they run", found.both_seconds),
+    ):
+        table.add_row(name, duration(value), f"{value / found.both_seconds:.0%}")
+    table.add_row("saved, if loading cost nothing", duration(found.gain * found.both_seconds), f"{found.gain:.0%}")
+    return table
+
+
+def _sizes(found: Diagnosis) -> Table:
+    table = Table("image px", "steps", "loading", "step", "together", "bound", box=None, header_style="bold")
+    for column in table.columns[:-1]:
+        column.justify = "right"
+    for size, bound in zip(found.sizes, found.bounds, strict=True):
+        times = (size.load_seconds, size.step_seconds, size.both_seconds)
+        table.add_row(str(size.image_size), f"{size.steps:,}", *(f"{1000 * time:,.1f} ms" for time in times), bound)
+    return table
