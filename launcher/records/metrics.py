@@ -6,16 +6,22 @@ import json
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, Field, asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 Row = dict[str, Any]
+
+_LARGEST = {int: 2**63, float: 1e100}
 
 
 @dataclass(frozen=True)
 class Record:
-    """What all lines have: optimizer steps done, and the wall-clock time in seconds since 1970."""
+    """What all lines have: optimizer steps done, and the wall-clock time in seconds since 1970.
+
+    A field with a default may be missing from a line, as in the runs of an earlier version.
+    """
 
     kind: ClassVar[str]
     step: int
@@ -51,7 +57,7 @@ class TrainRecord(Record):
 
     kind: ClassVar[str] = "train"
     epoch: float
-    loss: float
+    loss: float | None
     lr: float
     image_size: int
     images_per_second: float
@@ -69,7 +75,7 @@ class EvalRecord(Record):
     epoch: float
     top1: float
     top5: float
-    loss: float
+    loss: float | None
     samples: int
     seconds: float
     train_seconds: float
@@ -81,7 +87,7 @@ class EpochRecord(Record):
 
     kind: ClassVar[str] = "epoch"
     epoch: int
-    loss: float
+    loss: float | None
     seconds: float
     images_per_second: float
     data_wait_seconds: float
@@ -93,7 +99,7 @@ class NonFiniteRecord(Record):
     """The loss or gradients of the step were not finite; `indices` are its samples, rank by rank."""
 
     kind: ClassVar[str] = "nonfinite"
-    loss: float
+    loss: float | None
     policy: str
     indices: list[list[int]]
 
@@ -135,14 +141,19 @@ def parse_line(line: bytes | str) -> Row | None:
     return row if known and type(row.get("step")) is int else None
 
 
+def is_whole(row: Row) -> bool:
+    """Has a record all values of its kind, each one that its type can be? Of an unknown kind nothing is asked."""
+    return all(_fits(row.get(name), hint) for name, hint in _required().get(row["kind"], {}).items())
+
+
 def read_metrics(path: Path) -> list[Row]:
-    """All valid records in order; what a resume made void is left out. A missing file has none."""
-    return without_void(read_rows(path))
+    """All whole records in order; what a resume made void is left out. A missing file has none."""
+    return without_void(filter(is_whole, read_rows(path)))
 
 
 def read_rows(path: Path) -> list[Row]:
     """All records in order, those that a resume made void too. A missing file has none."""
-    if not path.exists():
+    if not path.is_file():
         return []
     return [row for row in map(parse_line, path.read_bytes().splitlines()) if row is not None]
 
@@ -157,3 +168,26 @@ def without_void(rows: Iterable[Row]) -> list[Row]:
             kept = [r for r in kept if r["step"] <= row["step"] and r["kind"] != "end"]
         kept.append(row)
     return kept
+
+
+@cache
+def _required() -> dict[str, dict[str, Any]]:
+    """Kind to the name and type of each field that a line of it must have."""
+    return {
+        record.kind: {
+            field.name: get_type_hints(record)[field.name] for field in fields(record) if not _optional(field)
+        }
+        for record in Record.__subclasses__()
+    }
+
+
+def _optional(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    kinds = (get_origin(hint),) if get_origin(hint) is list else get_args(hint) or (hint,)
+    if type(value) in (int, float):
+        # note: anything beyond these is no measurement, and would not survive arithmetic
+        return (type(value) in kinds or float in kinds) and abs(value) < _LARGEST[type(value)]
+    return type(value) in kinds

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
-from launcher.records.metrics import Row, parse_line
+from launcher.records.metrics import Row, is_whole, parse_line
 
 
 class ProgressView:
@@ -33,7 +33,7 @@ class ProgressView:
                 case "train":
                     self._show_training(row)
                 case "eval":
-                    self._evaluation_seconds += row.get("seconds") or 0.0
+                    self._evaluation_seconds += row["seconds"]
                     self.print(evaluation_line(row, self._epochs))
                 case "resume":
                     self.print(f"resumed at step {row['step']:,} of {self._total_steps:,}")
@@ -47,19 +47,21 @@ class ProgressView:
             self._live.stop()
 
     def _new_rows(self) -> list[Row]:
-        if not self._metrics.exists():
+        if not self._metrics.is_file():
             return []
         with self._metrics.open("rb") as file:
             file.seek(self._position)
             new = file.read()
         self._position += len(new)
         *lines, self._rest = (self._rest + new).split(b"\n")
-        return [row for row in map(parse_line, lines) if row is not None]
+        return [row for row in map(parse_line, lines) if row is not None and is_whole(row)]
 
     def _show_training(self, row: Row) -> None:
         if self._live is None:
             return
-        left = (self._total_steps - row["step"]) * (row["train_seconds"] + self._evaluation_seconds) / row["step"]
+        left = (
+            (self._total_steps - row["step"]) * (row["train_seconds"] + self._evaluation_seconds) / max(1, row["step"])
+        )
         waiting = row["data_wait_seconds"] / row["step_seconds"] if row["step_seconds"] else 0.0
         facts = (
             f"{row['images_per_second']:,.0f} im/s  data {waiting:.0%}  loss {row['loss'] or float('nan'):.3f}  "

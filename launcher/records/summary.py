@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.markup import escape
 from rich.table import Table
 
 from launcher.config.resolved import read
@@ -23,9 +24,9 @@ def summary_table(folder: RunFolder) -> Table:
         *_estimated(folder),
         ("run folder", str(folder.path)),
     ]:
-        table.add_row(f"[bold]{name}[/]", value)
+        table.add_row(f"[bold]{name}[/]", escape(value))
     if folder.curve.exists():
-        table.add_row("[bold]learning curve[/]", str(folder.curve))
+        table.add_row("[bold]learning curve[/]", escape(str(folder.curve)))
     return table
 
 
@@ -61,8 +62,10 @@ def _speed(rows: list[Row]) -> list[tuple[str, str]]:
     if training:
         seconds = sum(row["step_seconds"] for row in training)
         waited = sum(row["data_wait_seconds"] for row in training)
-        mean = len(training) / sum(1 / row["images_per_second"] for row in training)
-        facts.append(("images/s", f"{mean:,.0f} ({waited / seconds:.0%} of the time waiting for data)"))
+        rates = [row["images_per_second"] for row in training if row["images_per_second"] > 0]
+        if rates and seconds > 0:
+            mean = len(rates) / sum(1 / rate for rate in rates)
+            facts.append(("images/s", f"{mean:,.0f} ({waited / seconds:.0%} of the time waiting for data)"))
     return facts
 
 

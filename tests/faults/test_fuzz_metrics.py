@@ -1,0 +1,104 @@
+"""metrics.jsonl from anyone: what is no record is left out, and everything shown of a run can be computed."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from launcher.records.curve import draw_curve
+from launcher.records.folder import RunFolder, create
+from launcher.records.metrics import Record, read_metrics
+from launcher.records.progress import ProgressView
+from launcher.records.summary import summary_table
+from launcher.study.runs import read_run
+
+KINDS = {record.kind: [field.name for field in fields(record)] for record in Record.__subclasses__()}
+
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.text(max_size=5),
+    st.floats(),
+    st.integers(),
+    st.lists(st.integers(), max_size=2),
+    st.sampled_from([0, -1, 10**400, 1e308, -1e99, 5e-324, "[/x]", "\ud800", {"a": 1}]),
+)
+FAIR = st.one_of(st.integers(0, 20), st.floats(0, 20))
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> dict[str, Any]:
+    """A record of any kind whose values are mostly what they should be."""
+    kind = draw(st.sampled_from([*KINDS, "future"]))
+    names = KINDS.get(kind, ["step"])
+    row = {name: draw(FAIR) for name in names} | {"kind": kind, "step": draw(st.integers(0, 9))}
+    row |= {"device": "cpu", "precision": "fp32", "policy": "skip", "indices": [[1]], "finished": True}
+    row = {name: value for name, value in row.items() if name in names or name == "kind"}
+    return row | draw(st.dictionaries(st.sampled_from(names), ODD, max_size=2))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return create(tmp_path_factory.mktemp("runs"), "[/odd]", unique=False)
+
+
+def shown(folder: RunFolder, *, terminal: bool) -> str:
+    """All that is shown of a run: its progress as if it came now, then its summary."""
+    screen = io.StringIO()
+    console = Console(file=screen, width=200, force_terminal=terminal)
+    content = folder.metrics.read_bytes()
+    folder.metrics.write_bytes(b"")
+    view = ProgressView(folder.metrics, total_steps=10, epochs=3, console=console)
+    folder.metrics.write_bytes(content)
+    view.close()
+    console.print(summary_table(folder))
+    return screen.getvalue()
+
+
+@settings(max_examples=100)
+@example(lines=[b'{"kind":"train","step":0}', b'{"kind":"end","step":0}', b'{"kind":"eval","step":1}'])
+@example(lines=[b"[" * 100_000, b'{"kind":"resume","step":-1}', b"\xff\xfe", b"NaN", b"9" * 5000, b'{"a":' * 5000])
+@given(
+    lines=st.lists(
+        rows().map(lambda row: json.dumps(row).encode()) | st.binary(max_size=30) | st.just(b'{"kind": "train", "st')
+    )
+)
+def test_no_line_keeps_a_run_from_being_shown(folder: RunFolder, lines: list[bytes]) -> None:
+    folder.metrics.write_bytes(b"\n".join(lines))
+    for terminal in (True, False):
+        assert str(folder.path) in shown(folder, terminal=terminal)
+    read_run(folder.path)
+
+
+@settings(max_examples=5)
+@given(lines=st.lists(rows(), min_size=5))
+def test_no_record_keeps_the_curve_from_being_drawn(folder: RunFolder, lines: list[dict[str, Any]]) -> None:
+    folder.metrics.write_text("\n".join(map(json.dumps, lines)))
+    assert draw_curve(folder, "a title").is_file()
+
+
+@pytest.mark.parametrize("value", ["1", None, True, float("nan"), float("inf"), 10**400, 1e308, [1]])
+def test_one_wrong_value_voids_its_line_alone(tmp_path: Path, value: Any) -> None:
+    path = tmp_path / "metrics.jsonl"
+    row = dict.fromkeys(KINDS["train"], 1) | {"kind": "train"}
+    path.write_text("\n".join(json.dumps(r) for r in (row | {"step": 3}, row | {"lr": value}, row)))
+    assert [r["step"] for r in read_metrics(path)] == [3, 1]
+
+
+def test_a_loss_that_was_not_finite_is_a_record_still(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps(dict.fromkeys(KINDS["train"], 1) | {"kind": "train", "loss": None}))
+    assert len(read_metrics(path)) == 1
+
+
+def test_what_is_no_file_has_no_records(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").mkdir()
+    assert read_metrics(tmp_path / "metrics.jsonl") == []
