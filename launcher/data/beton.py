@@ -102,6 +102,7 @@ def open_split(config: schema.RunConfig, split: str) -> Beton:
         dataset = config.dataset
         source = dataset.path or ("/data/pictures" if dataset.kind == "folder" else None)
         words = f"dataset={dataset.name}" + (f" dataset.path={source}" if source else "")
+        words += f" dataloader.folder={config.dataloader.folder}" if config.dataloader.folder else ""
         raise UserError(Problem(f"{path.name} is not there; write it by: train prepare {words}", key, path.parent))
     return open_beton(path, key)
 
