@@ -21,14 +21,24 @@ from launcher.launch.rank import done_file, told_failed
 _INTERVAL = 0.05  # seconds
 _SECONDS_TO_END = 2.0
 _SECONDS_TO_DUMP = 1.0
+_SECONDS_TO_START = 600.0  # at least, to the first step: imports, reading folders, meeting the other ranks
 
 
 @dataclass
 class _Life:
     """When a rank last showed life, on the launcher's clock: file times may jump."""
 
-    stamp: int = 0
+    stamp: int | None = None
+    has_worked: bool = False
     seen: float = field(default_factory=time.monotonic)
+
+    def note(self, stamp: int, now: float) -> None:
+        if stamp != self.stamp:
+            self.has_worked = self.stamp is not None
+            self.stamp, self.seen = stamp, now
+
+    def is_over(self, now: float, timeout: float) -> bool:
+        return now - self.seen > (timeout if self.has_worked else max(timeout, _SECONDS_TO_START))
 
 
 class RankWatch:
@@ -118,12 +128,9 @@ class RankWatch:
             return False
         now = time.monotonic()
         for rank in running:
-            life = self._ranks[rank]
             with suppress(FileNotFoundError):
-                stamp = beat_file(self._scratch, rank.pid).stat().st_mtime_ns
-                if stamp != life.stamp:
-                    life.stamp, life.seen = stamp, now
-        return all(now - self._ranks[rank].seen > self._hang_timeout for rank in running)
+                self._ranks[rank].note(beat_file(self._scratch, rank.pid).stat().st_mtime_ns, now)
+        return all(self._ranks[rank].is_over(now, self._hang_timeout) for rank in running)
 
     def _end_hung(self) -> None:
         """Have each rank write its stacks to its log, then kill them all."""

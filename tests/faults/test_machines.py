@@ -80,7 +80,7 @@ def start(host: str, namespace: str, folder: Path, cache: Path, *words: str) -> 
 
 
 def test_a_machine_that_is_cut_off_comes_back(hosts: dict[str, str], tmp_path: Path, cache: Path) -> None:
-    words = ["epochs=40", "launch.hang_timeout=10", "launch.max_restarts=5", "launch.rdzv_timeout=240"]
+    words = ["epochs=20", "launch.hang_timeout=10", "launch.max_restarts=5", "launch.rdzv_timeout=240"]
     processes = {host: start(host, hosts[host], tmp_path, cache, *words) for host in hosts}
 
     def told(host: str) -> str:
@@ -106,7 +106,7 @@ def test_a_machine_that_is_cut_off_comes_back(hosts: dict[str, str], tmp_path: P
     assert any(row["kind"] == "resume" for row in rows)
     found = checkpoint.newest_valid(run() / "checkpoints", on_damaged=lambda error: None)
     assert found is not None
-    assert found[1]["step"] == 240
+    assert found[1]["step"] == 120
 
 
 def test_a_machine_that_does_not_come_is_waited_for_and_named(

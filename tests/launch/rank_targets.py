@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from launcher.errors import Problem, UserError
+from launcher.launch.heartbeat import HEARTBEAT
 from launcher.launch.signals import STOP
 
 RANK = os.environ.get("RANK", "")
@@ -156,6 +157,9 @@ def second_stops(run: Path) -> None:
     if (run / f"here-{RANK}").exists():
         return
     _say(run, "here")
+    time.sleep(1)
+    HEARTBEAT.beat()
+    time.sleep(1)
     if RANK == "1":
         os.kill(os.getpid(), signal.SIGSTOP)
     _wait_for_ever_at_a_barrier()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.launch.heartbeat import beat_file
 from launcher.launch.rank import done_file, failed_file
 from launcher.launch.watch import RankWatch
 
@@ -42,6 +44,20 @@ def test_a_rank_that_was_reaped_before_it_was_seen_is_known_by_what_it_told(tmp_
         wait_for_failure(watch)
         assert peer.wait(timeout=30) < 0
     assert watch.failed_first == {4_000_000}
+
+
+def test_a_rank_gets_more_time_to_its_first_step(tmp_path: Path) -> None:
+    watch = RankWatch(1, tmp_path, hang_timeout=0.2)
+    slow = start("import time; time.sleep(600)")
+    file = beat_file(tmp_path, slow.pid)
+    file.touch()
+    with watch:
+        time.sleep(1)
+        assert not watch.has_failure()
+        os.utime(file, (1, 1))
+        wait_for_failure(watch)
+        assert list(watch.hung) == [slow.pid]
+        assert slow.wait(timeout=30) < 0
 
 
 def test_a_rank_that_ended_well_fails_nobody(tmp_path: Path) -> None:
