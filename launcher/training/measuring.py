@@ -235,7 +235,7 @@ class Measurement:
         images, labels, indices = batch
         loss = self.run.step(images, labels, indices, self.run.moment(point.steps[number % len(point.steps)]))
         HEARTBEAT.beat()
-        if STOP.agreed():
+        if STOP.agreed().stop:
             raise Stopped
         return loss
 
