@@ -50,6 +50,8 @@ def make(words: list[str]) -> None:
 
 def python(words: list[str]) -> None:
     """A script that is there, or a module whose help works."""
+    if words[0] == "-m" and not (ROOT / words[1].split(".")[0]).is_dir() and words[1] != "pytest":
+        return in_the_venv(words)
     if words[0] == "-m":
         module = ["-m", words[1], "--help"]
         done = subprocess.run([sys.executable, *module], cwd=ROOT, capture_output=True, text=True, check=False)
