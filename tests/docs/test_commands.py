@@ -49,17 +49,15 @@ def make(words: list[str]) -> None:
 
 
 def python(words: list[str]) -> None:
-    """A script that is there, or a module whose help works."""
-    if words[0] == "-m" and not (ROOT / words[1].split(".")[0]).is_dir() and words[1] != "pytest":
-        return in_the_venv(words)
-    if words[0] == "-m":
-        module = ["-m", words[1], "--help"]
-        done = subprocess.run([sys.executable, *module], cwd=ROOT, capture_output=True, text=True, check=False)
+    """A script that is there, or a module whose help works and knows the flags."""
+    if words[0] != "-m":
+        assert (ROOT / words[0]).is_file()
+    elif words[1] == "pytest" or (ROOT / words[1].partition(".")[0]).is_dir():
+        done = subprocess.run(
+            [sys.executable, *words[:2], "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
-        flags = {word.split("=")[0] for word in words[2:] if word.startswith("--")}
-        assert all(flag in done.stdout for flag in flags)
-        return
-    assert (ROOT / words[0]).is_file()
+        assert all(word.split("=")[0] in done.stdout for word in words[2:] if word.startswith("--"))
 
 
 def docker(words: list[str]) -> None:
