@@ -5,10 +5,10 @@ cd "$(dirname "$0")/.."
 
 ffcv="ffcv==1.0.2"
 pillow_simd="pillow-simd==12.1.1.post0"
-packages="python3-venv"
+packages=(python3-venv)
 # Headers and libraries that FFCV and Pillow-SIMD are built against.
-libraries="g++ pkg-config libopencv-dev libturbojpeg0-dev libjpeg62-turbo-dev zlib1g-dev libtiff-dev libwebp-dev
-    libopenjp2-7-dev liblcms2-dev libfreetype6-dev"
+libraries=(g++ pkg-config libopencv-dev libturbojpeg0-dev libjpeg62-turbo-dev zlib1g-dev libtiff-dev libwebp-dev
+    libopenjp2-7-dev liblcms2-dev libfreetype6-dev)
 
 stamp=.venv/.complete
 built=.venv/.built
@@ -26,16 +26,16 @@ if is_current "$stamp" && is_current "$built"; then
     exit 0
 fi
 
-have_libraries || packages="$packages $(echo $libraries)"
-have_headers || packages="$packages python3-dev"
+have_libraries || packages+=("${libraries[@]}")
+have_headers || packages+=(python3-dev)
 if ! have_venv || ! have_libraries; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        echo "setup: installing $packages"
+        echo "setup: installing ${packages[*]}"
         apt-get update -qq
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages >/dev/null
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
     else
         echo "setup: system packages are missing; run this once, then the same command again:" >&2
-        echo "  sudo apt-get install -y --no-install-recommends $packages" >&2
+        echo "  sudo apt-get install -y --no-install-recommends ${packages[*]}" >&2
         have_venv || exit 2
         echo "setup: going on without FFCV and with plain Pillow" >&2
     fi
