@@ -1,5 +1,5 @@
 # `make demo` trains on built-in pictures; `make test` passes every check. Both set up what they need first.
-.PHONY: demo test quick setup check
+.PHONY: demo test quick setup check soak
 
 demo: setup
 	.venv/bin/train recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 eval_batch_size=256 schedule.dilate=0.25
@@ -9,6 +9,9 @@ test: setup check
 
 quick: setup check
 	.venv/bin/python -m pytest -m "not system"
+
+soak: setup
+	.venv/bin/python -m tests.faults.soak
 
 check: setup
 	.venv/bin/ruff format --check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 EXIT_USER_ERROR = 2
@@ -45,5 +46,7 @@ def _shown(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, Path):
+        return str(value)
     text = str(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -155,7 +155,7 @@ def _check_digest(path: Path) -> None:
 
 
 def _problem(kind: type[UserError], path: Path, message: str) -> UserError:
-    return kind(Problem(message, "checkpoint", str(path)))
+    return kind(Problem(message, "checkpoint", path))
 
 
 def _sync_folder(folder: Path) -> None:

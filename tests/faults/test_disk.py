@@ -1,0 +1,50 @@
+"""A disk that fills up in the middle of a run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.records.metrics import read_metrics
+from tests.system.conftest import Train
+
+from .conftest import SHORT
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 20 MB, on which no save of a ResNet-18 fits."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = (
+        os.getuid() == 0
+        and not subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(folder)], capture_output=True, check=False
+        ).returncode
+    )
+    if not mounted:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_training_goes_on_and_the_last_save_must_succeed(train: Train, small_disk: Path) -> None:
+    ended = train(*SHORT, f"runs={small_disk}", "run_name=full", code=2)
+    unfolded = "".join(ended.stdout.split())  # the terminal's lines are shorter than the path
+    assert "step-00000004.pt:cannotbewritten:Nospaceleftondevice;traininggoeson" in unfolded
+    assert "step-00000018.pt: cannot be written: No space left on device" in ended.stderr
+    run = small_disk / "full"
+    assert max(row["step"] for row in read_metrics(run / "metrics.jsonl")) == 18
+    assert list((run / "checkpoints").iterdir()) == []
+
+
+def test_the_run_may_end_at_the_first_failing_save(train: Train, small_disk: Path) -> None:
+    ended = train(*SHORT, f"runs={small_disk}", "run_name=full", "checkpoint.on_failure=stop", code=2)
+    assert "cannot be written: No space left on device" in ended.stderr
+    assert max(row["step"] for row in read_metrics(small_disk / "full" / "metrics.jsonl")) < 18
