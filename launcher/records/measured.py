@@ -38,7 +38,8 @@ class Measured:
     """All that an estimate needs; `start_seconds` from the command to the first batch's request.
 
     `first_batch_seconds` includes starting the loader's workers, `epoch_start_seconds` does not; `new_size_seconds` is
-    what the first step at a new side costs more.
+    what the first step at a new side costs more. A save in the middle of a run takes `save_seconds` from it, the last
+    one `last_save_seconds`.
     """
 
     device: str
@@ -53,6 +54,7 @@ class Measured:
     new_size_seconds: Rounds
     evaluation: MeasuredEvaluation
     save_seconds: Rounds
+    last_save_seconds: float
 
     def write(self, path: Path) -> None:
         temporary = path.with_suffix(".tmp")

@@ -74,7 +74,7 @@ def estimate(plan: Plan, measured: Measured) -> Estimate:
     training = [_training(plan, measured, sizes, number) for number, sizes in enumerate(by_round)]
     evaluations, saves = occasions(plan, plan.config.eval_every), occasions(plan, plan.config.checkpoint.every)
     evaluating = _evaluating(measured, evaluations)
-    saving = [saves * seconds for seconds in measured.save_seconds]
+    saving = [(saves - 1) * seconds + measured.last_save_seconds for seconds in measured.save_seconds]
     spans = [span(training), span(evaluating), span(saving)]
     images = plan.total_steps * plan.config.batch_size
     return Estimate(

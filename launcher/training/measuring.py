@@ -26,12 +26,13 @@ from launcher.launch.signals import STOP
 from launcher.plan.points import Point, common_acting, points, step_kinds
 from launcher.records.folder import RunFolder
 from launcher.records.measured import ANSWER, REQUEST, Measured, MeasuredEvaluation, MeasuredPoint
-from launcher.training import checkpoint
 from launcher.training.ranks import join_ranks
 from launcher.training.run import Run, build_run
+from launcher.training.saving import Saver
 
 ROUNDS = 4
 _WARMUP_STEPS = 2
+_SAVES = 3
 
 
 class Stopped(Exception):
@@ -100,6 +101,7 @@ class Measurement:
             transfers.append(self._transfer())
             epoch_starts.append(self._epoch_start())
         evaluation = self._evaluation()
+        saves, last_save = self._saves(scratch)
         return Measured(
             device=device_name(self.run.ranks.device),
             world_size=self.run.ranks.world_size,
@@ -112,7 +114,8 @@ class Measurement:
             epoch_start_seconds=epoch_starts,
             new_size_seconds=new_sizes,
             evaluation=evaluation,
-            save_seconds=self._saves(scratch),
+            save_seconds=saves,
+            last_save_seconds=last_save,
         )
 
     def _of(self, point: Point) -> MeasuredPoint:
@@ -216,12 +219,14 @@ class Measurement:
         batches = len(arrivals) - (not complete)
         return arrivals[0] - begin, (end - arrivals[0]) / max(1, batches)
 
-    def _saves(self, scratch: Path) -> list[float]:
-        """Seconds of writing a checkpoint, on the disk of the scratch folder."""
-        if not self.run.ranks.is_first:
-            return []
-        path = RunFolder(scratch).checkpoints / checkpoint.file_name(0)
-        return [self._timed(1, lambda: checkpoint.save(self.run.state_dict(), path)) for _ in range(2)]
+    def _saves(self, scratch: Path) -> tuple[list[float], float]:
+        """Seconds that a save takes from the middle of a run, and the last one, on the disk of the scratch folder."""
+        between = []
+        with Saver(RunFolder(scratch), self.run.config.checkpoint, self.run.ranks) as saver:
+            for _ in range(_SAVES):
+                between.append(self._timed(1, lambda: saver.save(self.run.state_dict(), best=False, last=False)))
+                saver.wait(must_succeed=True)
+            return between, self._timed(1, lambda: saver.save(self.run.state_dict(), best=False, last=True))
 
     def _batches(self, epoch: int, first_step: int) -> Iterator[Loaded]:
         return iter(self.run.loaders.train.epoch(epoch, first_step))

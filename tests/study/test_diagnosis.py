@@ -32,7 +32,7 @@ def measured(run: Plan, *, step: float, load: float, transfer: float = 0.0, shar
         both = together(alone, load, shared)
         found.append(MeasuredPoint(kind.image_size, list(kind.acting), [alone], [load], [both]))
     evaluation = MeasuredEvaluation(0.0, [0.0], [0.0], 1)
-    return Measured("GPU", 1, 8, 8, 0.0, found, [transfer], 0.0, [0.0], [0.0], evaluation, [0.0])
+    return Measured("GPU", 1, 8, 8, 0.0, found, [transfer], 0.0, [0.0], [0.0], evaluation, [0.0], 0.0)
 
 
 def test_the_longest_part_is_the_bound() -> None:

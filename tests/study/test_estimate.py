@@ -48,6 +48,7 @@ def measured(run: Plan, load: float, shared: float = 0.0) -> Measured:
         new_size_seconds=[0.1, 0.1],
         evaluation=MeasuredEvaluation(1.0, [0.25], [0.2, 0.2], 4),
         save_seconds=[0.3, 0.3],
+        last_save_seconds=1.0,
     )
 
 
@@ -85,7 +86,7 @@ def test_the_parts_by_hand() -> None:
     found = estimate(run, measured(run, load=1e-6))
     assert found.evaluations == 10
     assert found.evaluation.seconds == pytest.approx(1.0 + 9 * 0.25 + 10 * 4 * 0.2)
-    assert found.saving.seconds == pytest.approx(found.saves * 0.3)
+    assert found.saving.seconds == pytest.approx((found.saves - 1) * 0.3 + 1.0)
     parts = found.training.seconds + found.evaluation.seconds + found.saving.seconds
     assert found.wall.seconds == pytest.approx(parts + 3.0)
     assert sum(size.steps for size in found.sizes) == run.total_steps
