@@ -37,6 +37,7 @@ class Saver:
         self._folder, self._settings, self._ranks, self._now = folder, settings, ranks, now
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="save")
         self._pending: Future[None] | None = None
+        self._snapshots = Snapshots()
         self._last = now()
 
     def __enter__(self) -> Saver:
@@ -59,7 +60,7 @@ class Saver:
         if not self._ranks.is_first:
             return
         self.wait(must_succeed=False)
-        self._pending = self._thread.submit(self._write, snapshot(state), best and self._settings.best)
+        self._pending = self._thread.submit(self._write, self._snapshots.take(state), best and self._settings.best)
         self._last = self._now()
         if last or not self._settings.asynchronous:
             self.wait(must_succeed=last)
@@ -105,29 +106,46 @@ def newest_for_all(folder: RunFolder, ranks: Ranks) -> dict[str, Any] | None:
     return state[0]
 
 
-def snapshot(state: Any) -> Any:
-    """A copy on the CPU that training no longer changes; tensors that are one stay one."""
-    copies: dict[tuple[Any, ...], Tensor] = {}
+class Snapshots:
+    """Copies of states on the CPU, in memory that is kept from one copy to the next: new pages are slow to get."""
 
-    def copy(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            same = (
-                value.untyped_storage().data_ptr(),
-                value.storage_offset(),
-                value.shape,
-                value.stride(),
-                value.dtype,
-            )
-            if same not in copies:
-                copies[same] = value.detach().to("cpu", copy=True)
-            return copies[same]
-        if isinstance(value, dict):
-            return {key: copy(inner) for key, inner in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(copy(inner) for inner in value)
-        return value
+    def __init__(self) -> None:
+        self._buffers: list[Tensor] = []
 
-    return copy(state)
+    def take(self, state: Any) -> Any:
+        """A copy that training no longer changes, good until the next; tensors that are one stay one."""
+        copies: dict[tuple[Any, ...], Tensor] = {}
+
+        def copy(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                storage = value.untyped_storage().data_ptr()
+                same = (storage, value.storage_offset(), value.shape, value.stride(), value.dtype)
+                if same not in copies:
+                    copies[same] = self._buffer(len(copies), value).copy_(value.detach(), non_blocking=True)
+                return copies[same]
+            if isinstance(value, dict):
+                return {key: copy(inner) for key, inner in value.items()}
+            if isinstance(value, list | tuple):
+                return type(value)(copy(inner) for inner in value)
+            return value
+
+        copied = copy(state)
+        del self._buffers[len(copies) :]
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        return copied
+
+    def _buffer(self, number: int, like: Tensor) -> Tensor:
+        if number == len(self._buffers):
+            self._buffers.append(_empty(like))
+        kept = self._buffers[number]
+        if (kept.shape, kept.stride(), kept.dtype) != (like.shape, like.stride(), like.dtype):
+            kept = self._buffers[number] = _empty(like)
+        return kept
+
+
+def _empty(like: Tensor) -> Tensor:
+    return torch.empty_like(like, device="cpu", pin_memory=like.is_cuda)
 
 
 def _second_name(path: Path, name: Path) -> None:

@@ -15,7 +15,7 @@ from launcher.records.metrics import NonFiniteRecord
 from launcher.training import checkpoint
 from launcher.training.journal import Journal
 from launcher.training.run import Run
-from launcher.training.saving import Saver, newest_for_all, snapshot
+from launcher.training.saving import Saver, newest_for_all
 
 
 class Trouble:
@@ -77,7 +77,7 @@ class Trouble:
             for earlier in self._folder.checkpoints.glob("replay-*.pt"):
                 earlier.unlink()
             path = self._folder.checkpoints / checkpoint.replay_name(self._run.next_step)
-            checkpoint.save(snapshot(self._run.state_dict()), path)
+            checkpoint.save(self._run.state_dict(), path)
 
     def _all_indices(self, indices: np.ndarray) -> list[list[int]]:
         """The samples of the step, rank by rank."""
