@@ -7,7 +7,7 @@ import csv
 import json
 import sys
 
-from launcher.cli.console import console
+from launcher.cli.console import console, verbatim
 from launcher.errors import Problem, UserError
 
 EXAMPLES = [
@@ -65,7 +65,7 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     out = console()
     for title, table in tables.rich_tables(study, found, stated, arguments.axis):
-        out.print(f"[bold]{title}[/]")
+        out.print(f"[bold]{verbatim(title)}[/]")
         out.print(table)
         out.print()
     return 0
@@ -87,5 +87,5 @@ def _algoperf(arguments: argparse.Namespace) -> int:
     out = console()
     out.print(algoperf_table(scores))
     for note in scores.notes:
-        out.print(f"note: {note}", style="yellow")
+        out.print(verbatim(f"note: {note}"), style="yellow")
     return 0

@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from types import FrameType
 
-from launcher.cli.console import console
+from launcher.cli.console import console, verbatim
 from launcher.data.available import with_counts
 from launcher.errors import UserError
 from launcher.plan.checks import check
@@ -42,7 +42,7 @@ def main(arguments: argparse.Namespace) -> int:
     out = console()
     outcomes: Counter[str] = Counter()
     for number, cell in enumerate(cells, 1):
-        out.print(f"[bold]{number}/{len(cells)}[/] {cell.folder}")
+        out.print(f"[bold]{number}/{len(cells)}[/] {verbatim(cell.folder)}")
         state = cell.state
         if state in ("finished", "running"):
             outcomes["done before" if state == "finished" else "running elsewhere"] += 1
@@ -54,7 +54,7 @@ def main(arguments: argparse.Namespace) -> int:
             return code
         outcomes["finished" if code == 0 else "failed"] += 1
     out.print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
-    out.print(f"see them by: train compare {cells[0].composed.config.runs}")
+    out.print(verbatim(f"see them by: train compare {cells[0].composed.config.runs}"))
     return 1 if outcomes["failed"] else 0
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from rich.table import Table
 
-from launcher.cli.console import console
+from launcher.cli.console import console, verbatim
 from launcher.config.compose import compose
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping, read
+from launcher.records.folder import RunFolder
 
 EXAMPLES = [
     "train diff mild hot",
@@ -27,10 +28,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     first, second = (_values(name) for name in (arguments.first, arguments.second))
-    table = Table("key", arguments.first, arguments.second, box=None, pad_edge=False, header_style="bold")
+    table = Table(
+        "key", verbatim(arguments.first), verbatim(arguments.second), box=None, pad_edge=False, header_style="bold"
+    )
     for key in dict.fromkeys([*first, *second]):
         if first.get(key, "-") != second.get(key, "-"):
-            table.add_row(key, str(first.get(key, "-")), str(second.get(key, "-")))
+            table.add_row(verbatim(key), verbatim(first.get(key, "-")), verbatim(second.get(key, "-")))
     out = console()
     if table.row_count:
         out.print(table)
@@ -41,7 +44,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _values(name: str) -> dict[str, Any]:
     """Dotted values of a run folder's config, or of a recipe's."""
-    folder = Path(name)
-    is_folder = folder.is_dir() and (folder / "config.yaml").is_file()
-    config = read(folder / "config.yaml") if is_folder else compose([f"recipe='{name}'"]).config
+    folder = RunFolder(Path(name))
+    config = read(folder.config) if folder.exists() else compose([f"recipe='{name}'"]).config
     return dict(leaves(as_mapping(config)))

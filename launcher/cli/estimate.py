@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from launcher.cli.console import console
+from launcher.cli.console import console, verbatim
 from launcher.config.compose import compose, options
 from launcher.config.schema import Hardware
 from launcher.records.prediction import keep_estimate
@@ -53,7 +53,8 @@ def main(arguments: argparse.Namespace) -> int:
     out.print(_times(found))
     out.print(_sizes(found))
     out.print(_prices(offers))
-    out.print(f"measured on {measured.world_size} x {measured.device}; kept in {kept}, beside the run once it starts")
+    where = f"{measured.world_size} x {measured.device}"
+    out.print(verbatim(f"measured on {where}; kept in {kept}, beside the run once it starts"))
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from launcher.cli.console import console
+from launcher.cli.console import console, verbatim
 from launcher.config import recipes
 from launcher.config.compose import options
 from launcher.config.keys import did_you_mean
@@ -71,11 +71,11 @@ def _recipes(found: list[Recipe]) -> Table:
         band = f"{low}+" if high is None else f"{low}" if low == high else f"{low}-{high}"
         best = recipe.about.published[0] if recipe.about.published else None
         table.add_row(
-            recipe.name,
+            verbatim(recipe.name),
             band,
             f"{best.top1:g}" + (f" at {best.epochs} ep" if best.epochs else "") if best else "-",
             f"{best.minutes:g}" if best and best.minutes is not None else "-",
-            best.hardware if best else "-",
-            recipe.about.summary,
+            verbatim(best.hardware) if best else "-",
+            verbatim(recipe.about.summary),
         )
     return table

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from launcher.cli.console import console
+from launcher.cli.console import console, verbatim
 from launcher.config.compose import Composed, compose
 from launcher.config.schema import RunConfig
 from launcher.data.available import with_counts
@@ -43,7 +43,7 @@ def main(arguments: argparse.Namespace) -> int:
     out.print(_timetable(plan))
     out.print(_order(plan.config))
     for note in notes:
-        out.print(f"note: {note}", style="yellow")
+        out.print(verbatim(f"note: {note}"), style="yellow")
     return 0
 
 
@@ -91,7 +91,7 @@ def _facts(plan: Plan) -> Table:
         ("learning rate", f"{plan.peak_lr:g} after {plan.warmup_steps:,} steps of warmup, then {config.schedule.name}"),
         ("evaluation", f"every {config.eval_every}, {sizes}"),
     ):
-        table.add_row(f"[bold]{name}[/]", value)
+        table.add_row(f"[bold]{name}[/]", verbatim(value))
     return table
 
 

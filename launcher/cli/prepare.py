@@ -6,7 +6,7 @@ import argparse
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from launcher.cli.console import console
+from launcher.cli.console import console, verbatim
 from launcher.config.compose import compose
 from launcher.errors import Problem, UserError
 
@@ -48,5 +48,6 @@ def main(arguments: argparse.Namespace) -> int:
             unusual = "".join(f"; {count:,} were {was}" for was, count in manifest.converted.items())
             left_out = f"; {len(manifest.skipped):,} left out, listed in the manifest" if manifest.skipped else ""
             facts = f"{manifest.samples:,} pictures, {manifest.bytes / 1e6:,.1f} MB"
-            progress.console.print(f"{path}: {facts}{unusual}{left_out}{', as written' if arguments.check else ''}")
+            checked = ", as written" if arguments.check else ""
+            progress.console.print(verbatim(f"{path}: {facts}{unusual}{left_out}{checked}"))
     return 0

@@ -7,6 +7,7 @@ import argparse
 from launcher.config.compose import compose
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping, dump
+from launcher.errors import one_line
 
 EXAMPLES = [
     "train show recipe=hot",
@@ -29,7 +30,7 @@ def main(arguments: argparse.Namespace) -> int:
     ]
     width = max(len(text) for text, _ in rows)
     for text, origin in rows:
-        print(f"{text:{width}}  {origin}")
+        print(one_line(f"{text:{width}}  {origin}"))
     return 0
 
 

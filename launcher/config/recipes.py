@@ -23,6 +23,7 @@ from launcher.errors import Problem, UserError
 BANDED = ("mild", "medium", "hot")
 
 _ABLATIONS = "ablations"
+_MOST_BASES = 10
 
 
 @typed(frozen=True, config=STRICT)
@@ -137,6 +138,8 @@ def _load(path: Path, trail: tuple[Path, ...]) -> Recipe:
     """The recipe in a file; `trail` holds the recipes that have it as their base."""
     if path in trail:
         raise UserError(f"{trail[-1]}: base={path.stem} leads back to itself")
+    if len(trail) > _MOST_BASES:
+        raise UserError(f"{trail[0]}: base={trail[1].stem} leads over more than {_MOST_BASES} others")
     values = _mapping(path)
     about = _about(values.pop("about", None), path)
     by_epochs = _by_epochs(values.pop("by_epochs", {}), path)

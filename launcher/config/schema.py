@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from launcher.config.algorithms import STRICT, Algorithms, Count, NotNegative, Positive, Probability
 from launcher.config.durations import Duration
+from launcher.config.folder_name import FolderName
 from launcher.config.targets import Target
 
 GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "launch", "hardware", "logger")
@@ -271,7 +272,7 @@ class RunConfig:
     precision: Literal["auto", "bf16", "fp16", "fp32"]
     deterministic: bool
     runs: str
-    run_name: str | None
+    run_name: FolderName | None
     mlperf: Literal["on", "off"]
     image: Image
     model: Model

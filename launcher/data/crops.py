@@ -13,6 +13,7 @@ from launcher.config import schema
 
 _TRIES = 10
 _DRAWS = 4 * _TRIES + 1
+_MOST_ASPECT = 50
 _RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
@@ -86,9 +87,20 @@ def cut(picture: Image.Image, crop: Crop, side: int, interpolation: str) -> np.n
 
 def centre_cut(picture: Image.Image, resize: int, side: int, interpolation: str) -> np.ndarray:
     """Resize the short side, then cut the centre: uint8 [side, side, 3]."""
+    picture = _middle(picture)
     width, height = picture.size
     short, long = min(width, height), max(width, height)
     size = (resize, int(resize * long / short)) if width <= height else (int(resize * long / short), resize)
     resized = picture.resize(size, _RESAMPLING[interpolation]) if size != picture.size else picture
     top, left = round((size[1] - side) / 2.0), round((size[0] - side) / 2.0)
     return np.array(resized.crop((left, top, left + side, top + side)))
+
+
+def _middle(picture: Image.Image) -> Image.Image:
+    """The middle part of a picture that is so narrow that resizing its short side would take gigabytes."""
+    width, height = picture.size
+    longest = _MOST_ASPECT * min(width, height)
+    if max(width, height) <= longest:
+        return picture
+    left, top = max(0, width - longest) // 2, max(0, height - longest) // 2
+    return picture.crop((left, top, left + min(width, longest), top + min(height, longest)))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
 import numpy as np
-from PIL import Image
 
 from launcher import randomness
 from launcher.config.schema import FFCVFiles
+from launcher.data.decode import Decoded, NoPicture, decode
 
 JPEG, PIXELS = 0, 1
 
@@ -50,14 +49,11 @@ def encode_all(
 
 def _encode(path: Path, values: FFCVFiles, *, as_jpeg: bool) -> Encoded | Unreadable:
     try:
-        with warnings.catch_warnings(), Image.open(path) as picture:
-            # note: of broken metadata and odd transparency, which change no pixel that is stored
-            warnings.simplefilter("ignore")
-            was = _unusual(picture, path)
-            pixels = np.asarray(picture.convert("RGB"))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        return Unreadable(str(error).replace(f" '{path}'", ""))
-    pixels = shrink(pixels, values.max_side)
+        decoded = decode(path)
+    except NoPicture as reason:
+        return Unreadable(str(reason))
+    was = _unusual(decoded, path)
+    pixels = shrink(np.asarray(decoded.picture), values.max_side)
     height, width = pixels.shape[:2]
     if not as_jpeg:
         return Encoded(PIXELS, width, height, pixels.tobytes(), was)
@@ -89,7 +85,7 @@ def aligned_interval(width: int, most: int) -> int:
     return next(interval for interval in range(min(most, blocks), 0, -1) if blocks % interval == 0)
 
 
-def _unusual(picture: Image.Image, path: Path) -> str | None:
+def _unusual(picture: Decoded, path: Path) -> str | None:
     """What is unusual about a picture that can be converted all the same."""
     expected = {".jpg": ("JPEG", "MPO"), ".jpeg": ("JPEG", "MPO"), ".png": ("PNG",), ".webp": ("WEBP",)}
     named = expected[path.suffix.lower()]

@@ -6,8 +6,8 @@ import statistics
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image
 
+from launcher.data.decode import NoPicture, size
 from launcher.data.folder import Folder
 
 _SAMPLE = 200
@@ -28,10 +28,9 @@ def picture_facts(folder: Folder) -> PictureFacts:
     for number in numbers:
         path = folder.root / folder.files[number]
         try:
-            with Image.open(path) as picture:
-                sides.append(min(picture.size))
+            sides.append(min(size(path)))
             sizes.append(path.stat().st_size)
-        except OSError:
+        except NoPicture:
             continue
     if not sizes:
         return PictureFacts(0, 0)

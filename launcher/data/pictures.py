@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 
 from launcher.config import schema
 from launcher.data.crops import centre_cut, cut, random_crop
+from launcher.data.decode import NoPicture, decode
 from launcher.data.folder import Folder
 from launcher.errors import UserError
 
@@ -41,10 +42,8 @@ class Pictures(Dataset[tuple[np.ndarray, int, int]]):
         """
         path = self.root / os.fsdecode(self.files[index])
         try:
-            with Image.open(path) as picture:
-                return picture.convert("RGB")
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            reason = str(error).replace(f" '{path}'", "")
+            return decode(path).picture
+        except NoPicture as reason:
             raise UserError(f"{path} cannot be read as a picture ({reason}); repair or remove it") from None
 
 

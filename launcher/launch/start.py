@@ -17,7 +17,7 @@ from launcher.config.resolved import read, write
 from launcher.config.schema import RunConfig
 from launcher.data.available import with_counts
 from launcher.data.shapes import ensure_shapes
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, UserError, one_line
 from launcher.launch.devices import processes
 from launcher.launch.elastic import Launcher
 from launcher.launch.exit_codes import DONE, FAILED
@@ -46,7 +46,7 @@ def start(composed: Composed) -> int:
     check(plan, composed.origins)
     console = Console()
     for note in composed.notes:
-        console.print(f"note: {note}", style="yellow", soft_wrap=True, highlight=False)
+        console.print(f"note: {note}", style="yellow", soft_wrap=True, highlight=False, markup=False)
     folder = _folder(config)
     with folder.locked(each_host=config.launch.nnodes > 1):
         _write_config(config, folder)
@@ -140,7 +140,9 @@ def _train(folder: RunFolder, plan: Plan, console: Console) -> int:
     if config.dataset.kind == "shapes" and config.dataloader.name != "synthetic":
         ensure_shapes(config.dataset)
     ranks = f"{plan.world_size} process{'es' * (plan.world_size > 1)}"
-    console.print(f"{folder.path}: {plan.epochs} epochs of {plan.steps_per_epoch:,} steps on {ranks}", highlight=False)
+    where = one_line(str(folder.path))
+    length = f"{plan.epochs} epochs of {plan.steps_per_epoch:,} steps"
+    console.print(f"{where}: {length} on {ranks}", highlight=False, markup=False)
     view = ProgressView(folder.metrics, total_steps=plan.total_steps, epochs=plan.epochs, console=console)
     code = Launcher(folder.path, plan.world_size // config.launch.nnodes, config.launch, view).run()
     if code != FAILED and folder.metrics.exists():
@@ -149,5 +151,5 @@ def _train(folder: RunFolder, plan: Plan, console: Console) -> int:
             write_mlperf(plan, folder)
         console.print(summary_table(folder))
     if code not in (DONE, FAILED):
-        console.print(f"stopped; go on from the last save by: train resume {folder.path}", highlight=False)
+        console.print(f"stopped; go on from the last save by: train resume {where}", highlight=False, markup=False)
     return code

@@ -53,7 +53,7 @@ def _accuracy(axes: Axes, evaluations: list[Row], title: str) -> None:
             )
     axes.set_ylim(0, 105)
     axes.set_ylabel("accuracy, %")
-    axes.set_title(title, loc="left", weight="bold", fontsize=11)
+    axes.set_title(title, loc="left", weight="bold", fontsize=11, parse_math=False)
     axes.legend(loc="lower right", frameon=False)
     _tidy(axes)
 

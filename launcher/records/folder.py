@@ -47,6 +47,13 @@ class RunFolder:
     def curve(self) -> Path:
         return self.path / "curve.png"
 
+    def exists(self) -> bool:
+        """Is there a run's config? Not where a name is too long for a file, or what leads to it may not be read."""
+        try:
+            return self.config.is_file()
+        except OSError:
+            return False
+
     def newest_step(self) -> int | None:
         """Optimizer steps done at the newest save, whole or not; None without one."""
         names = (path.stem.removeprefix("step-") for path in self.checkpoints.glob("step-*.pt"))
@@ -61,7 +68,8 @@ class RunFolder:
         Raises:
             UserError: another process holds it.
         """
-        with (self.path / (f"lock-{socket.gethostname()}" if each_host else "lock")).open("a+") as file:
+        path = self.path / (f"lock-{socket.gethostname()}" if each_host else "lock")
+        with path.open("a+", encoding="utf-8", errors="replace") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -110,12 +118,19 @@ def existing(path: str) -> RunFolder:
     """The run folder at a path.
 
     Raises:
-        UserError: it is none.
+        UserError: it is none, or a file of it is a link: what is written to it would go elsewhere.
     """
     folder = RunFolder(Path(path))
-    if not folder.config.is_file():
+    if not folder.exists():
         raise UserError(f"{path} is no run folder: it has no config.yaml")
+    for link in _linked_files(folder.path):
+        raise UserError(f"{link} is a link; put the file itself there, or remove it")
     return folder
+
+
+def _linked_files(folder: Path) -> Iterator[Path]:
+    for parent, _, names in os.walk(folder):
+        yield from (path for name in names if (path := Path(parent) / name).is_symlink())
 
 
 def _make(path: Path, *, exist_ok: bool) -> RunFolder:

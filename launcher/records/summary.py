@@ -6,6 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from launcher.config.resolved import read
+from launcher.errors import one_line
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics
 from launcher.records.prediction import deviations
@@ -24,9 +25,9 @@ def summary_table(folder: RunFolder) -> Table:
         *_estimated(folder),
         ("run folder", str(folder.path)),
     ]:
-        table.add_row(f"[bold]{name}[/]", escape(value))
+        table.add_row(f"[bold]{name}[/]", escape(one_line(value)))
     if folder.curve.exists():
-        table.add_row("[bold]learning curve[/]", escape(str(folder.curve)))
+        table.add_row("[bold]learning curve[/]", escape(one_line(str(folder.curve))))
     return table
 
 

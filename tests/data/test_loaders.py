@@ -52,7 +52,7 @@ def test_skipping_decodes_nothing(pictures: Path, monkeypatch: pytest.MonkeyPatc
     found = make_loaders(pictures, "dataloader.workers=0")
     opened = []
     real = Image.open
-    monkeypatch.setattr(Image, "open", lambda path: opened.append(path) or real(path))
+    monkeypatch.setattr(Image, "open", lambda path, **how: opened.append(path) or real(path, **how))
     next(iter(found.train.epoch(0, 4)))
     assert len(opened) == 8
 
