@@ -9,6 +9,7 @@ import hashlib
 import os
 import pickle
 import re
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -65,17 +66,25 @@ def load(path: Path) -> dict[str, Any]:
 
     Raises:
         DamagedCheckpoint: the file cannot be read, or its checksum does not match.
-        UserError: a file of another format version, or one that holds code.
+        UserError: a file of another format version, one that holds code, or one that torch has not written.
     """
     _check_digest(path)
     try:
+        _check_archive(path)
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise _problem(UserError, path, "holds more than tensors and numbers, and is not read") from error
+    # note: torch fails on a file that it has not written with whatever error it happens to meet
+    except Exception as error:
+        raise _problem(
+            UserError, path, "is no checkpoint, although its checksum is right; use an earlier one"
+        ) from error
     version = saved.get("format") if isinstance(saved, dict) else None
     if version != FORMAT:
         raise _problem(UserError, path, f"is of format {version}; this version reads format {FORMAT}")
-    state: dict[str, Any] = saved["state"]
+    state = saved.get("state")
+    if not isinstance(state, dict):
+        raise _problem(UserError, path, "holds no state of a run; use an earlier one")
     return state
 
 
@@ -101,7 +110,8 @@ def prune(folder: Path, keep: int) -> None:
 
 def _checkpoints(folder: Path) -> list[Path]:
     """Checkpoint files, the oldest first."""
-    named = [(int(match[1]), path) for path in folder.glob("step-*.pt") if (match := _NAME.fullmatch(path.name))]
+    files = (path for path in folder.glob("step-*.pt") if path.is_file())
+    named = [(int(match[1]), path) for path in files if (match := _NAME.fullmatch(path.name))]
     return [path for _, path in sorted(named)]
 
 
@@ -152,6 +162,21 @@ def _check_digest(path: Path) -> None:
         raise _problem(DamagedCheckpoint, path, f"cannot be read: {error.strerror}") from error
     if digest.digest() != written:
         raise _problem(DamagedCheckpoint, path, "is damaged (its checksum does not match); use an earlier one")
+
+
+def _check_archive(path: Path) -> None:
+    """See that every record is as large as the file says: a compressed one could fill the memory.
+
+    Raises:
+        ValueError: one is not.
+        BadZipFile: it is no archive.
+    """
+    with zipfile.ZipFile(path) as archive:
+        records = archive.infolist()
+    if any(record.compress_type != zipfile.ZIP_STORED for record in records):
+        raise ValueError("compressed records")
+    if sum(record.file_size for record in records) > path.stat().st_size:
+        raise ValueError("records that lie over one another")
 
 
 def _problem(kind: type[UserError], path: Path, message: str) -> UserError:
