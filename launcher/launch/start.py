@@ -67,11 +67,11 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
     config = continued(before, words)
     with folder.locked(each_host=config.launch.nnodes > 1):
         plan = _plan(with_counts(config, must_exist=True))
-        check(plan, {})
         done = folder.newest_step()
         if done is not None and plan.total_steps < done:
             message = f"is shorter than what the run has done, {done / plan.steps_per_epoch:.1f} epochs"
             raise UserError(Problem(message, "epochs", config.epochs))
+        check(plan, {})
         console = Console()
         if config != before:
             write(config, folder.config)
