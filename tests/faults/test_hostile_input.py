@@ -26,6 +26,7 @@ from launcher.data.folder_facts import picture_facts
 from launcher.data.pictures import Pictures
 from launcher.errors import Problem, UserError
 from launcher.records.folder import RunFolder, create, existing
+from launcher.study.runs import read_run
 
 HEADER = "about: {summary: odd, epochs: [1, null], published: []}\n"
 
@@ -79,7 +80,7 @@ BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}]\n" for a,
         ("seed: 0x" + "f" * 4000, ":1: is larger than any number here"),
         ("seed: " + "9" * 5000, ":1: is no number"),
         ("a: 1\n---\nb: 2\n", ":2: .*document"),
-        ("a: \0", "special characters are not allowed"),
+        ("a: \0", "characters are not allowed"),
         ("a: [1\nb: 2\n", ":2: "),
         ("[1, 2]\n", ":1: a mapping of keys to values is expected"),
         ("", ":1: a mapping of keys to values is expected"),
@@ -100,8 +101,8 @@ def test_yaml_that_is_more_than_plain_values_is_refused(recipes: Path, text: str
     [
         ("seed: é\n".encode("latin-1"), r"no UTF-8 text \(byte 6\)"),
         ("seed: 1\n".encode("utf-16"), r"no UTF-8 text \(byte 0\)"),
-        ("seed: 1\n".encode("utf-32-le"), "special characters are not allowed"),
-        (bytes(range(256)), "special characters|no UTF-8"),
+        ("seed: 1\n".encode("utf-32-le"), "characters are not allowed"),
+        (bytes(range(256)), "characters are not allowed|no UTF-8"),
     ],
 )
 def test_a_wrong_encoding_is_told(tmp_path: Path, content: bytes, expected: str) -> None:
@@ -449,7 +450,7 @@ def test_a_lock_file_of_odd_bytes_is_quoted(run: RunFolder) -> None:
         (lambda text: text.replace("seed: 42", "seed: ${oc.env:HOME}"), "must be a whole number"),
         (lambda text: text.replace("epochs: 10", f"epochs: 1{'0' * 30}"), "larger than any number"),
         (lambda text: text[: len(text) // 2], "."),
-        (lambda text: text.encode("utf-16").decode("latin-1"), "special characters|UTF-8"),
+        (lambda text: text.encode("utf-16").decode("latin-1"), "characters are not allowed|UTF-8"),
         (lambda text: "", "a mapping of keys to values is expected"),
     ],
 )
@@ -462,6 +463,14 @@ def test_a_config_that_was_edited_by_hand_is_refused_by_name(
     assert all(line.startswith("error: ") and str(run.config) in line for line in errors.splitlines())
     assert any(word in errors for word in expected.split("|"))
     assert not (run.path / "trace").exists()
+
+
+@pytest.mark.parametrize("text", [BOMB, "a: " + "[" * 90_000, "a: &a {b: *a}", "seed: !!python/name:os.system x"])
+def test_a_study_names_the_run_whose_config_is_odd(run: RunFolder, text: str) -> None:
+    run.config.write_text(text)
+    found = read_run(run.path)
+    assert found.state == "damaged"
+    assert str(found.problem).startswith("config.yaml:")
 
 
 def test_odd_values_of_a_config_survive_the_file(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_it_loads_with_its_points_table_and_states(folder: Path, tmp_path: Path)
     assert answer["points"] == 5 + published
     assert (answer["lines"], answer["rows"], answer["images"]) == (11, 11, 0)
     assert answer["title"] == "a report"
-    assert sorted(answer["odd"]) == ["damaged: config.yaml is no YAML", "unfinished"]
+    assert sorted(answer["odd"]) == ["damaged: config.yaml:2: did not find expected node content", "unfinished"]
     assert set(answer["summary"].split(".")[0].split(", ")) == {"9 finished", "1 unfinished", "1 damaged"}
 
 

@@ -65,8 +65,8 @@ def test_a_held_lock_means_running_and_is_left_alone(make_run: MakeRun) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "told"),
     [
-        ("config.yaml", b"{", "config.yaml is no YAML"),
-        ("config.yaml", b"- 1", "config.yaml is no mapping"),
+        ("config.yaml", b"{", "config.yaml:2: did not find"),
+        ("config.yaml", b"- 1", "config.yaml:1: a mapping of keys to values"),
         ("metrics.jsonl", b'{"kind":"start","step":0,"time":1}', "lacks or spoils 'epochs'"),
     ],
 )
