@@ -30,7 +30,8 @@ ALLOCATION = np.dtype([("sample", "<u8"), ("place", "<u8"), ("size", "<u8")])
 _PICTURE = np.dtype([("mode", "<u1"), ("width", "<u2"), ("height", "<u2"), ("place", "<u8")])
 ROW = np.dtype([("", _PICTURE), ("", "<i8")], align=True)
 ROWS_START = HEADER.itemsize + 2 * FIELD.itemsize
-_MOST_FIELDS = 64
+JPEG, PIXELS = 0, 1
+_MOST_FIELDS, _MOST_CLASSES, _MOST_PIXELS = 64, 2**24, 10**8
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,26 @@ def _open(path: Path) -> Beton:
         raise ValueError(f"is cut off or changed: it has {size:,} bytes{expected}; write it again by train prepare")
     if manifest is not None and manifest.samples != samples:
         raise ValueError(f"has {samples:,} pictures, {manifest_path(path).name} says {manifest.samples:,}")
+    if wrong := _wrong_row(path, samples, table, len(manifest.classes) if manifest else _MOST_CLASSES):
+        raise ValueError(f"{wrong}; write it again by train prepare")
     return Beton(path, samples, size, manifest)
+
+
+def _wrong_row(path: Path, samples: int, table: int, classes: int) -> str | None:
+    """What a row says that cannot be: FFCV's compiled code believes it, and would read and write beside the file."""
+    rows, pieces = np.fromfile(path, ROW, samples, offset=ROWS_START), np.fromfile(path, ALLOCATION, offset=table)
+    if ROWS_START + samples * ROW.itemsize > table:
+        return "has no room for its rows"
+    pieces = pieces[np.argsort(pieces["place"])]
+    if (pieces["size"] > table).any() or (pieces["place"] > table - pieces["size"]).any():
+        return "has pictures that end behind its end"
+    pictures, labels = rows["f0"], rows["f1"]
+    held = pieces[np.minimum(np.searchsorted(pieces["place"], pictures["place"]), len(pieces) - 1)]
+    pixels = pictures["width"].astype(np.uint64) * pictures["height"]
+    fits = (pictures["mode"] == JPEG) | ((pictures["mode"] == PIXELS) & (held["size"] == 3 * pixels))
+    if not (fits & (held["place"] == pictures["place"]) & (pixels > 0) & (pixels <= _MOST_PIXELS)).all():
+        return "has pictures of another size than is stored"
+    return None if ((labels >= 0) & (labels < classes)).all() else f"has labels outside of 0 to {classes - 1}"
 
 
 def _power_of_two(header: np.void) -> bool:

@@ -11,9 +11,8 @@ import numpy as np
 
 from launcher import randomness
 from launcher.config.schema import FFCVFiles
+from launcher.data.beton import JPEG, PIXELS
 from launcher.data.decode import Decoded, NoPicture, decode
-
-JPEG, PIXELS = 0, 1
 
 
 @dataclass(frozen=True)

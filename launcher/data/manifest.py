@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from launcher.errors import UserError
 
 _CHUNK = 1 << 24
@@ -43,8 +45,8 @@ def read_manifest(path: Path) -> Manifest | None:
     if not file.exists():
         return None
     try:
-        return Manifest(**json.loads(file.read_text()))
-    except (ValueError, TypeError):
+        return TypeAdapter(Manifest).validate_json(file.read_bytes(), strict=True)
+    except ValueError:
         raise UserError(f"{file} is damaged; remove it to read {path.name} without one, or write both again") from None
 
 

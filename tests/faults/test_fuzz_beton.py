@@ -1,0 +1,162 @@
+"""FFCV files and their manifests from anyone: whole ones are read, all others refused, none is read beside its end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from launcher.config.compose import compose
+from launcher.data.beton import ALLOCATION, HEADER, ROW, ROWS_START, open_beton
+from launcher.data.manifest import manifest_path, read_manifest
+from launcher.errors import UserError
+
+pytest.importorskip("ffcv", exc_type=ImportError)
+from launcher.data.prepare import prepare
+
+SAMPLES = 6
+
+
+@pytest.fixture(scope="module")
+def beton(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An FFCV file, half of it JPEGs, without its manifest, that the tests may write over."""
+    root = tmp_path_factory.mktemp("pictures")
+    random = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for name in ("a", "b"):
+            (root / split / name).mkdir(parents=True)
+            for number in range(SAMPLES // 2):
+                pixels = random.integers(0, 256, (30, 40, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(root / split / name / f"{number}.png")
+    words = ["dataset=image_folder", f"dataset.path={root}", "dataloader=ffcv", "dataloader.workers=1"]
+    (path, _), *_ = prepare(compose(words).config, skip_bad=False, report=lambda *_: None)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(beton: Path) -> bytes:
+    return beton.read_bytes()
+
+
+@pytest.fixture
+def alone(beton: Path, whole: bytes, tmp_path: Path) -> Path:
+    """A copy of the file without a manifest."""
+    path = tmp_path / beton.name
+    path.write_bytes(whole)
+    return path
+
+
+def is_one_line(error: UserError) -> None:
+    assert str(error).isprintable()
+
+
+def row(path: Path) -> np.ndarray:
+    """The rows, to be changed in place."""
+    return np.memmap(path, ROW, "r+", ROWS_START, (SAMPLES,))
+
+
+def pieces(path: Path) -> np.ndarray:
+    table = int(np.fromfile(path, HEADER, 1)["table"][0])
+    return np.memmap(path, ALLOCATION, "r+", table, (SAMPLES,))
+
+
+def test_the_file_that_is_mutated_is_whole(alone: Path) -> None:
+    assert (open_beton(alone).samples, open_beton(alone).classes) == (SAMPLES, 2)
+    assert set(row(alone)["f0"]["mode"]) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        *(("place", place, "of another size than is stored") for place in (0, 1, 2**40, 2**64 - 1)),
+        *(("mode", mode, "of another size than is stored") for mode in (2, 255)),
+        *(("width", width, "of another size than is stored") for width in (0, 41, 65535)),
+        ("height", 0, "of another size than is stored"),
+    ],
+)
+def test_a_row_that_points_elsewhere_is_refused(alone: Path, field: str, value: int, expected: str) -> None:
+    rows = row(alone)
+    raw = int(np.flatnonzero(rows["f0"]["mode"] == 1)[0])
+    rows["f0"][field][raw] = value
+    rows.flush()
+    with pytest.raises(UserError, match=expected):
+        open_beton(alone)
+
+
+@pytest.mark.parametrize("label", [-1, 2**62, 2**24])
+def test_a_label_that_is_no_class_is_refused(alone: Path, label: int) -> None:
+    rows = row(alone)
+    rows["f1"][2] = label
+    rows.flush()
+    with pytest.raises(UserError, match="labels outside of 0 to"):
+        open_beton(alone)
+
+
+@pytest.mark.parametrize(("field", "value"), [("size", 2**63), ("size", 10**7), ("place", 2**64 - 8), ("place", 10**9)])
+def test_a_piece_behind_the_end_is_refused(alone: Path, field: str, value: int) -> None:
+    table = pieces(alone)
+    table[field][3] = value
+    table.flush()
+    with pytest.raises(UserError, match="end behind its end"):
+        open_beton(alone)
+
+
+@settings(max_examples=150)
+@given(place=st.floats(0, 1, exclude_max=True), some=st.binary(min_size=1, max_size=9), cut=st.booleans())
+def test_a_mutated_file_is_read_or_refused(beton: Path, whole: bytes, place: float, some: bytes, cut: bool) -> None:
+    interesting = ROWS_START + SAMPLES * ROW.itemsize + SAMPLES * ALLOCATION.itemsize
+    at = int(place * interesting)
+    at = at if at < interesting - SAMPLES * ALLOCATION.itemsize else len(whole) - (interesting - at)
+    path = beton.with_name("mutated.beton")
+    path.write_bytes(whole[:at] if cut else whole[:at] + some + whole[at + len(some) :])
+    try:
+        found = open_beton(path)
+    except UserError as error:
+        is_one_line(error)
+    else:
+        assert 0 < found.samples <= SAMPLES
+        assert (found.rows["f0"]["width"].astype(int) * found.rows["f0"]["height"]).max() <= 10**8
+        assert 0 < found.classes <= 2**24
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+)
+
+
+@settings(max_examples=100)
+@given(changes=st.dictionaries(st.sampled_from(["split", "samples", "classes", "values", "bytes", "x"]), VALUES))
+def test_a_mutated_manifest_is_read_or_refused(beton: Path, whole: bytes, changes: dict[str, Any]) -> None:
+    path = beton.with_name("told.beton")
+    path.write_bytes(whole)
+    good = json.loads(manifest_path(beton).read_text())
+    manifest_path(path).write_text(json.dumps(good | changes))
+    try:
+        found = open_beton(path)
+    except UserError as error:
+        is_one_line(error)
+    else:
+        assert (found.samples, found.classes) == (SAMPLES, len((good | changes)["classes"]))
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[" * 100_000, b"[]", b"{}", b"null", b'{"samples": NaN}'])
+def test_what_is_no_manifest_is_refused(alone: Path, content: bytes) -> None:
+    manifest_path(alone).write_bytes(content)
+    with pytest.raises(UserError, match="is damaged"):
+        read_manifest(alone)
+
+
+def test_a_manifest_of_other_classes_is_refused(beton: Path, alone: Path) -> None:
+    shutil.copy(manifest_path(beton), manifest_path(alone))
+    values = json.loads(manifest_path(alone).read_text())
+    manifest_path(alone).write_text(json.dumps(values | {"classes": ["a"]}))
+    with pytest.raises(UserError, match="labels outside of 0 to 0"):
+        open_beton(alone)
