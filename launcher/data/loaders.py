@@ -75,7 +75,7 @@ def build_loaders(
     if isinstance(config.dataloader, schema.SyntheticLoader):
         synthetic = SyntheticTrain(plan, config.dataloader.batches, rank, device)
         return Loaders(synthetic, synthetic.evaluation())
-    workers = _workers(config.dataloader, local_world_size)
+    workers = worker_count(config.dataloader, local_world_size)
     share = Share(rank, world_size, workers, config.dataloader.prefetch, device)
     if isinstance(config.dataloader, schema.FFCVLoader):
         return Loaders(*_ffcv_loaders(plan, config.dataloader, share, change_order, change_image))
@@ -113,7 +113,8 @@ def pictures(dataset: schema.Dataset) -> tuple[Folder, Folder]:
     return scan(path, "train"), scan(path, "val")
 
 
-def _workers(config: schema.TorchvisionLoader | schema.FFCVLoader, local_world_size: int) -> int:
+def worker_count(config: schema.TorchvisionLoader | schema.FFCVLoader, local_world_size: int) -> int:
+    """Loader workers of one rank: so many as the config says, or its share of the cores."""
     if config.workers != "auto":
         return config.workers
     share = max(1, usable_cores() // local_world_size)

@@ -20,7 +20,7 @@ from torch import Tensor
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig, SyntheticLoader
 from launcher.data.device import Loaded
-from launcher.data.loaders import _workers
+from launcher.data.loaders import worker_count
 from launcher.launch.heartbeat import HEARTBEAT
 from launcher.launch.signals import STOP
 from launcher.plan.points import Point, common_acting, points, step_kinds
@@ -128,7 +128,7 @@ class Measurement:
         dataloader = self.run.config.dataloader
         if isinstance(dataloader, SyntheticLoader):
             return 0
-        return _workers(dataloader, self.run.ranks.local_world_size)
+        return worker_count(dataloader, self.run.ranks.local_world_size)
 
     @property
     def _ahead(self) -> int:
