@@ -1,0 +1,206 @@
+"""Folders and pictures that nobody should trust: each is read, left out, or refused in one clear line."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from launcher.data.crops import centre_cut
+from launcher.data.decode import NoPicture, decode, size
+from launcher.data.folder import counts, scan
+from launcher.data.folder_facts import picture_facts
+from launcher.data.pictures import Pictures
+from launcher.errors import UserError
+
+from .commands import refused, said
+
+
+def folder_of(path: Path, *names: bytes) -> Path:
+    """Class folders with one picture each in train/ and val/."""
+    for split in (b"train", b"val"):
+        for name in names or (b"a",):
+            folder = os.path.join(os.fsencode(path), split, name)  # noqa: PTH118 - bytes
+            os.makedirs(folder)  # noqa: PTH103
+            Image.new("RGB", (9, 7), (200, 10, 10)).save(os.fsdecode(folder + b"/p.png"))
+    return path
+
+
+ODD_NAMES = [b"new\nline", b"not\xffutf8", b"-rf", "emoji🙂".encode(), b" ", b"[x]", b"$(touch x)", b"%s", b"a" * 255]
+
+
+def test_odd_names_are_read_like_any(tmp_path: Path) -> None:
+    folder_of(tmp_path, *ODD_NAMES)
+    assert counts(tmp_path) == (len(ODD_NAMES), len(ODD_NAMES), len(ODD_NAMES))
+    found = scan(tmp_path, "train")
+    assert sorted(map(os.fsencode, found.classes)) == sorted(ODD_NAMES)
+    pictures = Pictures(found)
+    assert all(pictures.open(number).getpixel((0, 0)) == (200, 10, 10) for number in range(len(ODD_NAMES)))
+
+
+def test_what_is_wrong_with_an_odd_name_is_one_line(tmp_path: Path) -> None:
+    folder_of(tmp_path, *ODD_NAMES)
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/train/not\xffutf8/p.png"))
+    odd.write_bytes(b"")
+    pictures = Pictures(scan(tmp_path, "train"))
+    lines = []
+    for number in range(len(ODD_NAMES)):
+        try:
+            pictures.open(number)
+        except UserError as error:
+            lines.append(str(error))
+    assert len(lines) == 1
+    assert r"not\udcffutf8/p.png cannot be read as a picture" in lines[0]
+    odd.unlink()
+    assert r"not\udcffutf8 holds no pictures" in refused("plan", "dataset=image_folder", f"dataset.path='{tmp_path}'")
+
+
+@pytest.mark.parametrize("name", ["new\nline", "-rf", "emoji🙂", "[/x]", "a b"])
+def test_the_folder_itself_may_have_an_odd_name(tmp_path: Path, name: str) -> None:
+    words = ["dataset=image_folder", f"dataset.path='{folder_of(tmp_path / name)}'", "batch_size=1"]
+    code, out, errors = said("plan", *words)
+    assert (code, errors) == (0, "")
+    assert "1 training pictures" in out
+
+
+def test_a_folder_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = folder_of(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")))
+    assert "no UTF-8 text" in refused("plan", "dataset=image_folder", f"dataset.path='{path}'")
+
+
+@pytest.mark.parametrize("path", ["a" * 5000, "/dev/null", "/dev/zero/x", "/nowhere"])
+def test_a_path_that_is_no_folder_is_refused(path: str) -> None:
+    assert "is no folder" in refused("plan", "dataset=image_folder", f"dataset.path='{path}'").replace(
+        "not given", "no folder"
+    )
+
+
+def test_links_out_of_the_folder_and_in_loops_are_left_out(tmp_path: Path) -> None:
+    train = folder_of(tmp_path / "data") / "train"
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    Image.new("RGB", (4, 4)).save(secret / "s.png")
+    for name, target in {
+        "out": secret,
+        "up": Path("../../secret"),
+        "self": Path("self"),
+        "round": Path("trip"),
+        "trip": Path("round"),
+        "nothing": Path("nowhere"),
+        "root": Path("/"),
+    }.items():
+        (train / name).symlink_to(target)
+    for name, target in {
+        "out.png": secret / "s.png",
+        "loop.png": Path("loop.png"),
+        "inside.png": Path("p.png"),
+    }.items():
+        (train / "a" / name).symlink_to(target)
+    found = scan(tmp_path / "data", "train")
+    assert found.files == ["a/inside.png", "a/p.png"]
+    assert found.skipped == 9
+
+
+def test_a_split_that_is_a_loop_is_no_folder(tmp_path: Path) -> None:
+    folder_of(tmp_path)
+    (tmp_path / "val").rename(tmp_path / "val2")
+    (tmp_path / "val").symlink_to("val")
+    with pytest.raises(UserError, match="holds no val/ folder"):
+        counts(tmp_path)
+
+
+def test_pipes_and_devices_are_no_pictures(tmp_path: Path) -> None:
+    folder_of(tmp_path)
+    os.mkfifo(tmp_path / "train" / "a" / "pipe.jpg")
+    (tmp_path / "train" / "a" / "folder.jpg").mkdir()
+    assert scan(tmp_path, "train").files == ["a/p.png"]
+
+
+# -- pictures
+
+
+def png(width: int, height: int, rows: bytes = b"") -> bytes:
+    """A PNG that claims a size, whatever it holds."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def jpeg(width: int, height: int) -> bytes:
+    """A JPEG whose head claims another size than it has."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(buffer, "JPEG")
+    data = bytearray(buffer.getvalue())
+    start = data.index(b"\xff\xc0")
+    data[start + 5 : start + 9] = struct.pack(">HH", height, width)
+    return bytes(data)
+
+
+def text_bomb() -> bytes:
+    data = png(1, 1, b"\0\0")
+    body = b"Comment\0\0" + zlib.compress(b"a" * 80_000_000, 9)
+    chunk = struct.pack(">I", len(body)) + b"zTXt" + body + struct.pack(">I", zlib.crc32(b"zTXt" + body))
+    return data[:33] + chunk + data[33:]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "none of JPEG"),
+        (b"\0", "none of JPEG"),
+        (b"\xff\xd8\xff", "."),
+        (png(60_000, 60_000), "more than 89 million pixels"),
+        (png(100_000, 1000), "more than 89 million pixels"),
+        (jpeg(65_000, 65_000), "more than 89 million pixels"),
+        (png(2**31 - 1, 2**31 - 1), "more than 89 million pixels|none of"),
+        (png(0, 5), "none of JPEG|."),
+        (png(9000, 9000, b"\0"), "truncated|."),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n", "none of JPEG"),
+        (b"GIF89a" + b"\xff" * 200, "."),
+        (text_bomb(), "."),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'><image href='/etc/passwd'/></svg>", "none of JPEG"),
+    ],
+)
+def test_what_is_no_fair_picture_is_one_line(tmp_path: Path, content: bytes, expected: str) -> None:
+    folder_of(tmp_path)
+    (tmp_path / "train" / "a" / "p.png").write_bytes(content)
+    found = scan(tmp_path, "train")
+    with pytest.raises(
+        UserError, match=rf"a/p\.png cannot be read as a picture \(.*({expected}).*\); repair or remove it"
+    ):
+        Pictures(found).open(0)
+    picture_facts(found)
+
+
+def test_a_picture_of_another_name_is_read_all_the_same(tmp_path: Path) -> None:
+    for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "MPO"):
+        Image.new("RGB", (8, 6), (250, 250, 250)).save(tmp_path / "p.jpg", kind)
+        assert decode(tmp_path / "p.jpg").picture.size == size(tmp_path / "p.jpg") == (8, 6)
+    for kind in ("TIFF", "EPS", "PPM", "ICO", "TGA"):
+        Image.new("RGB", (8, 6)).save(tmp_path / "p.jpg", kind)
+        with pytest.raises(NoPicture, match="none of"):
+            decode(tmp_path / "p.jpg")
+
+
+@pytest.mark.parametrize("shape", [(1, 2_000_000), (2_000_000, 1)])
+def test_a_picture_like_a_line_is_cut_before_it_is_enlarged(shape: tuple[int, int]) -> None:
+    """Enlarged first, it would take 393 GB."""
+    pixels = centre_cut(Image.new("RGB", shape, (9, 8, 7)), 256, 224, "bilinear")
+    assert pixels.shape == (224, 224, 3)
+    assert (pixels == (9, 8, 7)).all()
+
+
+def test_an_ordinary_narrow_picture_is_resized_whole() -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (10, 400, 3), dtype=np.uint8))
+    resized = noise.resize((1280, 32), Image.Resampling.BILINEAR)
+    expected = np.asarray(resized)[4:28, 628:652]
+    assert (centre_cut(noise, 32, 24, "bilinear") == expected).all()

@@ -1,0 +1,98 @@
+"""Run folders that nobody should trust: nothing is written elsewhere, and an edited config is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.config import resolved
+from launcher.config.compose import compose
+from launcher.config.yaml_file import as_yaml
+from launcher.errors import UserError
+from launcher.records.folder import RunFolder, create, existing
+from launcher.study.runs import read_run
+
+from .commands import refused, said
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    folder = create(tmp_path / "runs", "odd", unique=False)
+    resolved.write(compose([]).config, folder.config)
+    return folder
+
+
+@pytest.mark.parametrize("verb", ["resume", "eval", "export"])
+@pytest.mark.parametrize("name", ["lock", "metrics.jsonl", "logs/rank-0.log", "config.yaml.tmp", "checkpoints/.a.tmp"])
+def test_a_run_folder_does_not_write_through_links(run: RunFolder, tmp_path: Path, verb: str, name: str) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (run.path / name).symlink_to(precious)
+    assert f"{name} is a link" in refused(verb, str(run.path))
+    assert precious.read_text() == "mine"
+
+
+def test_a_run_folder_may_be_a_link_and_hold_linked_folders(run: RunFolder, tmp_path: Path) -> None:
+    run.checkpoints.rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    run.checkpoints.symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "short").symlink_to(run.path)
+    assert existing(str(tmp_path / "short")).config.is_file()
+
+
+@pytest.mark.parametrize("path", ["a" * 5000, "", "/dev/null", "nowhere", "a\0b", "[/x]", "new\nline"])
+def test_what_is_no_run_folder_is_refused(path: str) -> None:
+    for verb in ("resume", "eval", "export"):
+        assert "is no run folder" in refused(verb, path)
+
+
+def test_a_lock_file_of_odd_bytes_is_quoted(run: RunFolder) -> None:
+    with run.locked():
+        (run.path / "lock").write_bytes(b"\xff\x1b[2J\n\n")
+        with pytest.raises(UserError, match=r"in use by \ufffd\\x1b\[2J; wait"), run.locked():
+            pass
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        (lambda text: text.replace("seed: 42", "seed: 43\nseed: 44"), "seed is given twice"),
+        (lambda text: text.replace("seed: 42", "seeds: 42"), "no such key"),
+        (lambda text: text.replace("seed: 42", "seed: !!python/object/apply:os.mkdir [trace]"), "tags such as"),
+        (lambda text: text.replace("seed: 42", "seed: ${oc.env:HOME}"), "must be a whole number"),
+        (lambda text: text.replace("epochs: 10", f"epochs: 1{'0' * 30}"), "larger than any number"),
+        (lambda text: text[: len(text) // 2], "."),
+        (lambda text: text.encode("utf-16").decode("latin-1"), "characters are not allowed|UTF-8"),
+        (lambda text: "", "a mapping of keys to values is expected"),
+    ],
+)
+def test_a_config_that_was_edited_by_hand_is_refused_by_name(
+    run: RunFolder, edit: Callable[[str], str], expected: str
+) -> None:
+    run.config.write_text(edit(run.config.read_text()), encoding="utf-8")
+    code, _, errors = said("resume", str(run.path))
+    assert code == 2
+    assert all(line.startswith("error: ") and str(run.config) in line for line in errors.splitlines())
+    assert any(word in errors for word in expected.split("|"))
+    assert not (run.path / "trace").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["a: &a [x]\nb: [*a, *a]\n", "a: " + "[" * 90_000, "a: &a {b: *a}", "seed: !!python/name:os.system x"]
+)
+def test_a_study_names_the_run_whose_config_is_odd(run: RunFolder, text: str) -> None:
+    run.config.write_text(text)
+    found = read_run(run.path)
+    assert found.state == "damaged"
+    assert str(found.problem).startswith("config.yaml:")
+
+
+def test_odd_values_of_a_config_survive_the_file(tmp_path: Path) -> None:
+    names = ["5e4", "010", "on", "null", "0x10", "é🙂", "1:30", "a\x85b", " ", "~", "<<", "2022-07-01", "=", "- a", "#"]
+    for name in names:
+        config = compose([]).config
+        written = resolved.as_mapping(config) | {"recipe": name}
+        (tmp_path / "config.yaml").write_text(as_yaml(written), encoding="utf-8")
+        assert resolved.read(tmp_path / "config.yaml").recipe == name
