@@ -110,10 +110,16 @@ class Run:
         """Go on from a saved state.
 
         Raises:
-            UserError: it is that of another run.
+            UserError: it is that of another run, or something is missing from it.
         """
-        if state["config"] != fingerprint(self.config):
+        if state.get("config") != fingerprint(self.config):
             raise UserError("the checkpoint is of a run with other values than this folder's config.yaml")
+        try:
+            self._load(state)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise UserError(f"the checkpoint does not hold what this run needs: {error}") from error
+
+    def _load(self, state: dict[str, Any]) -> None:
         self.next_step = state["step"]
         self.step.model.load_state_dict(state["model"])
         self.step.optimizer.load_state_dict(state["optimizer"])

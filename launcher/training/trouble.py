@@ -40,7 +40,8 @@ class Trouble:
         self._journal.record(
             NonFiniteRecord(moment.step, time.time(), loss.item(), settings.policy, self._all_indices(indices))
         )
-        replay = f"look into it: train replay {self._folder.path} step={moment.step}"
+        first = moment.step - run.skipped_in_a_row + 1
+        replay = f"look into it: train replay {self._folder.path} step={first}"
         if settings.policy == "stop":
             raise UserError(f"{happened} (nonfinite.policy=stop); {replay}")
         if settings.policy == "skip":

@@ -27,7 +27,7 @@ def test_skipping_has_a_limit_and_the_step_can_be_replayed(train: Train) -> None
     first = bad_steps(run)[0]
     assert bad_steps(run) == [first, first + 1, first + 2]
     assert "for 3 steps in a row (nonfinite.limit=2)" in ended.stderr
-    assert f"train replay {Path('runs/bad')} step={first}" in ended.stdout
+    assert f"train replay {Path('runs/bad')} step={first}\n" in ended.stderr, "its state is the one that is kept"
     assert "starting again" not in ended.stdout, "it would come again"
 
     replayed = train("replay", str(run), f"step={first}")
@@ -49,7 +49,7 @@ def test_the_run_may_go_back_and_on_with_a_smaller_learning_rate(train: Train) -
     words = ["run_name=back", "nonfinite.policy=rollback", "nonfinite.lr_factor=1e-16"]
     ended = train(*DIVERGES, *words)
     run = train.folder / "runs" / "back"
-    assert "back to step 0, learning rate times 1e-16" in ended.stdout
+    assert "back to step 0, learning rate times 1e-16" in " ".join(ended.stdout.split())
     rows = read_metrics(run / "metrics.jsonl")
     lines = [row for row in rows if row["kind"] == "train"]
     assert [row["step"] for row in lines] == list(range(1, 19))

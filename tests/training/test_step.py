@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from launcher.errors import UserError
 from tests.training.test_every_algorithm import build, small_cache, steps, tensors
 
 __all__ = ["small_cache"]
@@ -52,3 +53,15 @@ def test_the_factor_multiplies_the_learning_rate() -> None:
     run.step.lr_factor = 0.25
     steps(run, 1)
     assert run.step.optimizer.param_groups[0]["lr"] == pytest.approx(0.25 * run.plan.lr(0))
+
+
+def test_a_state_that_lacks_something_or_is_of_another_run_is_refused() -> None:
+    run = build("algorithms=[]", "schedule.warmup=0ba")
+    state = run.state_dict()
+    with pytest.raises(UserError, match="does not hold what this run needs"):
+        run.load_state_dict({key: value for key, value in state.items() if key != "optimizer"})
+    with pytest.raises(UserError, match="does not hold what this run needs"):
+        run.load_state_dict({**state, "model": {**state["model"], "fc.weight": torch.zeros(1)}})
+    with pytest.raises(UserError, match="of a run with other values"):
+        run.load_state_dict({**state, "config": "another"})
+    run.load_state_dict(state)
