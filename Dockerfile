@@ -7,6 +7,9 @@ FROM debian:12-slim AS build
 WORKDIR /opt/train
 COPY . .
 RUN scripts/setup.sh
+# More packages, such as s3fs or gcsfs, for `train prepare` from a bucket
+ARG PACKAGES=
+RUN [ -z "$PACKAGES" ] || .venv/bin/pip install --no-cache-dir $PACKAGES
 RUN rm -rf .venv/wheels
 
 FROM debian:12-slim
@@ -16,7 +19,7 @@ RUN apt-get update -qq \
         ca-certificates python3 libfreetype6 libgl1 libglib2.0-0 libjpeg62-turbo liblcms2-2 libopencv-core406 \
         libopencv-imgproc406 libopenjp2-7 libtiff6 libturbojpeg0 libwebp7 libwebpdemux2 libwebpmux3 libxcb1 \
     && rm -rf /var/lib/apt/lists/*
-RUN useradd --create-home train && mkdir /data /runs && chown train /data /runs
+RUN useradd --create-home --uid 1000 train && mkdir /data /runs && chown train /data /runs
 COPY --from=build /opt/train /opt/train
 ENV PATH=/opt/train/.venv/bin:$PATH
 # conf/dataset/imagenet.yaml looks here; a relative `runs` leads to /runs

@@ -1,11 +1,11 @@
 # `make demo` trains on built-in pictures; `make test` passes every check. Both set up what they need first.
-.PHONY: demo test quick setup check soak
+.PHONY: demo test quick setup setup-tests check soak
 
 demo: setup
 	.venv/bin/train recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 eval_batch_size=256 schedule.dilate=0.25
 
-test: setup check
-	.venv/bin/python -m pytest
+test: setup-tests check
+	.venv/bin/python -m pytest -n 2 --dist loadfile
 
 quick: setup check
 	.venv/bin/python -m pytest -m "not system"
@@ -20,3 +20,6 @@ check: setup
 
 setup:
 	@scripts/setup.sh
+
+setup-tests:
+	@scripts/setup.sh tests

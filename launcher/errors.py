@@ -36,6 +36,10 @@ class UserError(Exception):
         return type(self), tuple(self.problems)
 
 
+class MachineError(Exception):
+    """What happened to the program from outside, in one line without a traceback; another attempt may go better."""
+
+
 def one_line(text: str) -> str:
     """The text with what is no printable character written as an escape: a name may hold a newline, or half a byte."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

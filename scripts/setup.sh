@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Make .venv with everything that requirements.lock names, FFCV, Pillow-SIMD and the launcher; does nothing when done.
+# With the word `tests` also what some tests need.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,7 +23,10 @@ have_libraries() {
 }
 is_current() { [ -f "$1" ] && [ "$(cat "$1")" = "$wanted" ]; }
 
+for_tests() { [ "$1" != tests ] || scripts/setup_tests.sh; }
+
 if is_current "$stamp" && is_current "$built"; then
+    for_tests "${1:-}"
     exit 0
 fi
 
@@ -47,6 +51,8 @@ fi
 
 [ -x .venv/bin/python ] || python3 -m venv .venv
 pip=".venv/bin/python -m pip --quiet --disable-pip-version-check"
+for_tests "${1:-}" &
+tests_job=$!
 
 # note: both compile while the other packages are fetched; a fresh Debian has no `wheel` for builds outside PEP 517
 build() { $pip wheel --use-pep517 --no-deps --wheel-dir "$wheels" "$1" >"$wheels/$2.log" 2>&1; }
@@ -82,3 +88,4 @@ if have_libraries; then
     fi
     echo "$wanted" > "$built"
 fi
+wait "$tests_job"

@@ -10,11 +10,23 @@ from pathlib import Path
 
 from rich.table import Table
 
-from launcher.cli.console import console
+from launcher.cli.console import console, verbatim
 from launcher.cli.estimate import seconds
 from launcher.config.compose import compose
 from launcher.records.measured import Measured as MeasuredSteps
-from launcher.study.ablation import Effect, Measured, Variant, effects, grid, limits, measured_of
+from launcher.study.ablation import (
+    Effect,
+    Measured,
+    Variant,
+    curve_of,
+    effects,
+    grid,
+    limits,
+    measured,
+    on_one_machine,
+)
+from launcher.study.ablation_tradeoff import Tradeoff, tradeoffs
+from launcher.study.bootstrap import Estimate
 from launcher.study.runs import find_runs, read_run
 
 EXAMPLES = [
@@ -36,17 +48,20 @@ def main(arguments: argparse.Namespace) -> int:
     variants = grid(list(composed.config.algorithms.active()))
     commands = {variant.name: [*arguments.overrides, *variant.words] for variant in variants}
     folders = find_runs([composed.config.runs]) if _holds_runs(Path(composed.config.runs)) else []
-    runs = [read_run(path) for path in folders]
-    found = {name: measured_of(compose(words).config, runs) for name, words in commands.items()}
-    changes = effects(variants, found)
+    configs = {name: compose(words).config for name, words in commands.items()}
+    runs = on_one_machine(list(configs.values()), [read_run(path) for path in folders])
+    curves = {name: curve_of(config, runs) for name, config in configs.items()}
+    found = {name: measured(at[1]) if at else None for name, at in curves.items()}
+    changes, exchanges = effects(variants, found), tradeoffs(variants, curves)
     parts = {} if arguments.grid else _parts(arguments)
     if arguments.json:
-        print(json.dumps(_as_json(variants, commands, found, changes, parts), indent=2))
+        print(json.dumps(_as_json(variants, commands, found, changes, exchanges, parts), indent=2))
         return 0
     out = console()
     out.print(_grid(commands, found))
     if changes:
         out.print(_effects(changes))
+        out.print(_tradeoffs(exchanges))
     if parts:
         out.print(_split(parts))
     return 0
@@ -75,6 +90,7 @@ def _as_json(
     commands: dict[str, list[str]],
     found: dict[str, Measured | None],
     changes: list[Effect],
+    exchanges: list[Tradeoff],
     parts: dict[str, float],
 ) -> dict[str, object]:
     rows = [
@@ -85,7 +101,12 @@ def _as_json(
         {"part": name, "seconds": parts[name], "share": share, "speedup_limit": limit}
         for name, share, limit in limits(parts)
     ]
-    return {"grid": rows, "effects": [asdict(change) for change in changes], "split": split}
+    return {
+        "grid": rows,
+        "effects": [asdict(change) for change in changes],
+        "tradeoff": [asdict(exchange) for exchange in exchanges],
+        "split": split,
+    }
 
 
 def _grid(commands: dict[str, list[str]], found: dict[str, Measured | None]) -> Table:
@@ -103,6 +124,30 @@ def _effects(changes: list[Effect]) -> Table:
         kind = "leaving it out" if change.kind == "without" else "adding it alone"
         table.add_row(change.algorithm, kind, f"{change.top1:+.2f}", f"{change.time:+.1%}")
     return table
+
+
+def _tradeoffs(exchanges: list[Tradeoff]) -> Table:
+    table = Table("algorithm", "against the curve of", "speed-up at equal quality", "points at equal time", box=None)
+    table.header_style = "bold"
+    for one in exchanges:
+        certain = f"at least {one.at_least:.2f}x; " if one.at_least else ""
+        certain += f"at most {one.at_most:.2f}x; " if one.at_most else ""
+        table.add_row(
+            one.algorithm,
+            "all" if one.kind == "without" else "none",
+            _number(one.speedup, "{:.2f}x") or verbatim(certain + one.why_no_speedup),
+            _number(one.gain, "{:+.2f}") or verbatim(one.why_no_gain),
+        )
+    return table
+
+
+def _number(value: Estimate | None, form: str) -> str:
+    """The value with its interval, where it has one."""
+    if value is None:
+        return ""
+    ends = ["beyond the range" if end is None else form.format(end) for end in (value.low, value.high)]
+    interval = f" ({ends[0]} to {ends[1]})" if (value.low, value.high) != (None, None) else ""
+    return form.format(value.value) + interval
 
 
 def _split(parts: dict[str, float]) -> Table:

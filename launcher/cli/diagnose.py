@@ -13,7 +13,7 @@ from launcher.cli.console import console
 from launcher.cli.estimate import seconds
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
-from launcher.data.folder import scan
+from launcher.data.folder import is_folder, scan
 from launcher.data.folder_facts import PictureFacts, picture_facts
 from launcher.records.measured import Measured
 from launcher.records.progress import duration
@@ -68,10 +68,11 @@ def surroundings(config: RunConfig, measured: Measured) -> Surroundings:
 
 
 def _pictures(config: RunConfig) -> PictureFacts | None:
-    """Of a folder of the user's; the built-in pictures are small, and synthetic ones are no files."""
+    """Of class folders of the user's; the built-in pictures are small, and synthetic ones are no files."""
+    path = config.dataset.path
     if config.dataset.kind != "folder" or config.dataloader.name == "synthetic":
         return None
-    return picture_facts(scan(Path(str(config.dataset.path)), "train"))
+    return picture_facts(scan(Path(path), "train")) if path and is_folder(Path(path) / "train") else None
 
 
 def _parts(found: Diagnosis) -> Table:

@@ -20,7 +20,7 @@ VERBS = {
     "tune": "quasi-random trials of a search space, one run after another",
     "ablate": "what each algorithm of a recipe costs and brings: grid, effects, and the parts of a step",
     "diff": "what differs between two recipes or run folders",
-    "curve": "train a grid of recipes, lengths and seeds here, skipping what is done",
+    "curve": "train a grid of recipes, lengths and seeds, here or as Slurm jobs, skipping what is done",
     "compare": "run folders as tradeoff curves: Pareto front, speed-ups, AlgoPerf's score",
     "report": "run folders as one page with curves, a picture, or a table",
     "resume": "go on with a run from its newest checkpoint",
@@ -52,7 +52,7 @@ def main(words: Sequence[str] | None = None) -> int:
             return 0
         verb = words.pop(0) if words and words[0] in VERBS else "run"
         module = module_of(verb)
-        return int(module.main(parser_of(verb, module).parse_args(words)))
+        return int(module.main(parser_of(verb, module).parse_intermixed_args(words)))
     except UserError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)

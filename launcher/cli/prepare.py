@@ -1,4 +1,4 @@
-"""`train prepare`: write a data set's FFCV files, or check them against their manifests."""
+"""`train prepare`: write FFCV files from class folders, tar files or a bucket, or check them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from launcher.cli.console import console, verbatim
 from launcher.config.compose import compose
+from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
+from launcher.launch.exit_codes import DONE
+from launcher.launch.stopping import Stopped, StopRequest, stop_noted
 
 EXAMPLES = [
     "train prepare dataset=imagenet dataset.path=/data/imagenet",
+    "train prepare dataset=imagenet dataset.path=s3://mine/imagenet dataloader.folder=/nvme/imagenet",
     "train prepare dataset=image_folder dataset.path=/data/flowers dataloader.files.max_side=400 --skip-bad",
     "train prepare dataset=imagenet dataset.path=/data/imagenet --check",
 ]
@@ -27,6 +31,23 @@ def main(arguments: argparse.Namespace) -> int:
     config = compose(["dataloader=ffcv", *arguments.overrides]).config
     if config.dataloader.name != "ffcv":
         raise UserError(Problem("needs no files; prepare writes those of dataloader=ffcv", "dataloader", "torchvision"))
+    request = StopRequest()
+    try:
+        with stop_noted(request):
+            _prepare(config, request, check=arguments.check, skip_bad=arguments.skip_bad)
+    except Stopped:
+        console().print("stopped; what is done is kept, and the same command goes on")
+        return request.exit_code
+    return DONE
+
+
+def _prepare(config: RunConfig, request: StopRequest, *, check: bool, skip_bad: bool) -> None:
+    """Write or check the files under a progress bar.
+
+    Raises:
+        UserError: FFCV is missing, or what prepare and verify raise.
+        Stopped: asked for by `request`.
+    """
     try:
         from launcher.data.prepare import prepare, verify
     except ModuleNotFoundError as error:
@@ -37,17 +58,16 @@ def main(arguments: argparse.Namespace) -> int:
         bars = {}
 
         def report(what: str, done: int, total: int) -> None:
+            if request.asked:
+                raise Stopped
             if what not in bars:
                 bars[what] = progress.add_task(what, total=total)
             progress.update(bars[what], completed=done)
 
-        found = (
-            verify(config, report) if arguments.check else prepare(config, skip_bad=arguments.skip_bad, report=report)
-        )
+        found = verify(config, report) if check else prepare(config, skip_bad=skip_bad, report=report)
         for path, manifest in found:
             unusual = "".join(f"; {count:,} were {was}" for was, count in manifest.converted.items())
             left_out = f"; {len(manifest.skipped):,} left out, listed in the manifest" if manifest.skipped else ""
             facts = f"{manifest.samples:,} pictures, {manifest.bytes / 1e6:,.1f} MB"
-            checked = ", as written" if arguments.check else ""
+            checked = ", as written" if check else ""
             progress.console.print(verbatim(f"{path}: {facts}{unusual}{left_out}{checked}"))
-    return 0

@@ -15,7 +15,9 @@ EXAMPLES = [
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder")
-    parser.add_argument("words", metavar="key=value", nargs="*", help="what may change: the length, launch, loading")
+    parser.add_argument(
+        "words", metavar="key=value", nargs="*", default=[], help="what may change: the length, launch, loading"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.durations import Duration
@@ -16,6 +16,18 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
+
+
+def _rising(pair: list[float]) -> list[float]:
+    if pair[0] > pair[1]:
+        raise ValueError(f"must have the smaller number first; write [{pair[1]:g},{pair[0]:g}]")
+    return pair
+
+
+_PAIR, _RISING = Field(min_length=2, max_length=2), AfterValidator(_rising)
+ProbabilityRange = Annotated[list[Probability], _PAIR, _RISING]
+FractionRange = Annotated[list[Fraction], _PAIR, _RISING]
+PositiveRange = Annotated[list[Positive], _PAIR, _RISING]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -74,6 +86,7 @@ class ProgressiveResizing:
     size_multiple: Count
     interpolation: Literal["bilinear", "nearest"]
     granularity: Literal["step", "epoch"]
+    where: Literal["device", "loader"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -117,7 +130,7 @@ class TrivialAugment:
 class AugMix:
     severity: Annotated[float, Field(gt=0, le=10)]
     width: Count
-    depth: int
+    depth: Literal[-1] | Count
     alpha: Positive
 
 
@@ -135,8 +148,8 @@ class CutOut:
 @dataclass(frozen=True, config=STRICT)
 class RandomErasing:
     probability: Probability
-    area: list[Fraction]
-    ratio: list[Positive]
+    area: FractionRange
+    ratio: PositiveRange
     fill: Literal["zero", "noise"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
 
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
@@ -43,6 +44,7 @@ def fingerprint(config: RunConfig) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
+@cache
 def is_free(key: str) -> bool:
     """Whether a run may go on with another value of that key."""
     return any(key == free or (free.endswith(".") and key.startswith(free)) for free in FREE)

@@ -7,9 +7,20 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher.config.algorithms import STRICT, Algorithms, Count, NotNegative, Positive, Probability
+from launcher.config.algorithms import (
+    STRICT,
+    Algorithms,
+    Count,
+    NotNegative,
+    Positive,
+    PositiveRange,
+    Probability,
+    ProbabilityRange,
+)
 from launcher.config.durations import Duration
 from launcher.config.folder_name import FolderName
+from launcher.config.loggers import Logger
+from launcher.config.optimizers import LAMB, SGD, AdamW, DecoupledSGD
 from launcher.config.targets import Target
 
 GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "launch", "hardware", "logger")
@@ -23,8 +34,8 @@ class Image:
     train_size: Count
     eval_resize: Count
     eval_size: Count
-    scale: Annotated[list[Probability], Field(min_length=2, max_length=2)]
-    ratio: Annotated[list[Positive], Field(min_length=2, max_length=2)]
+    scale: ProbabilityRange
+    ratio: PositiveRange
     flip: Probability
     interpolation: Literal["bilinear", "bicubic"]
     eval_interpolation: Literal["bilinear", "bicubic"]
@@ -65,8 +76,8 @@ class TorchvisionLoader:
 
 
 @dataclass(frozen=True, config=STRICT)
-class FFCVFiles:
-    """What `train prepare` writes: the longest side in pixels, and how pictures are stored (FFCV's proportion mode).
+class FFCVFile:
+    """What an FFCV file is written with: the longest side in pixels, how pictures are stored (FFCV's proportion mode).
 
     `restart_interval` is in JPEG blocks of 16 x 16 pixels; 0 writes no restart markers.
     """
@@ -75,6 +86,14 @@ class FFCVFiles:
     jpeg_share: Probability
     quality: Annotated[int, Field(ge=1, le=100)]
     restart_interval: Annotated[int, Field(ge=0, le=65535)]
+
+
+@dataclass(frozen=True, config=STRICT)
+class FFCVFiles(FFCVFile):
+    """What `train prepare` writes: with a `small_side`, the training pictures at that longest side too."""
+
+    small_side: Annotated[int, Field(ge=16, le=4096)] | None
+    small_jpeg_share: Probability
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -89,6 +108,7 @@ class FFCVLoader:
     val: str | None
     os_cache: bool | Literal["auto"]
     decode: Literal["whole", "crop"]
+    dct_scaling: bool
     files: FFCVFiles
 
 
@@ -98,50 +118,6 @@ class SyntheticLoader:
 
     name: Literal["synthetic"]
     batches: Count
-
-
-@dataclass(frozen=True, config=STRICT)
-class LearningRate:
-    """What every optimizer has: `lr` is meant for `reference_batch_size`; `scale_lr` scales it to the batch in use."""
-
-    lr: NotNegative
-    reference_batch_size: Count
-    scale_lr: Literal["linear", "off"]
-    weight_decay: NotNegative
-    decay_norm_and_bias: bool
-
-
-@dataclass(frozen=True, config=STRICT)
-class DecoupledSGD(LearningRate):
-    name: Literal["decoupled_sgd"]
-    momentum: Probability
-    dampening: Probability
-    nesterov: bool
-
-
-@dataclass(frozen=True, config=STRICT)
-class SGD(LearningRate):
-    name: Literal["sgd"]
-    momentum: Probability
-    dampening: Probability
-    nesterov: bool
-
-
-@dataclass(frozen=True, config=STRICT)
-class LAMB(LearningRate):
-    name: Literal["lamb"]
-    beta1: Probability
-    beta2: Probability
-    epsilon: Positive
-    max_grad_norm: Positive | None
-
-
-@dataclass(frozen=True, config=STRICT)
-class AdamW(LearningRate):
-    name: Literal["adamw"]
-    beta1: Probability
-    beta2: Probability
-    epsilon: Positive
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -217,13 +193,6 @@ class Hardware:
     currency: str
     price_date: str | None
     price_source: str | None
-
-
-@dataclass(frozen=True, config=STRICT)
-class Logger:
-    name: str
-    interval: Duration
-    tensorboard: bool
 
 
 @dataclass(frozen=True, config=STRICT)

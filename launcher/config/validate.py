@@ -111,4 +111,9 @@ def _message(key: str, details: dict[str, Any]) -> str:
         return f"must be {_EXPECTED[kind]}"
     if kind == "value_error":
         return str(context["error"])
-    return str(details["msg"]).replace("Input should be", "must be").replace("List should have", "must have")
+    return (
+        str(details["msg"])
+        .replace("Input should be", "must be")
+        .replace("List should have", "must have")
+        .replace(" after validation", "")
+    )

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
 from launcher.data.beton import open_split
-from launcher.data.folder import counts, is_folder
+from launcher.data.folder import counts, is_folder, only_prepared
+from launcher.data.small_file import open_small
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 
@@ -54,6 +55,7 @@ def _with_ffcv_counts(config: RunConfig, *, must_exist: bool) -> RunConfig:
     if not must_exist and None not in _given(config.dataset):
         return config
     train, val = open_split(config, "train"), open_split(config, "val")
+    open_small(config, train)
     return _counted(config, train.path.parent, max(train.classes, val.classes), train.samples, val.samples)
 
 
@@ -75,6 +77,12 @@ def _missing_counts(dataset: Dataset) -> RunConfig:
 
 
 def _not_there(dataset: Dataset) -> Problem:
+    if dataset.path and only_prepared(dataset.path):
+        message = (
+            f"only train prepare reads it: train prepare dataset={dataset.name} dataset.path={dataset.path} "
+            "dataloader.folder=FOLDER, then train with dataloader=ffcv dataloader.folder=FOLDER"
+        )
+        return Problem(message, "dataset.path", dataset.path)
     what = "is no folder" if dataset.path else "is not given"
     message = (
         f"{what}; point it at class folders: dataset.path=/data/{dataset.name} with train/CLASS/*.jpg and "

@@ -7,13 +7,15 @@ table of (sample, place, size) for each stored piece.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from launcher.config import schema
+from launcher.config.compose import compose
+from launcher.data.folder import only_prepared
 from launcher.data.manifest import Manifest, manifest_path, read_manifest
 from launcher.data.shapes import shapes_folder
 from launcher.errors import Problem, UserError
@@ -69,6 +71,9 @@ def files_folder(config: schema.RunConfig) -> Path:
     if dataset.path is None:
         message = "is not given; say where the FFCV files are (dataloader.folder), or the pictures (dataset.path)"
         raise UserError(Problem(message, "dataloader.folder", None))
+    if only_prepared(dataset.path):
+        message = f"is not given, and {dataset.path} has no room for FFCV files; give a folder for them"
+        raise UserError(Problem(message, "dataloader.folder", None))
     return Path(dataset.path) / "ffcv"
 
 
@@ -83,7 +88,7 @@ def file_path(config: schema.RunConfig, split: str) -> Path:
     return Path(given) if given is not None else files_folder(config) / file_name(split, config.dataloader.files)
 
 
-def file_name(split: str, files: schema.FFCVFiles) -> str:
+def file_name(split: str, files: schema.FFCVFile) -> str:
     """Such as train-500px-jpeg50-q90.beton."""
     restart = f"-restart{files.restart_interval}" if files.restart_interval else ""
     return f"{split}-{files.max_side}px-jpeg{100 * files.jpeg_share:g}-q{files.quality}{restart}{SUFFIX}"
@@ -100,12 +105,27 @@ def open_split(config: schema.RunConfig, split: str) -> Beton:
     path = file_path(config, split)
     key = f"dataloader.{split}" if given is not None else "dataloader.folder"
     if not path.is_file():
-        dataset = config.dataset
-        source = dataset.path or ("/data/pictures" if dataset.kind == "folder" else None)
-        words = f"dataset={dataset.name}" + (f" dataset.path={source}" if source else "")
-        words += f" dataloader.folder={config.dataloader.folder}" if config.dataloader.folder else ""
-        raise UserError(Problem(f"{path.name} is not there; write it by: train prepare {words}", key, path.parent))
+        raise UserError(missing(config, path, key))
     return open_beton(path, key)
+
+
+def missing(config: schema.RunConfig, path: Path, key: str) -> Problem:
+    """A file is not there: the command that writes it."""
+    dataset, loader = config.dataset, config.dataloader
+    assert isinstance(loader, schema.FFCVLoader)
+    source = dataset.path or ("/data/pictures" if dataset.kind == "folder" else None)
+    words = f"dataset={dataset.name}" + (f" dataset.path={source}" if source else "")
+    words += f" dataloader.folder={loader.folder}" if loader.folder else ""
+    files, default = asdict(loader.files), asdict(default_files())
+    words += "".join(f" dataloader.files.{name}={value}" for name, value in files.items() if value != default[name])
+    return Problem(f"{path.name} is not there; write it by: train prepare {words}", key, path.parent)
+
+
+def default_files() -> schema.FFCVFiles:
+    """The values of dataloader.files where nobody gives others."""
+    loader = compose(["dataloader=ffcv"]).config.dataloader
+    assert isinstance(loader, schema.FFCVLoader)
+    return loader.files
 
 
 def open_beton(path: Path, key: str = "dataloader.folder") -> Beton:

@@ -87,6 +87,9 @@ class BetonWriter:
         self.flush()
         kept = np.flatnonzero(self._done)
         table = (self._first_page + self._pages) * self._page_size
+        # note: field by field, since numpy fills the bytes between them with whatever it finds in memory
+        rows = np.zeros(len(kept), ROW)
+        rows["f0"], rows["f1"] = self._rows["f0"][kept], self._rows["f1"][kept]
         header = np.zeros(1, HEADER)
         header["version"], header["fields"], header["page_size"] = VERSION, len(_KINDS), self._page_size
         header["samples"], header["table"] = len(kept), table
@@ -95,7 +98,7 @@ class BetonWriter:
         allocations["place"], allocations["size"] = self._rows["f0"]["place"][kept], self._sizes[kept]
         _write(self._file, allocations.tobytes(), table)
         os.ftruncate(self._file, table + allocations.nbytes)
-        _write(self._file, header.tobytes() + _descriptions() + self._rows[kept].tobytes(), 0)
+        _write(self._file, header.tobytes() + _descriptions() + rows.tobytes(), 0)
         os.fsync(self._file)
         return len(kept)
 

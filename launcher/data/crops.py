@@ -76,6 +76,19 @@ def centre_boxes(heights: np.ndarray, widths: np.ndarray, resize: int, side: int
     return np.column_stack([tops, lefts, squares, squares, np.zeros_like(squares)]).astype(np.int64)
 
 
+def same_parts(
+    boxes: np.ndarray, heights: np.ndarray, widths: np.ndarray, new_heights: np.ndarray, new_widths: np.ndarray
+) -> np.ndarray:
+    """Boxes [N, 5] of pictures as the same parts of them in other sizes: edges rounded, at least one pixel."""
+    sides = ((0, 2, heights, new_heights), (1, 3, widths, new_widths))
+    found = boxes.copy()
+    for start, length, old, new in sides:
+        scale, end = new / old, boxes[:, start] + boxes[:, length]
+        found[:, start] = np.minimum(np.rint(boxes[:, start] * scale), new - 1)
+        found[:, length] = np.maximum(np.rint(end * scale) - found[:, start], 1)
+    return found
+
+
 def cut(picture: Image.Image, crop: Crop, side: int, interpolation: str) -> np.ndarray:
     """Cut and resize to uint8 [side, side, 3]."""
     box = (crop.left, crop.top, crop.left + crop.width, crop.top + crop.height)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from PIL import Image, UnidentifiedImageError
 
@@ -29,13 +30,13 @@ class Decoded:
     mode: str
 
 
-def decode(path: Path) -> Decoded:
+def decode(file: Path | BinaryIO) -> Decoded:
     """Decode a picture file.
 
     Raises:
         NoPicture: it is missing, damaged, too large, or of no format that is read.
     """
-    with _opened(path) as picture:
+    with _opened(file) as picture:
         return Decoded(picture.convert("RGB"), str(picture.format), picture.mode)
 
 
@@ -50,12 +51,12 @@ def size(path: Path) -> tuple[int, int]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def _opened(file: Path | BinaryIO) -> Iterator[Image.Image]:
     try:
         with warnings.catch_warnings():
             # note: of broken metadata and odd transparency, which change no pixel
             warnings.simplefilter("ignore")
-            with Image.open(path, formats=_FORMATS) as picture:
+            with Image.open(file, formats=_FORMATS) as picture:
                 if picture.width * picture.height > _MOST_PIXELS:
                     raise Image.DecompressionBombError
                 yield picture

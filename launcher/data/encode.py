@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePosixPath
 
 import cv2
 import numpy as np
 
 from launcher import randomness
-from launcher.config.schema import FFCVFiles
+from launcher.config.schema import FFCVFile
 from launcher.data.beton import JPEG, PIXELS
 from launcher.data.decode import Decoded, NoPicture, decode
+from launcher.data.sources.source import Piece, Storage
 
 
 @dataclass(frozen=True)
@@ -34,24 +36,30 @@ class Unreadable:
 
 
 def encode_all(
-    root: Path, files: Sequence[str], numbers: Sequence[int], values: FFCVFiles
+    storage: Storage, pieces: Sequence[Piece], numbers: Sequence[int], values: FFCVFile
 ) -> list[Encoded | Unreadable]:
-    """Encode some pictures; `numbers` are their places in the data set, which decide who is stored as a JPEG."""
+    """Encode some pictures; `numbers` are their places in the data set, which decide who is stored as a JPEG.
+
+    Raises:
+        UserError: the storage cannot be read.
+    """
     # note: OpenCV's own threads would compete with the other worker processes
     cv2.setNumThreads(1)
     chances = randomness.uniforms(0, "jpeg", 0, np.array(numbers), 1)[:, 0]
     return [
-        _encode(root / file, values, as_jpeg=bool(chance < values.jpeg_share))
-        for file, chance in zip(files, chances, strict=True)
+        _encode(data, piece.name, values, as_jpeg=bool(chance < values.jpeg_share))
+        for data, piece, chance in zip(storage.read(pieces), pieces, chances, strict=True)
     ]
 
 
-def _encode(path: Path, values: FFCVFiles, *, as_jpeg: bool) -> Encoded | Unreadable:
+def _encode(data: bytes | NoPicture, name: str, values: FFCVFile, *, as_jpeg: bool) -> Encoded | Unreadable:
     try:
-        decoded = decode(path)
+        if isinstance(data, NoPicture):
+            raise data
+        decoded = decode(io.BytesIO(data))
     except NoPicture as reason:
         return Unreadable(str(reason))
-    was = _unusual(decoded, path)
+    was = _unusual(decoded, name)
     pixels = shrink(np.asarray(decoded.picture), values.max_side)
     height, width = pixels.shape[:2]
     if not as_jpeg:
@@ -68,7 +76,7 @@ def shrink(pixels: np.ndarray, max_side: int) -> np.ndarray:
     return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA))
 
 
-def to_jpeg(pixels: np.ndarray, values: FFCVFiles) -> bytes:
+def to_jpeg(pixels: np.ndarray, values: FFCVFile) -> bytes:
     """A JPEG of uint8 RGB pixels [H, W, 3], chroma at half the resolution."""
     parameters = [cv2.IMWRITE_JPEG_QUALITY, values.quality]
     if values.restart_interval:
@@ -84,10 +92,10 @@ def aligned_interval(width: int, most: int) -> int:
     return next(interval for interval in range(min(most, blocks), 0, -1) if blocks % interval == 0)
 
 
-def _unusual(picture: Decoded, path: Path) -> str | None:
+def _unusual(picture: Decoded, name: str) -> str | None:
     """What is unusual about a picture that can be converted all the same."""
     expected = {".jpg": ("JPEG", "MPO"), ".jpeg": ("JPEG", "MPO"), ".png": ("PNG",), ".webp": ("WEBP",)}
-    named = expected[path.suffix.lower()]
-    kind = f"{picture.format} named {path.suffix.lower()}" if picture.format not in named else None
+    suffix = PurePosixPath(name).suffix.lower()
+    kind = f"{picture.format} named {suffix}" if picture.format not in expected[suffix] else None
     parts: list[str] = [part for part in (kind, picture.mode if picture.mode != "RGB" else None) if part]
     return ", ".join(parts) or None

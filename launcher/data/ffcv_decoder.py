@@ -12,44 +12,40 @@ import torch
 # note: importing FFCV sets torch to one thread in the whole process
 _threads = torch.get_num_threads()
 import numba as nb  # noqa: E402
-from ffcv.fields.rgb_image import IMAGE_MODES, ResizedCropRGBImageDecoder  # noqa: E402
+from ffcv.fields.rgb_image import IMAGE_MODES, SimpleRGBImageDecoder  # noqa: E402
 from ffcv.libffcv import imdecode, read, resize_crop  # noqa: E402
 from ffcv.pipeline.compiler import Compiler  # noqa: E402
 from ffcv.reader import Reader  # noqa: E402
 
 torch.set_num_threads(_threads)
 
-from launcher.data import restart  # noqa: E402
+from launcher.data import dct_scaling, restart  # noqa: E402
 
 __all__ = ["KeyedCropDecoder", "PictureBytes", "Reader", "compiled_decode"]
 
 _read_at = Compiler.compile(read)
 
-# (indices, boxes, destination, pixels, jpeg, metadata, storage state) -> place of the first failure, or -1
-Decode = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[Any, ...]], int]
+# (indices, boxes, destination, pixels, jpeg, metadata, storage state, only_crop, scaled) -> place of the first failure,
+# or -1
+Decode = Callable[
+    [np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[Any, ...], bool, bool], int
+]
 
 
-class KeyedCropDecoder(ResizedCropRGBImageDecoder):
+class KeyedCropDecoder(SimpleRGBImageDecoder):
     """FFCV's decoding, cropping and resizing of RGB images, given the boxes instead of drawing them.
 
     The compiled code takes indices int64 [N], boxes int64 [N, 5] (top, left, height, width, mirrored), the destination
-    uint8 [N, side, side, 3], room for the pixels of a picture and for its JPEG, FFCV's metadata and storage state.
+    uint8 [N, side, side, 3], room for the pixels of a picture and for its JPEG, FFCV's metadata and storage state,
+    whether to decode only what the crop needs, and whether to decode at a smaller scale where the crop allows it.
     It returns the place of the first picture that is damaged, or -1.
     """
 
-    def __init__(self, *, only_crop: bool):
-        super().__init__(output_size=None)
-        self.only_crop = only_crop
-
-    @property
-    def get_crop_generator(self) -> Callable[..., Any]:
-        raise NotImplementedError("crops are given with each batch")
-
     def generate_code(self) -> Decode:
-        jpeg_mode, only_crop = IMAGE_MODES["jpg"], self.only_crop
+        jpeg_mode = IMAGE_MODES["jpg"]
         read_picture = self.memory_read
         decode_jpeg, resize = Compiler.compile(imdecode), Compiler.compile(resize_crop)
-        cut = restart.cut
+        cut, fewest_eighths, scaled_box = restart.cut, dct_scaling.fewest_eighths, dct_scaling.scaled_box
 
         def decode(
             indices: np.ndarray,
@@ -59,7 +55,10 @@ class KeyedCropDecoder(ResizedCropRGBImageDecoder):
             jpeg: np.ndarray,
             metadata: np.ndarray,
             state: tuple[Any, ...],
+            only_crop: bool,
+            scaled: bool,
         ) -> int:
+            side = destination.shape[1]
             for place in range(len(indices)):
                 field = metadata[indices[place]]
                 data = read_picture(field["data_ptr"], state)
@@ -76,10 +75,13 @@ class KeyedCropDecoder(ResizedCropRGBImageDecoder):
                             data = jpeg[:size]
                             top, left = top - above, left - before
                             held_height, held_width = part_height, part_width
+                    eighths = fewest_eighths(height, width, side) if scaled else 8
                     if decode_jpeg(
-                        data, pixels, held_height, held_width, held_height, held_width, 0, 0, 1, 1, False, False
+                        data, pixels, held_height, held_width, held_height, held_width, 0, 0, eighths, 8, False, False
                     ):
                         return place
+                    top, left, height, width = scaled_box(top, left, height, width, eighths)
+                    held_height, held_width = (held_height * eighths + 7) // 8, (held_width * eighths + 7) // 8
                     picture = pixels[: 3 * held_height * held_width].reshape(held_height, held_width, 3)
                 else:
                     if len(data) != 3 * whole_height * whole_width:
@@ -138,9 +140,9 @@ def _places(reader: Reader) -> tuple[np.ndarray, np.ndarray]:
 
 
 @cache
-def compiled_decode(*, only_crop: bool) -> Decode:
+def compiled_decode() -> Decode:
     """The decoder's machine code; compiled at the first call, once a process."""
-    decoder = KeyedCropDecoder(only_crop=only_crop)
+    decoder = KeyedCropDecoder()
     decoder.accept_globals(None, _read_picture)
     code: Decode = Compiler.compile(decoder.generate_code())
     return code

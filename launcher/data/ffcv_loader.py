@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Iterator
+from operator import itemgetter
+from pathlib import Path
 
 import numpy as np
 
 from launcher.config import schema
 from launcher.data.available import check_counts
 from launcher.data.beton import Beton, open_split
-from launcher.data.crops import centre_boxes, random_crops
+from launcher.data.crops import centre_boxes, random_crops, same_parts
 from launcher.data.decoding_pool import DecodingPool, Request
 from launcher.data.device import Loaded, Overlap
 from launcher.data.os_cache import choose, free_memory
 from launcher.data.pictures import ChangeImage
 from launcher.data.sampling import epoch_order, eval_indices, rank_indices
 from launcher.data.share import ChangeOrder, Share
+from launcher.data.small_file import open_small
 from launcher.plan.plan import Plan
 
 
@@ -34,27 +38,31 @@ def build_ffcv_loaders(
     """
     config = plan.config
     train, val = open_split(config, "train"), open_split(config, "val")
+    small = open_small(config, train)
     check_counts(plan, max(train.classes, val.classes), train.samples, train.path)
-    preload, said = choose(values.os_cache, (train.bytes, val.bytes), free_memory())
+    files = [file for file in (train, val, small) if file is not None]
+    preload, said = choose(values.os_cache, [file.bytes for file in files], free_memory())
     if share.rank == 0:
         print(said, flush=True)
 
-    def pool(file: Beton, side: int, *, only_crop: bool, change_image: ChangeImage | None) -> DecodingPool:
+    def pool(file: Beton, side: int, *, training: bool) -> DecodingPool:
         return DecodingPool(
             file,
             side=side,
             workers=share.workers,
             prefetch=share.prefetch,
             preload=preload,
-            only_crop=only_crop,
+            only_crop=training and values.decode == "crop",
+            scaled=training and values.dct_scaling,
             pinned=share.device.type == "cuda",
-            change_image=change_image,
+            change_image=change_image if training else None,
         )
 
-    crops = pool(train, plan.train_size, only_crop=values.decode == "crop", change_image=change_image)
-    centres = pool(val, plan.image_side(config.image.eval_size), only_crop=False, change_image=None)
+    crops = pool(train, plan.train_size, training=True)
+    small_crops = pool(small, plan.train_size, training=True) if small else None
+    centres = pool(val, plan.image_side(config.image.eval_size), training=False)
     return (
-        FFCVTrain(plan, crops, share, change_order),
+        FFCVTrain(plan, crops, small_crops, share, change_order),
         FFCVEval(
             centres,
             share,
@@ -65,35 +73,58 @@ def build_ffcv_loaders(
 
 
 class FFCVTrain:
-    """Random resized crops of the pictures of an FFCV file, in the epoch's order."""
+    """Random resized crops of the pictures of an FFCV file, in the epoch's order.
 
-    def __init__(self, plan: Plan, pool: DecodingPool, share: Share, change_order: ChangeOrder | None):
-        self._plan, self._pool, self._share, self._change_order = plan, pool, share, change_order
-        self._finish = weakref.finalize(self, pool.close)
+    Steps with crops so small that the smaller pictures beside them do read those, the same parts of them.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        full: DecodingPool,
+        small: DecodingPool | None,
+        share: Share,
+        change_order: ChangeOrder | None,
+    ):
+        self._plan, self._full, self._small, self._share, self._change_order = plan, full, small, share, change_order
+        self._pools = [full, small] if small else [full]
+        self._finish = weakref.finalize(self, _close, self._pools)
 
     def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
-        return Overlap(self._pool.batches(self._requests(epoch, first_step)), self._share.device)
+        return Overlap(self._batches(epoch, first_step), self._share.device)
+
+    def stalled(self, seconds: float) -> Path | None:
+        return next(filter(None, (pool.stalled(seconds) for pool in self._pools)), None)
 
     def close(self) -> None:
         self._finish()
 
-    def _requests(self, epoch: int, first_step: int) -> Iterator[Request]:
-        config, pool = self._plan.config, self._pool
-        order = epoch_order(config.seed, epoch, pool.file.samples)
+    def _batches(self, epoch: int, first_step: int) -> Iterator[Loaded]:
+        # note: nothing is decoded ahead across a change of the file, which happens once a run
+        for pool, requests in itertools.groupby(self._requests(epoch, first_step), itemgetter(0)):
+            yield from pool.batches(request for _, request in requests)
+
+    def _requests(self, epoch: int, first_step: int) -> Iterator[tuple[DecodingPool, Request]]:
+        plan, full = self._plan, self._full
+        config = plan.config
+        order = epoch_order(config.seed, epoch, full.file.samples)
         if self._change_order is not None:
             order = self._change_order(order, epoch)
-        for step in range(first_step, self._plan.steps_per_epoch):
+        for step in range(first_step, plan.steps_per_epoch):
             indices = rank_indices(order, step, config.batch_size, self._share.rank, self._share.world_size)
-            numbers = indices % pool.file.samples
-            boxes = random_crops(
-                config.image,
-                pool.heights[numbers],
-                pool.widths[numbers],
-                seed=config.seed,
-                epoch=epoch,
-                indices=indices,
-            )
-            yield Request(epoch, indices, boxes)
+            numbers = indices % full.file.samples
+            sizes = full.heights[numbers], full.widths[numbers]
+            boxes = random_crops(config.image, *sizes, seed=config.seed, epoch=epoch, indices=indices)
+            of_run = epoch * plan.steps_per_epoch + step
+            small = self._small if plan.reads_small(of_run) else None
+            if small is not None:
+                boxes = same_parts(boxes, *sizes, small.heights[numbers], small.widths[numbers])
+            yield small or full, Request(epoch, indices, boxes, plan.loaded_size(of_run))
+
+
+def _close(pools: list[DecodingPool]) -> None:
+    for pool in pools:
+        pool.close()
 
 
 class FFCVEval:
@@ -106,6 +137,9 @@ class FFCVEval:
 
     def __iter__(self) -> Iterator[Loaded]:
         return iter(Overlap(self._pool.batches(map(self._request, self._indices)), self._share.device))
+
+    def stalled(self, seconds: float) -> Path | None:
+        return self._pool.stalled(seconds)
 
     def close(self) -> None:
         self._finish()

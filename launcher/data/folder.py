@@ -12,6 +12,8 @@ import numpy as np
 from launcher.errors import Problem, UserError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
+TAR = ".tar"
+_ONLY_PREPARED = ", or train prepare, which reads ImageNet's tar files, and then dataloader=ffcv"
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,24 @@ def scan(path: Path, split: str) -> Folder:
     if not is_folder(path):
         raise _problem(path, "is no folder; give one that holds train/CLASS/*.jpg and val/CLASS/*.jpg")
     if not is_folder(root):
-        raise _problem(path, f"holds no {split}/ folder; expected {root}/CLASS/*.jpg")
+        message = f"holds no {split}/ folder; expected {root}/CLASS/*.jpg"
+        raise _problem(path, message + _ONLY_PREPARED * any(path.glob(f"*{split}*{TAR}")))
     try:
         return _scan(path, split)
     except PermissionError as error:
         raise _problem(path, f"{error.filename} may not be read; change its permissions") from None
     except OSError as error:
         raise _problem(path, f"{error.filename} cannot be read: {error.strerror}") from None
+
+
+def is_remote(path: str) -> bool:
+    """Whether a data set's path is a URL, such as that of a bucket."""
+    return "://" in path
+
+
+def only_prepared(path: str) -> bool:
+    """Whether a data set's path is one that `train prepare` alone reads: a URL, or a tar file."""
+    return is_remote(path) or path.endswith(TAR)
 
 
 def is_folder(path: Path) -> bool:

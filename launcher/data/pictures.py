@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from launcher.config import schema
 from launcher.data.crops import centre_cut, cut, random_crop
 from launcher.data.decode import NoPicture, decode
 from launcher.data.folder import Folder
+from launcher.data.reading import Reading
 from launcher.errors import UserError
 
 ChangeImage = Callable[[np.ndarray, int, int], np.ndarray]
@@ -26,6 +28,7 @@ class Pictures(Dataset[tuple[np.ndarray, int, int]]):
         self.root, self.labels = folder.root, folder.labels
         # note: one array of bytes, which worker processes share without a copy; a list of strings they would not
         self.files = np.array([os.fsencode(file) for file in folder.files])
+        self.reading = Reading(1)
 
     def __getitems__(self, keys: Sequence[Any]) -> list[tuple[np.ndarray, int, int]] | UserError:
         """The pictures of a batch; the user's mistake as a value, since a raised one would cross with its traceback."""
@@ -40,26 +43,38 @@ class Pictures(Dataset[tuple[np.ndarray, int, int]]):
         Raises:
             UserError: it is missing or no picture; names the file and what to do.
         """
-        path = self.root / os.fsdecode(self.files[index])
+        worker = get_worker_info()
         try:
-            return decode(path).picture
+            with self.reading.picture(index, worker.id if worker else 0):
+                return decode(self.path(index)).picture
         except NoPicture as reason:
-            raise UserError(f"{path} cannot be read as a picture ({reason}); repair or remove it") from None
+            raise UserError(f"{self.path(index)} cannot be read as a picture ({reason}); repair or remove it") from None
+
+    def path(self, index: int) -> Path:
+        return self.root / os.fsdecode(self.files[index])
+
+    def stalled(self, seconds: float) -> Path | None:
+        """A file that has been read for more than so many seconds."""
+        index = self.reading.stalled(seconds)
+        return None if index is None else self.path(index)
 
 
 class CroppedPictures(Pictures):
-    """Random resized crops, flipped; keyed by (epoch, sample index), where index modulo the length is the picture."""
+    """Random resized crops, flipped; keyed by (epoch, sample index, side in pixels).
 
-    def __init__(self, folder: Folder, image: schema.Image, side: int, seed: int, change_image: ChangeImage | None):
+    A sample index modulo the number of pictures is its picture.
+    """
+
+    def __init__(self, folder: Folder, image: schema.Image, seed: int, change_image: ChangeImage | None):
         super().__init__(folder)
-        self.image, self.side, self.seed, self.change_image = image, side, seed, change_image
+        self.image, self.seed, self.change_image = image, seed, change_image
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[np.ndarray, int, int]:
-        epoch, index = key
+    def __getitem__(self, key: tuple[int, int, int]) -> tuple[np.ndarray, int, int]:
+        epoch, index, side = key
         number = index % len(self.labels)
         picture = self.open(number)
         crop = random_crop(self.image, picture.height, picture.width, seed=self.seed, epoch=epoch, index=index)
-        pixels = cut(picture, crop, self.side, self.image.interpolation)
+        pixels = cut(picture, crop, side, self.image.interpolation)
         if self.change_image is not None:
             pixels = self.change_image(pixels, index, epoch)
         return pixels, int(self.labels[number]), index

@@ -1,4 +1,4 @@
-"""Writes the FFCV files of a data set from its class folders, and checks them; imports no torch."""
+"""Writes the FFCV files of a data set from its pictures, and checks them; imports no torch."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import hashlib
 import itertools
 import json
 import multiprocessing
-import os
-import signal
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -20,14 +17,17 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config import schema
-from launcher.config.schema import FFCVFiles
+from launcher.config.schema import FFCVFile
 from launcher.data.beton import file_path, open_beton, open_split
 from launcher.data.beton_writer import BetonWriter
 from launcher.data.cores import usable_cores
 from launcher.data.encode import Encoded, Unreadable, encode_all
-from launcher.data.folder import Folder, scan
+from launcher.data.following import follow_parent
 from launcher.data.manifest import Manifest, checksum, manifest_path, write_manifest
 from launcher.data.shapes import ensure_shapes
+from launcher.data.small_file import full_values, open_small, small_path, small_values
+from launcher.data.sources.find import open_source
+from launcher.data.sources.source import Report, Source
 from launcher.errors import Problem, UserError
 
 SPLITS = ("train", "val")
@@ -36,12 +36,9 @@ _TASKS_AHEAD = 4
 _SECONDS_A_SAVE = 30.0
 _SHOWN = 10
 
-# Told (what is done, how much of it, out of how much) while it is done.
-Report = Callable[[str, int, int], None]
-
 
 def prepare(config: schema.RunConfig, *, skip_bad: bool, report: Report) -> Iterator[tuple[Path, Manifest]]:
-    """Write the files that are not there yet; yields each split's file and manifest.
+    """Write the files that are not there yet; yields each file and its manifest.
 
     Raises:
         UserError: the pictures are not there, some cannot be read (without `skip_bad`), or the disk is full.
@@ -52,13 +49,14 @@ def prepare(config: schema.RunConfig, *, skip_bad: bool, report: Report) -> Iter
         if given is not None:
             message = "names a file that is there already; leave it out to write one, or give dataloader.folder"
             raise UserError(Problem(message, f"dataloader.{split}", given))
-    for split in SPLITS:
-        path = file_path(config, split)
+    small = small_values(loader.files)
+    files = [(split, file_path(config, split), full_values(loader.files)) for split in SPLITS]
+    for split, path, values in [*files, *([("train", small_path(config, small), small)] if small else [])]:
         if path.exists() and manifest_path(path).exists():
             manifest = open_beton(path).manifest
             assert manifest is not None
         else:
-            manifest = _write(config, split, path, skip_bad, report)
+            manifest = _write(config, split, path, values, skip_bad, report)
         yield path, manifest
 
 
@@ -68,8 +66,9 @@ def verify(config: schema.RunConfig, report: Report) -> Iterator[tuple[Path, Man
     Raises:
         UserError: a file or manifest is missing, or they differ.
     """
-    for split in SPLITS:
-        found = open_split(config, split)
+    splits = [open_split(config, split) for split in SPLITS]
+    small = open_small(config, splits[0])
+    for found in [*splits, *([small] if small else [])]:
         if found.manifest is None:
             raise UserError(f"{found.path} has no manifest ({manifest_path(found.path).name}) to compare it with")
         if _checksum(found.path, report) != found.manifest.sha256:
@@ -77,40 +76,43 @@ def verify(config: schema.RunConfig, report: Report) -> Iterator[tuple[Path, Man
         yield found.path, found.manifest
 
 
-def _write(config: schema.RunConfig, split: str, path: Path, skip_bad: bool, report: Report) -> Manifest:
+def _write(
+    config: schema.RunConfig, split: str, path: Path, values: FFCVFile, skip_bad: bool, report: Report
+) -> Manifest:
     assert isinstance(config.dataloader, schema.FFCVLoader)
-    dataset, values = config.dataset, config.dataloader.files
+    dataset = config.dataset
     if dataset.kind == "folder" and dataset.path is None:
-        message = "is not given; point it at class folders, with train/CLASS/*.jpg and val/CLASS/*.jpg"
+        message = "is not given; point it at class folders (train/CLASS/*.jpg, val/CLASS/*.jpg), tar files or a bucket"
         raise UserError(Problem(message, "dataset.path", None))
-    folder = scan(ensure_shapes(dataset) if dataset.kind == "shapes" else Path(str(dataset.path)), split)
+    where = str(ensure_shapes(dataset)) if dataset.kind == "shapes" else str(dataset.path)
+    source = open_source(where, split, report)
     workers = usable_cores() if config.dataloader.workers == "auto" else config.dataloader.workers
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return _write_folder(folder, path, values, workers, skip_bad, report)
+        return _write_source(source, path, values, workers, skip_bad, report)
     except OSError as error:
         message = f"{path} cannot be written ({error.strerror}); what is done is kept, the same command goes on"
         raise UserError(Problem(message, "dataloader.folder", path.parent)) from None
 
 
-def _write_folder(
-    folder: Folder, path: Path, values: FFCVFiles, workers: int, skip_bad: bool, report: Report
+def _write_source(
+    source: Source, path: Path, values: FFCVFile, workers: int, skip_bad: bool, report: Report
 ) -> Manifest:
-    writer = BetonWriter(path, folder.labels, max_side=values.max_side, identity=_identity(folder, values))
+    writer = BetonWriter(path, source.labels, max_side=values.max_side, identity=_identity(source, values))
     try:
-        bad = _add_all(writer, folder, values, workers, report)
-        if len(bad) == len(folder.files):
-            raise UserError(f"{folder.root} holds no picture that can be read: {_listed(bad)}")
+        bad = _add_all(writer, source, values, workers, report)
+        if len(bad) == len(source.files):
+            raise UserError(f"{source.root} holds no picture that can be read: {_listed(bad)}")
         if bad and not skip_bad:
             raise UserError(
-                f"{len(bad)} of {len(folder.files):,} pictures in {folder.root} cannot be read: {_listed(bad)}; repair "
+                f"{len(bad)} of {len(source.files):,} pictures in {source.root} cannot be read: {_listed(bad)}; repair "
                 "them and run the same command again, or leave them out by --skip-bad (the others are done)"
             )
         samples = writer.finish()
         manifest = Manifest(
-            split=folder.split,
+            split=source.split,
             samples=samples,
-            classes=folder.classes,
+            classes=source.classes,
             values=dataclasses.asdict(values),
             converted=dict(sorted(writer.converted.items())),
             skipped=bad,
@@ -125,18 +127,18 @@ def _write_folder(
         writer.close()
 
 
-def _add_all(writer: BetonWriter, folder: Folder, values: FFCVFiles, workers: int, report: Report) -> dict[str, str]:
+def _add_all(writer: BetonWriter, source: Source, values: FFCVFile, workers: int, report: Report) -> dict[str, str]:
     """Encode and add all pictures that are missing; returns file and reason of those that cannot be read."""
-    missing, total = writer.missing, len(folder.files)
+    missing, total = writer.missing, len(source.files)
     done, bad, saved = total - len(missing), {}, time.monotonic()
     try:
-        for number, picture in _encoded(folder, missing, values, workers):
+        for number, picture in _encoded(source, missing, values, workers):
             if isinstance(picture, Unreadable):
-                bad[folder.files[number]] = picture.reason
+                bad[source.files[number]] = picture.reason
             else:
                 writer.add(number, picture)
             done += 1
-            report(folder.split, done, total)
+            report(source.split, done, total)
             if time.monotonic() - saved > _SECONDS_A_SAVE:
                 writer.save()
                 saved = time.monotonic()
@@ -147,17 +149,17 @@ def _add_all(writer: BetonWriter, folder: Folder, values: FFCVFiles, workers: in
 
 
 def _encoded(
-    folder: Folder, numbers: np.ndarray, values: FFCVFiles, workers: int
+    source: Source, numbers: np.ndarray, values: FFCVFile, workers: int
 ) -> Iterator[tuple[int, Encoded | Unreadable]]:
     """The pictures of those numbers in their order, encoded by worker processes that work a little ahead."""
     tasks = (numbers[first : first + _PICTURES_A_TASK].tolist() for first in range(0, len(numbers), _PICTURES_A_TASK))
     context = multiprocessing.get_context("spawn")
     ahead: deque[tuple[list[int], Future[list[Encoded | Unreadable]]]] = deque()
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_follow_parent) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=follow_parent) as pool:
 
         def submit(task: list[int]) -> None:
-            files = [folder.files[number] for number in task]
-            ahead.append((task, pool.submit(encode_all, folder.root, files, task, values)))
+            pieces = [source.piece(number) for number in task]
+            ahead.append((task, pool.submit(encode_all, source.storage, pieces, task, values)))
 
         try:
             for task in itertools.islice(tasks, workers * _TASKS_AHEAD):
@@ -174,23 +176,9 @@ def _encoded(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _follow_parent() -> None:
-    """Leave Ctrl-C and SIGTERM to the parent, and end when it ends, however that was."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def _identity(folder: Folder, values: FFCVFiles) -> str:
+def _identity(source: Source, values: FFCVFile) -> str:
     """Equal for equal lists of pictures and equal values."""
-    facts = [str(folder.root.resolve()), folder.files, folder.labels.tolist(), dataclasses.asdict(values)]
+    facts = [source.root, source.files, source.labels.tolist(), dataclasses.asdict(values)]
     return hashlib.sha256(json.dumps(facts).encode(errors="surrogateescape")).hexdigest()
 
 

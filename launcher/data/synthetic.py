@@ -28,6 +28,9 @@ class SyntheticTrain:
             [self._draw(0, -1, max(1, self._plan.config.eval_batch_size // self._plan.world_size), side)]
         )
 
+    def stalled(self, seconds: float) -> None:
+        return None
+
     def close(self) -> None:
         self._batches = []
 
@@ -52,6 +55,9 @@ class SyntheticEval:
 
     def __iter__(self) -> Iterator[Loaded]:
         return iter(self._batches)
+
+    def stalled(self, seconds: float) -> None:
+        return None
 
     def close(self) -> None:
         self._batches = []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from launcher.config.schema import RunConfig
+from launcher.config.schema import FFCVLoader, RunConfig
 from launcher.data.available import with_counts
+from launcher.data.beton import file_path
 from launcher.doctor.finding import Finding, ok, problem
 from launcher.errors import UserError
 
@@ -18,4 +19,5 @@ def examine_data(config: RunConfig) -> list[Finding]:
     except UserError as error:
         return [problem("data set", f"{wrong.key}={wrong.value}", wrong.message) for wrong in error.problems]
     counts = f"{dataset.classes:,} classes, {dataset.train_samples:,} training and {dataset.val_samples:,} validation"
-    return [ok("data set", f"{name} in {dataset.path}: {counts} pictures")]
+    where = file_path(config, "train").parent if isinstance(config.dataloader, FFCVLoader) else dataset.path
+    return [ok("data set", f"{name} in {where}: {counts} pictures")]

@@ -19,7 +19,7 @@ from launcher.config.schema import Launch
 from launcher.errors import Problem, UserError
 from launcher.launch.agent import PeersRejoin, Rendezvous, make_agent
 from launcher.launch.exit_codes import DONE, FAILED
-from launcher.launch.failure import describe, describe_hang, first_failure
+from launcher.launch.failure import describe, describe_hang, first_failure, is_from_outside
 from launcher.launch.rank import log_file
 from launcher.launch.stopping import StopRequest, stop_requests
 from launcher.launch.terminal import LogFollower, TerminalView
@@ -127,7 +127,9 @@ class Launcher:
     def _attempt(self) -> Failure | None:
         """Start the ranks and wait for their end; None if it was a good one, or one that was asked for."""
         with tempfile.TemporaryDirectory(prefix="train-") as scratch:
-            self._watch = watch = RankWatch(self._processes, Path(scratch), self._launch.hang_timeout)
+            self._watch = watch = RankWatch(
+                self._processes, Path(scratch), self._launch.hang_timeout, self._follower.say
+            )
             if self._rendezvous is None or self._launch.nnodes == 1:
                 self._rendezvous = Rendezvous(self._launch)
             arguments = ("-u", "-m", "launcher.launch.rank", self._target, str(self._run_folder))
@@ -143,14 +145,14 @@ class Launcher:
     def _failure(self, failures: Mapping[int, ProcessFailure], watch: RankWatch) -> Failure | None:
         if watch.hung:
             seconds = self._launch.hang_timeout or 0
-            return Failure(describe_hang(failures, watch.hung, seconds, self._run_folder / "logs"), True)
+            return Failure(describe_hang(failures, watch.hung, watch.stalls, seconds, self._run_folder / "logs"), True)
         rank, process = first_failure(failures, watch.failed_first)
         if self._request.explains(process.exitcode):
             return None
         message = describe(rank, process, self._run_folder)
         # note: an error that a rank raises before the first save would come again
         has_saved = RunFolder(self._run_folder).newest_step() is not None
-        return Failure(message, process.exitcode < 0 or has_saved or self._launch.nnodes > 1)
+        return Failure(message, is_from_outside(process) or has_saved or self._launch.nnodes > 1)
 
 
 def _set_threads(processes: int) -> None:

@@ -41,6 +41,8 @@ def describe(rank: int, process: ProcessFailure, run_folder: Path) -> str:
     if process.exitcode == EXIT_USER_ERROR and "problems" in recorded:
         raise UserError(*recorded["problems"])
     log = log_file(run_folder, rank)
+    if "from_outside" in recorded:
+        return f"error: rank {rank}: {recorded['from_outside']} (its whole log: {log})"
     if "time" in recorded:
         reason, text = recorded["message"]["message"], recorded["message"]["extraInfo"]["py_callstack"].rstrip()
         if "out of memory" in reason:
@@ -51,13 +53,24 @@ def describe(rank: int, process: ProcessFailure, run_folder: Path) -> str:
     return f"error: rank {rank} failed: {reason} ({where})\n{text}\nits whole log: {log}"
 
 
-def describe_hang(failures: Mapping[int, ProcessFailure], hung: Mapping[int, str], seconds: float, logs: Path) -> str:
-    """That no rank made progress, what each was doing, and where the stacks are."""
+def is_from_outside(process: ProcessFailure) -> bool:
+    """Whether a rank ended because of something outside of the program, so that another attempt may go better."""
+    return bool(process.exitcode < 0 or "from_outside" in process.error_file_data)
+
+
+def describe_hang(
+    failures: Mapping[int, ProcessFailure],
+    hung: Mapping[int, str],
+    stalls: Mapping[int, str],
+    seconds: float,
+    logs: Path,
+) -> str:
+    """That no rank made progress, what each was doing, and where the stacks are; `hung` and `stalls` by process id."""
     lines = [f"error: no rank has made progress for {seconds:g} s (launch.hang_timeout); all were ended"]
     for rank, process in sorted(failures.items()):
         stopped = hung.get(process.pid) == psutil.STATUS_STOPPED
         state = "was stopped (SIGSTOP)" if stopped else "was waiting; its stacks are in its log"
-        lines.append(f"rank {rank} {state}")
+        lines.append(stalls.get(process.pid, f"rank {rank} {state}"))
     return "\n".join([*lines, f"logs: {logs}"])
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import io
 import json
 import os
 import signal
@@ -15,8 +16,9 @@ import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from launcher.errors import EXIT_USER_ERROR, UserError
+from launcher.errors import EXIT_USER_ERROR, MachineError, UserError, one_line
 from launcher.launch.exit_codes import DONE, FAILED
 from launcher.launch.heartbeat import HEARTBEAT
 from launcher.launch.signals import STOP, STOP_SIGNALS
@@ -91,16 +93,29 @@ def guard_group() -> None:
 
 
 def _record(error: BaseException, scratch: Path) -> None:
-    """Write elastic's error file, with a finer time and a user error's problems; then tell the launcher."""
-    problems = {"problems": [str(problem) for problem in error.problems]} if isinstance(error, UserError) else {}
+    """Write elastic's error file, with a finer time and what one line or several tell; then tell the launcher."""
+    told: dict[str, object] = {}
+    if isinstance(error, UserError):
+        told = {"problems": [str(problem) for problem in error.problems]}
+    elif isinstance(error, MachineError):
+        told = {"from_outside": one_line(str(error))}
     now = time.time()
     extra = {"py_callstack": traceback.format_exc(), "timestamp": str(int(now))}
     message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
     path = Path(os.environ[_ERROR_FILE])
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"message": message, "time": now, **problems}))
+    temporary.write_text(json.dumps({"message": message, "time": now, **told}))
     temporary.replace(path)
     failed_file(scratch, os.getpid()).touch()
+
+
+class _Unfailing(io.FileIO):
+    """A file that loses what a full disk does not take: a line of the log is no reason to end a run."""
+
+    def write(self, data: Any) -> int:
+        with suppress(OSError):
+            return super().write(data)
+        return len(data)
 
 
 def _redirect_output(path: Path) -> None:
@@ -109,6 +124,8 @@ def _redirect_output(path: Path) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
+    log = _Unfailing(1, "w", closefd=False)
+    sys.stdout = sys.stderr = io.TextIOWrapper(log, errors="backslashreplace", write_through=True)
 
 
 if __name__ == "__main__":
@@ -117,9 +134,5 @@ if __name__ == "__main__":
     guard_group()
     HEARTBEAT.start(Path(sys.argv[4]))
     code = main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[4]))
-    # note: a full disk that takes no more of the log must not turn a good end into a bad one
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):
-            stream.flush()
     # note: loader threads and NCCL may hang an ordinary exit; everything is on disk by now
     os._exit(code)

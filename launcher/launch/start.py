@@ -32,6 +32,7 @@ from launcher.records.metrics import read_metrics
 from launcher.records.mlperf import write_mlperf
 from launcher.records.prediction import adopt_estimate
 from launcher.records.progress import ProgressView
+from launcher.records.sinks import check_logger
 from launcher.records.summary import summary_table
 
 
@@ -44,6 +45,7 @@ def start(composed: Composed) -> int:
     config = with_counts(composed.config, must_exist=True)
     plan = _plan(config)
     check(plan, composed.origins)
+    check_logger(config.logger)
     console = Console()
     for note in composed.notes:
         console.print(f"note: {note}", style="yellow", soft_wrap=True, highlight=False, markup=False)
@@ -72,6 +74,7 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
             message = f"is shorter than what the run has done, {done / plan.steps_per_epoch:.1f} epochs"
             raise UserError(Problem(message, "epochs", config.epochs))
         check(plan, {})
+        check_logger(config.logger)
         console = Console()
         if config != before:
             write(config, folder.config)
@@ -80,33 +83,40 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
 
 
 def replay(folder: RunFolder, step: int) -> int:
-    """Take one step of a run again, on as many processes as it had; nothing of the run changes.
+    """Take one step of a run again, on as many processes as it had, all on this machine; nothing of the run changes.
 
     Raises:
-        UserError: another process writes to the folder, or its data are gone.
+        UserError: another process writes to the folder, its data are gone, or the machine has fewer GPUs.
     """
     config = read(folder.config)
+    ranks = _last_ranks(folder)
+    one_machine = dataclasses.replace(config.launch, nnodes=1, max_restarts=0, nproc=ranks or config.launch.nproc)
+    config = dataclasses.replace(config, launch=one_machine)
     with folder.locked():
         plan = _plan(with_counts(config, must_exist=True))
         if not 0 <= step < plan.total_steps:
             raise UserError(Problem(f"the run has steps 0 to {plan.total_steps - 1}", "step", step))
         os.environ[REPLAY_STEP] = str(step)
-        once = dataclasses.replace(config.launch, max_restarts=0)
-        view = PlainView()
-        return Launcher(folder.path, plan.world_size, once, view, "launcher.training.replay:work").run()
+        return Launcher(folder.path, plan.world_size, one_machine, PlainView(), "launcher.training.replay:work").run()
 
 
 def _note_other_ranks(folder: RunFolder, plan: Plan, console: Console) -> None:
     """Say it when a run goes on with another number of processes."""
-    sizes = [row["world_size"] for row in read_metrics(folder.metrics) if row["kind"] in ("start", "resume")]
-    if sizes and sizes[-1] != plan.world_size:
+    ranks = _last_ranks(folder)
+    if ranks not in (None, plan.world_size):
         console.print(
-            f"note: the run had {sizes[-1]} processes and goes on with {plan.world_size}: global batch, data and "
+            f"note: the run had {ranks} processes and goes on with {plan.world_size}: global batch, data and "
             f"schedule stay the same, the weights will agree up to rounding and batch-norm statistics",
             style="yellow",
             soft_wrap=True,
             highlight=False,
         )
+
+
+def _last_ranks(folder: RunFolder) -> int | None:
+    """How many processes the run had when it last trained; None if it never did."""
+    sizes = [row["world_size"] for row in read_metrics(folder.metrics) if row["kind"] in ("start", "resume")]
+    return sizes[-1] if sizes else None
 
 
 def _folder(config: RunConfig) -> RunFolder:
@@ -141,7 +151,7 @@ def _train(folder: RunFolder, plan: Plan, console: Console) -> int:
         ensure_shapes(config.dataset)
     ranks = f"{plan.world_size} process{'es' * (plan.world_size > 1)}"
     where = one_line(str(folder.path))
-    length = f"{plan.epochs} epochs of {plan.steps_per_epoch:,} steps"
+    length = f"{plan.epochs} epoch{'s' * (plan.epochs > 1)} of {plan.steps_per_epoch:,} steps"
     console.print(f"{where}: {length} on {ranks}", highlight=False, markup=False)
     view = ProgressView(folder.metrics, total_steps=plan.total_steps, epochs=plan.epochs, console=console)
     code = Launcher(folder.path, plan.world_size // config.launch.nnodes, config.launch, view).run()

@@ -1,4 +1,4 @@
-"""Asking a run to stop, the launcher's side: the first signal is passed on to the ranks, a second Ctrl-C kills them."""
+"""Asking a command to stop: a run's launcher passes the first signal on to the ranks, a second Ctrl-C kills them."""
 
 from __future__ import annotations
 
@@ -43,6 +43,31 @@ class Stoppable(Protocol):
     def send(self, number: signal.Signals) -> None: ...
 
     def kill(self) -> None: ...
+
+
+class Stopped(Exception):
+    """Work has ended between two of its parts, as it was asked to."""
+
+
+@contextmanager
+def stop_noted(request: StopRequest) -> Iterator[None]:
+    """Note the first stop signal for work that looks at `request` between its parts; a second one acts as ever."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        request.number = signal.Signals(number)
+        restore()
+
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        restore()
 
 
 @contextmanager

@@ -9,13 +9,14 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from launcher.launch.heartbeat import DUMP_SIGNAL, beat_file
+from launcher.launch.heartbeat import DUMP_SIGNAL, beat_file, told_stalls
 from launcher.launch.rank import done_file, told_failed
 
 _INTERVAL = 0.05  # seconds
@@ -48,9 +49,17 @@ class RankWatch:
     seconds without any sign of life, None waits for ever.
     """
 
-    def __init__(self, processes: int, scratch: Path, hang_timeout: float | None = None):
+    def __init__(
+        self,
+        processes: int,
+        scratch: Path,
+        hang_timeout: float | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ):
         self.failed_first: frozenset[int] = frozenset()  # process ids
         self.hung: dict[int, str] = {}  # process ids and what each was doing
+        self.stalls: dict[int, str] = {}  # process ids and a line on the file that each reads for too long
+        self._say = say
         self._processes, self._scratch, self._hang_timeout = processes, scratch, hang_timeout
         self._ranks: dict[psutil.Process, _Life] = {}
         self._not_ranks = frozenset(psutil.Process().children())
@@ -99,6 +108,7 @@ class RankWatch:
             if len(self._ranks) < self._processes:
                 self._find_ranks()
             if not self.failed_first:
+                self._tell_stalls()
                 # note: elastic may reap a rank that fails at once before the watch has seen it
                 ended = {rank.pid for rank in list(self._ranks) if self._ended_badly(rank)}
                 self.failed_first = frozenset(told_failed(self._scratch) | ended)
@@ -109,6 +119,12 @@ class RankWatch:
             elif time.monotonic() > self._deadline:
                 self.kill()
                 return
+
+    def _tell_stalls(self) -> None:
+        stalls = told_stalls(self._scratch)
+        for line in set(stalls.values()) - set(self.stalls.values()):
+            self._say(f"warning: {line}")
+        self.stalls = stalls
 
     def _find_ranks(self) -> None:
         # note: one that has ended already counts too, and shows neither command nor environment any more

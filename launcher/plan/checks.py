@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from launcher.config.durations import parse_duration
-from launcher.config.schema import SGD, DecoupledSGD, MultiStep
+from launcher.config.optimizers import SGD, DecoupledSGD
+from launcher.config.schema import FFCVLoader, MultiStep
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 
@@ -104,6 +105,23 @@ def _algorithm_values(plan: Plan) -> Iterator[Problem]:
         yield Problem(message, "algorithms.ghost_batchnorm.ghost_batch_size", ghost.ghost_batch_size)
 
 
+def _small_pictures(plan: Plan) -> Iterator[Problem]:
+    loader, resizing = plan.config.dataloader, plan.config.algorithms.progressive_resizing
+    if not isinstance(loader, FFCVLoader) or loader.files.small_side is None or plan.reads_small(0):
+        return
+    if resizing is None or resizing.where == "device":
+        message = (
+            f"no step reads them, since all crops are made at {plan.train_size} px; "
+            "algorithms.progressive_resizing=on algorithms.progressive_resizing.where=loader makes smaller ones"
+        )
+    else:
+        least = -(-plan.loaded_size(0) * loader.files.max_side // plan.train_size)
+        message = (
+            f"no step reads pictures as small as that; the first ones' crops of {plan.loaded_size(0)} px want {least}"
+        )
+    yield Problem(message, "dataloader.files.small_side", loader.files.small_side)
+
+
 _RULES: tuple[Callable[[Plan], Iterator[Problem]], ...] = (
     _batch,
     _warmup,
@@ -111,4 +129,5 @@ _RULES: tuple[Callable[[Plan], Iterator[Problem]], ...] = (
     _nesterov,
     _combinations,
     _algorithm_values,
+    _small_pictures,
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from launcher.config.durations import in_steps
-from launcher.config.schema import RunConfig
+from launcher.config.schema import FFCVLoader, RunConfig
 from launcher.plan.schedule import multiplier, schedule_steps
 from launcher.plan.sizes import progressive_size, scaled
 
@@ -77,6 +77,21 @@ class Plan:
         return progressive_size(
             values, self.train_size, step=step, steps_per_epoch=self.steps_per_epoch, total_steps=self.total_steps
         )
+
+    def loaded_size(self, step: int) -> int:
+        """Side of the crops that the loader makes for a step: the model's, or the largest, to be resized later."""
+        values = self.config.algorithms.progressive_resizing
+        return self.image_size(step) if values and values.where == "loader" else self.train_size
+
+    def reads_small(self, step: int) -> bool:
+        """Whether a step's crops come from the small pictures beside the full ones (dataloader.files.small_side).
+
+        They do where none is enlarged more than the same crop of the full picture is at the largest side.
+        """
+        loader = self.config.dataloader
+        if not isinstance(loader, FFCVLoader) or loader.files.small_side is None:
+            return False
+        return self.loaded_size(step) * loader.files.max_side <= self.train_size * loader.files.small_side
 
     def schedule_steps(self, duration: str) -> int:
         """A time of the schedule in steps, dilated; parts of the run are of the dilated run already."""

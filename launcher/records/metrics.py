@@ -155,7 +155,9 @@ def read_rows(path: Path) -> list[Row]:
     """All records in order, those that a resume made void too. A missing file has none."""
     if not path.is_file():
         return []
-    return [row for row in map(parse_line, path.read_bytes().splitlines()) if row is not None]
+    # note: decoded at once, a study reads many
+    lines = path.read_bytes().decode("utf-8", errors="replace").split("\n")
+    return [row for row in map(parse_line, lines) if row is not None]
 
 
 def without_void(rows: Iterable[Row]) -> list[Row]:

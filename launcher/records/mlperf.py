@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.config.schema import SGD, DecoupledSGD
+from launcher.config.optimizers import SGD, DecoupledSGD
 from launcher.plan.plan import Plan
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics

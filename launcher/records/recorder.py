@@ -1,24 +1,20 @@
-"""Rank 0's records to metrics.jsonl and every other sink; the other ranks' go nowhere."""
+"""Rank 0's records to metrics.jsonl and every other sink; the other ranks have none."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
-from launcher.records.folder import RunFolder
-from launcher.records.metrics import MetricsWriter, Record
-from launcher.records.tensorboard import TensorBoard
+from launcher.records.metrics import Record
+from launcher.records.sinks import Sink
 
 
 class Recorder:
-    """Hands each record to the sinks in turn, the append-only file first."""
+    """Hands each record to the sinks in turn."""
 
-    def __init__(self, folder: RunFolder, *, active: bool, tensorboard: bool):
+    def __init__(self, sinks: Sequence[Sink]):
         self._complained = False
-        self._sinks: list[MetricsWriter | TensorBoard] = []
-        if active:
-            self._sinks.append(MetricsWriter(folder.metrics))
-            if tensorboard:
-                self._sinks.append(TensorBoard(folder.tensorboard))
+        self._sinks = sinks
 
     def record(self, record: Record) -> None:
         for sink in self._sinks:

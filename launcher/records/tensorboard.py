@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from launcher.records.metrics import EvalRecord, Record, ResumeRecord, TrainRecord
+from launcher.records.scalars import scalars
 
 
 class TensorBoard:
@@ -19,9 +20,8 @@ class TensorBoard:
             self._writer.close()
             self._writer = self._open(record.step + 1)
         elif isinstance(record, TrainRecord | EvalRecord):
-            for name, value in record.row().items():
-                if isinstance(value, int | float) and name not in ("step", "time"):
-                    self._writer.add_scalar(f"{record.kind}/{name}", value, record.step, walltime=record.time)
+            for name, value in scalars(record).items():
+                self._writer.add_scalar(name, value, record.step, walltime=record.time)
 
     def close(self) -> None:
         self._writer.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +11,14 @@ from launcher.config.changes import is_free
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
+from launcher.study.curves import Curve, Point, build_curves, changed_with_length
 from launcher.study.runs import Run
 
 # Keys that runs of one variant may differ in, beside those that a run may change while it goes on.
-_APART = ("seed", "recipe", "dataset.classes", "dataset.train_samples", "dataset.val_samples")
+_APART = (
+    *("seed", "recipe", "schedule.dilate"),
+    *("dataset.classes", "dataset.train_samples", "dataset.val_samples"),
+)
 
 
 @dataclass(frozen=True)
@@ -58,17 +62,28 @@ def grid(algorithms: Sequence[str]) -> list[Variant]:
     return found
 
 
-def measured_of(config: RunConfig, runs: Sequence[Run]) -> Measured | None:
-    """The finished runs of a config, whatever their seed and place; None if there are none."""
-    wanted = _decisive(dict(leaves(as_mapping(config))))
-    same = [
-        (run.top1, run.times.counted / 60)
-        for run in runs
-        if run.top1 is not None and run.times is not None and _decisive(run.values) == wanted
-    ]
-    if not same:
-        return None
-    return Measured(len(same), statistics.fmean(t for t, _ in same), statistics.fmean(m for _, m in same))
+def on_one_machine(configs: Sequence[RunConfig], runs: Sequence[Run]) -> list[Run]:
+    """The finished runs of the configs, at any length and seed, on the machine that has the most of them."""
+    wanted = [_decisive(config.recipe, dict(leaves(as_mapping(config)))) for config in configs]
+    found = [run for run in runs if run.top1 is not None and _decisive(run.recipe, run.values) in wanted]
+    machines = Counter(run.hardware for run in found)
+    return [run for run in found if run.hardware == machines.most_common(1)[0][0]]
+
+
+def curve_of(config: RunConfig, runs: Sequence[Run]) -> tuple[Curve, Point] | None:
+    """A config's runs on one machine as a curve over their lengths, and its point at the config's own; None without."""
+    wanted = _decisive(config.recipe, dict(leaves(as_mapping(config))))
+    length = max(1, round(config.epochs * config.schedule.dilate))
+    for curve in build_curves(run for run in runs if _decisive(run.recipe, run.values) == wanted):
+        for point in curve.points:
+            if point.epochs == length:
+                return curve, point
+    return None
+
+
+def measured(point: Point) -> Measured:
+    """A point's runs, whatever their seed."""
+    return Measured(len(point.top1), point.quality, point.cost("time") or 0.0)
 
 
 def effects(variants: Sequence[Variant], found: Mapping[str, Measured | None]) -> list[Effect]:
@@ -95,5 +110,6 @@ def limits(parts: Mapping[str, float]) -> list[tuple[str, float, float]]:
     return [(name, share, 1 / (1 - share)) for name, share in sorted(shares.items(), key=lambda item: -item[1])]
 
 
-def _decisive(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if not is_free(key) and key not in _APART}
+def _decisive(recipe: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
+    apart = {*_APART, *changed_with_length(recipe)} if recipe else {*_APART}
+    return {key: value for key, value in values.items() if not is_free(key) and key not in apart}

@@ -84,7 +84,7 @@ def build_curves(runs: Iterable[Run]) -> list[Curve]:
     Of several runs of one seed and length the last by folder name counts: they are no further evidence on the seeds.
     """
     groups: dict[tuple[Setting, str], list[Run]] = defaultdict(list)
-    for run, family in _families([run for run in runs if run.state == "finished"]):
+    for run, family in _families([run for run in runs if run.state == "finished" and not run.mixed]):
         groups[Setting(run.dataset, run.model, run.hardware), family].append(run)
     names = _names(groups)
     curves = [Curve(names[key], group[0].recipe, key[0], _points(group)) for key, group in groups.items()]
@@ -93,7 +93,7 @@ def build_curves(runs: Iterable[Run]) -> list[Curve]:
 
 def _method(run: Run) -> dict[str, Any]:
     """The values that decide what is trained, whatever its length."""
-    by_length = _changed_with_length(run.recipe)
+    by_length = changed_with_length(run.recipe)
     return {
         key: value
         for key, value in run.values.items()
@@ -103,7 +103,7 @@ def _method(run: Run) -> dict[str, Any]:
 
 
 @cache
-def _changed_with_length(recipe: str) -> frozenset[str]:
+def changed_with_length(recipe: str) -> frozenset[str]:
     """Keys that the recipe itself sets by the length of the run."""
     try:
         lengths = load(recipe).by_epochs

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.config.schema import RunConfig, TorchvisionLoader
+from launcher.config.schema import FFCVLoader, RunConfig, TorchvisionLoader
 from launcher.data.folder_facts import PictureFacts
 from launcher.plan.plan import Plan
 from launcher.records.measured import Measured
@@ -83,7 +83,7 @@ def bound_of(load: float, transfer: float, step: float) -> Bound:
 
 def advice(config: RunConfig, bound: Bound, gain: float, shared: float, around: Surroundings) -> list[str]:
     """What to change, the most promising first."""
-    found = []
+    found = [line for rule in _STEP for line in rule(config, around)] if bound == "step" else []
     if bound != "transfer" and gain >= _WORTHWHILE:
         found += [line for rule in _LOADING for line in rule(config, around)]
         if shared > _SHARED:
@@ -94,8 +94,6 @@ def advice(config: RunConfig, bound: Bound, gain: float, shared: float, around: 
         found.append(
             "copies to the GPU take longest: look at its PCIe width (nvidia-smi -q); image.train_size is bytes"
         )
-    if bound == "step":
-        found += [line for rule in _STEP for line in rule(config, around)]
     return found
 
 
@@ -123,6 +121,14 @@ def _decoding(config: RunConfig, around: Surroundings) -> Iterator[str]:
     randaugment = config.algorithms.randaugment
     if randaugment is not None and randaugment.where == "loader":
         yield "algorithms.randaugment.where=device: augments whole batches on the device, not one picture after another"
+
+
+def _crops(config: RunConfig, around: Surroundings) -> Iterator[str]:
+    resizing, loader = config.algorithms.progressive_resizing, config.dataloader
+    if resizing is not None and resizing.where == "device":
+        yield "algorithms.progressive_resizing.where=loader: crops at the step's side, not full ones to be shrunk"
+    elif isinstance(loader, FFCVLoader) and not loader.dct_scaling and loader.files.jpeg_share > 0:
+        yield "dataloader.dct_scaling=true: decodes JPEGs at a part of their size where crops are small"
 
 
 def _files(config: RunConfig, around: Surroundings) -> Iterator[str]:
@@ -163,5 +169,5 @@ def _sam(config: RunConfig, around: Surroundings) -> Iterator[str]:
 
 
 Rule = Callable[[RunConfig, Surroundings], Iterator[str]]
-_LOADING: tuple[Rule, ...] = (_workers, _decoding, _loader, _files, _cache)
+_LOADING: tuple[Rule, ...] = (_workers, _decoding, _loader, _crops, _files, _cache)
 _STEP: tuple[Rule, ...] = (_precision, _memory_format, _deterministic, _sam, _resizing)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,6 +47,7 @@ class Run:
     device: str | None
     evaluations: tuple[Evaluated, ...]
     times: Times | None
+    world_sizes: tuple[int, ...] = ()  # of the start and each resume
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -75,12 +77,31 @@ class Run:
     def _is_priced_machine(self) -> bool:
         # note: recipes name the machine of their published results, whatever they run on
         gpu, gpus = self.values.get("hardware.gpu"), self.values.get("hardware.gpus")
-        return str(gpu or "").split(" ")[0] in str(self.device) and gpus in (None, self.world_size)
+        # note: a whole word, an A10 is no A100
+        named = re.search(rf"\b{re.escape(str(gpu or '').split(' ')[0])}\b", str(self.device))
+        complete = gpus is None or (isinstance(gpus, int) and gpus * self._machines == self.world_size)
+        return complete and (gpu is None or named is not None)
+
+    @property
+    def _machines(self) -> int:
+        nodes = self.values.get("launch.nnodes")
+        return nodes if isinstance(nodes, int) else 1
 
     @property
     def seed(self) -> int | None:
         seed = self.values.get("seed")
         return seed if isinstance(seed, int) else None
+
+    @property
+    def mixed(self) -> str | None:
+        """What a resume changed so that the run is a measurement of neither; None if nothing."""
+        sizes = list(dict.fromkeys(self.world_sizes))
+        if len(sizes) > 1:
+            return f"its time is of {' and '.join(map(str, sizes))} processes"
+        planned = _length(self.values)
+        if None not in (self.epochs, planned) and self.epochs != planned:
+            return f"its length was changed from {self.epochs} to {planned} epochs, and with it the schedule"
+        return None
 
     @property
     def top1(self) -> float | None:
@@ -93,7 +114,7 @@ class Run:
         price = self.values.get("hardware.price_per_hour")
         if not isinstance(price, int | float) or self.times is None or not self._is_priced_machine:
             return None
-        return price * self.times.counted / 3600
+        return price * self._machines * self.times.counted / 3600
 
 
 def find_runs(paths: Iterable[str]) -> list[Path]:
@@ -129,6 +150,14 @@ def read_run(path: Path) -> Run:
 
 
 _NOTHING: dict[str, Any] = {"epochs": None, "world_size": None, "device": None, "evaluations": (), "times": None}
+
+
+def _length(values: Mapping[str, Any]) -> int | None:
+    """Epochs after dilation; None if the config does not tell."""
+    epochs, dilate = values.get("epochs"), values.get("schedule.dilate")
+    if not isinstance(epochs, int) or not isinstance(dilate, int | float):
+        return None
+    return max(1, round(epochs * dilate)) if epochs < 2**63 and 0 < dilate < 1e100 else None
 
 
 def _walk(path: Path) -> Iterator[Path]:
@@ -192,6 +221,7 @@ def _facts(rows: list[Row]) -> dict[str, Any]:
         "device": str(start["device"]),
         "evaluations": evaluations,
         "times": times(rows),
+        "world_sizes": tuple(int(row["world_size"]) for row in kept if row["kind"] in ("start", "resume")),
     }
 
 

@@ -79,6 +79,8 @@ def not_counted(study: Study) -> list[tuple[str, str, str]]:
     for run in study.runs:
         if run.state != "finished":
             found.append((str(run.path), str(run.state), run.problem or reasons[run.state]))
+        elif run.mixed:
+            found.append((str(run.path), "mixed", run.mixed))
         elif run.path not in counted:
             found.append((str(run.path), "repeated", "another run has the same seed and length"))
     return found

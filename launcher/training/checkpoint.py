@@ -48,6 +48,7 @@ def save(state: dict[str, Any], path: Path) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.unlink(missing_ok=True)
         _write(state, temporary)
         unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(temporary)
         if unsafe:
@@ -116,7 +117,8 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def _write(state: dict[str, Any], path: Path) -> None:
-    with path.open("wb") as file:
+    # note: a link that stands there in a folder from elsewhere is not followed
+    with path.open("xb") as file:
         writer = _DigestWriter(file)
         try:
             torch.save({"format": FORMAT, "state": state}, cast(BinaryIO, writer))

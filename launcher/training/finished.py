@@ -56,11 +56,13 @@ def export_run(folder: RunFolder, output: Path, *, best: bool = False) -> Path:
 
 
 def _saved(folder: RunFolder, best: bool) -> dict[str, Any]:
-    if best:
-        return checkpoint.load(folder.checkpoints / BEST)
-    state = newest(folder)
+    state = checkpoint.load(folder.checkpoints / BEST) if best else newest(folder)
     if state is None:
         raise UserError(f"{folder.path} has no valid checkpoint yet")
+    if lacking := [name for name in ("step", "weights") if name not in state]:
+        raise UserError(
+            f"{folder.path}: the checkpoint has no {' and no '.join(lacking)}; no run of this program left it"
+        )
     return state
 
 

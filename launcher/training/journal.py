@@ -13,6 +13,7 @@ from launcher.data.batch import Moment
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, Record, ResumeRecord, StartRecord, TrainRecord
 from launcher.records.recorder import Recorder
+from launcher.records.sinks import build_sinks
 from launcher.training.evaluation import Evaluation
 from launcher.training.ranks import Ranks
 from launcher.training.run import Run
@@ -65,7 +66,7 @@ class Journal:
     def __init__(self, run: Run, folder: RunFolder, *, resumed: bool):
         self._run = run
         self._interval = run.plan.every(run.config.logger.interval)
-        self._recorder = Recorder(folder, active=run.ranks.is_first, tensorboard=run.config.logger.tensorboard)
+        self._recorder = Recorder(build_sinks(folder, run.config) if run.ranks.is_first else [])
         self._line, self._epoch = self._window(), self._window()
         ranks, plan, now = run.ranks, run.plan, time.time()
         if resumed:

@@ -8,6 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from launcher.config.schema import RunConfig
+from launcher.errors import Problem, UserError
+
+# At this side the last stage sees single pixels, of which PyTorch's bf16 convolution on a CPU takes wrong gradients:
+# those of weights that meet padding alone are not zero but what was in the memory.
+_WRONG_IN_BF16_ON_CPU = 16
 
 
 @dataclass(frozen=True)
@@ -28,8 +33,15 @@ class Precision:
         return torch.amp.GradScaler(self.device_type, enabled=self.dtype == torch.float16)
 
 
-def choose_precision(config: RunConfig, device: torch.device) -> Precision:
-    """The config's precision; `auto` is bfloat16 on GPUs that have it, float16 on older ones, float32 on a CPU."""
+def choose_precision(config: RunConfig, device: torch.device, smallest_side: int) -> Precision:
+    """The config's precision; `auto` is bfloat16 on GPUs that have it, float16 on older ones, float32 on a CPU.
+
+    Raises:
+        UserError: images become so small that the CPU's bfloat16 would compute wrong gradients.
+    """
+    if config.precision == "bf16" and device.type == "cpu" and smallest_side <= _WRONG_IN_BF16_ON_CPU:
+        message = f"has wrong gradients on a CPU for images of {smallest_side} px; precision=fp32 has not"
+        raise UserError(Problem(message, "precision", "bf16"))
     named = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     if config.precision != "auto":
         return Precision(device.type, named[config.precision])

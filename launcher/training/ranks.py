@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,13 +78,16 @@ def distribute(model: nn.Module, ranks: Ranks, find_unused: bool) -> nn.Module:
     if ranks.world_size == 1:
         return model
     device_ids = [ranks.device.index] if ranks.device.type == "cuda" else None
-    return DistributedDataParallel(
-        model,
-        device_ids=device_ids,
-        broadcast_buffers=False,
-        gradient_as_bucket_view=True,
-        find_unused_parameters=find_unused,
-    )
+    with warnings.catch_warnings():
+        # note: torch 2.15 has another name for it, which older ones do not know
+        warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
+        return DistributedDataParallel(
+            model,
+            device_ids=device_ids,
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=find_unused,
+        )
 
 
 def broadcast_first(tensors: dict[str, torch.Tensor], ranks: Ranks) -> None:

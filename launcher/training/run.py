@@ -19,6 +19,7 @@ from launcher.config.targets import target_accuracy
 from launcher.data.batch import Moment
 from launcher.data.loaders import Loaders, build_loaders
 from launcher.errors import UserError
+from launcher.launch.heartbeat import HEARTBEAT
 from launcher.models.build import build_model
 from launcher.plan.plan import Plan
 from launcher.records.clock import Clock
@@ -150,6 +151,7 @@ def build_run(config: RunConfig, ranks: Ranks) -> Run:
         change_order=engine.change_order,
         change_image=engine.change_image,
     )
+    HEARTBEAT.watch_reading(loaders.stalled, config.launch.hang_timeout)
     synchronize = partial(torch.cuda.synchronize, ranks.device) if ranks.device.type == "cuda" else None
     return Run(plan, ranks, loaders, step, copy.deepcopy(step.model), Clock(synchronize))
 
@@ -168,7 +170,7 @@ def build_step(plan: Plan, ranks: Ranks, engine: Engine) -> TrainStep:
         optimizer=build_optimizer(config.optimizer, model, plan.peak_lr),
         engine=engine,
         loss=build_loss(config.loss),
-        precision=choose_precision(config, ranks.device),
+        precision=choose_precision(config, ranks.device, plan.image_size(0)),
     )
 
 

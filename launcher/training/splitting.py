@@ -103,7 +103,8 @@ def split(run: Run, seconds: float) -> dict[str, float]:
     and backward. A second gradient belongs to the algorithm that asks for it.
     """
     splitter = Splitter(lambda: _wait_for(run.ranks.device))
-    batch = next(iter(run.loaders.train.epoch(0)))
+    # note: a last step's pictures have full size, whoever resizes them
+    batch = next(iter(run.loaders.train.epoch(*divmod(run.plan.total_steps - 1, run.plan.steps_per_epoch))))
     kinds = step_kinds(run.plan)
     chosen = points(kinds)
     counts = {}

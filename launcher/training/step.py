@@ -48,6 +48,7 @@ class TrainStep:
         self.scaler = precision.scaler()
         self.lr_factor = 1.0
         self.finite = True
+        self._statistics = _statistics(model)
 
     def __call__(self, images: Tensor, labels: Tensor, indices: np.ndarray, moment: Moment) -> Tensor:
         """One step on this rank's share of the global batch; returns the detached mean loss, on the device.
@@ -56,8 +57,7 @@ class TrainStep:
         """
         batch = self.prepare(Batch(images, labels, indices, moment))
         set_lr(self.optimizer, self.plan.lr(moment.step) * self.lr_factor)
-        statistics = _statistics(self.model)
-        before = torch._foreach_mul(statistics, 1) if statistics else []
+        before = torch._foreach_mul(self._statistics, 1) if self._statistics else []
         loss = self.engine.compute_gradients(batch, self.model, self.gradients)
         self.finite = self._is_finite(loss)
         if self.finite:
@@ -65,7 +65,7 @@ class TrainStep:
             self.engine.after_step(self.model, moment)
         else:
             # note: the forward pass has already spoiled the running statistics
-            for tensor, value in zip(statistics, before, strict=True):
+            for tensor, value in zip(self._statistics, before, strict=True):
                 tensor.copy_(value)
             self._lower_scale()
         return loss

@@ -2,30 +2,79 @@ from __future__ import annotations
 
 import json
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks import loader
+from benchmarks.loader import __main__ as command
+from benchmarks.loader import memory, timing
+from benchmarks.loader.contenders import OPENERS, PLAIN
+from benchmarks.loader.files import Files, originals, pictures, write_all
+from launcher.config.compose import compose
+from launcher.config.schema import FFCVLoader
 
 
-def test_the_loader_benchmark_runs_on_a_few_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    random = np.random.default_rng(0)
-    with tarfile.open(tmp_path / "pictures.tar", "w") as archive:
-        for number in range(3):
-            path = tmp_path / f"{number}.jpg"
+@pytest.fixture(scope="module")
+def tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four pictures of noise."""
+    folder, random = tmp_path_factory.mktemp("tar"), np.random.default_rng(0)
+    with tarfile.open(folder / "pictures.tar", "w") as archive:
+        for number in range(4):
+            path = folder / f"{number}.jpg"
             Image.fromarray(random.integers(0, 256, (60, 80, 3), dtype=np.uint8)).save(path)
-            archive.add(path, path.name)
-    words = f"--pictures {tmp_path}/pictures.tar --sizes 32 --repeats 1 --json {tmp_path}/out.json"
-    assert loader.main(words.split()) == 0
-    results = json.loads((tmp_path / "out.json").read_text())["results"]
-    assert len(results) == 9
-    assert all(0 < r["least"] <= r["median"] <= r["most"] for r in results)
-    assert "plain FFCV, file as published" in capsys.readouterr().out
+            archive.add(path, f"some/{path.name}")
+    return folder / "pictures.tar"
 
 
-def test_ratios_are_to_plain_ffcv_at_the_same_side() -> None:
-    results = [loader.Result(loader.PLAIN, 88, 100, 90, 110, 1e3), loader.Result("other", 88, 250, 1, 300, 2e3)]
-    assert [list(column.cells) for column in loader.table(results).columns][-2:] == [["1.00", "2.50"], ["1", "2"]]
+@pytest.fixture(scope="module")
+def opened(tar: Path) -> Iterator[tuple[Path, Files]]:
+    loader = compose(["dataloader=ffcv"]).config.dataloader
+    assert isinstance(loader, FFCVLoader)
+    with pictures(tar) as folder:
+        yield folder, write_all(folder, loader.files)
+
+
+def test_the_whole_benchmark_runs(
+    tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "OPENERS", {name: OPENERS[name] for name in (PLAIN, "decode_jpeg")})
+    monkeypatch.setattr(memory, "_peak_of", memory._load)
+    words = f"--pictures {tar} --sizes 24 32 --repeats 1 --batch-size 4 --copies 2 --json {tmp_path}/out.json"
+    assert command.main(words.split()) == 0
+    figures = json.loads((tmp_path / "out.json").read_text())
+    assert [row["contender"] for row in figures["results"]] == 2 * [PLAIN, "torchvision's decode_jpeg"]
+    assert all(0 < row["least"] <= row["median"] <= row["most"] for row in figures["results"])
+    assert [row["sides"] == [176] for row in figures["recipes"]] == [True, False]
+    assert all(row["whole"] > 0 for row in figures["memory"])
+    assert PLAIN in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [name for name in OPENERS if not name.startswith("plain")])
+def test_each_contender_decodes_all_pictures(name: str, opened: tuple[Path, Files]) -> None:
+    folder, files = opened
+    found = OPENERS[name](folder, files)
+    assert found.sizes.tolist() == [[60, 80]] * 4
+    assert found.stored > 0
+    loaded = found.run(np.array([[10, 20, 40, 30, 1]] * 4), 32)
+    assert isinstance(loaded, list)
+    assert sum(len(batch[0]) if isinstance(batch, tuple) else 1 for batch in loaded) == len(originals(folder)) == 4
+
+
+def result(name: str, size: int, rate: float) -> timing.Result:
+    return timing.Result(name, size, rate, rate, rate, 1e3)
+
+
+def test_a_schedule_counts_seconds_not_rates() -> None:
+    results = [result("a", 100, 100.0), result("a", 200, 25.0)]
+    assert timing.over_schedule(results, "a", {100: 3, 200: 1}) == pytest.approx(4 / (3 / 100 + 1 / 25))
+    between = round((100**2 / 2 + 200**2 / 2) ** 0.5)
+    assert 1 / timing.over_schedule(results, "a", {between: 5}) == pytest.approx((0.01 + 0.04) / 2, rel=1e-2)
+
+
+def test_ratios_are_to_plain_ffcv() -> None:
+    rates = {(PLAIN, 88): 100.0, ("b", 88): 250.0, (PLAIN, 176): 50.0, ("b", 176): 75.0}
+    shown = timing.table([result(*key, rate) for key, rate in rates.items()], {88: 1, 176: 1})
+    assert [list(column.cells) for column in shown.columns][-2:] == [["1.00", "1.50"], ["1.00", "1.73"]]

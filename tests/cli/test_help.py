@@ -24,7 +24,7 @@ def test_examples_compose(line: str) -> None:
     if verb in ("run", "show", "plan"):
         compose([word for word in rest if not word.startswith("--")])
     parser = cli.parser_of(verb, importlib.import_module(cli.module_of(verb).__name__))
-    parser.parse_args(rest)
+    parser.parse_intermixed_args(rest)
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)
@@ -83,3 +83,8 @@ def test_completion_for_an_unknown_shell_is_refused(capsys: pytest.CaptureFixtur
     assert "did you mean fish?" in capsys.readouterr().err
     assert cli.main(["completion"]) == 2
     assert "name a shell" in capsys.readouterr().err
+
+
+def test_options_may_stand_between_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "recipe=mild", "--json", "epochs=20"]) == 0
+    assert json.loads(capsys.readouterr().out)["epochs"] == 20

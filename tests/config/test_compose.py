@@ -97,6 +97,8 @@ def test_every_mistake_is_reported_at_once() -> None:
         ("precision=bf61", "did you mean bf16?"),
         ("epochs=0", "greater than or equal to 1"),
         ("epochs=1.5", "a whole number"),
+        ("image.scale=[0.9,0.1]", "write [0.1,0.9]"),
+        ("algorithms.augmix.depth=0", "greater than or equal to 1"),
         ("dataloader.workers=many", "must be a whole number or one of auto"),
         ("algorithms=3", "must be a list of names"),
         ("epochs.x=3", "epochs has no keys below it"),

@@ -20,9 +20,12 @@ from PIL import Image
 from launcher.cli.main import main
 from launcher.config.compose import compose
 from launcher.data import beton_writer, prepare
-from launcher.data.beton import file_name, open_beton
+from launcher.data.beton import ROW, ROWS_START, file_name, open_beton
 from launcher.data.encode import Encoded, aligned_interval, encode_all
 from launcher.data.manifest import manifest_path, read_manifest
+from launcher.data.small_file import full_values
+from launcher.data.sources.local import LocalFiles
+from launcher.data.sources.source import Piece
 from launcher.errors import UserError
 
 from .conftest import make_loaders, stream, words_for, write_files
@@ -141,7 +144,7 @@ def test_one_process_at_a_time_writes_a_file(pictures: Path, tmp_path: Path) -> 
 def test_pictures_are_stored_as_ffcv_stores_them(tmp_path: Path, share: float, mode: str) -> None:
     picture(300, 420).save(tmp_path / "a.png")
     values = dataclasses.replace(FILES, max_side=200, jpeg_share=share, quality=80)
-    (ours,) = encode_all(tmp_path, ["a.png"], [0], values)
+    (ours,) = encode_all(LocalFiles(), [Piece("a.png", f"{tmp_path}/a.png")], [0], values)
     pieces: list[np.ndarray] = []
 
     def allocate(size: int) -> tuple[int, np.ndarray]:
@@ -162,6 +165,13 @@ def test_ffcv_reads_what_we_write(pictures: Path) -> None:
     assert Counter(reader.metadata["f1"].tolist()) == {0: 21, 1: 21}
     assert 10 < int((reader.metadata["f0"]["mode"] == 0).sum()) < 32
     assert set(reader.alloc_table["ptr"]) == set(reader.metadata["f0"]["data_ptr"])
+
+
+def test_nothing_of_the_memory_is_between_the_fields(pictures: Path) -> None:
+    path = pictures / "ffcv" / file_name("train", FILES)
+    rows = np.fromfile(path, np.uint8, 42 * ROW.itemsize, offset=ROWS_START).reshape(42, ROW.itemsize)
+    picture, label = ROW.fields["f0"], ROW.fields["f1"]  # type: ignore[index]
+    assert not rows[:, picture[1] + picture[0].itemsize : label[1]].any()
 
 
 def test_we_read_what_ffcv_writes(pictures: Path, tmp_path: Path) -> None:
@@ -240,7 +250,7 @@ def test_the_manifest_says_what_was_written(pictures: Path) -> None:
     path = pictures / "ffcv" / file_name("train", FILES)
     facts = json.loads(manifest_path(path).read_text())
     assert facts["classes"] == ["cat", "dog"]
-    assert facts["values"] == dataclasses.asdict(FILES)
+    assert facts["values"] == dataclasses.asdict(full_values(FILES))
     assert facts["bytes"] == path.stat().st_size
 
 

@@ -35,7 +35,7 @@ def train(words: list[str]) -> None:
     words = words[: words.index(">")] if ">" in words else words
     verb = words[0] if words and words[0] in cli.VERBS else "run"
     rest = words[1:] if words and words[0] in cli.VERBS else words
-    arguments = cli.parser_of(verb, cli.module_of(verb)).parse_args(rest)
+    arguments = cli.parser_of(verb, cli.module_of(verb)).parse_intermixed_args(rest)
     values = [word for word in getattr(arguments, "overrides", []) if not word.startswith(PREFIX)]
     if verb == "curve":
         expand(values)
@@ -85,6 +85,7 @@ PROGRAMS: dict[str, Callable[[list[str]], None]] = {
     "sky": in_the_venv,
     "squeue": in_the_venv,
     "rsync": in_the_venv,
+    "sudo": in_the_venv,
     "mkdir": in_the_venv,
     "tar": in_the_venv,
     "git": in_the_venv,

@@ -1,4 +1,4 @@
-"""`python -m tests.faults.soak [TIMES]`: kill and resume a small run at random moments, and compare its weights.
+"""`python -m tests.faults.soak [TIMES]`: kill and resume a small run a hundred times, and compare its weights.
 
 The run is killed with its launcher, so also in the middle of saves, evaluations and starts.
 """
@@ -14,37 +14,29 @@ from pathlib import Path
 import torch
 
 from tests.system.conftest import Train
-from tests.system.test_runs import ranks_of, steps_done, wait_for
 
 from .conftest import SHORT
+from .killing import kill_over_and_over
 
 
 def main(times: int) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         train = Train.at(Path(scratch), Path(scratch) / "cache")
-        words = [*SHORT, f"epochs={max(3, times // 4)}", "checkpoint.every=2ba"]
+        words = [*SHORT, f"epochs={times // 2 + 10}", "checkpoint.every=2ba", "eval_every=10ep"]
         train(*words, "run_name=whole")
-        whole = train.folder / "runs" / "whole"
-        killed = train.folder / "runs" / "killed"
-        moments, cycles, begun = random.Random(0), 0, time.monotonic()
-        command = [*words, "run_name=killed"]
-        total = steps_done(whole)
-        while cycles < times and steps_done(killed) < total:
-            before, process = steps_done(killed), train.start(*command)
-            wait_for(lambda before=before, process=process: steps_done(killed) > before or process.poll() is not None)
-            time.sleep(moments.uniform(0, 1.5))
-            process.kill()
-            process.communicate()
-            wait_for(lambda: not ranks_of(killed))
-            command, cycles = ["resume", str(killed)], cycles + 1
-            print(f"cycle {cycles}: killed after step {steps_done(killed)} of {total}", flush=True)
-        train("resume", str(killed))
-        ours, theirs = train.state(killed)["model"], train.state(whole)["model"]
+        begun = time.monotonic()
+        run, kills = kill_over_and_over(train, words, times, random.Random(0))
+        train("resume", str(run))
+        ours, theirs = train.state(run)["model"], train.state(train.folder / "runs" / "whole")["model"]
         assert isinstance(ours, dict)
         assert isinstance(theirs, dict)
         differing = [name for name in theirs if not torch.equal(ours[name], theirs[name])]
-        verdict = f"{len(differing)} tensors differ" if differing else "the weights are equal, bit for bit"
-        print(f"{cycles} cycles in {time.monotonic() - begun:.0f} s: {verdict}")
+        seconds = time.monotonic() - begun
+    verdict = f"{len(differing)} tensors differ" if differing else "the weights are equal, bit for bit"
+    last = kills.steps[-1]
+    print(
+        f"{len(kills.steps)} kills in {seconds:.0f} s, {kills.in_a_save} in a save, the last at step {last}: {verdict}"
+    )
     return 1 if differing else 0
 
 

@@ -13,6 +13,7 @@ from launcher.config.yaml_file import as_yaml
 from launcher.errors import UserError
 from launcher.records.folder import RunFolder, create, existing
 from launcher.study.runs import read_run
+from launcher.training import checkpoint
 
 from .commands import refused, said
 
@@ -32,6 +33,12 @@ def test_a_run_folder_does_not_write_through_links(run: RunFolder, tmp_path: Pat
     (run.path / name).symlink_to(precious)
     assert f"{name} is a link" in refused(verb, str(run.path))
     assert precious.read_text() == "mine"
+
+
+@pytest.mark.parametrize("verb", ["eval", "export"])
+def test_a_checkpoint_that_no_run_has_left_is_refused(run: RunFolder, verb: str) -> None:
+    checkpoint.save({"step": 3}, run.checkpoints / checkpoint.file_name(3))
+    assert "the checkpoint has no weights" in refused(verb, str(run.path))
 
 
 def test_a_run_folder_may_be_a_link_and_hold_linked_folders(run: RunFolder, tmp_path: Path) -> None:

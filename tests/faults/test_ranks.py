@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tests.system.conftest import Train
 from tests.system.test_runs import ranks_of, steps_done, wait_for
 
 from .conftest import SHORT
+from .killing import kill_over_and_over
 
 pytestmark = pytest.mark.system
 
@@ -50,23 +50,15 @@ def test_a_rank_that_is_lost_is_made_good_by_a_restart(
     assert_same_end(train, run, whole, equal)
 
 
-def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
-    train: Train, whole: dict[str, object], equal: Equal
-) -> None:
-    moments = random.Random(7)
-    run = train.folder / "runs" / "killed"
-    words = [*SHORT, "run_name=killed"]
-    for _ in range(3):
-        before = steps_done(run)
-        process = train.start(*words)
-        wait_for(lambda before=before, process=process: steps_done(run) > before or process.poll() is not None)
-        time.sleep(moments.uniform(0, 1))
-        process.kill()
-        process.communicate()
-        wait_for(lambda: not ranks_of(run), seconds=20)
-        words = ["resume", str(run)]
+@pytest.mark.timeout(1200)
+def test_a_run_killed_twenty_times_ends_with_the_same_bits(train: Train, equal: Equal) -> None:
+    words = [*SHORT, "epochs=16", "checkpoint.every=2ba", "eval_every=4ep"]
+    train(*words, "run_name=whole")
+    run, kills = kill_over_and_over(train, words, 20, random.Random(7))
+    assert len(kills.steps) == 20
+    assert kills.in_a_save, "a killed save leaves its temporary file"
     train("resume", str(run))
-    assert_same_end(train, run, whole, equal)
+    assert_same_end(train, run, train.state(train.folder / "runs" / "whole"), equal)
 
 
 def test_a_damaged_save_is_named_and_the_one_before_it_used(

@@ -86,7 +86,7 @@ def instructions(text: str) -> Iterator[tuple[str, str]]:
 
 def _set(stage: Stage, instruction: str, rest: str) -> None:
     match instruction:
-        case "ENV":
+        case "ENV" | "ARG":
             name, _, value = rest.partition("=")
             stage.environment[name] = re.sub(r"\$(\w+)", lambda found: stage.environment.get(found[1], ""), value)
         case "WORKDIR":

@@ -4,11 +4,14 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from launcher.launch.heartbeat import beat_file
+from launcher.launch.failure import describe_hang
+from launcher.launch.heartbeat import Heartbeat, beat_file, stall_file, told_stalls
 from launcher.launch.rank import done_file, failed_file
 from launcher.launch.watch import RankWatch
 
@@ -17,10 +20,14 @@ def start(code: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code])
 
 
-def wait_for_failure(watch: RankWatch) -> None:
+def wait_for(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 30
-    while not watch.has_failure() and time.monotonic() < end:
+    while not condition() and time.monotonic() < end:
         time.sleep(0.02)
+
+
+def wait_for_failure(watch: RankWatch) -> None:
+    wait_for(watch.has_failure)
 
 
 @pytest.mark.parametrize("code", ["import os; os._exit(3)", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
@@ -72,3 +79,28 @@ def test_a_rank_that_ended_well_fails_nobody(tmp_path: Path) -> None:
     assert earlier.poll() is None, "it was no rank"
     earlier.kill()
     earlier.wait()
+
+
+def test_a_file_that_is_read_for_too_long_is_told_once_and_named_in_a_hang(tmp_path: Path) -> None:
+    said: list[str] = []
+    watch = RankWatch(1, tmp_path, hang_timeout=60, say=said.append)
+    rank = start("import time; time.sleep(600)")
+    stall_file(tmp_path, rank.pid).write_text("rank 0 waits for data, reading a.jpg")
+    with watch:
+        time.sleep(1)
+    assert said == ["warning: rank 0 waits for data, reading a.jpg"]
+    hang = describe_hang({0: ProcessFailure(0, rank.pid, -9, "")}, {rank.pid: "sleeping"}, watch.stalls, 60, tmp_path)
+    assert hang.splitlines()[1] == "rank 0 waits for data, reading a.jpg"
+    rank.wait()
+
+
+def test_a_rank_tells_of_a_file_for_as_long_as_it_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    reading = [Path("a\nb.jpg")]
+    heartbeat = Heartbeat()
+    heartbeat.start(tmp_path)
+    heartbeat.watch_reading(lambda seconds: reading[0] if reading else None, hang_timeout=0.1)
+    wait_for(lambda: bool(told_stalls(tmp_path)))
+    assert told_stalls(tmp_path)[os.getpid()].startswith("rank 3 waits for data, reading a\\nb.jpg:")
+    reading.clear()
+    wait_for(lambda: not told_stalls(tmp_path))

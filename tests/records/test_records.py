@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from rich.console import Console
 
+from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.records.clock import Clock
 from launcher.records.curve import draw_curve
@@ -30,6 +31,7 @@ from launcher.records.metrics import (
 )
 from launcher.records.progress import ProgressView, duration
 from launcher.records.recorder import Recorder
+from launcher.records.sinks import build_sinks
 from launcher.records.summary import summary_table
 
 
@@ -169,7 +171,7 @@ def test_the_curve_is_a_picture_whatever_there_is_to_draw(folder: RunFolder, poi
 def test_tensorboard_holds_the_same_numbers(folder: RunFolder) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    recorder = Recorder(folder, active=True, tensorboard=True)
+    recorder = Recorder(build_sinks(folder, compose(["logger=tensorboard"]).config))
     for record in (training(1, 3.0), evaluation(1, 0.25), training(2, 9.0), ResumeRecord(1, 1e9, 1), training(2, 2.0)):
         recorder.record(record)
     recorder.close()
@@ -177,13 +179,6 @@ def test_tensorboard_holds_the_same_numbers(folder: RunFolder) -> None:
     assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(1, 3.0), (2, 2.0)]
     assert [(e.step, e.value) for e in events.Scalars("eval/top1")] == [(1, 0.25)]
     assert len(read_metrics(folder.metrics)) == 4
-
-
-def test_other_ranks_record_nothing(folder: RunFolder) -> None:
-    recorder = Recorder(folder, active=False, tensorboard=True)
-    recorder.record(training(1))
-    recorder.close()
-    assert not folder.metrics.exists()
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (185, "3 min 05 s"), (7620, "2 h 07 min")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from launcher.config.compose import compose
 from launcher.config.resolved import as_mapping
 from launcher.records.folder import create
 from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, MetricsWriter, StartRecord
-from launcher.study.ablation import Measured, effects, grid, limits, measured_of
+from launcher.study.ablation import Measured, Variant, curve_of, effects, grid, limits, measured, on_one_machine
+from launcher.study.ablation_tradeoff import tradeoffs
+from launcher.study.curves import Curve, Point, Setting
 from launcher.study.runs import read_run
 
 
@@ -55,22 +58,109 @@ def test_amdahls_limits_by_hand() -> None:
     ]
 
 
-def test_runs_are_found_whatever_their_seed_and_only_those_of_the_variant(tmp_path: Path) -> None:
-    words = ["dataset=shapes", f"runs='{tmp_path}'", "recipe=mild", "schedule.warmup=0ba", "epochs=2"]
-    for number, extra in enumerate((["seed=1"], ["seed=2"], ["algorithms.ema=off"])):
-        folder = create(tmp_path, f"run-{number}", unique=False)
-        folder.config.write_text(yaml.safe_dump(as_mapping(compose([*words, *extra]).config)))
-        writer = MetricsWriter(folder.metrics)
-        writer.write(StartRecord(0, 0.0, 1, 20, 2, "cpu", "float32"))
-        for epoch in (1, 2):
-            writer.write(EpochRecord(10 * epoch, 1.0, epoch, 1.0, 60.0, 1.0, 0.0, 60.0 * epoch))
-            writer.write(EvalRecord(10 * epoch, 1.0, epoch, 0.4 + 0.1 * number, 1.0, 1.0, 10, 1.0, 60.0 * epoch))
-        writer.write(EndRecord(20, 2.0, True, 120.0, 2.0, 0.0))
-        writer.close()
-    runs = [read_run(path) for path in sorted(tmp_path.iterdir())]
-    whole, without = (measured_of(compose([*words, *extra]).config, runs) for extra in ([], ["algorithms.ema=off"]))
+WORDS = ["dataset=shapes", "recipe=mild", "schedule.warmup=0ba"]
+
+
+def leave_run(path: Path, *words: str, top1: float = 0.5, epochs: int = 2, minutes: float = 1.0) -> None:
+    """A finished run of so many epochs of so many minutes."""
+    folder = create(path.parent, path.name, unique=False)
+    folder.config.write_text(yaml.safe_dump(as_mapping(compose([*WORDS, *words]).config)))
+    writer = MetricsWriter(folder.metrics)
+    writer.write(StartRecord(0, 0.0, 1, 10 * epochs, epochs, "cpu", "float32"))
+    for epoch in range(1, epochs + 1):
+        clock = 60.0 * minutes * epoch
+        writer.write(EpochRecord(10 * epoch, 1.0, epoch, 1.0, 60.0 * minutes, 1.0, 0.0, clock))
+        writer.write(EvalRecord(10 * epoch, 1.0, epoch, top1, 1.0, 1.0, 10, 1.0, clock))
+    writer.write(EndRecord(10 * epochs, 2.0, True, clock, 2.0, 0.0))
+    writer.close()
+
+
+def test_runs_are_found_whatever_their_seed_and_only_those_of_the_variant_and_length(tmp_path: Path) -> None:
+    leave_run(tmp_path / "a", "epochs=2", "seed=1", top1=0.4)
+    leave_run(tmp_path / "b", "epochs=2", "seed=2", top1=0.5)
+    leave_run(tmp_path / "c", "epochs=2", "algorithms.ema=off", top1=0.6)
+    leave_run(tmp_path / "d", "epochs=4", "seed=1", top1=0.9, epochs=4)
+    configs = [compose([*WORDS, "epochs=2", *more]).config
+               for more in ([], ["algorithms.ema=off"], ["algorithms.blurpool=off"])]  # fmt: skip
+    runs = on_one_machine(configs, [read_run(path) for path in sorted(tmp_path.iterdir())])
+    whole, without, missing = (curve_of(config, runs) for config in configs)
+    assert missing is None
     assert whole is not None
     assert without is not None
-    assert (whole.runs, whole.top1, whole.minutes) == (2, pytest.approx(45.0), pytest.approx(2.0))
-    assert (without.runs, without.top1) == (1, pytest.approx(60.0))
-    assert measured_of(compose([*words, "algorithms.blurpool=off"]).config, runs) is None
+    assert measured(whole[1]) == Measured(2, pytest.approx(45.0), pytest.approx(2.0))
+    assert [point.epochs for point in whole[0].points] == [2, 4]
+    assert measured(without[1]) == Measured(1, pytest.approx(60.0), pytest.approx(2.0))
+
+
+def test_lengths_by_dilation_are_one_curve(tmp_path: Path) -> None:
+    for dilate, epochs in ((0.5, 2), (1.0, 4)):
+        leave_run(tmp_path / str(epochs), "epochs=4", f"schedule.dilate={dilate}", epochs=epochs)
+    config = compose([*WORDS, "epochs=4", "schedule.dilate=0.5"]).config
+    found = curve_of(config, [read_run(path) for path in sorted(tmp_path.iterdir())])
+    assert found is not None
+    assert [point.epochs for point in found[0].points] == [2, 4]
+    assert found[1].epochs == 2
+
+
+def test_another_machines_runs_are_left_out(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        leave_run(tmp_path / str(seed), "epochs=2", f"seed={seed}")
+    text = (tmp_path / "3" / "metrics.jsonl").read_text()
+    (tmp_path / "3" / "metrics.jsonl").write_text(text.replace('"cpu"', '"A100"'))
+    configs = [compose([*WORDS, "epochs=2"]).config]
+    runs = on_one_machine(configs, [read_run(path) for path in sorted(tmp_path.iterdir())])
+    assert [run.seed for run in runs] == [1, 2]
+    assert on_one_machine(configs, []) == []
+
+
+def curve(name: str, *points: tuple[float, float]) -> tuple[Curve, Point]:
+    """A curve of (minutes, top-1) points, and its last one."""
+    found = tuple(Point(n, (top1,), {"time": (minutes,)}) for n, (minutes, top1) in enumerate(points, 1))
+    return Curve(name, name, Setting("shapes", "resnet18", "1x cpu"), found), found[-1]
+
+
+SAM = [Variant("without sam", "sam", ()), Variant("only sam", "sam", ())]
+
+
+def test_effects_on_the_tradeoff_by_hand() -> None:
+    """From 10 minutes and 70 % to 40 minutes and 74 %, 72 % takes 20 minutes: linear in the logarithm of the time."""
+    base = ((10.0, 70.0), (40.0, 74.0))
+    found = tradeoffs(SAM, {
+        "all": curve("all", *base), "without sam": curve("without sam", (30.0, 72.0)),
+        "none": curve("none", *base), "only sam": curve("only sam", (10.0, 72.0)),
+    })  # fmt: skip
+    without, only = found
+    assert without.speedup is not None
+    assert only.speedup is not None
+    assert (without.speedup.value, only.speedup.value) == (pytest.approx(30 / 20), pytest.approx(20 / 10))
+    assert without.gain is not None
+    assert only.gain is not None
+    log_part = math.log(30 / 10) / math.log(4)
+    assert (without.gain.value, only.gain.value) == (pytest.approx(4 * log_part - 2), pytest.approx(72 - 70))
+
+
+def test_beyond_the_measured_range_the_tradeoff_has_a_reason_and_what_is_certain() -> None:
+    found = tradeoffs(SAM, {
+        "all": curve("recipe", (10.0, 70.0)), "without sam": curve("without sam", (30.0, 69.0)),
+        "none": curve("none", (10.0, 70.0)), "only sam": curve("only sam", (30.0, 69.0)),
+    })  # fmt: skip
+    assert [(one.speedup, one.gain) for one in found] == [(None, None)] * 2
+    assert [(one.at_least, one.at_most) for one in found] == [(3.0, None), (None, pytest.approx(1 / 3))]
+    assert found[0].why_no_speedup == "all was not measured as low: its cheapest point has 70.00 %"
+    assert found[1].why_no_gain == "none was measured from 10 to 10 only"
+
+
+def test_an_interval_turns_with_its_value() -> None:
+    seeds = Point(1, (72.0, 72.2, 71.8), {"time": (10.0, 11.0, 9.0)})
+    none = (Point(1, (70.0, 70.2, 69.8), {"time": (5.0,) * 3}), Point(2, (74.0, 74.2, 73.8), {"time": (20.0,) * 3}))
+    setting = Setting("shapes", "resnet18", "1x cpu")
+    curves = {
+        "none": (Curve("none", "none", setting, none), none[0]),
+        "only sam": (Curve("o", "o", setting, (seeds,)), seeds),
+    }
+    (one,) = tradeoffs(SAM[1:], curves)
+    for value in (one.speedup, one.gain):
+        assert value is not None
+        assert value.low is not None
+        assert value.high is not None
+        assert value.low < value.value < value.high

@@ -69,6 +69,11 @@ def test_what_to_change_where_loading_is_the_bound() -> None:
     assert "Pillow-SIMD" in told("dataloader=torchvision", pillow_simd=False)
     words = ["algorithms.randaugment=on", "algorithms.randaugment.where=loader"]
     assert "algorithms.randaugment.where=device" in told(*words)
+    where = "algorithms.progressive_resizing.where=loader"
+    assert where in told()
+    assert where not in told(where)
+    assert "dataloader.dct_scaling=true" in told(where, "dataloader=ffcv")
+    assert "dataloader.dct_scaling" not in told(where, "dataloader=ffcv", "dataloader.dct_scaling=true")
     assert "smaller files" in told(pictures=PictureFacts(1 << 30, 500))
     assert "cache" not in told(pictures=PictureFacts(1 << 30, 64))
     assert "do not fit into memory" in told(pictures=PictureFacts(140 << 30, 64))
@@ -88,3 +93,12 @@ def test_shared_cores_are_said() -> None:
     run = plan()
     found = diagnose(run, measured(run, step=1.0, load=0.5, shared=1.0), AROUND)
     assert "same cores" in "\n".join(found.advice)
+
+
+def test_the_longest_part_is_told_of_first() -> None:
+    run = plan("precision=fp32")
+    around = replace(AROUND, workers=2)
+    step_bound = diagnose(run, measured(run, step=1.0, load=0.5, shared=1.0), around)
+    assert step_bound.bound == "step"
+    assert ["precision" in line for line in step_bound.advice].index(True) == 0
+    assert any("dataloader.workers=8" in line for line in step_bound.advice)

@@ -10,8 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import UserError
-from launcher.records.metrics import EvalRecord, MetricsWriter, ResumeRecord
+from launcher.records.metrics import EndRecord, EvalRecord, MetricsWriter, ResumeRecord
+from launcher.study.curves import build_curves
 from launcher.study.runs import find_runs, read_run
+from launcher.study.study import Study
+from launcher.study.tables import not_counted
 
 from .conftest import MakeRun
 
@@ -116,3 +119,47 @@ def test_run_folders_are_found_below_a_path_once(make_run: MakeRun, tmp_path: Pa
         find_runs([str(first / "logs")])
     with pytest.raises(UserError, match="is no folder"):
         find_runs(["nowhere"])
+
+
+def test_a_run_whose_length_a_resume_changed_measures_neither(make_run: MakeRun) -> None:
+    run = read_run(make_run("longer", epochs=4))
+    assert (run.state, run.mixed) == ("finished", "its length was changed from 2 to 4 epochs, and with it the schedule")
+    assert read_run(make_run("same")).mixed is None
+    assert read_run(make_run("dilated", epochs=4, schedule={"dilate": 0.5})).mixed is None
+    assert read_run(make_run("absurd", epochs=10**400, schedule={"dilate": 1e308})).mixed is None
+    assert build_curves([run]) == []
+    assert not_counted(Study([run], [], [])) == [(str(run.path), "mixed", run.mixed)]
+
+
+def test_a_run_on_several_numbers_of_processes_has_the_time_of_none(make_run: MakeRun) -> None:
+    folder = make_run("a", finished=None)
+    writer = MetricsWriter(folder / "metrics.jsonl")
+    for record in (ResumeRecord(10, 5000.0, 4), EvalRecord(20, 5065.0, 2, 0.7, 1.0, 1.0, 100, 5.0, 130.0),
+                   EndRecord(20, 5066.0, True, 130.0, 10.0, 0.0)):  # fmt: skip
+        writer.write(record)
+    writer.close()
+    assert read_run(folder).mixed == "its time is of 1 and 4 processes"
+
+
+P4D = {"name": "p4d", "gpu": "A100 40GB", "gpus": 8, "price_per_hour": 30.0}
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "hardware", "nodes", "money"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 8, P4D, 1, 1.0),
+        ("NVIDIA A100-SXM4-40GB", 16, P4D, 2, 2.0),
+        ("NVIDIA A100-SXM4-40GB", 16, P4D, 1, None),
+        ("NVIDIA A100-SXM4-40GB", 8, {**P4D, "gpu": "A10 24GB"}, 1, None),
+        ("cpu", 1, {"name": "box", "gpu": None, "gpus": None, "price_per_hour": 3.0}, 1, 0.1),
+    ],
+)
+def test_money_is_of_the_machines_that_it_ran_on(
+    make_run: MakeRun, device: str, ranks: int, hardware: dict[str, object], nodes: int, money: float | None
+) -> None:
+    folder = make_run("a", seconds=(60.0, 60.0), hardware=hardware, launch={"nnodes": nodes})
+    path = folder / "metrics.jsonl"
+    path.write_text(
+        path.read_text().replace('"cpu"', f'"{device}"').replace('"world_size": 1', f'"world_size": {ranks}')
+    )
+    assert read_run(folder).money == (None if money is None else pytest.approx(money))

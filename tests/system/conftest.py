@@ -42,7 +42,7 @@ class Train:
 
     def __call__(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         process = self.start(*words)
-        output, errors = process.communicate(timeout=300)
+        output, errors = process.communicate(timeout=900)
         assert process.returncode == code, f"{output}\n{errors}"
         assert "Traceback" not in errors or code == 1
         return subprocess.CompletedProcess(words, code, output, errors)

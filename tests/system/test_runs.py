@@ -75,10 +75,10 @@ def test_the_seed_decides_the_weights(train: Train, equal: Equal) -> None:
     assert not equal(train.state(first)["model"], train.state(other)["model"])
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-def test_stopped_and_resumed_is_bit_equal_to_uninterrupted(train: Train, equal: Equal, stop: signal.Signals) -> None:
-    whole = train.small("whole")
-    process = train.start(*SMALL, "run_name=parts")
+def assert_parts_equal_the_whole(train: Train, equal: Equal, words: list[str], stop: signal.Signals) -> None:
+    """Train at once, and stopped in the middle and resumed; compare all that the config decides."""
+    whole = train.small("whole", *words)
+    process = train.start(*SMALL, "run_name=parts", *words)
     parts = train.folder / "runs" / "parts"
     wait_for(lambda: steps_done(parts) >= 8)
     process.send_signal(stop)
@@ -90,17 +90,17 @@ def test_stopped_and_resumed_is_bit_equal_to_uninterrupted(train: Train, equal: 
     assert results(whole) == results(parts)
 
 
-def test_killed_and_resumed_is_bit_equal_to_uninterrupted(train: Train, equal: Equal) -> None:
-    whole = train.small("whole")
-    process = train.start(*SMALL, "run_name=killed")
-    killed = train.folder / "runs" / "killed"
-    wait_for(lambda: steps_done(killed) >= 9)
-    process.kill()
-    process.communicate()
-    wait_for(lambda: not ranks_of(killed), seconds=10)
-    train("resume", str(killed))
-    assert equal(decided(train, whole), decided(train, killed))
-    assert results(whole) == results(killed)
+def test_stopped_and_resumed_is_bit_equal_to_uninterrupted(train: Train, equal: Equal) -> None:
+    assert_parts_equal_the_whole(train, equal, [], signal.SIGTERM)
+
+
+def test_hot_in_bf16_on_ffcv_is_bit_equal_too(train: Train, equal: Equal) -> None:
+    pytest.importorskip("ffcv", reason="FFCV is not installed here", exc_type=ImportError)
+    data = [word for word in SMALL if word.startswith("dataset")]
+    train("prepare", *data, "dataloader.workers=1")
+    words = ["recipe=hot", "precision=bf16", "dataloader=ffcv", "algorithms.sam.interval=2"]
+    words.append("algorithms.progressive_resizing.initial_scale=0.9")
+    assert_parts_equal_the_whole(train, equal, words, signal.SIGINT)
 
 
 def test_a_killed_rank_ends_all_and_is_named_first(train: Train) -> None:

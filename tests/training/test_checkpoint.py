@@ -229,3 +229,13 @@ def test_bytes_reach_the_disk_before_the_name(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "replace", lambda self, target: (events.append("rename"), replace(self, target))[1])
     checkpoint.save({"step": 1}, tmp_path / file_name(1))
     assert events == ["sync", "rename", "sync"]
+
+
+def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    path = tmp_path / checkpoint.file_name(4)
+    path.with_name(f".{path.name}.tmp").symlink_to(precious)
+    checkpoint.save(state(4), path)
+    assert precious.read_text() == "precious"
+    assert not path.is_symlink()

@@ -10,6 +10,7 @@ import torch
 
 from launcher.config import recipes
 from launcher.config.compose import compose, options
+from launcher.errors import UserError
 from launcher.training import checkpoint
 from launcher.training.ranks import Ranks
 from launcher.training.run import Run, build_run
@@ -85,12 +86,17 @@ def test_each_algorithm_resumes_to_the_same_bits(name: str, tmp_path: Path) -> N
     assert_resumes_to_the_same_bits(words, tmp_path / "step-00000003.pt")
 
 
-@pytest.mark.parametrize("recipe", ["mild", "medium", "hot"])
-def test_each_recipe_resumes_to_the_same_bits(recipe: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("recipe", "precision"),
+    [("mild", "fp32"), ("medium", "fp32"), ("hot", "fp32"), ("hot", "bf16"), ("hot", "fp16")],
+)
+def test_each_recipe_resumes_to_the_same_bits(recipe: str, precision: str, tmp_path: Path) -> None:
     on = compose([f"recipe={recipe}"]).config.algorithms.active()
     words = [
         f"recipe={recipe}",
+        f"precision={precision}",
         "schedule.warmup=0ba",
+        "algorithms.progressive_resizing.initial_scale=0.9",
         *(w for name in ("ema", "sam") if name in on for w in EARLY[name]),
     ]
     assert_resumes_to_the_same_bits(words, tmp_path / "step-00000003.pt")
@@ -113,10 +119,15 @@ def test_an_algorithm_that_is_off_changes_nothing_of_the_others_draws() -> None:
     assert first == steps(build(*words, "algorithms.blurpool=on", "algorithms.blurpool=off"), 2)
 
 
+def test_images_too_small_for_bf16_on_a_cpu_are_refused() -> None:
+    with pytest.raises(UserError, match=r"precision=bf16: has wrong gradients on a CPU for images of 16 px"):
+        build("algorithms=[progressive_resizing]", "schedule.warmup=0ba", "precision=bf16")
+
+
 def test_bf16_computes_what_fp32_computes_to_its_precision() -> None:
     words = ["algorithms=[label_smoothing]", "schedule.warmup=0ba"]
     exact, rounded = (steps(build(*words, f"precision={precision}"), 2) for precision in ("fp32", "bf16"))
-    assert exact == pytest.approx(rounded, rel=0.05)
+    assert exact == pytest.approx(rounded, rel=0.1)
     assert exact != rounded
 
 

@@ -43,7 +43,10 @@ data.curves.filter((curve) => curve.published).forEach((curve, index) => {
 });
 data.runs.forEach((run, index) => { run.index = index; });
 
-const state = { axis: "time", off: {}, published: true, selected: null, sort: "name", descending: false, all: false };
+// note: beside runs on other pictures the published points say little and leave them little room
+const ownPictures = new Set(data.curves.filter((curve) => !curve.published).map((curve) => curve.dataset));
+const comparable = !ownPictures.size || data.curves.some((curve) => curve.published && ownPictures.has(curve.dataset));
+const state = { axis: "time", off: {}, published: comparable, selected: null, sort: "name", descending: false, all: false };
 for (const name of Object.keys(FILTERS)) state.off[name] = new Set();
 
 function passes(values) {

@@ -138,6 +138,7 @@ function buildControls() {
       make("div", { class: "choices" }, ...boxes.map((box, index) => make("label", { class: "check" }, box, values[index] === null ? "unknown" : String(values[index]))))));
   }
   find("published").closest("label").hidden = !data.curves.some((curve) => curve.published);
+  find("published").checked = state.published;
   find("published").addEventListener("change", (event) => { state.published = event.target.checked; redraw(); });
   find("controls").addEventListener("submit", (event) => event.preventDefault());
   find("close").addEventListener("click", closeDetails);

@@ -1,0 +1,69 @@
+"""The command of benchmarks.loader."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+import cv2
+import torchvision
+from rich.console import Console
+
+import benchmarks.loader as package
+from benchmarks.loader import memory, recipes, timing
+from benchmarks.loader.contenders import OPENERS, PEERS
+from benchmarks.loader.files import pictures, repeated, write_all
+from benchmarks.loader.process import started
+from launcher.config.compose import compose
+from launcher.config.schema import FFCVLoader
+from launcher.plan.plan import Plan
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    arguments = _arguments(words)
+    composed = compose(["dataloader=ffcv", "recipe=mild", "dataset=imagenet"]).config
+    assert isinstance(composed.dataloader, FFCVLoader)
+    assert composed.dataset.train_samples is not None
+    plan = Plan(composed, 1, composed.dataset.train_samples)
+    steps = dict(Counter(map(plan.image_size, range(plan.total_steps))))
+    out = Console(width=160)
+    facts: dict[str, object] = {"opencv": cv2.__version__, "torchvision": torchvision.__version__}
+    with pictures(Path(arguments.pictures)) as folder:
+        files = write_all(folder, composed.dataloader.files)
+        with ExitStack() as stack:
+            asked = [started(name, folder, files) for name in OPENERS]
+            asked += [started(name, folder, files, Path(arguments.peers)) for name in PEERS if arguments.peers]
+            found = [contender for start in asked if (contender := stack.enter_context(start))]
+            results = timing.measure(found, composed.image, arguments.sizes, arguments.repeats)
+        out.print(timing.table(results, steps))
+        ratios = recipes.compare(folder, arguments.repeats)
+        out.print(recipes.table(ratios))
+        needs = memory.measure(repeated(folder, arguments.copies), arguments.batch_size)
+        out.print(memory.table(needs))
+    if arguments.json:
+        facts["results"] = [asdict(result) for result in results]
+        facts["recipes"] = [asdict(ratio) for ratio in ratios]
+        facts["memory"] = [asdict(need) for need in needs]
+        Path(arguments.json).write_text(json.dumps(facts, indent=2) + "\n")
+    return 0
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=package.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pictures", required=True, metavar="TAR", help="a tar file of JPEGs")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[88, 132, 176], metavar="PX")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--batch-size", type=int, default=64, help="of the loaders whose memory is measured")
+    parser.add_argument("--copies", type=int, default=8, help="of each picture in the data set that they load")
+    parser.add_argument("--peers", metavar="FOLDER", help="where another Pillow and DALI are installed")
+    parser.add_argument("--json", metavar="FILE", help="also write the figures there")
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,81 @@
+"""A contender in a process of its own: `python -m benchmarks.loader.process NAME FOLDER CONNECTION`."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.loader.contenders import OPENERS, PEERS
+from benchmarks.loader.files import Files
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A contender's process: the heights and widths [N, 2] of its stored pictures, and their bytes."""
+
+    name: str
+    sizes: np.ndarray
+    stored: int
+    connection: Connection
+
+    def run(self, boxes: np.ndarray, side: int) -> float:
+        """Processor seconds of one pass over all pictures."""
+        self.connection.send((boxes, side))
+        seconds: float = self.connection.recv()
+        return seconds
+
+
+@contextmanager
+def started(name: str, folder: Path, files: Files, peers: Path | None = None) -> Iterator[Contender | None]:
+    """A contender, until the end; None if it is not installed. Modules of the folder of peers come first."""
+    ours, theirs = Pipe()
+    environment = dict(os.environ)
+    if peers is not None:
+        environment["PYTHONPATH"] = os.pathsep.join([str(peers), environment.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "benchmarks.loader.process", name, str(folder), str(theirs.fileno())]
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
+    theirs.close()
+    try:
+        ours.send_bytes(pickle.dumps(files))
+        facts: tuple[str, np.ndarray, int] | None = ours.recv()
+        yield None if facts is None else Contender(facts[0], facts[1], facts[2], ours)
+    finally:
+        ours.close()
+        process.wait()
+
+
+def serve(name: str, folder: Path, connection: Connection) -> None:
+    """Open a contender and time its passes until nobody asks any more."""
+    import torch
+
+    torch.set_num_threads(1)
+    files: Files = pickle.loads(connection.recv_bytes())
+    try:
+        opened = {**OPENERS, **PEERS}[name](folder, files)
+    except ModuleNotFoundError:
+        connection.send(None)
+        return
+    connection.send((opened.name, opened.sizes, opened.stored))
+    while True:
+        try:
+            boxes, side = connection.recv()
+        except EOFError:
+            return
+        start = time.process_time()
+        opened.run(boxes, side)
+        connection.send(time.process_time() - start)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], Path(sys.argv[2]), Connection(int(sys.argv[3])))

@@ -1,0 +1,56 @@
+"""The values of each optimizer: types and bounds; the values themselves stand in conf/optimizer/."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from launcher.config.algorithms import STRICT, Count, NotNegative, Positive, Probability
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+@dataclass(frozen=True, config=STRICT)
+class LearningRate:
+    """What every optimizer has: `lr` is meant for `reference_batch_size`; `scale_lr` scales it to the batch in use."""
+
+    lr: NotNegative
+    reference_batch_size: Count
+    scale_lr: Literal["linear", "off"]
+    weight_decay: NotNegative
+    decay_norm_and_bias: bool
+
+
+@dataclass(frozen=True, config=STRICT)
+class DecoupledSGD(LearningRate):
+    name: Literal["decoupled_sgd"]
+    momentum: Probability
+    dampening: Probability
+    nesterov: bool
+
+
+@dataclass(frozen=True, config=STRICT)
+class SGD(LearningRate):
+    name: Literal["sgd"]
+    momentum: Probability
+    dampening: Probability
+    nesterov: bool
+
+
+@dataclass(frozen=True, config=STRICT)
+class LAMB(LearningRate):
+    name: Literal["lamb"]
+    beta1: Beta
+    beta2: Beta
+    epsilon: Positive
+    max_grad_norm: Positive | None
+
+
+@dataclass(frozen=True, config=STRICT)
+class AdamW(LearningRate):
+    name: Literal["adamw"]
+    beta1: Beta
+    beta2: Beta
+    epsilon: Positive

@@ -1,0 +1,68 @@
+"""What `train prepare` reads: the pictures of one split, wherever they lie; imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+import numpy as np
+
+from launcher.data.decode import NoPicture
+from launcher.errors import Problem, UserError
+
+# Told (what is done, how much of it, out of how much) while it is done.
+Report = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A picture as bytes [start, start + size) of a file, to its end where `size` is None; `name` is the picture's."""
+
+    name: str
+    file: str
+    start: int = 0
+    size: int | None = None
+
+
+class Storage(Protocol):
+    """Where files lie. Goes to worker processes, so it holds nothing that is open."""
+
+    def holds(self, file: str) -> bool:
+        """Whether a file is there."""
+
+    def open(self, file: str, ahead: int) -> BinaryIO:
+        """A file to read and seek in; what is far away is read `ahead` bytes at a time."""
+
+    def read(self, pieces: Sequence[Piece]) -> list[bytes | NoPicture]:
+        """The bytes of some pictures, or why one cannot be had.
+
+        Raises:
+            UserError: none can be had now, such as without a network.
+        """
+
+
+@dataclass(frozen=True)
+class Source:
+    """The pictures of one split, sorted by class and name: `files` are CLASS/NAME, `labels` int64 [N].
+
+    `root` is what messages call the place; `piece` says where the picture of a number is in `storage`.
+    """
+
+    root: str
+    split: str
+    classes: list[str]
+    files: list[str]
+    labels: np.ndarray
+    storage: Storage
+    piece: Callable[[int], Piece]
+
+
+def below(path: str, name: str) -> str:
+    """The path or URL of a name in a folder."""
+    return f"{path.rstrip('/')}/{name}"
+
+
+def problem(path: str, message: str) -> UserError:
+    """What is wrong with a data set's path."""
+    return UserError(Problem(message, "dataset.path", path))

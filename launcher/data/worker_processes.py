@@ -1,0 +1,155 @@
+"""Worker processes that decode the pictures of a folder, through torch's DataLoader, and how they fail."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import shutil
+import signal
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import wait
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, get_worker_info
+
+from launcher.data.device import Loaded
+from launcher.data.following import follow_parent
+from launcher.data.pictures import Pictures
+from launcher.data.reading import Reading
+from launcher.data.share import Share
+from launcher.errors import MachineError, Problem, UserError
+
+_SHARED_MEMORY = "/dev/shm"
+_SECONDS_TO_DIE = 1.0
+
+
+class Keys:
+    """A batch sampler whose lists of keys are set before each epoch, so that workers keep no state."""
+
+    def __init__(self) -> None:
+        self.batches: Sequence[Sequence[Any]] | Iterator[Sequence[Any]] = ()
+
+    def __iter__(self) -> Iterator[Sequence[Any]]:
+        return iter(self.batches)
+
+
+def data_loader(pictures: Pictures, keys: Keys, share: Share) -> DataLoader[Any]:
+    """Persistent workers, or none."""
+    pictures.reading = Reading(max(1, share.workers))
+    return DataLoader(
+        pictures,
+        batch_sampler=keys,  # type: ignore[arg-type]
+        num_workers=share.workers,
+        collate_fn=_collate,
+        pin_memory=share.device.type == "cuda",
+        persistent_workers=share.workers > 0,
+        prefetch_factor=share.prefetch if share.workers else None,
+        worker_init_fn=_start_worker if share.workers else None,
+        generator=torch.Generator(),
+        multiprocessing_context=_clean_processes() if share.workers else None,
+    )
+
+
+def batches(loader: DataLoader[Any]) -> Iterator[Loaded]:
+    """What the workers have loaded.
+
+    Raises:
+        UserError: a picture cannot be read, or shared memory is full.
+        MachineError: a worker has died.
+    """
+    loaded: Iterator[Loaded | UserError] | None = None
+    while True:
+        try:
+            if loaded is None:
+                loaded = iter(loader)
+            batch = next(loaded, None)
+        except (RuntimeError, OSError, EOFError) as error:
+            raise _cause(loader, error) from error
+        if isinstance(batch, UserError):
+            raise batch
+        if batch is None:
+            return
+        yield batch
+
+
+def shut_down(loader: DataLoader[Any]) -> None:
+    """End the worker processes."""
+    iterator = getattr(loader, "_iterator", None)
+    if iterator is None:
+        return
+    iterator._shutdown_workers()
+    for worker in iterator._workers:
+        worker.kill()
+        worker.join()
+    # note: a process that ends at once leaves its semaphores behind, unless they are freed before
+    loader._iterator = None
+
+
+def _clean_processes() -> BaseContext:
+    """Start workers from a process that has no threads.
+
+    A rank runs threads of its own (gradients, collectives, pinning); a fork of it may inherit a lock that is held, and
+    hang for ever.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def _collate(samples: list[tuple[np.ndarray, int, int]] | UserError) -> Loaded | UserError:
+    """Stack to uint8 [B, 3, H, W] in channels-last memory order, which is how pictures are decoded."""
+    if isinstance(samples, UserError):
+        return samples
+    pixels, labels, indices = zip(*samples, strict=True)
+    images, classes = torch.from_numpy(np.stack(pixels)), torch.tensor(labels)
+    if (worker := get_worker_info()) is not None:
+        try:
+            # note: else the queue's own thread would share them later, and lose the batch where it cannot
+            images, classes = images.share_memory_(), classes.share_memory_()
+        except (RuntimeError, OSError):
+            return _full(worker.num_workers)
+    return images.permute(0, 3, 1, 2), classes, np.array(indices, dtype=np.int64)
+
+
+def _start_worker(_: int) -> None:
+    torch.set_num_threads(1)
+    follow_parent()
+
+
+def _cause(loader: DataLoader[Any], error: Exception) -> Exception:
+    """What has made a loader fail, as far as that can be told; else the error itself."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return _full(loader.num_workers)
+    workers = getattr(getattr(loader, "_iterator", None), "_workers", [])
+    # note: a batch of a worker that was killed can no longer be fetched, a moment before its end is noticed
+    wait([worker.sentinel for worker in workers], _SECONDS_TO_DIE)
+    for number, worker in enumerate(workers):
+        if worker.exitcode is not None:
+            return MachineError(f"loader worker {number} (process {worker.pid}) {_ending(worker.exitcode)}")
+    return error
+
+
+def _ending(exit_code: int) -> str:
+    if exit_code == -signal.SIGKILL:
+        return (
+            "was killed by SIGKILL; most often the machine ran out of memory: "
+            "fewer dataloader.workers, smaller dataloader.prefetch, or dataloader=ffcv, which has no processes"
+        )
+    if exit_code == -signal.SIGBUS:
+        return f"was killed by SIGBUS, as where {_SHARED_MEMORY} is full: {_REMEDY}"
+    return f"was killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with exit code {exit_code}"
+
+
+_REMEDY = (
+    f"enlarge it (mount -o remount,size=8G {_SHARED_MEMORY}, docker run --shm-size=8g), "
+    "fewer workers, or dataloader=ffcv, which needs none"
+)
+
+
+def _full(workers: int) -> UserError:
+    room = shutil.disk_usage(_SHARED_MEMORY)
+    message = f"shared memory is full: {_SHARED_MEMORY} has {room.free / 1e6:,.1f} of {room.total / 1e6:,.1f} MB left"
+    return UserError(Problem(f"{message}; {_REMEDY}", "dataloader.workers", workers))

@@ -1,0 +1,61 @@
+"""Slurm's queue: handing jobs in, and which of them are in it still."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher.errors import UserError
+
+_FOLDER = ".jobs"
+
+
+class JobNotes:
+    """The job that each run of a folder was last submitted as, one small file a run."""
+
+    def __init__(self, runs: Path):
+        self._folder = runs / _FOLDER
+
+    def job(self, run_name: str) -> str | None:
+        """The number of the run's job; None if it was never submitted."""
+        path = self._folder / run_name
+        return path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else None
+
+    def keep(self, run_name: str, job: str) -> None:
+        """Note a run's job; written atomically."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / run_name
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text(f"{job}\n")
+        temporary.replace(path)
+
+
+def submit(script: str) -> str:
+    """Hand a batch script in; returns the job's number.
+
+    Raises:
+        UserError: Slurm is not installed here, or does not take it.
+    """
+    # note: with a cluster's name after the number where there are several
+    return _ask(["sbatch", "--parsable"], script).strip().partition(";")[0]
+
+
+def queued() -> set[str]:
+    """The numbers of the user's jobs that wait or run.
+
+    Raises:
+        UserError: Slurm is not installed here, or does not answer.
+    """
+    return set(_ask(["squeue", "--me", "--noheader", "--format=%A"], None).split())
+
+
+def _ask(command: Sequence[str], text: str | None) -> str:
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise UserError(f"{command[0]} is not installed here; give the command where jobs are submitted") from None
+    if done.returncode:
+        said = done.stderr.strip() or f"it ended with {done.returncode}"
+        raise UserError(f"{command[0]}: {said}")
+    return done.stdout

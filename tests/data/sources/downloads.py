@@ -1,0 +1,58 @@
+"""ImageNet's three files as they are downloaded, with a few pictures in each."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from scipy.io import savemat
+
+# note: not in the order of their names, as in the real table; the last is a node above the others
+SYNSETS = [(1, "n02", 0), (2, "n03", 0), (3, "n01", 0), (4, "n00", 3)]
+CLASSES = ["n01", "n02", "n03"]
+TRUTH = [2, 1, 3, 3, 2, 1, 1]
+
+
+def jpeg(seed: int) -> bytes:
+    """A small picture unlike the others."""
+    random = np.random.default_rng(seed)
+    file = io.BytesIO()
+    Image.fromarray(random.integers(0, 256, (*random.integers(20, 60, 2), 3), dtype=np.uint8)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+def write_downloads(folder: Path) -> Path:
+    """The three files; pictures in no order of names, as a tar file may hold them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(folder / "ILSVRC2012_img_train.tar", "w") as train:
+        for place, name in enumerate(reversed(CLASSES)):
+            inner = io.BytesIO()
+            with tarfile.open(fileobj=inner, mode="w") as tar:
+                for number in (3, 1, 12, 2):
+                    add(tar, f"{name}_{number}.JPEG", jpeg(100 * place + number))
+            add(train, f"{name}.tar", inner.getvalue())
+    with tarfile.open(folder / "ILSVRC2012_img_val.tar", "w") as val:
+        for number in reversed(range(len(TRUTH))):
+            add(val, f"ILSVRC2012_val_{number + 1:08d}.JPEG", jpeg(1000 + number))
+    write_devkit(folder / "ILSVRC2012_devkit_t12.tar.gz")
+    return folder
+
+
+def write_devkit(path: Path) -> None:
+    kinds = [("ILSVRC2012_ID", "O"), ("WNID", "O"), ("words", "O"), ("gloss", "O"), ("num_children", "O")]
+    synsets = np.array([(number, wnid, "a, b", "what it is", below) for number, wnid, below in SYNSETS], kinds)
+    table = io.BytesIO()
+    savemat(table, {"synsets": synsets})
+    with tarfile.open(path, "w:gz") as tar:
+        add(tar, "ILSVRC2012_devkit_t12/data/meta.mat", table.getvalue())
+        lines = "".join(f"{number}\n" for number in TRUTH)
+        add(tar, "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt", lines.encode())

@@ -1,0 +1,198 @@
+"""Buckets and URLs: fsspec's own memory, and a web server that is there, slow to answer, or gone."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from launcher.cli import diagnose
+from launcher.cli.main import main
+from launcher.config.compose import compose
+from launcher.data.available import with_counts
+from launcher.data.folder import scan
+from launcher.data.prepare import prepare
+from launcher.data.sources import remote
+from launcher.data.sources.find import open_source
+from launcher.data.sources.local import folder_source
+from launcher.doctor.data import examine_data
+from launcher.errors import UserError
+
+from ..conftest import words_for
+from .downloads import write_downloads
+from .test_tar import contents, said
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder, parts of files too; `failures` of a name are answered by an error first."""
+
+    failures: dict[str, int]
+    ranges = True
+
+    def send_head(self):  # type: ignore[no-untyped-def]
+        name = Path(self.path).name
+        if self.failures.get(name, 0) > 0 and self.command == "GET":
+            self.failures[name] -= 1
+            return self.send_error(503)
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        path = Path(self.translate_path(self.path))
+        if not self.ranges or not wanted or not path.is_file():
+            return super().send_head()
+        first, last = int(wanted[1]), min(int(wanted[2]), path.stat().st_size - 1)
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {first}-{last}/{path.stat().st_size}")
+        self.send_header("Content-Length", str(last - first + 1))
+        self.end_headers()
+        self.wfile.write(path.read_bytes()[first : last + 1] if self.command == "GET" else b"")
+        return None
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Server(http.server.ThreadingHTTPServer):
+    # note: with room for five, Python's choice, the kernel drops connections
+    request_queue_size = 128
+
+
+@contextlib.contextmanager
+def serve(folder: Path, failures: dict[str, int] | None = None, *, ranges: bool = True) -> Iterator[str]:
+    handler = type("Serving", (Handler,), {"failures": failures or {}, "ranges": ranges})
+    with Server(("127.0.0.1", 0), partial(handler, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_PAUSES", (0.0, 0.0, 0.0))
+
+
+def write_url(url: str, *words: str) -> list[Path]:
+    """`train prepare` of a URL, without its terminal."""
+    given = [words_for(Path())[0], f"dataset.path={url}", "dataloader=ffcv", "dataloader.workers=1", *words]
+    return [path for path, _ in prepare(compose(given).config, skip_bad=False, report=lambda *_: None)]
+
+
+def in_memory(folder: Path) -> str:
+    system = fsspec.filesystem("memory")
+    for path in folder.rglob("*"):
+        if path.is_file():
+            system.pipe_file(f"/bucket/{folder.name}/{path.relative_to(folder)}", path.read_bytes())
+    return f"memory://bucket/{folder.name}"
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_bucket_of_class_folders_holds_what_the_folders_do(pictures: Path, split: str) -> None:
+    here = folder_source(scan(pictures, split))
+    for url in (in_memory(pictures), f"file://{pictures}"):
+        there = open_source(url, split, said)
+        assert (there.files, there.classes, there.root) == (here.files, here.classes, url)
+        assert contents(there) == contents(here)
+    with serve(pictures, ranges=False) as url:
+        assert contents(open_source(url, split, said)) == contents(here)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_bucket_of_imagenets_files_is_read_by_its_parts(tmp_path: Path, split: str) -> None:
+    write_downloads(tmp_path)
+    here = contents(open_source(str(tmp_path), split, said))
+    assert contents(open_source(in_memory(tmp_path), split, said)) == here
+    with serve(tmp_path) as url:
+        assert contents(open_source(url, split, said)) == here
+
+
+def test_ffcv_files_of_a_url_are_those_of_the_folder_and_train(pictures: Path, tmp_path: Path) -> None:
+    with serve(pictures) as url:
+        train, _ = write_url(url, f"dataloader.folder={tmp_path}")
+    (here,) = (pictures / "ffcv").glob("train*.beton")
+    assert train.read_bytes() == here.read_bytes()
+    words = words_for(Path(), f"dataset.path={url}", "dataloader=ffcv", f"dataloader.folder={tmp_path}")
+    config = compose([words[0], *words[2:]]).config
+    assert with_counts(config, must_exist=True).dataset.train_samples == 42
+    assert str(tmp_path) in examine_data(config)[0].found
+    assert diagnose._pictures(config) is None
+
+
+def test_a_read_that_fails_is_tried_again(pictures: Path) -> None:
+    here = contents(folder_source(scan(pictures, "val")))
+    with serve(pictures, {"0.jpg": 3, "5.jpg": 1}) as url:
+        assert contents(open_source(url, "val", said)) == here
+
+
+def test_headers_that_cannot_be_read_are_tried_again(tmp_path: Path) -> None:
+    write_downloads(tmp_path)
+    with serve(tmp_path) as url:
+        source = open_source(url, "val", said)
+    fetched: list[int] = []
+
+    def flaky(start: int, end: int) -> bytes:
+        fetched.append(start)
+        if len(fetched) < 4:
+            raise OSError
+        return b"x" * (end - start)
+
+    assert remote._patient(flaky)(0, 3) == b"xxx"
+    assert len(source.files) == 7
+
+
+def test_a_server_that_goes_away_is_one_line_and_the_same_command_goes_on(pictures: Path, tmp_path: Path) -> None:
+    with serve(pictures, {"20.jpg": 1000}) as url:
+        lost = open_source(url, "train", said)
+        with pytest.raises(UserError, match=r"503.*the same command goes on") as raised:
+            contents(lost)
+        assert str(raised.value).startswith(f"dataset.path={url}: ")
+    with pytest.raises(UserError, match="ClientConnectorError"):
+        write_url(url, f"dataloader.folder={tmp_path}")
+
+
+def test_a_picture_that_is_not_there_is_left_out(pictures: Path, tmp_path: Path) -> None:
+    shutil.copytree(pictures, tmp_path / "p", ignore=shutil.ignore_patterns("ffcv"))
+    with serve(tmp_path / "p") as url:
+        source = open_source(url, "val", said)
+        (tmp_path / "p" / "val" / "cat" / "3.jpg").unlink()
+        assert str(contents(source)["cat/3.jpg"][1]) == "it is not there"
+
+
+def test_a_server_without_parts_of_files_is_refused(tmp_path: Path) -> None:
+    write_downloads(tmp_path)
+    with serve(tmp_path, ranges=False) as url, pytest.raises(UserError, match="support range requests"):
+        open_source(url, "train", said)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["prepare", "dataset.path=s3://b/x"], "dataloader.folder=null: is not given, and s3://b/x has no room"),
+        (
+            ["prepare", "dataset.path=abfs://b/x", "dataloader.folder=f"],
+            "abfs://b/x: needs a package that is not installed (Install adlfs to access Azure",
+        ),
+        (["prepare", "dataset.path=nope://b/x", "dataloader.folder=f"], "Protocol not known: nope"),
+        (["prepare", "dataset.path=memory://none", "dataloader.folder=f"], "holds neither train/CLASS/*.jpg nor"),
+        (["run", "dataset.path=s3://b/x"], "only train prepare reads it: train prepare dataset=image_folder"),
+        (["run", "dataset.path=/x.tar"], "only train prepare reads it"),
+        (
+            ["run", "dataset.path=s3://b/x", "dataloader=ffcv", "dataloader.folder=f"],
+            "dataset.path=s3://b/x dataloader",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(
+    words: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    verb, *rest = words
+    assert main([verb, *words_for(Path())[:1], *rest]) == 2
+    errors = capsys.readouterr().err
+    assert expected in errors
+    assert errors.count("\n") == 1

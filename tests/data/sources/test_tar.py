@@ -1,0 +1,187 @@
+"""Tar files that are not unpacked: held against torchvision's unpacking, and against Python's."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import re
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+from torchvision.datasets import ImageNet, imagenet
+
+from launcher.data import prepare
+from launcher.data.decode import NoPicture
+from launcher.data.folder import scan
+from launcher.data.manifest import read_manifest
+from launcher.data.sources.find import open_source
+from launcher.data.sources.local import folder_source
+from launcher.data.sources.source import Source
+from launcher.errors import UserError
+
+from ..conftest import write_files
+from .downloads import add, jpeg, write_devkit, write_downloads
+
+
+def said(what: str, done: int, total: int) -> None:
+    assert done <= total
+
+
+def contents(source: Source) -> dict[str, tuple[int, bytes | NoPicture]]:
+    numbers = range(len(source.files))
+    read = source.storage.read([source.piece(number) for number in numbers])
+    return dict(zip(source.files, zip(source.labels.tolist(), read, strict=True), strict=True))
+
+
+@pytest.fixture(scope="module")
+def downloads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_downloads(tmp_path_factory.mktemp("downloads"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(downloads: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What torchvision makes of the same files."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    with pytest.MonkeyPatch.context() as patch:
+        for kind, (name, _) in imagenet.ARCHIVE_META.items():
+            shutil.copy(downloads / name, folder)
+            digest = hashlib.md5((folder / name).read_bytes()).hexdigest()
+            patch.setitem(imagenet.ARCHIVE_META, kind, (name, digest))
+        for split in ("train", "val"):
+            ImageNet(folder, split=split)
+    for path in folder.glob("ILSVRC*"):
+        path.unlink()
+    return folder
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_the_pictures_and_classes_are_those_that_torchvision_unpacks(
+    downloads: Path, unpacked: Path, split: str
+) -> None:
+    ours, theirs = open_source(str(downloads), split, said), folder_source(scan(unpacked, split))
+    assert (ours.files, ours.classes) == (theirs.files, theirs.classes)
+    assert contents(ours) == contents(theirs)
+
+
+def test_the_ffcv_files_are_those_of_the_unpacked_folders(downloads: Path, unpacked: Path, tmp_path: Path) -> None:
+    ours = write_files(downloads, f"dataloader.folder={tmp_path}")
+    theirs = write_files(unpacked)
+    assert [path.read_bytes() for path in ours] == [path.read_bytes() for path in theirs]
+    assert read_manifest(ours[0]) == read_manifest(theirs[0])
+
+
+@pytest.fixture
+def one_tar(tmp_path: Path) -> Path:
+    """A tar file of class folders below one of its own."""
+    path = tmp_path / "flowers.tar"
+    with tarfile.open(path, "w") as tar:
+        for split in ("train", "val"):
+            for name in ("rose", "aster"):
+                add(tar, f"flowers/{split}/{name}/{'x' * 120}.jpg", jpeg(len(name)))
+                add(tar, f"flowers/{split}/{name}/1.jpg", jpeg(7 + len(name)))
+                add(tar, f"flowers/{split}/{name}/._1.jpg", b"what another system leaves")
+                add(tar, f"flowers/{split}/{name}/notes.txt", b"no picture")
+        link = tarfile.TarInfo("flowers/train/rose/again.jpg")
+        link.type, link.linkname = tarfile.LNKTYPE, "flowers/train/rose/1.jpg"
+        tar.addfile(link)
+        outside = tarfile.TarInfo("flowers/train/rose/outside.jpg")
+        outside.type, outside.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(outside)
+        add(tar, "flowers/train/aster/1.jpg", jpeg(99))
+    return path
+
+
+def test_a_tar_file_of_class_folders_is_as_if_unpacked(one_tar: Path, tmp_path: Path) -> None:
+    with tarfile.open(one_tar) as tar:
+        tar.extractall(tmp_path, filter="fully_trusted")
+    for split in ("train", "val"):
+        ours = open_source(str(one_tar), split, said)
+        assert contents(ours) == contents(folder_source(scan(tmp_path / "flowers", split)))
+    write_files(one_tar, f"dataloader.folder={tmp_path / 'files'}")
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_an_interrupted_file_goes_on_to_the_same_bytes(
+    downloads: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = write_files(downloads, f"dataloader.folder={tmp_path / 'whole'}")[0]
+    real = prepare._encoded
+
+    def broken(*given: object) -> object:
+        yield from list(real(*given))[:5]  # type: ignore[arg-type]
+        raise Interrupted
+
+    monkeypatch.setattr(prepare, "_encoded", broken)
+    with pytest.raises(Interrupted):
+        write_files(downloads, f"dataloader.folder={tmp_path / 'parts'}")
+    monkeypatch.setattr(prepare, "_encoded", real)
+    assert write_files(downloads, f"dataloader.folder={tmp_path / 'parts'}")[0].read_bytes() == whole.read_bytes()
+
+
+def test_bad_pictures_in_a_tar_file_are_named_or_left_out(one_tar: Path, tmp_path: Path) -> None:
+    with tarfile.open(one_tar, "a") as tar:
+        add(tar, "flowers/train/rose/cut.jpg", jpeg(1)[:300])
+    with pytest.raises(UserError, match=r"1 of 6 pictures in .*flowers.tar cannot be read: rose/cut.jpg"):
+        write_files(one_tar, f"dataloader.folder={tmp_path}")
+    manifest = read_manifest(write_files(one_tar, f"dataloader.folder={tmp_path}", skip_bad=True)[0])
+    assert manifest is not None
+    assert list(manifest.skipped) == ["rose/cut.jpg"]
+
+
+def refusal(path: Path, split: str = "train") -> str:
+    with pytest.raises(UserError) as raised:
+        open_source(str(path), split, said)
+    assert str(raised.value).count("\n") == 0
+    return str(raised.value)
+
+
+def test_a_tar_file_that_is_not_whole_is_one_line(one_tar: Path) -> None:
+    whole = one_tar.read_bytes()
+    one_tar.write_bytes(gzip.compress(whole))
+    assert "is compressed" in refusal(one_tar)
+    one_tar.write_bytes(b"something else" * 100)
+    assert "is no whole tar file" in refusal(one_tar)
+    one_tar.write_bytes(whole[:3000])
+    assert "is no whole tar file" in refusal(one_tar)
+    second = whole.index(b"flowers/train/rose/1.jpg")
+    one_tar.write_bytes(whole[: second + 148] + b"xxxxxxxx" + whole[second + 156 :])
+    assert "is damaged at byte" in refusal(one_tar)
+    one_tar.unlink()
+    assert "is no file" in refusal(one_tar)
+
+
+def test_a_file_of_less_than_no_bytes_does_not_lead_in_a_circle(tmp_path: Path) -> None:
+    member = tarfile.TarInfo("flowers/train/rose/1.jpg")
+    member.size = -512
+    header = member.tobuf(tarfile.GNU_FORMAT)
+    (tmp_path / "circle.tar").write_bytes(header + header)
+    assert re.search("is damaged|is no whole tar file", refusal(tmp_path / "circle.tar"))
+
+
+def test_an_inner_tar_file_that_lacks_its_end_does_not_run_into_the_next(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "ILSVRC2012_img_train.tar", "w") as train:
+        for name in ("n01", "n02"):
+            inner = io.BytesIO()
+            with tarfile.open(fileobj=inner, mode="w") as tar:
+                add(tar, f"{name}_1.JPEG", bytes(range(256)) * 2)
+            add(train, f"{name}.tar", inner.getvalue()[:1024])
+    assert open_source(str(tmp_path), "train", said).files == ["n01/n01_1.JPEG", "n02/n02_1.JPEG"]
+
+
+def test_what_is_missing_beside_the_validation_pictures_is_named(downloads: Path, tmp_path: Path) -> None:
+    shutil.copy(downloads / "ILSVRC2012_img_val.tar", tmp_path)
+    assert "holds neither a train/ folder" in refusal(tmp_path)
+    assert "holds no ILSVRC2012_devkit_t12.tar.gz" in refusal(tmp_path, "val")
+    kit = tmp_path / "ILSVRC2012_devkit_t12.tar.gz"
+    write_devkit(kit)
+    with tarfile.open(tmp_path / "ILSVRC2012_img_val.tar", "a") as tar:
+        add(tar, "ILSVRC2012_val_00000008.JPEG", jpeg(8))
+    assert "holds 8 pictures, ILSVRC2012_devkit_t12.tar.gz the classes of 7" in refusal(tmp_path, "val")
+    kit.write_bytes(kit.read_bytes()[:100])
+    assert "cannot be read" in refusal(tmp_path, "val")

@@ -1,0 +1,110 @@
+"""JPEGs decoded at a part of their size: which part, which pixels, and the same stream however they are decoded."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from launcher.data.beton import open_beton
+from launcher.data.dct_scaling import fewest_eighths, scaled_box
+from launcher.data.decoding_pool import DecodingPool, Request
+
+from .conftest import make_loaders, same, stream, write_files
+
+SIDE = 64
+JPEGS = ("dataloader.files.jpeg_share=1.0", "dataloader.files.restart_interval=1")
+SCALED = ("dataloader.dct_scaling=true", "dataset.native_size=16")
+
+
+@pytest.fixture(scope="module")
+def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photograph-like pictures, squares first, stored as JPEGs with restart markers."""
+    root = tmp_path_factory.mktemp("jpegs")
+    random = np.random.default_rng(2)
+    for split in ("train", "val"):
+        (root / split / "a").mkdir(parents=True)
+        for number in range(12):
+            coarse = Image.fromarray(random.integers(0, 256, (9, 7, 3), dtype=np.uint8))
+            size = (SIDE, SIDE) if number < 4 else (int(random.integers(40, 200)), int(random.integers(40, 200)))
+            coarse.resize(size, Image.Resampling.BICUBIC).save(root / split / "a" / f"{number:02d}.png")
+    write_files(root, *JPEGS)
+    return root
+
+
+def words(*more: str) -> list[str]:
+    return ["dataloader=ffcv", "dataloader.workers=1", "dataset.classes=1", "batch_size=4", *JPEGS, *more]
+
+
+@pytest.mark.parametrize("part", [2, 4, 8])
+def test_scaled_pixels_are_those_of_opencv_and_pillow(jpegs: Path, part: int) -> None:
+    (path,) = jpegs.glob("ffcv/train*.beton")
+    data, rows = path.read_bytes(), open_beton(path).rows["f0"][:4]
+    side = SIDE // part
+    pool = DecodingPool(
+        open_beton(path), side=side, workers=1, prefetch=1, preload=False, only_crop=False, scaled=True, pinned=False
+    )
+    boxes = np.tile([0, 0, SIDE, SIDE, 0], (4, 1))
+    ((images, _, _),) = pool.batches([Request(0, np.arange(4), boxes)])
+    pool.close()
+    reduced = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}[part]
+    for got, place in zip(images.permute(0, 2, 3, 1).numpy().astype(int), rows["place"], strict=True):
+        jpeg = data[place : data.index(b"\xff\xd9", place) + 2]
+        decoded = cv2.imdecode(np.frombuffer(jpeg, np.uint8), reduced)
+        assert decoded is not None
+        by_opencv = decoded[..., ::-1]
+        drafted = Image.open(io.BytesIO(jpeg))
+        drafted.draft("RGB", (side, side))
+        for expected in (by_opencv, np.asarray(drafted)):
+            # note: FFCV takes the fast transform where all coefficients count, as those of halved chroma at 1/2 do
+            assert np.abs(got - expected).max() <= (6 if part == 2 else 1)
+
+
+@given(st.integers(1, 600), st.integers(1, 600), st.integers(1, 300))
+def test_the_scale_is_the_smallest_that_enlarges_nothing(height: int, width: int, side: int) -> None:
+    eighths = fewest_eighths(height, width, side)
+    assert eighths in (1, 2, 4, 8)
+    assert eighths == 8 or min(height, width) * eighths / 8 >= side
+    assert eighths == 1 or min(height, width) * (eighths // 2) / 8 < side
+
+
+@given(st.integers(1, 600), st.integers(1, 600), st.sampled_from([1, 2, 4, 8]), st.data())
+def test_a_scaled_box_is_the_same_part_of_the_picture(
+    height: int, width: int, eighths: int, data: st.DataObject
+) -> None:
+    top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
+    rows, columns = data.draw(st.integers(1, height - top)), data.draw(st.integers(1, width - left))
+    new_top, new_left, new_rows, new_columns = scaled_box(top, left, rows, columns, eighths)
+    exact = np.array([top, left, top + rows, left + columns]) * eighths / 8
+    found = np.array([new_top, new_left, new_top + new_rows, new_left + new_columns])
+    assert np.abs(found - exact).max() <= 0.5
+    assert new_rows >= rows * eighths // 8
+    assert new_columns >= columns * eighths // 8
+    assert found[2] <= -(-height * eighths // 8)
+    assert found[3] <= -(-width * eighths // 8)
+
+
+def test_the_stream_is_the_same_but_for_the_decoders_rounding(jpegs: Path) -> None:
+    whole, scaled = (stream(make_loaders(jpegs, *words(*SCALED[1:], *more))) for more in ((), SCALED[:1]))
+    differ = [(a[0].float() - b[0].float()).abs().mean().item() for a, b in zip(whole, scaled, strict=True)]
+    assert 0 < np.mean(differ) < 6
+    assert all(np.array_equal(a[2], b[2]) for a, b in zip(whole, scaled, strict=True))
+
+
+@pytest.mark.parametrize("more", ["dataloader.workers=3", "dataloader.decode=crop"])
+def test_neither_workers_nor_decoding_only_the_crop_change_scaled_pixels(jpegs: Path, more: str) -> None:
+    scaled = stream(make_loaders(jpegs, *words(*SCALED)))
+    assert same(scaled, stream(make_loaders(jpegs, *words(*SCALED, more))))
+
+
+def test_evaluation_is_not_scaled(jpegs: Path) -> None:
+    found = [make_loaders(jpegs, *words(*SCALED[1:], *more)) for more in ((), SCALED[:1])]
+    assert same(list(found[0].evaluate), list(found[1].evaluate))
+    for loaders in found:
+        loaders.close()

@@ -1,0 +1,37 @@
+"""Loader workers whose rank is killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import psutil
+
+RANK = """
+import time
+from torch.utils.data import DataLoader
+from launcher.data import worker_processes as workers
+if __name__ == "__main__":
+    loader = DataLoader(range(8), num_workers=2, persistent_workers=True, worker_init_fn=workers._start_worker,
+                        multiprocessing_context=workers._clean_processes())
+    iterator = iter(loader)
+    next(iterator)
+    print(*[worker.pid for worker in iterator._workers], flush=True)
+    time.sleep(600)
+"""
+
+
+def test_workers_end_with_a_rank_that_is_killed(tmp_path):
+    (tmp_path / "rank.py").write_text(RANK)
+    rank = subprocess.Popen([sys.executable, str(tmp_path / "rank.py")], stdout=subprocess.PIPE, text=True)
+    assert rank.stdout is not None
+    workers = [psutil.Process(int(word)) for word in rank.stdout.readline().split()]
+    assert len(workers) == 2
+    server = workers[0].parent()
+    rank.kill()
+    rank.communicate()
+    end = time.monotonic() + 60
+    while time.monotonic() < end and any(process.is_running() for process in (*workers, server)):
+        time.sleep(0.05)
+    assert not any(process.is_running() for process in (*workers, server))

@@ -1,0 +1,215 @@
+"""The second, smaller copy of the training pictures: how it is written and checked, and which steps read it."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.cli.main import main
+from launcher.config.compose import compose
+from launcher.data.beton import file_name, open_beton
+from launcher.data.crops import same_parts
+from launcher.data.manifest import read_manifest
+from launcher.data.prepare import prepare
+from launcher.data.small_file import small_values
+from launcher.errors import UserError
+from launcher.plan.checks import check
+from launcher.plan.plan import Plan
+
+from .conftest import make_loaders, same, stream, words_for, write_files
+
+FILES = ("dataloader=ffcv", "dataloader.workers=1", "dataloader.files.max_side=48", "dataloader.files.jpeg_share=0.0",
+         "dataloader.files.small_side=24")  # fmt: skip
+GROWING = ("algorithms.progressive_resizing=on", "algorithms.progressive_resizing.where=loader", "image.reference=32",
+           "image.train_size=32", "epochs=6")  # fmt: skip
+VALUES = compose([*FILES]).config.dataloader.files  # type: ignore[union-attr]
+# Of the run's 30 steps those at 16 px, for which small pictures have as many pixels as full ones have for 32: the delay
+# of 12, and two of the ramp that round down to 16.
+SMALL_STEPS = 14
+
+
+@pytest.fixture(scope="module")
+def files(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the three files."""
+    folder = tmp_path_factory.mktemp("files")
+    write_files(pictures, *FILES, f"dataloader.folder={folder}")
+    return folder
+
+
+def words(files: Path, *more: str) -> list[str]:
+    return [*FILES, *GROWING, f"dataloader.folder={files}", *more]
+
+
+def small_file(folder: Path) -> Path:
+    (path,) = folder.glob("train-24px*.beton")
+    return path
+
+
+def test_it_is_a_file_like_any_other_of_its_values(pictures: Path, files: Path, tmp_path: Path) -> None:
+    alone = [*FILES[:2], "dataloader.files.max_side=24", "dataloader.files.jpeg_share=0.0"]
+    train, _ = write_files(pictures, *alone, f"dataloader.folder={tmp_path}")
+    assert train.read_bytes() == small_file(files).read_bytes()
+    assert read_manifest(train) == read_manifest(small_file(files))
+    rows = open_beton(train).rows["f0"]
+    assert np.maximum(rows["height"], rows["width"]).max() <= 24
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_an_interrupted_prepare_goes_on_to_the_same_files(pictures: Path, files: Path, tmp_path: Path) -> None:
+    encoded = itertools.count(1)
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        # note: 42 and 14 full pictures come first
+        if what in ("train", "val") and next(encoded) == 42 + 14 + 20:
+            raise Interrupted
+
+    config = compose(words_for(pictures, *FILES, f"dataloader.folder={tmp_path}")).config
+    with pytest.raises(Interrupted):
+        list(prepare(config, skip_bad=False, report=interrupt))
+    assert sorted(path.name for path in tmp_path.glob("*.beton")) == [
+        path.name for path in sorted(files.glob("*48px*.beton"))
+    ]
+    write_files(pictures, *FILES, f"dataloader.folder={tmp_path}")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        path.name: path.read_bytes() for path in files.iterdir()
+    }
+
+
+def test_check_finds_one_changed_bit(
+    pictures: Path, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "files"
+    shutil.copytree(files, folder)
+    given = ["prepare", *words_for(pictures, *FILES), f"dataloader.folder={folder}", "--check"]
+    assert main(given) == 0
+    assert capsys.readouterr().out.count("as written") == 3
+    blacken(small_file(folder), byte=1)
+    assert main(given) == 2
+    assert "24px" in (errors := capsys.readouterr().err)
+    assert "is damaged: its checksum" in errors
+
+
+def blacken(path: Path, byte: int = 0) -> None:
+    """Change one stored picture's first byte, or make all pictures black."""
+    rows, data = open_beton(path).rows["f0"], bytearray(path.read_bytes())
+    if byte:
+        data[int(rows["place"][0])] ^= byte
+    else:
+        for height, width, place in zip(
+            rows["height"].tolist(), rows["width"].tolist(), rows["place"].tolist(), strict=True
+        ):
+            data[place : place + 3 * height * width] = bytes(3 * height * width)
+    path.write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def black(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files, of which the small one holds black pictures."""
+    folder = tmp_path_factory.mktemp("black") / "files"
+    shutil.copytree(files, folder)
+    blacken(small_file(folder))
+    return folder
+
+
+def test_exactly_the_steps_of_small_crops_read_it(pictures: Path, black: Path) -> None:
+    batches = stream(make_loaders(pictures, *words(black)), tuple(range(6)))
+    assert [not images.any() for images, _, _ in batches] == [True] * SMALL_STEPS + [False] * (30 - SMALL_STEPS)
+
+
+def test_a_run_resumed_in_the_middle_reads_what_it_would_have_read(pictures: Path, black: Path) -> None:
+    whole = stream(make_loaders(pictures, *words(black)), (2,))
+    assert [not images.any() for images, _, _ in whole] == [True, True, True, True, False]
+    for first in (2, 4):
+        assert same(whole[first:], stream(make_loaders(pictures, *words(black)), (2,), first))
+
+
+def test_workers_and_reading_ahead_change_nothing(pictures: Path, files: Path) -> None:
+    few = stream(make_loaders(pictures, *words(files)), (1, 2, 3))
+    many = make_loaders(pictures, *words(files, "dataloader.workers=3", "dataloader.prefetch=1"))
+    assert same(few, stream(many, (1, 2, 3)))
+
+
+def test_samples_labels_and_crops_are_those_of_the_full_pictures(pictures: Path, files: Path) -> None:
+    small = stream(make_loaders(pictures, *words(files)), (0,))
+    full = stream(make_loaders(pictures, *words(files, "dataloader.files.small_side=null")), (0,))
+    for (a, labels, indices), (b, other_labels, other_indices) in zip(small, full, strict=True):
+        assert labels.tolist() == other_labels.tolist()
+        assert indices.tolist() == other_indices.tolist()
+        same_crops = np.corrcoef(a.numpy().ravel(), b.numpy().ravel())[0, 1]
+        assert same_crops > 0.5 > abs(np.corrcoef(a.numpy().ravel(), b.flip(0).numpy().ravel())[0, 1])
+
+
+def test_evaluation_reads_full_pictures(pictures: Path, black: Path) -> None:
+    found = [make_loaders(pictures, *words(black, *more)) for more in ((), ("dataloader.files.small_side=null",))]
+    first, second = (list(loaders.evaluate) for loaders in found)
+    assert same(first, second)
+    for loaders in found:
+        loaders.close()
+
+
+SIZES = st.integers(1, 600)
+
+
+@given(SIZES, SIZES, st.floats(0.05, 1.0), st.data())
+def test_the_same_part_is_within_half_a_pixel(height: int, width: int, scale: float, data: st.DataObject) -> None:
+    top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
+    rows, columns = data.draw(st.integers(1, height - top)), data.draw(st.integers(1, width - left))
+    new_height, new_width = max(1, int(height * scale)), max(1, int(width * scale))
+    ((new_top, new_left, new_rows, new_columns, flip),) = same_parts(
+        np.array([[top, left, rows, columns, 1]]), np.array([height]), np.array([width]), np.array([new_height]),
+        np.array([new_width]),
+    ).tolist()  # fmt: skip
+    for start, length, old, found, found_length, new in (
+        (top, rows, height, new_top, new_rows, new_height), (left, columns, width, new_left, new_columns, new_width),
+    ):  # fmt: skip
+        assert 0 <= found < found + found_length <= new
+        assert abs(found - start * new / old) <= 1
+        assert found_length == 1 or abs(found - start * new / old) <= 0.5
+        assert found_length == 1 or abs(found + found_length - (start + length) * new / old) <= 0.5
+    assert flip == 1
+
+
+def test_pictures_that_are_not_smaller_are_refused(pictures: Path) -> None:
+    values = compose(["dataloader=ffcv", "dataloader.files.small_side=500"]).config.dataloader.files  # type: ignore[union-attr]
+    with pytest.raises(UserError, match=r"small_side=500: must be less than dataloader.files.max_side \(500\)"):
+        small_values(values)
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (["algorithms.progressive_resizing.where=device"], "no step reads them, since all crops are made at 32 px"),
+        (["algorithms.progressive_resizing=off"], "no step reads them, since all crops are made at 32 px"),
+        (["dataloader.files.small_side=20"], "the first ones' crops of 16 px want 24"),
+    ],
+)
+def test_pictures_that_no_step_would_read_are_refused(more: list[str], expected: str) -> None:
+    config = compose(words_for(Path("/none"), *FILES, *GROWING, *more)).config
+    with pytest.raises(UserError, match=expected):
+        check(Plan(config, 1, 42), {})
+
+
+def test_a_missing_file_names_the_command_that_writes_it(pictures: Path, files: Path, tmp_path: Path) -> None:
+    shutil.copytree(files, tmp_path / "files")
+    small_file(tmp_path / "files").unlink()
+    command = "dataloader.files.max_side=48 dataloader.files.jpeg_share=0.0 dataloader.files.small_side=24"
+    with pytest.raises(UserError, match=f"train-24px.* is not there; write it by: train prepare .*{command}"):
+        make_loaders(pictures, *words(tmp_path / "files"))
+
+
+def test_a_file_of_other_pictures_is_refused(pictures: Path, files: Path, tmp_path: Path) -> None:
+    shutil.copytree(files, tmp_path / "files")
+    path = small_file(tmp_path / "files")
+    for suffix in ("", ".json"):
+        shutil.copy(files / (file_name("val", VALUES) + suffix), f"{path}{suffix}")
+    with pytest.raises(UserError, match="holds other pictures than"):
+        make_loaders(pictures, *words(tmp_path / "files"))

@@ -1,0 +1,56 @@
+"""Crops made at the side of their step, as progressive resizing plans it, by the loader itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.config.compose import compose
+from launcher.plan.plan import Plan
+
+from .conftest import make_loaders, same, stream, words_for
+
+GROWING = ("algorithms.progressive_resizing=on", "image.reference=32", "image.train_size=32", "epochs=6")
+IN_LOADER = (*GROWING, "algorithms.progressive_resizing.where=loader")
+EPOCHS = (1, 2, 3, 4, 5)
+STEPS = 5
+
+
+def plan(folder: Path, *words: str) -> Plan:
+    return Plan(compose(words_for(folder, *words)).config, 1, 42)
+
+
+def test_each_batch_has_the_side_of_its_step(pictures: Path, loader: list[str]) -> None:
+    expected = [plan(pictures, *IN_LOADER).image_size(step) for step in range(STEPS, 6 * STEPS)]
+    batches = stream(make_loaders(pictures, *loader, *IN_LOADER), EPOCHS)
+    assert [images.shape[-1] for images, _, _ in batches] == expected
+    assert len(set(expected)) > 3
+
+
+def test_on_the_device_is_after_crops_of_full_size(pictures: Path, loader: list[str]) -> None:
+    batches = stream(make_loaders(pictures, *loader, *GROWING), (0,))
+    assert {images.shape[-1] for images, _, _ in batches} == {32}
+    assert plan(pictures, *GROWING).loaded_size(0) == 32
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_its_pixels_are_those_of_a_run_at_that_side(pictures: Path, loader: list[str], epoch: int) -> None:
+    found = stream(make_loaders(pictures, *loader, *IN_LOADER), (epoch,))
+    side = found[2][0].shape[-1]
+    alone = ["image.reference=32", f"image.train_size={side}", "epochs=6"]
+    assert same([found[2]], [stream(make_loaders(pictures, *loader, *alone), (epoch,))[2]])
+
+
+def test_a_resumed_run_goes_on_at_the_side_of_its_step(pictures: Path, loader: list[str]) -> None:
+    whole = stream(make_loaders(pictures, *loader, *IN_LOADER), (3,))
+    assert len({images.shape[-1] for images, _, _ in whole}) > 1
+    assert same(whole[2:], stream(make_loaders(pictures, *loader, *IN_LOADER), (3,), first=2))
+
+
+def test_workers_and_reading_ahead_do_not_change_sides(pictures: Path, loader: list[str]) -> None:
+    more = [word for word in loader if "workers" not in word]
+    few = stream(make_loaders(pictures, *loader, *IN_LOADER), (2, 3))
+    assert same(
+        few, stream(make_loaders(pictures, *more, *IN_LOADER, "dataloader.workers=2", "dataloader.prefetch=4"), (2, 3))
+    )

@@ -1,0 +1,83 @@
+"""Kill and resume one run over and over: at random moments, and in the middle of saves."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tests.system.conftest import Train
+from tests.system.test_runs import ranks_of, steps_done, wait_for
+
+
+@dataclass
+class Kills:
+    """The finished steps at each kill, and how many kills of the launcher have cut a save short."""
+
+    steps: list[int] = field(default_factory=list)
+    in_a_save: int = 0
+
+
+def kill_over_and_over(train: Train, words: Sequence[str], times: int, moments: random.Random) -> tuple[Path, Kills]:
+    """Start a run and kill it so many times, fewer if it ends before; it is left killed.
+
+    Every third kill waits for a save; the others fall some steps on, or into a start. SIGKILL goes to the launcher,
+    which none of its processes may outlive and after which the run is resumed, or to a rank, which the launcher makes
+    good itself.
+    """
+    run = train.folder / "runs" / "killed"
+    command, kills, process = [*words, "run_name=killed", f"launch.max_restarts={times}"], Kills(), None
+    for number in range(times):
+        process = process or train.start(*command)
+        more = steps_done(run) + moments.randrange(3)
+        if number % 3 == 0:
+            _wait(process, lambda: _is_saving(run))
+        elif moments.random() < 0.75:
+            _wait(process, lambda more=more: steps_done(run) > more)
+            time.sleep(moments.uniform(0, 0.1))
+        else:
+            time.sleep(moments.uniform(0.5, 5))
+        ranks = [one for one in ranks_of(run) if _is_rank(one)]
+        if ranks and moments.random() < 0.6:
+            moments.choice(ranks).kill()
+        else:
+            process.kill()
+            process.communicate()
+            wait_for(lambda: not ranks_of(run), seconds=20)
+            if process.returncode == 0:
+                break
+            command, process = ["resume", str(run)], None
+            kills.in_a_save += _is_saving(run)
+        kills.steps.append(steps_done(run))
+    if process is not None:
+        process.kill()
+        process.communicate()
+        wait_for(lambda: not ranks_of(run), seconds=20)
+    return run, kills
+
+
+def _is_rank(process: psutil.Process) -> bool:
+    """A rank leads its process group; the guardian that it forks, which nobody may kill, does not."""
+    with suppress(psutil.Error, ProcessLookupError):
+        return "launcher.launch.rank" in process.cmdline() and os.getpgid(process.pid) == process.pid
+    return False
+
+
+def _is_saving(run: Path) -> bool:
+    """Whether the temporary file of a save is there."""
+    return next((run / "checkpoints").glob(".step-*.tmp"), None) is not None
+
+
+def _wait(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+    """Until the condition holds, or the process has ended by itself."""
+    end = time.monotonic() + 240
+    while not condition() and process.poll() is None:
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.002)

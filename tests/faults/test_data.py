@@ -1,0 +1,136 @@
+"""Pictures that vanish, a disk that stalls, loader workers that die, and full shared memory, in the middle of a run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+from tests.data.conftest import write_files
+from tests.system.conftest import Train
+from tests.system.test_runs import ranks_of, steps_done, wait_for
+
+from .conftest import SHORT
+
+pytestmark = pytest.mark.system
+
+FOLDER = [
+    *(word for word in SHORT if not word.startswith("dataset")),
+    *("dataset=image_folder", "dataset.path=pictures", "dataset.native_size=32"),
+    *("epochs=1000", "eval_every=1000ep", "run_name=run"),
+]
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Two classes of eight pictures, each rank's share of every step."""
+    random = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for name in ("cat", "dog"):
+            (tmp_path / "pictures" / split / name).mkdir(parents=True)
+            for number in range(8):
+                pixels = random.integers(0, 256, (40, 48, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "pictures" / split / name / f"{number}.jpg")
+    return tmp_path / "pictures"
+
+
+def workers_of(run: Path) -> list[psutil.Process]:
+    """Loader workers, which a server forks that is itself a child of the rank."""
+    servers = {process.pid for process in ranks_of(run) if "forkserver" in " ".join(process.cmdline())}
+    return [process for process in ranks_of(run) if process.ppid() in servers]
+
+
+def told(output: str) -> str:
+    return " ".join(output.split())
+
+
+def test_a_run_outlives_a_worker_and_a_stall_and_ends_with_the_picture_that_is_gone(
+    train: Train, pictures: Path
+) -> None:
+    said = train.folder / "said.txt"
+    with said.open("w") as output:
+        command = [sys.executable, "-m", "launcher.cli.main", *FOLDER, "launch.hang_timeout=8"]
+        process = subprocess.Popen(
+            command, cwd=train.folder, env=train.environment, stdout=output, stderr=subprocess.PIPE, text=True
+        )
+    run = train.folder / "runs" / "run"
+
+    wait_for(lambda: steps_done(run) >= 5)
+    killed = workers_of(run)[0]
+    killed.kill()
+    wait_for(lambda: "starting again from the last save (1 of 3)" in said.read_text(), seconds=30)
+    assert f"(process {killed.pid}) was killed by SIGKILL; most often the machine ran out of memory" in said.read_text()
+
+    before = steps_done(run)
+    wait_for(lambda: steps_done(run) > before + 2)
+    picture, kept = pictures / "train" / "dog" / "3.jpg", (pictures / "train" / "dog" / "3.jpg").read_bytes()
+    picture.unlink()
+    os.mkfifo(picture)
+    warning = "waits for data, reading pictures/train/dog/3.jpg: does its disk still answer?"
+    wait_for(lambda: warning in told(said.read_text()), seconds=30)
+    assert process.poll() is None
+    pipe = picture.open("wb")
+    picture.unlink()
+    with pipe:
+        pipe.write(kept)
+
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    gone = (
+        "error: pictures/train/dog/3.jpg cannot be read as a picture (No such file or directory); repair or remove it"
+    )
+    assert errors == f"{gone}\n"
+    assert "Traceback" not in said.read_text()
+    assert not ranks_of(run)
+
+
+def test_an_ffcv_file_may_be_removed_but_not_cut_off(train: Train, pictures: Path) -> None:
+    write_files(pictures)
+    process = train.start(*FOLDER, "dataloader=ffcv")
+    run = train.folder / "runs" / "run"
+    file = next((pictures / "ffcv").glob("train*.beton"))
+    other = train.folder / "other.beton"
+    other.hardlink_to(file)
+    wait_for(lambda: steps_done(run) >= 2)
+    file.unlink()
+    before = steps_done(run)
+    wait_for(lambda: steps_done(run) > before + 4)
+    os.truncate(other, other.stat().st_size // 2)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert (
+        errors
+        == f"error: {file.relative_to(train.folder)} was changed while it was read; write it again by train prepare\n"
+    )
+    assert "Traceback" not in output
+    assert not ranks_of(run)
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="a mount of one's own needs root")
+def test_full_shared_memory_is_said(train: Train, pictures: Path) -> None:
+    command = [sys.executable, "-m", "launcher.cli.main", *FOLDER]
+    mounted = 'mount -t tmpfs -o size=64k tmpfs /dev/shm || exit 77; exec "$@"'
+    ended = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mounted, "sh", *command],
+        cwd=train.folder,
+        env=train.environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    if ended.returncode == 77:
+        pytest.skip(f"no file system can be mounted here: {ended.stderr.strip()}")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(
+        "error: dataloader.workers=1: shared memory is full: /dev/shm has 0.0 of 0.1 MB left"
+    )
+    assert ended.stderr.count("\n") == 1
+    assert "Traceback" not in ended.stdout
+    assert not ranks_of(train.folder / "runs" / "run")

@@ -1,0 +1,50 @@
+"""Writing FFCV files is asked to stop: what is done is kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.system.conftest import Train
+from tests.system.test_runs import ranks_of, wait_for
+
+pytest.importorskip("ffcv", reason="FFCV is not installed here", exc_type=ImportError)
+pytestmark = pytest.mark.system
+
+PICTURES = 1000
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Class folders of many names for one picture."""
+    one = tmp_path / "one.jpg"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)).save(one)
+    for split, count in (("train", PICTURES), ("val", 4)):
+        for number in range(count):
+            folder = tmp_path / "pictures" / split / f"class{number % 2}"
+            folder.mkdir(parents=True, exist_ok=True)
+            os.link(one, folder / f"{number}.jpg")
+    return tmp_path / "pictures"
+
+
+def test_preparation_stops_and_goes_on_to_the_same_bytes(train: Train, pictures: Path) -> None:
+    words = ["prepare", "dataset=image_folder", f"dataset.path={pictures}", "dataloader.workers=1"]
+    folder = train.folder / "files"
+    for number, size in ((signal.SIGTERM, 1e7), (signal.SIGUSR1, 3e7)):
+        process = train.start(*words, f"dataloader.folder={folder}")
+        wait_for(lambda size=size: any(path.stat().st_size > size for path in folder.glob("train*.partial")))
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 143, errors
+        assert "the same command goes on" in output
+        assert not list(folder.glob("*.beton"))
+        assert not ranks_of(train.folder / "runs" / "none")
+    train(*words, f"dataloader.folder={folder}")
+    train(*words, f"dataloader.folder={train.folder / 'whole'}")
+    whole = {path.name: path.read_bytes() for path in (train.folder / "whole").iterdir()}
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole

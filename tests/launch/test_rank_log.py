@@ -1,0 +1,39 @@
+"""What a rank prints goes to its log."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PRINTS = """
+import sys, warnings
+from pathlib import Path
+from launcher.launch.rank import _redirect_output
+_redirect_output(Path(sys.argv[1]))
+print("first", flush=True)
+warnings.warn("second")
+print("h\\udcffalf", file=sys.stderr)
+import os; os._exit(7)
+"""
+
+
+def run(log: Path) -> int:
+    environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+    return subprocess.run([sys.executable, "-c", PRINTS, str(log)], env=environment, check=False).returncode
+
+
+def test_the_log_has_all_lines_at_once(tmp_path: Path) -> None:
+    assert run(tmp_path / "logs" / "rank-0.log") == 7
+    lines = (tmp_path / "logs" / "rank-0.log").read_text().splitlines()
+    assert lines[0] == "first"
+    assert "UserWarning: second" in lines[1]
+    assert lines[-1] == "h\\udcffalf"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_loses_the_lines_not_the_rank() -> None:
+    assert run(Path("/dev/full")) == 7

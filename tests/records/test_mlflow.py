@@ -1,0 +1,145 @@
+"""A real MLflow server on this machine: what arrives there, what a resumed run adds, and what its end does not harm."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.config.compose import compose
+from launcher.config.layers import leaves
+from launcher.config.resolved import as_mapping
+from launcher.records.folder import create
+from launcher.records.metrics import ResumeRecord
+from launcher.records.recorder import Recorder
+from launcher.records.sinks import build_sinks
+
+from .test_remote import end, evaluation
+
+mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(find_spec("flask") is None, reason="mlflow's server is not installed"),
+]
+_START_SECONDS = 120
+
+
+@dataclass
+class Server:
+    """`mlflow server` with a database in a folder, on a free port."""
+
+    process: subprocess.Popen[bytes]
+    uri: str
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(30)
+
+    def runs(self, experiment: str) -> list[Any]:
+        client = mlflow.MlflowClient(self.uri)
+        found = client.get_experiment_by_name(experiment)
+        return list(client.search_runs([found.experiment_id])) if found else []
+
+    def points(self, run: Any, name: str) -> list[tuple[int, float]]:
+        history = mlflow.MlflowClient(self.uri).get_metric_history(run.info.run_id, name)
+        return sorted((point.step, point.value) for point in history)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("mlflow")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", f"sqlite:///{folder / 'runs.db'}", "--default-artifact-root", str(folder)]
+    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, env={**os.environ, **quiet}, stdout=log, stderr=log)
+    found = Server(process, f"http://127.0.0.1:{port}")
+    try:
+        _wait(found, folder / "log")
+        yield found
+    finally:
+        found.stop()
+
+
+def _wait(server: Server, log: Path) -> None:
+    end = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            with urllib.request.urlopen(f"{server.uri}/health", timeout=5):
+                return
+        except OSError:
+            assert server.process.poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.1)
+
+
+def test_values_numbers_and_end_arrive_and_a_resumed_run_goes_on_in_the_same(server: Server, tmp_path: Path) -> None:
+    words = ["logger=mlflow", f"logger.uri={server.uri}", "logger.experiment=mine", "recipe=hot", "seed=7"]
+    folder = create(tmp_path, "run", unique=False)
+    parts = ([evaluation(10, 0.25), evaluation(20, 0.5), end(20, finished=False)],
+             [ResumeRecord(10, 1e9, 1), evaluation(20, 0.75), evaluation(30, 0.625), end(30)])  # fmt: skip
+    for records, more, status in zip(parts, ([], ["eval_every=2ep"]), ("KILLED", "FINISHED"), strict=True):
+        recorder = Recorder(build_sinks(folder, compose([*words, *more]).config))
+        for record in records:
+            recorder.record(record)
+        recorder.close()
+        (run,) = server.runs("mine")
+        assert run.info.status == status
+    values = dict(leaves(as_mapping(compose(words).config)))
+    assert run.data.params.keys() == values.keys()
+    assert (run.data.params["algorithms.sam.interval"], run.data.params["recipe"]) == ("5", "hot")
+    assert (run.data.params["eval_every"], run.data.params["target"]) == ("1ep", "null")
+    assert {name: run.data.tags[name] for name in ("recipe", "seed")} == {"recipe": "hot", "seed": "7"}
+    assert run.info.run_name == "run"
+    assert server.points(run, "eval/top1") == [(10, 0.25), (20, 0.5), (20, 0.75), (30, 0.625)]
+    assert (run.data.metrics["end/top1"], run.data.metrics["end/best_top1"]) == (0.625, 0.75)
+
+
+def test_a_run_of_two_ranks_is_one_run_there_with_the_numbers_of_its_records(server: Server, tmp_path: Path) -> None:
+    small = ["recipe=mild", "epochs=1", "schedule.warmup=0ba", "batch_size=16", "eval_batch_size=16", "launch=cpu"]
+    small += ["model=resnet18", "dataset=shapes", "dataset.train_samples=48", "dataset.val_samples=20"]
+    small += ["dataset.native_size=32", "dataloader=synthetic", "launch.nproc=2", "run_name=small"]
+    words = [*small, "logger=mlflow", f"logger.uri={server.uri}", "logger.interval=1ba", "logger.experiment=ranks"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "launcher.cli.main", *words]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "warning" not in done.stdout
+    from launcher.records.metrics import read_metrics
+
+    rows = read_metrics(tmp_path / "runs/small/metrics.jsonl")
+    (run,) = server.runs("ranks")
+    assert run.info.status == "FINISHED"
+    for kind, name in (("train", "loss"), ("eval", "top1")):
+        expected = [(row["step"], row[name]) for row in rows if row["kind"] == kind]
+        assert server.points(run, f"{kind}/{name}") == expected
+
+
+def test_a_server_that_goes_away_costs_one_warning(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = create(tmp_path, "run", unique=False)
+    words = ["logger=mlflow", f"logger.uri={server.uri}", "logger.experiment=gone"]
+    recorder = Recorder(build_sinks(folder, compose(words).config))
+    recorder.record(evaluation(10))
+    while not server.runs("gone") or not server.points(server.runs("gone")[0], "eval/top1"):
+        time.sleep(0.05)
+    server.stop()
+    recorder.record(evaluation(20))
+    recorder.record(end(20))
+    recorder.close()
+    assert capsys.readouterr().out.count("warning: MLflow: ") == 1
+    assert folder.metrics.read_text().count("\n") == 3

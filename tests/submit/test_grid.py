@@ -1,0 +1,112 @@
+"""`train curve --slurm`: a job a run, never one for what is done or queued; Slurm's programs are stand-ins."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launcher.cli import main as cli
+from launcher.config.resolved import as_mapping
+from launcher.records.metrics import EndRecord, EvalRecord, MetricsWriter, StartRecord
+from launcher.study.grid import expand
+
+# each takes a script and leaves it as job-N.sh, N counted from 1; `queue` holds the numbers of what waits or runs
+SBATCH = """#!/bin/bash
+[ "$1" = --parsable ] || exit 9
+[ -e full ] && { echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; }
+n=$(($(ls job-*.sh 2>/dev/null | wc -l) + 1))
+cat > "job-$n.sh"
+echo "$n" >> queue
+echo "$n;cluster"
+"""
+SQUEUE = '#!/bin/bash\n[ "$*" = "--me --noheader --format=%A" ] && cat queue 2>/dev/null; exit 0\n'
+SRUN = '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nshift\necho "$*" >> tasks\n'
+GRID = ["recipe=mild", "epochs=9,18", "seed=0,1", "dataset=shapes", "model=resnet18", "batch_size=64", "launch=cpu"]
+
+Curve = Callable[..., str]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE), ("srun", SRUN)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def curve(slurm: Path, capsys: pytest.CaptureFixture[str]) -> Curve:
+    def call(*words: str, code: int = 0) -> str:
+        assert cli.main(["curve", "--slurm", *words]) == code
+        said = capsys.readouterr()
+        return said.out + said.err
+
+    return call
+
+
+def leave_run(folder: Path, *, finished: bool) -> None:
+    """A run folder as its job leaves it behind."""
+    (cell,) = (cell for cell in expand(GRID) if cell.folder.name == folder.name)
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(as_mapping(cell.composed.config)))
+    writer = MetricsWriter(folder / "metrics.jsonl")
+    for record in (StartRecord(0, 1.0, 1, 10, 9, "cpu", "float32"), EvalRecord(9, 2.0, 9, 0.5, 1, 1, 9, 1, 9.0)):
+        writer.write(record)
+    if finished:
+        writer.write(EndRecord(10, 3.0, True, 9.0, 1.0, 1.0))
+    writer.close()
+
+
+def test_each_run_is_one_job_and_those_in_the_queue_or_done_get_none(slurm: Path, curve: Curve) -> None:
+    assert "4 submitted" in curve(*GRID)
+    assert "4 in the queue" in curve(*GRID)
+    names = [cell.folder.name for cell in expand(GRID)]
+    leave_run(slurm / "runs" / names[0], finished=True)
+    leave_run(slurm / "runs" / names[1], finished=False)
+    (slurm / "queue").write_text("3\n")
+    said = curve(*GRID)
+    assert "1 done before, 2 submitted, 1 in the queue" in said
+    assert f"runs/{names[1]}  submitted as job 5" in said
+    assert f"runs/{names[2]}  in the queue as job 3: left alone" in said
+    assert "3 in the queue" in curve(*GRID)
+
+
+def test_a_job_starts_its_run_and_goes_on_with_one_that_was_interrupted(slurm: Path, curve: Curve) -> None:
+    one = ["recipe=mild", "epochs=9", "seed=1", *GRID[3:]]
+    curve(*one, "submit.time=10", "submit.partition=cpu", "submit.program=train")
+    script = (slurm / "job-1.sh").read_text()
+    assert "#SBATCH --time=10\n" in script
+    assert "#SBATCH --partition=cpu\n" in script
+    environment = {**os.environ, "SLURM_JOB_ID": "1", "SLURM_CPUS_ON_NODE": "2"}
+    subprocess.run(["bash", "job-1.sh"], env=environment, check=True, timeout=60)
+    leave_run(slurm / "runs" / "mild-shapes-9ep-seed1", finished=False)
+    subprocess.run(["bash", "job-1.sh"], env=environment, check=True, timeout=60)
+    first, second = (slurm / "tasks").read_text().splitlines()
+    assert first.split() == [
+        *("recipe=mild", "seed=1", *GRID[3:]), "schedule.dilate=0.25", "runs=runs", "run_name=mild-shapes-9ep-seed1"
+    ]  # fmt: skip
+    assert second == "resume runs/mild-shapes-9ep-seed1"
+
+
+def test_what_slurm_refuses_is_told_and_the_rest_is_submitted_next_time(slurm: Path, curve: Curve) -> None:
+    (slurm / "full").touch()
+    assert "error: sbatch: sbatch: error: QOSMaxSubmitJobPerUserLimit" in curve(*GRID, code=2)
+    (slurm / "full").unlink()
+    assert "4 submitted" in curve(*GRID)
+
+
+def test_mistakes_are_told_before_the_first_job(slurm: Path, curve: Curve, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "error: epoch=3" in curve("epoch=3", "seed=0,1", code=2)
+    assert "submit.tim" in curve(*GRID, "submit.tim=10", code=2)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "squeue is not installed here" in curve(*GRID, code=2)
+    assert not list(slurm.glob("job-*"))

@@ -1,0 +1,28 @@
+"""The lists of packages: whole, exact, and each package in one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCKS = ("requirements.lock", "requirements-tests.lock")
+
+
+def packages(lock: str) -> list[str]:
+    lines = [line for line in (ROOT / lock).read_text().splitlines() if not line.startswith("#")]
+    requirements = [Requirement(line) for line in lines]
+    assert all(str(one.specifier).startswith("==") for one in requirements)
+    return [canonicalize_name(one.name) for one in requirements]
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_each_line_is_one_package_at_one_version(lock: str) -> None:
+    assert len(packages(lock)) == len(set(packages(lock))) > 0
+
+
+def test_no_package_is_installed_by_both() -> None:
+    assert not set(packages(LOCKS[0])) & set(packages(LOCKS[1]))
