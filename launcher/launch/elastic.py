@@ -94,6 +94,7 @@ class Launcher:
             failure = self._attempt_with_all_machines()
             if failure is None or self._request.asked or not failure.worth_restarting or restart > most:
                 break
+            self._follower.forget()
             self._follower.say(f"{failure.message}\nstarting again from the last save ({restart} of {most})")
         return failure
 

@@ -46,12 +46,19 @@ class LogFollower:
         self._waiting: list[bytes] = []
         self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._done = threading.Event()
+        self._looking = threading.Lock()
         self._thread = threading.Thread(target=self._follow, name="terminal", daemon=True)
         self._thread.start()
 
     def say(self, line: str) -> None:
         """Print a line of the launcher's own; may be called by a signal handler."""
         self._said.put(line)
+
+    def forget(self) -> None:
+        """Never print what is in the log by now; for ranks that have ended, and before muting ends."""
+        with self._looking:
+            self._new_lines()
+            self._waiting, self._rest = [], b""
 
     def close(self) -> None:
         """Show what is left and end the view."""
@@ -68,8 +75,9 @@ class LogFollower:
     def _look(self) -> None:
         while not self._said.empty():
             self._view.print(self._said.get())
-        lines, self._waiting = self._waiting, self._new_lines()
-        self._show(lines)
+        with self._looking:
+            lines, self._waiting = self._waiting, self._new_lines()
+            self._show(lines)
         self._view.poll()
 
     def _new_lines(self) -> list[bytes]:

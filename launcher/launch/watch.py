@@ -82,7 +82,8 @@ class RankWatch:
         return bool(self._ranks)
 
     def has_failure(self) -> bool:
-        return bool(self.failed_first)
+        """Whether a rank has failed by now, noticed by the watch already or not."""
+        return bool(self.failed_first or self._failed_by_now())
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to each rank, also to those that start later, not to their loader workers."""
@@ -109,9 +110,7 @@ class RankWatch:
                 self._find_ranks()
             if not self.failed_first:
                 self._tell_stalls()
-                # note: elastic may reap a rank that fails at once before the watch has seen it
-                ended = {rank.pid for rank in list(self._ranks) if self._ended_badly(rank)}
-                self.failed_first = frozenset(told_failed(self._scratch) | ended)
+                self.failed_first = self._failed_by_now()
                 self._deadline = time.monotonic() + _SECONDS_TO_END
                 if not self.failed_first and self._all_hang():
                     self._end_hung()
@@ -119,6 +118,11 @@ class RankWatch:
             elif time.monotonic() > self._deadline:
                 self.kill()
                 return
+
+    def _failed_by_now(self) -> frozenset[int]:
+        # note: elastic may reap a rank that fails at once before the watch has seen it
+        ended = {rank.pid for rank in list(self._ranks) if self._ended_badly(rank)}
+        return frozenset(told_failed(self._scratch) | ended)
 
     def _tell_stalls(self) -> None:
         stalls = told_stalls(self._scratch)
@@ -150,11 +154,10 @@ class RankWatch:
 
     def _end_hung(self) -> None:
         """Have each rank write its stacks to its log, then kill them all."""
-        hung = {rank.pid: _doing(rank) for rank in self._ranks if _is_alive(rank)}
+        self.hung = {rank.pid: _doing(rank) for rank in self._ranks if _is_alive(rank)}
+        self.failed_first = frozenset(self.hung)
         self._signal(DUMP_SIGNAL)
         time.sleep(_SECONDS_TO_DUMP)
-        self.hung = hung
-        self.failed_first = frozenset(hung)
         self.kill()
 
 

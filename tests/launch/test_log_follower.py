@@ -75,3 +75,24 @@ def test_lines_that_follow_a_failure_are_not_shown(tmp_path: Path, view: View) -
     follower.say("from the launcher")
     follower.close()
     assert view.lines == ["before", "from the launcher"]
+
+
+def test_what_was_muted_is_not_shown_when_the_next_attempt_begins(tmp_path: Path, view: View) -> None:
+    log = tmp_path / "rank-0.log"
+    failed = [True]
+    follower = LogFollower(log, view, muted=lambda: bool(failed))
+    for _ in range(3):
+        with log.open("a") as file:
+            file.write("connection closed by peer\nno newline at the end")
+        follower.forget()
+        follower.say("starting again")
+        failed.clear()
+        polls = view.polls
+        wait_until(lambda polls=polls: view.polls >= polls + 3)  # type: ignore[misc]
+        with log.open("a") as file:
+            file.write("resumed\n")
+        wait_until(lambda: view.lines[-1] == "resumed")
+        assert view.lines == ["starting again", "resumed"]
+        view.lines.clear()
+        failed.append(True)
+    follower.close()
