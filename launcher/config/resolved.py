@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.config.layers import Layers
 from launcher.config.schema import RunConfig
-from launcher.config.validate import validate
+from launcher.config.validate import MISSING, validate
 from launcher.config.yaml_file import as_yaml, read_mapping
 from launcher.errors import Problem, UserError
 
@@ -56,5 +56,11 @@ def read(path: Path) -> RunConfig:
     layers.values = values
     config, problems = validate(layers)
     if config is None:
-        raise UserError(*(Problem(p.message, p.key, p.value, str(path)) for p in problems))
+        raise UserError(*(Problem(_with_remedy(p.message), p.key, p.value, str(path)) for p in problems))
     return config
+
+
+def _with_remedy(message: str) -> str:
+    if message != MISSING:
+        return message
+    return f"{MISSING}, as where another version of train has written the file: use that one, or write the key into it"

@@ -16,6 +16,7 @@ from launcher.config.layers import Layers, leaves
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem
 
+MISSING = "is missing"
 _LARGEST = 2**63
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _EXPECTED = {
@@ -102,7 +103,7 @@ def _message(key: str, details: dict[str, Any]) -> str:
         found = nearest_key(key)
         return "no such key" + (f"; did you mean {found}?" if found and found != key else "")
     if kind == "missing":
-        return "is missing"
+        return MISSING
     if kind == "literal_error":
         choices = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         found = nearest(str(details["input"]), choices)

@@ -13,7 +13,9 @@ from typing import Any
 
 import psutil
 
-_PACKAGES = ("torch", "torchvision", "numpy", "pillow", "pillow-simd", "hydra-core", "omegaconf", "pydantic")
+import launcher
+
+_PACKAGES = ("torch", "torchvision", "ffcv", "numpy", "pillow", "pillow-simd", "hydra-core", "omegaconf", "pydantic")
 
 
 def write_environment(path: Path) -> None:
@@ -26,6 +28,7 @@ def write_environment(path: Path) -> None:
 def describe() -> dict[str, Any]:
     """Versions, processor, memory, GPUs, the source's commit, and the command line."""
     return {
+        "version": launcher.__version__,
         "command": sys.argv,
         "python": platform.python_version(),
         "system": platform.platform(),

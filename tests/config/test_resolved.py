@@ -34,6 +34,13 @@ def test_a_damaged_file_names_itself_and_the_key(tmp_path: Path) -> None:
         resolved.read(tmp_path / "absent" / "config.yaml")
 
 
+def test_a_file_of_another_version_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(resolved.dump(compose([]).config).replace("seed: 42\n", ""))
+    with pytest.raises(UserError, match=r"seed=.*config.yaml.*is missing, .*another version of train .*: use that one"):
+        resolved.read(path)
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode)))
 def test_no_bytes_crash_the_reader(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:

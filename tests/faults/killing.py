@@ -34,11 +34,12 @@ def kill_over_and_over(train: Train, words: Sequence[str], times: int, moments: 
     """
     run = train.folder / "runs" / "killed"
     command, kills, process = [*words, "run_name=killed", f"launch.max_restarts={times}"], Kills(), None
+    last_kill = 0.0
     for number in range(times):
         process = process or train.start(*command)
         more = steps_done(run) + moments.randrange(3)
         if number % 3 == 0:
-            _wait(process, lambda: _is_saving(run))
+            _wait(process, lambda last_kill=last_kill: _is_saving(run, last_kill))
         elif moments.random() < 0.75:
             _wait(process, lambda more=more: steps_done(run) > more)
             time.sleep(moments.uniform(0, 0.1))
@@ -54,8 +55,9 @@ def kill_over_and_over(train: Train, words: Sequence[str], times: int, moments: 
             if process.returncode == 0:
                 break
             command, process = ["resume", str(run)], None
-            kills.in_a_save += _is_saving(run)
+            kills.in_a_save += _is_saving(run, last_kill)
         kills.steps.append(steps_done(run))
+        last_kill = time.time()
     if process is not None:
         process.kill()
         process.communicate()
@@ -70,9 +72,14 @@ def _is_rank(process: psutil.Process) -> bool:
     return False
 
 
-def _is_saving(run: Path) -> bool:
-    """Whether the temporary file of a save is there."""
-    return next((run / "checkpoints").glob(".step-*.tmp"), None) is not None
+def _is_saving(run: Path, last_kill: float) -> bool:
+    """Whether the temporary file of a save is there, none that the kill before has left."""
+    for path in (run / "checkpoints").glob(".step-*.tmp"):
+        with suppress(FileNotFoundError):
+            # note: a peer of a killed rank may write for a moment more, and no start takes less than a second
+            if path.stat().st_mtime > last_kill + 1:
+                return True
+    return False
 
 
 def _wait(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
