@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 
@@ -35,12 +35,14 @@ def pictures(tar: Path) -> Iterator[Path]:
     """A data set for as long as it is needed: the tar file's JPEGs, for training and for validation, in one class."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
+        folder_of_class = root / "train" / "a"
+        folder_of_class.mkdir(parents=True)
         with tarfile.open(tar) as archive:
-            archive.extractall(root / "train" / "a", filter="data")
+            for member in archive:
+                content = archive.extractfile(member)
+                if content is not None and PurePath(member.name).suffix.lower() in (".jpg", ".jpeg"):
+                    (folder_of_class / PurePath(member.name).name).write_bytes(content.read())
         (root / "val").symlink_to("train")
-        flat = sorted((root / "train" / "a").rglob("*.jp*g"))
-        for path in flat:
-            path.rename(root / "train" / "a" / path.name)
         yield root
 
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from launcher.launch.exit_codes import INTERRUPTED, TERMINATED
 
 # note: a wrapper may forward the same Ctrl-C that the terminal has sent already
 _SAME_CTRL_C = 0.3  # seconds
+_ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
 @dataclass
@@ -52,7 +53,7 @@ class Stopped(Exception):
 @contextmanager
 def stop_noted(request: StopRequest) -> Iterator[None]:
     """Note the first stop signal for work that looks at `request` between its parts; a second one acts as ever."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+    before = _handlers()
 
     def restore() -> None:
         for number, handler in before.items():
@@ -83,14 +84,20 @@ def stop_requests(request: StopRequest, ranks: Stoppable, say: Callable[[str], N
             request.at_once = True
             ranks.kill()
 
-    asking = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in asking}
-    for number in asking:
-        # note: nohup ignores SIGHUP so that the run outlives the terminal
-        if not (number == signal.SIGHUP and before[number] == signal.SIG_IGN):
-            signal.signal(number, handle)
+    before = _handlers()
+    for number in before:
+        signal.signal(number, handle)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _handlers() -> dict[signal.Signals, Any]:
+    """What now handles each signal that asks to stop."""
+    handlers = {number: signal.getsignal(number) for number in _ASKING}
+    # note: nohup ignores SIGHUP so that the run outlives the terminal
+    if handlers[signal.SIGHUP] == signal.SIG_IGN:
+        del handlers[signal.SIGHUP]
+    return handlers

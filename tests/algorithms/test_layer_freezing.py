@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -23,6 +19,7 @@ from launcher.data.batch import Batch, Moment
 from launcher.plan.plan import Plan
 from launcher.training.optimizers import DecoupledSGD
 from launcher.training.ranks import Ranks, distribute
+from tests.two_ranks import on_two_ranks
 
 
 @pytest.mark.parametrize(("progress", "expected"), [(0.0, 0), (0.5, 0), (0.55, 3), (0.75, 16), (0.9, 25), (1.0, 32)])
@@ -65,9 +62,7 @@ def test_a_resumed_run_freezes_the_same(bound: Callable[..., Any], batch: Callab
     assert not all(wanted[0])
 
 
-def _rank(rank: int, port: int, folder: Path) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+def _learn(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = compose(["epochs=10", "batch_size=8", "algorithms=[layer_freezing]"]).config
@@ -84,14 +79,10 @@ def _rank(rank: int, port: int, folder: Path) -> None:
         network(images).square().mean().backward()
         gradients[step] = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
     torch.save({"gradients": gradients, "model": model.state_dict()}, folder / f"{rank}.pt")
-    dist.destroy_process_group()
 
 
 def test_ranks_average_the_layers_that_still_learn(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(_rank, (port, tmp_path), nprocs=2)
+    on_two_ranks(_learn, tmp_path)
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(6)])
     model.load_state_dict(ranks[0]["model"])

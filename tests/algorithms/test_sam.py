@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,6 +14,7 @@ from launcher.algorithms.engine import build
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
 from launcher.plan.plan import Plan
+from tests.two_ranks import on_two_ranks
 
 LAST = 9  # the step that SAM changes, with an interval of 10
 
@@ -90,9 +87,7 @@ def test_a_gradient_that_is_not_finite_skips_the_step(
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
 
 
-def _rank(rank: int, port: int, folder: Path) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+def _climb(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = compose(["epochs=10", "batch_size=8", "algorithms=[sam]", "algorithms.sam.interval=1"]).config
@@ -120,14 +115,10 @@ def _rank(rank: int, port: int, folder: Path) -> None:
         results[f"weight{step}"] = model.weight.detach().clone()
     results["visited"] = visited
     torch.save(results, folder / f"{rank}.pt")
-    dist.destroy_process_group()
 
 
 def test_ranks_climb_alone_average_the_second_gradient_and_skip_together(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(_rank, (port, tmp_path), nprocs=2)
+    on_two_ranks(_climb, tmp_path)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     start, expected = first["visited"][0], torch.zeros(1, 3)
     for rank, result in enumerate((first, second)):

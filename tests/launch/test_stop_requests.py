@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.launch.stopping import StopRequest, stop_requests
+from launcher.launch.stopping import StopRequest, stop_noted, stop_requests
 from launcher.launch.watch import RankWatch
 
 ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
@@ -29,6 +29,23 @@ def test_nohup_is_respected() -> None:
     try:
         with stop_requests(request, RankWatch(2, Path("nowhere")), print):
             os.kill(os.getpid(), signal.SIGHUP)
+        with stop_noted(request):
+            os.kill(os.getpid(), signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
     assert not request.asked
+
+
+@pytest.mark.parametrize("asked", ASKING)
+def test_work_is_asked_once_and_then_ended_as_ever(asked: signal.Signals) -> None:
+    came: list[int] = []
+    before = signal.signal(asked, lambda number, frame: came.append(number))
+    try:
+        request = StopRequest()
+        with stop_noted(request):
+            os.kill(os.getpid(), asked)
+            assert (request.number, came) == (asked, [])
+            os.kill(os.getpid(), asked)
+        assert came == [asked]
+    finally:
+        signal.signal(asked, before)

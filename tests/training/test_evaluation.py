@@ -2,13 +2,13 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-import torch.multiprocessing
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics.functional.classification import multiclass_accuracy
 
 from launcher.errors import UserError
 from launcher.training.evaluation import Evaluation, evaluate
+from tests.two_ranks import on_two_ranks
 
 CPU = torch.device("cpu")
 CLASSES = 12
@@ -136,19 +136,16 @@ def test_an_empty_validation_set_is_refused():
 SHARDS = (slice(0, 41), slice(41, 50))
 
 
-def evaluate_shard(rank: int, rendezvous: str, results: str, stop_second: bool) -> None:
-    torch.distributed.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=2)
+def evaluate_shard(rank: int, results: str, stop_second: bool) -> None:
     images, labels = samples(50)
     loader = batches(images[SHARDS[rank]], labels[SHARDS[rank]], 8)
     result = run(network(), loader, should_stop=lambda: stop_second and rank == 1)
     torch.save(vars(result) if result else None, f"{results}/{rank}.pt")
-    torch.distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize("stop_second", [False, True])
 def test_two_ranks_with_uneven_shards_add_up_to_the_whole_set(tmp_path, stop_second):
-    arguments = (f"file://{tmp_path}/rendezvous", str(tmp_path), stop_second)
-    torch.multiprocessing.spawn(evaluate_shard, arguments, nprocs=2)
+    on_two_ranks(evaluate_shard, str(tmp_path), stop_second)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     assert first == second
     if stop_second:
