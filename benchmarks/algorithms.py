@@ -18,7 +18,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.step import CLASSES, Result, composed_step, machine, measure
+from benchmarks.result import Result
+from benchmarks.step import CLASSES, composed_step, machine, measure
 from launcher.config.compose import options
 from launcher.training.precision import Precision
 

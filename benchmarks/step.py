@@ -13,7 +13,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+from benchmarks.result import Result
 from launcher.algorithms.base import Setting
 from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
@@ -35,17 +36,6 @@ from launcher.training.run import build_step
 
 Step = Callable[[], object]
 CLASSES = 1000
-
-
-@dataclass(frozen=True)
-class Result:
-    """Images a second of one contender at one side in pixels: median, least and most over the repeats."""
-
-    contender: str
-    size: int
-    median: float
-    least: float
-    most: float
 
 
 def main(words: Sequence[str] | None = None) -> int:

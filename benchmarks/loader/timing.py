@@ -10,23 +10,19 @@ from rich.table import Table
 
 from benchmarks.loader.contenders import PLAIN
 from benchmarks.loader.process import Contender
+from benchmarks.result import Result
 from launcher.config.schema import Image
 from launcher.data.crops import random_crops
 
 
 @dataclass(frozen=True)
-class Result:
-    """Images a second of one core at one side in pixels: median, least and most over the repeats."""
+class OneCore(Result):
+    """Those of one core, and the bytes stored."""
 
-    contender: str
-    size: int
-    median: float
-    least: float
-    most: float
     bytes_a_picture: float
 
 
-def measure(found: list[Contender], image: Image, sizes: list[int], repeats: int) -> list[Result]:
+def measure(found: list[Contender], image: Image, sizes: list[int], repeats: int) -> list[OneCore]:
     """Time each contender in turn, `repeats` times over, after one pass; each repeat has crops of its own."""
     rates: dict[tuple[str, int], list[float]] = {(c.name, size): [] for size in sizes for c in found}
     for repeat in range(repeats + 1):
@@ -39,14 +35,14 @@ def measure(found: list[Contender], image: Image, sizes: list[int], repeats: int
                 if repeat:
                     rates[contender.name, size].append(len(heights) / seconds)
     return [
-        Result(c.name, size, statistics.median(r), min(r), max(r), c.stored / len(c.sizes))
+        OneCore(c.name, size, statistics.median(r), min(r), max(r), c.stored / len(c.sizes))
         for size in sizes
         for c in found
         for r in [rates[c.name, size]]
     ]
 
 
-def over_schedule(results: list[Result], contender: str, steps: dict[int, int]) -> float:
+def over_schedule(results: list[OneCore], contender: str, steps: dict[int, int]) -> float:
     """Images a second over a schedule that makes so many steps at each side.
 
     Seconds a picture at a side that was not measured are read between the two that were, linear in the area.
@@ -56,7 +52,7 @@ def over_schedule(results: list[Result], contender: str, steps: dict[int, int]) 
     return float(sum(steps.values()) / np.dot(seconds, list(steps.values())))
 
 
-def table(results: list[Result], steps: dict[int, int]) -> Table:
+def table(results: list[OneCore], steps: dict[int, int]) -> Table:
     """Images a second at each side and over a schedule, the ratio there to FFCV as published, and what is stored."""
     sides = sorted({r.size for r in results})
     columns = [f"{side} px" for side in sides]

@@ -63,8 +63,8 @@ def test_each_contender_decodes_all_pictures(name: str, opened: tuple[Path, File
     assert sum(len(batch[0]) if isinstance(batch, tuple) else 1 for batch in loaded) == len(originals(folder)) == 4
 
 
-def result(name: str, size: int, rate: float) -> timing.Result:
-    return timing.Result(name, size, rate, rate, rate, 1e3)
+def result(name: str, size: int, rate: float) -> timing.OneCore:
+    return timing.OneCore(name, size, rate, rate, rate, 1e3)
 
 
 def test_a_schedule_counts_seconds_not_rates() -> None:
