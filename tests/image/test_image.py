@@ -19,7 +19,7 @@ SMALL = ["launch=cpu", "epochs=1", "batch_size=16", "dataset.train_samples=32", 
 
 slow = pytest.mark.skipif(
     os.environ.get("TRAIN_TEST_IMAGE") != "1" or not shutil.which("debootstrap") or os.geteuid() != 0,
-    reason="takes some twenty minutes and 20 GB: TRAIN_TEST_IMAGE=1, as root, with debootstrap",
+    reason="takes some ten minutes and 20 GB: TRAIN_TEST_IMAGE=1, as root, with debootstrap",
 )
 
 
