@@ -75,6 +75,8 @@ class RankWatch:
     def __exit__(self, *_: object) -> None:
         self._closed.set()
         self._thread.join()
+        # note: elastic may be quicker than the watch to see that a rank has failed
+        self.failed_first = self.failed_first or self._failed_by_now()
         self.kill()
 
     @property
@@ -82,8 +84,7 @@ class RankWatch:
         return bool(self._ranks)
 
     def has_failure(self) -> bool:
-        """Whether a rank has failed by now, noticed by the watch already or not."""
-        return bool(self.failed_first or self._failed_by_now())
+        return bool(self.failed_first)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to each rank, also to those that start later, not to their loader workers."""

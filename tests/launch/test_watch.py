@@ -67,6 +67,13 @@ def test_a_rank_gets_more_time_to_its_first_step(tmp_path: Path) -> None:
         assert slow.wait(timeout=30) < 0
 
 
+def test_a_failure_is_known_however_soon_the_watch_ends(tmp_path: Path) -> None:
+    watch = RankWatch(1, tmp_path)
+    with watch:
+        failed_file(tmp_path, 4_000_000).touch()
+    assert watch.failed_first == {4_000_000}
+
+
 def test_a_rank_that_ended_well_fails_nobody(tmp_path: Path) -> None:
     earlier = start("import time; time.sleep(600)")
     watch = RankWatch(1, tmp_path)
@@ -74,6 +81,7 @@ def test_a_rank_that_ended_well_fails_nobody(tmp_path: Path) -> None:
     done_file(tmp_path, done.pid).touch()
     with watch:
         time.sleep(0.5)
+    done_file(tmp_path, done.pid).unlink()  # as the launcher does with all of the folder
     assert not watch.has_failure()
     done.wait()
     assert earlier.poll() is None, "it was no rank"
