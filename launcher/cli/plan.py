@@ -13,6 +13,7 @@ from launcher.config.compose import Composed, compose
 from launcher.config.schema import RunConfig
 from launcher.data.available import with_counts
 from launcher.plan.checks import check
+from launcher.plan.notes import notes
 from launcher.plan.order import ORDER, acting
 from launcher.plan.plan import Plan
 from launcher.plan.world import planned_processes
@@ -34,15 +35,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     composed = compose(arguments.overrides)
     plan = make_plan(composed)
-    notes = [*composed.notes, *warnings(plan)]
+    said = [*composed.notes, *notes(plan)]
     if arguments.json:
-        print(json.dumps({**_numbers(plan), "notes": notes}, indent=2))
+        print(json.dumps({**_numbers(plan), "notes": said}, indent=2))
         return 0
     out = console()
     out.print(_facts(plan))
     out.print(_timetable(plan))
     out.print(_order(plan.config))
-    for note in notes:
+    for note in said:
         out.print(verbatim(f"note: {note}"), style="yellow")
     return 0
 
@@ -58,23 +59,6 @@ def make_plan(composed: Composed) -> Plan:
     plan = Plan(config, planned_processes(config), config.dataset.train_samples)
     check(plan, composed.origins)
     return plan
-
-
-def warnings(plan: Plan) -> list[str]:
-    """What works but is worth a look."""
-    config, found = plan.config, []
-    optimizer = config.optimizer
-    if plan.peak_lr != optimizer.lr:
-        found.append(
-            f"learning rate {optimizer.lr:g} is meant for a batch of {optimizer.reference_batch_size}; at "
-            f"{config.batch_size} it is scaled to {plan.peak_lr:g} (optimizer.scale_lr=off keeps it)"
-        )
-    dropped = plan.train_samples - plan.steps_per_epoch * config.batch_size
-    if dropped * 10 > plan.train_samples:
-        found.append(f"{dropped} of {plan.train_samples} pictures an epoch are left out by the last partial batch")
-    if plan.rank_batch // plan.accumulation < 16:
-        found.append(f"batch norm sees only {plan.rank_batch // plan.accumulation} images a forward pass")
-    return found
 
 
 def _facts(plan: Plan) -> Table:

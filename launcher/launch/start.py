@@ -24,6 +24,7 @@ from launcher.launch.exit_codes import DONE, FAILED
 from launcher.launch.rank import REPLAY_STEP
 from launcher.launch.terminal import PlainView
 from launcher.plan.checks import check
+from launcher.plan.notes import notes
 from launcher.plan.plan import Plan
 from launcher.records.curve import draw_curve
 from launcher.records.environment import write_environment
@@ -47,7 +48,7 @@ def start(composed: Composed) -> int:
     check(plan, composed.origins)
     check_logger(config.logger)
     console = Console()
-    for note in composed.notes:
+    for note in (*composed.notes, *notes(plan)):
         console.print(f"note: {note}", style="yellow", soft_wrap=True, highlight=False, markup=False)
     folder = _folder(config)
     with folder.locked(each_host=config.launch.nnodes > 1):

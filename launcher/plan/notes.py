@@ -1,0 +1,53 @@
+"""What works but is worth a look before a run: each rule one function over the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from launcher.plan.plan import Plan
+
+_FEW_IMAGES = 16
+_MUCH_LEFT_OUT = 0.1
+_MUCH_OF_THE_START = 0.05
+
+
+def notes(plan: Plan) -> list[str]:
+    """A line for each rule that has something to say."""
+    return [line for rule in _RULES for line in rule(plan)]
+
+
+def _learning_rate(plan: Plan) -> Iterator[str]:
+    optimizer, batch = plan.config.optimizer, plan.config.batch_size
+    if plan.peak_lr != optimizer.lr:
+        yield (
+            f"learning rate {optimizer.lr:g} is meant for a batch of {optimizer.reference_batch_size}; at {batch} it "
+            f"is scaled to {plan.peak_lr:g} (optimizer.scale_lr=off keeps it)"
+        )
+
+
+def _partial_batch(plan: Plan) -> Iterator[str]:
+    left_out = plan.train_samples - plan.steps_per_epoch * plan.config.batch_size
+    if left_out > _MUCH_LEFT_OUT * plan.train_samples:
+        yield f"{left_out} of {plan.train_samples} pictures an epoch are left out by the last partial batch"
+
+
+def _batch_norm(plan: Plan) -> Iterator[str]:
+    images = plan.rank_batch // plan.accumulation
+    if images < _FEW_IMAGES:
+        yield f"batch norm sees only {images} images a forward pass"
+
+
+def _average(plan: Plan) -> Iterator[str]:
+    ema = plan.config.algorithms.ema
+    if not ema or not plan.total_steps:
+        return
+    left = 2 ** (-plan.total_steps / max(1, plan.steps(ema.half_life)))
+    if left > _MUCH_OF_THE_START:
+        yield (
+            f"the averaged weights, which are evaluated, end with {left:.0%} of the initial ones: "
+            f"algorithms.ema.half_life={ema.half_life} is long for {plan.total_steps} steps; a tenth of them is "
+            f"{max(1, plan.total_steps // 10)}ba"
+        )
+
+
+_RULES: tuple[Callable[[Plan], Iterator[str]], ...] = (_learning_rate, _partial_batch, _batch_norm, _average)
