@@ -20,6 +20,7 @@ from launcher.errors import Problem, UserError
 from launcher.launch.agent import PeersRejoin, Rendezvous, make_agent
 from launcher.launch.exit_codes import DONE, FAILED
 from launcher.launch.failure import describe, describe_hang, first_failure, is_from_outside
+from launcher.launch.leftovers import remove_semaphores
 from launcher.launch.rank import log_file
 from launcher.launch.stopping import StopRequest, stop_requests
 from launcher.launch.terminal import LogFollower, TerminalView
@@ -135,10 +136,13 @@ class Launcher:
                 self._rendezvous = Rendezvous(self._launch)
             arguments = ("-u", "-m", "launcher.launch.rank", self._target, str(self._run_folder))
             agent = make_agent(self._processes, self._rendezvous, (*arguments, str(os.getpid()), scratch), scratch)
-            with watch:
-                if self._request.asked:
-                    watch.send(signal.SIGTERM)
-                result = agent.run()
+            try:
+                with watch:
+                    if self._request.asked:
+                        watch.send(signal.SIGTERM)
+                    result = agent.run()
+            finally:
+                remove_semaphores(Path(scratch))
             if result is None:
                 raise RendezvousClosedError
             return self._failure(result.failures, watch) if result.is_failed() else None

@@ -10,6 +10,7 @@ import importlib
 import io
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -18,9 +19,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from launcher.errors import EXIT_USER_ERROR, MachineError, UserError, one_line
 from launcher.launch.exit_codes import DONE, FAILED
 from launcher.launch.heartbeat import HEARTBEAT
+from launcher.launch.leftovers import name_after, remove_semaphores
 from launcher.launch.signals import STOP, STOP_SIGNALS
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -76,10 +80,11 @@ def die_with(parent: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def guard_group() -> None:
+def guard_group(launcher: int, scratch: Path) -> None:
     """Fork a guardian that kills this process group once this process, its leader, is gone, however it went.
 
-    Loader workers and the server that forks them keep each other alive otherwise. Call it while there are no threads.
+    Loader workers and the server that forks them keep each other alive otherwise. Where the launcher is gone too, the
+    guardian also removes what that would have removed. Call it while there are no threads.
     """
     leader = os.getpid()
     if os.getpgrp() != leader or os.fork():
@@ -89,7 +94,20 @@ def guard_group() -> None:
         signal.signal(number, signal.SIG_IGN)
     while os.getppid() == leader:
         time.sleep(_GUARD_SECONDS)
-    os.killpg(leader, signal.SIGKILL)
+    os.setpgid(0, 0)
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+    if _is_gone(launcher):
+        remove_semaphores(scratch)
+        shutil.rmtree(scratch, ignore_errors=True)
+    os._exit(0)
+
+
+def _is_gone(process: int) -> bool:
+    try:
+        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _record(error: BaseException, scratch: Path) -> None:
@@ -130,9 +148,11 @@ def _redirect_output(path: Path) -> None:
 
 if __name__ == "__main__":
     STOP.install()
-    die_with(int(sys.argv[3]))
-    guard_group()
-    HEARTBEAT.start(Path(sys.argv[4]))
-    code = main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[4]))
+    launcher, scratch = int(sys.argv[3]), Path(sys.argv[4])
+    die_with(launcher)
+    guard_group(launcher, scratch)
+    name_after(scratch)
+    HEARTBEAT.start(scratch)
+    code = main(sys.argv[1], Path(sys.argv[2]), scratch)
     # note: loader threads and NCCL may hang an ordinary exit; everything is on disk by now
     os._exit(code)

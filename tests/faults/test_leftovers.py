@@ -1,0 +1,90 @@
+"""What a run leaves on the machine outside its folder: nothing, however it ends."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.system.conftest import Train
+from tests.system.test_runs import ranks_of, steps_done, wait_for
+
+from .conftest import SHORT
+
+pytestmark = pytest.mark.system
+
+LONG = [*SHORT, "epochs=100", "eval_every=100ep", "run_name=run"]
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A short name, since sockets are put into it."""
+    folder = Path(tempfile.mkdtemp(prefix="left-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def tidy(train: Train, temporary: Path) -> Train:
+    return Train(train.folder, {**train.environment, "TMPDIR": str(temporary)})
+
+
+def left_in(temporary: Path) -> list[Path]:
+    """All but torch's cache, which is there to be used again."""
+    return [path for path in temporary.iterdir() if not path.name.startswith("torchinductor")]
+
+
+def named_after(scratch: Path) -> list[Path]:
+    return list(Path("/dev/shm").glob(f"*{scratch.name}*"))
+
+
+def scratch_in(temporary: Path) -> Path:
+    """The one folder there, which holds a socket of each rank's loader and gives its name to semaphores."""
+    (scratch,) = left_in(temporary)
+    assert list(scratch.glob("listener-*"))
+    assert named_after(scratch)
+    return scratch
+
+
+def a_rank(run: Path) -> psutil.Process:
+    return next(
+        one for one in ranks_of(run) if one.environ().get("RANK") == "1" and "launch.rank" in str(one.cmdline())
+    )
+
+
+def test_a_run_that_ends_by_itself(tidy: Train, temporary: Path) -> None:
+    tidy(*SHORT, "run_name=run")
+    assert not left_in(temporary)
+
+
+def test_a_rank_that_is_killed_and_a_launcher_that_is_asked_to_stop(tidy: Train, temporary: Path) -> None:
+    process = tidy.start(*LONG)
+    run = tidy.folder / "runs" / "run"
+    wait_for(lambda: steps_done(run) >= 3)
+    first = scratch_in(temporary)
+    a_rank(run).kill()
+    wait_for(lambda: not first.exists() and bool(left_in(temporary)))
+    assert not named_after(first)
+    before = steps_done(run)
+    wait_for(lambda: steps_done(run) > before)
+    second = scratch_in(temporary)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert not left_in(temporary)
+    assert not named_after(second)
+
+
+def test_a_launcher_that_is_killed(tidy: Train, temporary: Path) -> None:
+    process = tidy.start(*LONG)
+    run = tidy.folder / "runs" / "run"
+    wait_for(lambda: steps_done(run) >= 3)
+    scratch = scratch_in(temporary)
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not ranks_of(run), seconds=20)
+    wait_for(lambda: not named_after(scratch) and not left_in(temporary), seconds=10)
