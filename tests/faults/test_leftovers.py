@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,12 @@ def scratch_in(temporary: Path) -> Path:
     return scratch
 
 
+def started(tidy: Train) -> tuple[subprocess.Popen[str], Path]:
+    process, run = tidy.start(*LONG), tidy.folder / "runs" / "run"
+    wait_for(lambda: steps_done(run) >= 3)
+    return process, run
+
+
 def a_rank(run: Path) -> psutil.Process:
     return next(
         one for one in ranks_of(run) if one.environ().get("RANK") == "1" and "launch.rank" in str(one.cmdline())
@@ -62,9 +69,7 @@ def test_a_run_that_ends_by_itself(tidy: Train, temporary: Path) -> None:
 
 
 def test_a_rank_that_is_killed_and_a_launcher_that_is_asked_to_stop(tidy: Train, temporary: Path) -> None:
-    process = tidy.start(*LONG)
-    run = tidy.folder / "runs" / "run"
-    wait_for(lambda: steps_done(run) >= 3)
+    process, run = started(tidy)
     first = scratch_in(temporary)
     a_rank(run).kill()
     wait_for(lambda: not first.exists() and bool(left_in(temporary)))
@@ -80,9 +85,7 @@ def test_a_rank_that_is_killed_and_a_launcher_that_is_asked_to_stop(tidy: Train,
 
 
 def test_a_launcher_that_is_killed(tidy: Train, temporary: Path) -> None:
-    process = tidy.start(*LONG)
-    run = tidy.folder / "runs" / "run"
-    wait_for(lambda: steps_done(run) >= 3)
+    process, run = started(tidy)
     scratch = scratch_in(temporary)
     process.kill()
     process.communicate()
