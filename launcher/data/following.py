@@ -10,7 +10,7 @@ import threading
 
 def follow_parent() -> None:
     """Called in a worker: leave stop signals to the parent, which still needs it, and end when that has ended."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

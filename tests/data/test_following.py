@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -22,13 +23,18 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_end_with_a_rank_that_is_killed(tmp_path):
+def test_workers_leave_stop_signals_to_their_rank_and_end_with_it(tmp_path):
     (tmp_path / "rank.py").write_text(RANK)
     rank = subprocess.Popen([sys.executable, str(tmp_path / "rank.py")], stdout=subprocess.PIPE, text=True)
     assert rank.stdout is not None
     workers = [psutil.Process(int(word)) for word in rank.stdout.readline().split()]
     assert len(workers) == 2
     server = workers[0].parent()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        for worker in workers:
+            worker.send_signal(number)
+    time.sleep(0.5)
+    assert all(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)
     rank.kill()
     rank.communicate()
     end = time.monotonic() + 60

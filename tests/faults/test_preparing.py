@@ -35,10 +35,12 @@ def pictures(tmp_path: Path) -> Path:
 def test_preparation_stops_and_goes_on_to_the_same_bytes(train: Train, pictures: Path) -> None:
     words = ["prepare", "dataset=image_folder", f"dataset.path={pictures}", "dataloader.workers=1"]
     folder = train.folder / "files"
-    for number, size in ((signal.SIGTERM, 1e7), (signal.SIGUSR1, 3e7)):
+    for number, size in ((signal.SIGTERM, 1e7), (signal.SIGUSR1, 3e7), (signal.SIGHUP, 5e7)):
         process = train.start(*words, f"dataloader.folder={folder}")
         wait_for(lambda size=size: any(path.stat().st_size > size for path in folder.glob("train*.partial")))
-        process.send_signal(number)
+        # note: all processes get it, as from a terminal that hangs up
+        for one in ranks_of(train.folder / "runs" / "none"):
+            one.send_signal(number)
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 143, errors
         assert "the same command goes on" in output
