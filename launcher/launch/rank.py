@@ -86,7 +86,7 @@ def guard_group(launcher: int, scratch: Path) -> None:
     Loader workers and the server that forks them keep each other alive otherwise. Where the launcher is gone too, the
     guardian also removes what that would have removed. Call it while there are no threads.
     """
-    leader = os.getpid()
+    leader, starter = os.getpid(), psutil.Process(launcher)
     if os.getpgrp() != leader or os.fork():
         return
     # note: elastic's SIGTERM goes to the whole group
@@ -97,17 +97,18 @@ def guard_group(launcher: int, scratch: Path) -> None:
     os.setpgid(0, 0)
     with suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
-    if _is_gone(launcher):
+    if not is_alive(starter):
         remove_semaphores(scratch)
         shutil.rmtree(scratch, ignore_errors=True)
     os._exit(0)
 
 
-def _is_gone(process: int) -> bool:
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process runs: it has not ended, reaped or not, and no other has its number."""
     try:
-        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
-        return True
+        return False
 
 
 def _record(error: BaseException, scratch: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from launcher.launch.heartbeat import DUMP_SIGNAL, beat_file, told_stalls
-from launcher.launch.rank import done_file, told_failed
+from launcher.launch.rank import done_file, is_alive, told_failed
 
 _INTERVAL = 0.05  # seconds
 _SECONDS_TO_END = 2.0
@@ -140,11 +140,11 @@ class RankWatch:
                     child.send_signal(self._sent)
 
     def _ended_badly(self, rank: psutil.Process) -> bool:
-        return not _is_alive(rank) and not done_file(self._scratch, rank.pid).exists()
+        return not is_alive(rank) and not done_file(self._scratch, rank.pid).exists()
 
     def _all_hang(self) -> bool:
         """Whether every rank that runs has been silent too long; a rank that hangs makes the others wait for it."""
-        running = [rank for rank in list(self._ranks) if _is_alive(rank)]
+        running = [rank for rank in list(self._ranks) if is_alive(rank)]
         if self._hang_timeout is None or not running:
             return False
         now = time.monotonic()
@@ -155,18 +155,11 @@ class RankWatch:
 
     def _end_hung(self) -> None:
         """Have each rank write its stacks to its log, then kill them all."""
-        self.hung = {rank.pid: _doing(rank) for rank in self._ranks if _is_alive(rank)}
+        self.hung = {rank.pid: _doing(rank) for rank in self._ranks if is_alive(rank)}
         self.failed_first = frozenset(self.hung)
         self._signal(DUMP_SIGNAL)
         time.sleep(_SECONDS_TO_DUMP)
         self.kill()
-
-
-def _is_alive(rank: psutil.Process) -> bool:
-    try:
-        return rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _doing(rank: psutil.Process) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import launcher
 from launcher.records.metrics import read_metrics
 
 from .conftest import SMALL, Train
@@ -56,7 +57,10 @@ def ranks_of(run: Path) -> list[psutil.Process]:
 
 
 def test_two_ranks_train_evaluate_and_leave_a_whole_record(train: Train) -> None:
-    run = train.small("whole")
+    said = train(*SMALL, "run_name=whole").stdout
+    # after 18 steps of mild's half-life of 100
+    assert "note: the averaged weights, which are evaluated, end with 88% of the initial ones" in said
+    run = train.folder / "runs" / "whole"
     kinds = [row["kind"] for row in read_metrics(run / "metrics.jsonl")]
     assert (kinds[0], kinds[-1]) == ("start", "end")
     assert (kinds.count("train"), kinds.count("eval"), kinds.count("epoch")) == (18, 3, 3)
@@ -64,7 +68,9 @@ def test_two_ranks_train_evaluate_and_leave_a_whole_record(train: Train) -> None
     assert [row["samples"] for row in evaluations] == [50, 50, 50]
     assert {path.name for path in run.iterdir()} >= {"config.yaml", "environment.json", "curve.png", "logs"}
     assert (run / "logs" / "rank-1.log").exists()
-    assert json.loads((run / "environment.json").read_text())["packages"]["torch"]
+    environment = json.loads((run / "environment.json").read_text())
+    assert environment["packages"]["torch"]
+    assert environment["version"] == launcher.__version__
     assert not ranks_of(run)
 
 
