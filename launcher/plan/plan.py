@@ -7,7 +7,7 @@ from functools import cached_property
 
 from launcher.config.durations import in_steps
 from launcher.config.schema import FFCVLoader, RunConfig
-from launcher.plan.schedule import multiplier, schedule_steps
+from launcher.plan.schedule import dilated_epochs, multiplier, schedule_steps
 from launcher.plan.sizes import progressive_size, scaled
 
 
@@ -22,7 +22,7 @@ class Plan:
     @cached_property
     def epochs(self) -> int:
         """Epochs after dilation."""
-        return max(1, round(self.config.epochs * self.config.schedule.dilate))
+        return dilated_epochs(self.config.epochs, self.config.schedule.dilate)
 
     @cached_property
     def steps_per_epoch(self) -> int:

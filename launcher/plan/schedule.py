@@ -10,6 +10,11 @@ from launcher.config.schema import Constant, Cosine, Linear, MultiStep
 Schedules = Cosine | Linear | MultiStep | Constant
 
 
+def dilated_epochs(epochs: int, dilate: float) -> int:
+    """Epochs that a run has, from those of its config: whole ones, and at least one."""
+    return max(1, round(epochs * dilate))
+
+
 def schedule_steps(schedule: Schedules, duration: str, *, steps_per_epoch: int, total_steps: int) -> int:
     """A time of the schedule in steps: epochs and batches are dilated, parts of the run are so already."""
     length = in_steps(duration, steps_per_epoch=steps_per_epoch, total_steps=total_steps)

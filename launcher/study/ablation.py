@@ -11,6 +11,7 @@ from launcher.config.changes import is_free
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
+from launcher.plan.schedule import dilated_epochs
 from launcher.study.curves import Curve, Point, build_curves, changed_with_length
 from launcher.study.runs import Run
 
@@ -73,7 +74,7 @@ def on_one_machine(configs: Sequence[RunConfig], runs: Sequence[Run]) -> list[Ru
 def curve_of(config: RunConfig, runs: Sequence[Run]) -> tuple[Curve, Point] | None:
     """A config's runs on one machine as a curve over their lengths, and its point at the config's own; None without."""
     wanted = _decisive(config.recipe, dict(leaves(as_mapping(config))))
-    length = max(1, round(config.epochs * config.schedule.dilate))
+    length = dilated_epochs(config.epochs, config.schedule.dilate)
     for curve in build_curves(run for run in runs if _decisive(run.recipe, run.values) == wanted):
         for point in curve.points:
             if point.epochs == length:

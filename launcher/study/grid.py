@@ -16,6 +16,7 @@ from launcher.config.compose import Composed, compose
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
+from launcher.plan.schedule import dilated_epochs
 from launcher.records.folder import RunFolder
 from launcher.study.runs import State, read_run
 
@@ -99,7 +100,7 @@ def _cell(chosen: dict[str, str], several: Sequence[str]) -> Cell:
         words = [*chosen.values(), f"schedule.dilate={composed.config.epochs / own!r}"]
         composed = compose(words)
     config = composed.config
-    epochs = max(1, round(config.epochs * config.schedule.dilate))
+    epochs = dilated_epochs(config.epochs, config.schedule.dilate)
     told = [
         chosen[key] for key in several if key in chosen and key not in ("recipe", "seed", "epochs", "schedule.dilate")
     ]

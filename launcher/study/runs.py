@@ -15,6 +15,7 @@ from typing import Any, Literal
 from launcher.config.layers import leaves
 from launcher.config.yaml_file import read_mapping
 from launcher.errors import UserError
+from launcher.plan.schedule import dilated_epochs
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_rows, without_void
 from launcher.study.timing import Times, counted_at, times
@@ -157,7 +158,7 @@ def _length(values: Mapping[str, Any]) -> int | None:
     epochs, dilate = values.get("epochs"), values.get("schedule.dilate")
     if not isinstance(epochs, int) or not isinstance(dilate, int | float):
         return None
-    return max(1, round(epochs * dilate)) if epochs < 2**63 and 0 < dilate < 1e100 else None
+    return dilated_epochs(epochs, dilate) if epochs < 2**63 and 0 < dilate < 1e100 else None
 
 
 def _walk(path: Path) -> Iterator[Path]:
