@@ -22,14 +22,15 @@ class Problem:
         if self.key is None:
             return one_line(self.message)
         source = f" ({self.origin})" if self.origin else ""
-        return one_line(f"{self.key}={_shown(self.value)}{source}: {self.message}")
+        return one_line(f"{shown(self.key)}={shown(self.value)}{source}: {self.message}")
 
 
 class UserError(Exception):
-    """One or more mistakes of the user; printed as one line each, exit code 2, never a traceback."""
+    """One or more mistakes of the user, each once; printed as one line each, exit code 2, never a traceback."""
 
     def __init__(self, *problems: Problem | str):
-        self.problems = [Problem(p) if isinstance(p, str) else p for p in problems]
+        said = {str(p): Problem(p) if isinstance(p, str) else p for p in problems}
+        self.problems = list(said.values())
         super().__init__("\n".join(map(str, self.problems)))
 
     def __reduce__(self) -> tuple[type[UserError], tuple[Problem, ...]]:
@@ -45,7 +46,10 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value within a message: not too long, and seen even where it is empty."""
+    if value == "":
+        return "''"
     if value is None:
         return "null"
     if isinstance(value, bool):

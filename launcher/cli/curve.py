@@ -127,7 +127,7 @@ def _check_all(cells: list[Cell], *, here: bool) -> None:
         except UserError as error:
             problems += error.problems
     if problems:
-        raise UserError(*dict.fromkeys(problems))
+        raise UserError(*problems)
 
 
 def _train(words: list[str]) -> int:

@@ -11,6 +11,7 @@ from rich.table import Table
 from launcher.cli.console import console, verbatim
 from launcher.config.compose import compose
 from launcher.config.layers import leaves
+from launcher.config.overrides import word_of
 from launcher.config.resolved import as_mapping, read
 from launcher.records.folder import RunFolder
 
@@ -45,5 +46,5 @@ def main(arguments: argparse.Namespace) -> int:
 def _values(name: str) -> dict[str, Any]:
     """Dotted values of a run folder's config, or of a recipe's."""
     folder = RunFolder(Path(name))
-    config = read(folder.config) if folder.exists() else compose([f"recipe='{name}'"]).config
+    config = read(folder.config) if folder.exists() else compose([word_of("recipe", name)]).config
     return dict(leaves(as_mapping(config)))

@@ -13,10 +13,12 @@ from rich.table import Table
 
 from launcher.cli.console import console
 from launcher.config.compose import compose
+from launcher.config.overrides import word_of
 from launcher.errors import Problem, UserError
 from launcher.launch.exit_codes import DONE, INTERRUPTED, TERMINATED
 from launcher.records.folder import RunFolder
 from launcher.records.progress import duration
+from launcher.study.grid import MOST_RUNS
 from launcher.study.tuning import read_space, trials, words
 from launcher.study.tuning_results import Result, is_finished, results
 
@@ -37,15 +39,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    for name in ("trials", "studies"):
-        if getattr(arguments, name) < 1:
-            raise UserError(Problem("must be at least 1", f"--{name}", getattr(arguments, name)))
+    counts = {"--trials": arguments.trials, "--studies": arguments.studies}
+    for flag, count in counts.items():
+        if count < 1:
+            raise UserError(Problem("must be at least 1", flag, count))
+    if arguments.trials * arguments.studies > MOST_RUNS:
+        flag = max(counts, key=counts.__getitem__)
+        raise UserError(Problem(f"makes more than {MOST_RUNS:,} runs in all", flag, counts[flag]))
     space = read_space(arguments.space)
     common = compose(arguments.overrides).config
     found = trials(space, studies=arguments.studies, each=arguments.trials, seed=common.seed)
     runs = Path(common.runs) / f"tune-{space.name}"
     commands = {
-        trial.name: [*arguments.overrides, *words(trial, common.seed), f"runs='{runs}'", f"run_name={trial.name}"]
+        trial.name: [
+            *arguments.overrides,
+            *words(trial, common.seed),
+            word_of("runs", str(runs)),
+            f"run_name={trial.name}",
+        ]
         for trial in found
     }
     for command in commands.values():

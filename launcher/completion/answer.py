@@ -9,9 +9,8 @@ from launcher import paths
 from launcher.config.compose import OFF, ON, options
 from launcher.config.keys import all_keys
 from launcher.config.schema import GROUPS
-from launcher.config.types import choices
+from launcher.config.types import choices, path_keys
 
-_PATHS = ("dataset.path", "runs")
 _RECIPES = "recipe"
 
 
@@ -66,7 +65,7 @@ def _values(key: str, value: str) -> list[str]:
         found = options(group)
     elif key.removeprefix("algorithms.") in options("algorithms"):
         found = [ON, OFF]
-    elif key in _PATHS:
+    elif key in path_keys():
         found = _folders(value)
     else:
         found = choices(key)

@@ -1,12 +1,15 @@
-"""The name of one folder: no path, so that a recipe from elsewhere cannot say where a run is kept."""
+"""Names of folders and paths to files, as people write them."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator
 
 _MOST_BYTES = 200
+_HOME = re.compile(r"^\$HOME(?=/|$)")
 
 
 def _check(text: str) -> str:
@@ -15,4 +18,19 @@ def _check(text: str) -> str:
     return text
 
 
+def _expanded(text: str) -> str:
+    """The path with `~` or `$HOME` at its start as the folder that it stands for, which no shell has done in YAML."""
+    if not text:
+        raise ValueError("is empty; write a path")
+    head, slash, rest = _HOME.sub("~", text, count=1).partition("/")
+    if not head.startswith("~"):
+        return text
+    try:
+        return f"{Path(head).expanduser()}{slash}{rest}"
+    except RuntimeError:
+        raise ValueError(f"{head} is nobody's home folder here; write ./{head} for what lies in this one") from None
+
+
+# note: no path, so that a recipe from elsewhere cannot say where a run is kept
 FolderName = Annotated[str, AfterValidator(_check)]
+AnyPath = Annotated[str, AfterValidator(_expanded)]

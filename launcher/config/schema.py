@@ -18,7 +18,7 @@ from launcher.config.algorithms import (
     ProbabilityRange,
 )
 from launcher.config.durations import Duration
-from launcher.config.folder_name import FolderName
+from launcher.config.folder_name import AnyPath, FolderName
 from launcher.config.loggers import Logger
 from launcher.config.optimizers import LAMB, SGD, AdamW, DecoupledSGD
 from launcher.config.targets import Target
@@ -59,7 +59,7 @@ class Dataset:
 
     name: str
     kind: Literal["shapes", "folder"]
-    path: str | None
+    path: AnyPath | None
     classes: Count | None
     train_samples: Count | None
     val_samples: Count | None
@@ -103,9 +103,9 @@ class FFCVLoader:
     name: Literal["ffcv"]
     workers: Count | Literal["auto"]
     prefetch: Count
-    folder: str | None
-    train: str | None
-    val: str | None
+    folder: AnyPath | None
+    train: AnyPath | None
+    val: AnyPath | None
     os_cache: bool | Literal["auto"]
     decode: Literal["whole", "crop"]
     dct_scaling: bool
@@ -240,7 +240,7 @@ class RunConfig:
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     precision: Literal["auto", "bf16", "fp16", "fp32"]
     deterministic: bool
-    runs: str
+    runs: AnyPath
     run_name: FolderName | None
     mlperf: Literal["on", "off"]
     image: Image

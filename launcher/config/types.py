@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pydantic.fields import FieldInfo
 
 from launcher.config.durations import Duration
+from launcher.config.folder_name import AnyPath
 from launcher.config.schema import RunConfig
 
 _WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", NoneType: "null"}
@@ -32,8 +33,8 @@ def options(hint: Any) -> list[type]:
 
 def in_words(hint: Any) -> str:
     """`whole number, at least 1, or auto`."""
-    if hint == Duration:
-        return "duration"
+    if hint in (Duration, AnyPath):
+        return "duration" if hint == Duration else "path"
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return ", ".join([in_words(parts[0]), *_bounds(parts[1:])])
@@ -50,14 +51,42 @@ def in_words(hint: Any) -> str:
 
 def choices(key: str) -> list[str]:
     """The words among which a dotted key's value is chosen; empty where it is a number or text."""
-    return list(dict.fromkeys(word for hint in _hints().get(key, ()) for word in _choices(hint)))
+    return list(dict.fromkeys(word for hint in _hints_of(RunConfig).get(key, ()) for word in _choices(hint)))
+
+
+def text_keys(schema: type) -> frozenset[str]:
+    """Dotted keys whose values are nothing but text: names, paths, durations, one of several words."""
+    return frozenset(key for key, hints in _hints_of(schema).items() if all(map(_is_text, hints)))
+
+
+def path_keys() -> list[str]:
+    """Dotted keys of a run's config whose values are paths."""
+    found = _hints_of(RunConfig).items()
+    return [key for key, hints in found if any(AnyPath in (hint, *get_args(hint)) for hint in hints)]
+
+
+def described(key: str) -> str:
+    """`: must be a whole number, ...` for a known dotted key of a run's config; nothing for another."""
+    hints = _hints_of(RunConfig).get(key)
+    return f": must be {', or '.join(dict.fromkeys(map(in_words, hints)))}" if hints else ""
+
+
+def _is_text(hint: Any) -> bool:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _is_text(parts[0])
+    if origin is Literal:
+        return all(isinstance(part, str) for part in parts)
+    if origin in (Union, UnionType):
+        return all(part is NoneType or _is_text(part) for part in parts)
+    return hint is str
 
 
 @cache
-def _hints() -> dict[str, list[Any]]:
+def _hints_of(schema: type) -> dict[str, list[Any]]:
     """Dotted key to its types, of which a group's options may have several."""
     found: dict[str, list[Any]] = {}
-    for key, hint in _walk(RunConfig, ""):
+    for key, hint in _walk(schema, ""):
         found.setdefault(key, []).append(hint)
     return found
 

@@ -42,9 +42,9 @@ def validate(layers: Layers) -> tuple[RunConfig | None, list[Problem]]:
         expectations: dict[str, list[str]] = {}
         for details in error.errors(include_url=False):
             key = _dotted(details["loc"], layers.values, details["type"] == "missing")
-            message = _message(key, dict(details))
-            if message not in expectations.setdefault(key, []):
-                expectations[key].append(message)
+            expected = message(key, dict(details))
+            if expected not in expectations.setdefault(key, []):
+                expectations[key].append(expected)
     problems = []
     for key, messages in expectations.items():
         problems.append(Problem(_joined(messages), key, layers.get(key), layers.origin(key)))
@@ -58,8 +58,8 @@ def _strange(layers: Layers) -> Iterator[Problem]:
             if isinstance(part, int | float) and _LARGEST <= abs(part) < math.inf:
                 yield Problem("is larger than any number here", key, value, layers.origin(key))
             if isinstance(part, str) and _NO_TEXT.search(part):
-                message = "holds bytes that are no UTF-8 text; give it another name"
-                yield Problem(message, key, value, layers.origin(key))
+                no_text = "holds bytes that are no UTF-8 text; give it another name"
+                yield Problem(no_text, key, value, layers.origin(key))
 
 
 def _flat(value: Any) -> Iterator[Any]:
@@ -97,7 +97,8 @@ def _dotted(location: tuple[int | str, ...], values: Any, missing: bool) -> str:
     return ".".join(path)
 
 
-def _message(key: str, details: dict[str, Any]) -> str:
+def message(key: str, details: dict[str, Any]) -> str:
+    """What to say of one of pydantic's errors."""
     kind, context = details["type"], details.get("ctx", {})
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         found = nearest_key(key)

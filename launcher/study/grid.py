@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +14,18 @@ from hydra.errors import HydraException
 
 from launcher.config.changes import changed, is_free
 from launcher.config.compose import Composed, compose
+from launcher.config.layers import COMMAND_LINE
+from launcher.config.overrides import quoted
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
+from launcher.config.types import text_keys
 from launcher.errors import Problem, UserError
 from launcher.plan.schedule import dilated_epochs
 from launcher.records.folder import RunFolder
 from launcher.study.runs import State, read_run
+
+# Each is composed and checked before the first one starts.
+MOST_RUNS = 1000
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,10 @@ def expand(words: Sequence[str]) -> list[Cell]:
         UserError: with every mistake of every combination, each once.
     """
     choices = {word.partition("=")[0]: _values(word) for word in words}
+    if math.prod(map(len, choices.values())) > MOST_RUNS:
+        most = max(words, key=lambda word: len(choices[word.partition("=")[0]]))
+        key, _, value = most.partition("=")
+        raise UserError(Problem(f"makes more than {MOST_RUNS:,} runs in all", key, value, COMMAND_LINE))
     if "run_name" in choices:
         value = words[list(choices).index("run_name")].partition("=")[2]
         raise UserError(
@@ -60,7 +71,7 @@ def expand(words: Sequence[str]) -> list[Cell]:
         except UserError as error:
             problems += error.problems
     if problems:
-        raise UserError(*dict.fromkeys(problems))
+        raise UserError(*problems)
     return cells
 
 
@@ -81,11 +92,14 @@ def check_existing(cell: Cell, config: RunConfig) -> None:
 
 def _values(word: str) -> list[str]:
     """The words that one word with several values stands for; a plain word is left as it is, for `compose` to judge."""
+    key, _, text = word.partition("=")
+    if key in text_keys(RunConfig):
+        return [word] if quoted(text) is not None else [f"{key}={value}" for value in text.split(",")]
     try:
         override = OverridesParser.create().parse_override(word)
         if override.is_sweep_override():
-            key = override.get_key_element()
-            return [f"{key}={value}" for value in override.sweep_string_iterator()]
+            values = itertools.islice(override.sweep_string_iterator(), MOST_RUNS + 1)
+            return [f"{override.get_key_element()}={value}" for value in values]
     except (HydraException, ValueError, RecursionError):
         pass
     return [word]

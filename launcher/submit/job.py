@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from launcher.config.overrides import word_of
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
 
@@ -71,7 +72,7 @@ def command(job: Job, start: str, *, runs: str, run_name: str, rdzv: str) -> str
     Several machines give one command each time: they join the run's folder. `run_name` and `rdzv` are bash words.
     """
     folder = f'{shlex.quote(runs)}/"$run_name"'
-    words = f'{shlex.join([*job.words, f"runs={runs}"])} "run_name=$run_name"'
+    words = f'{shlex.join([*job.words, word_of("runs", runs)])} "run_name=$run_name"'
     if job.nodes > 1:
         lines = [f"words=({words} launch.nnodes={job.nodes} launch.rdzv={rdzv})"]
     else:

@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from launcher import paths
 from launcher.config import overrides
 from launcher.config.algorithms import STRICT, Count
+from launcher.config.folder_name import AnyPath
 from launcher.config.keys import did_you_mean
 from launcher.config.layers import COMMAND_LINE
+from launcher.config.types import text_keys
+from launcher.config.validate import message
 from launcher.errors import Problem, UserError
 
 PREFIX = "submit."
+
+
+def _time(text: str) -> str:
+    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
+        raise ValueError("must be minutes, hours:minutes:seconds or days-hours: write eight hours as 08:00:00")
+    return text
+
+
+def _memory(text: str) -> str:
+    if not re.fullmatch(r"\d+(Mi|Gi|Ti|M|G|T)", text):
+        raise ValueError("must be a whole number and Mi, Gi, Ti, M, G or T: write 64 GiB as 64Gi")
+    return text
 
 
 @dataclass(frozen=True, config=STRICT)
 class Slurm:
     """`time` as sbatch takes it, a bare number being minutes; `save_before_end` in seconds."""
 
-    time: Annotated[str, BeforeValidator(str), Field(pattern=r"^(\d+-)?\d+(:\d+){0,2}$")]
+    time: Annotated[str, AfterValidator(_time)]
     save_before_end: Count
     partition: str | None
     account: str | None
-    program: str | None
+    program: AnyPath | None
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -52,7 +68,7 @@ class Kubernetes:
     image: str
     data: str
     runs: str
-    shared_memory: Annotated[str, Field(pattern=r"^\d+(Mi|Gi|Ti|M|G|T)$")]
+    shared_memory: Annotated[str, AfterValidator(_memory)]
     retries: Annotated[int, Field(ge=0)]
     grace: Count
 
@@ -67,12 +83,12 @@ def read_values(kind: type[Values], words: list[str]) -> Values:
         UserError: with every word that does not fit.
     """
     values = yaml.safe_load((paths.CONF / "submit" / f"{kind.__name__.lower()}.yaml").read_text())
-    assignments, problems = overrides.parse(words)
+    assignments, problems = overrides.parse(words, {PREFIX + key for key in text_keys(kind)})
     known = [PREFIX + field.name for field in fields(kind)]
     for given in assignments:
         if given.key not in known:
-            message = f"no such key; {did_you_mean(given.key, known)}"
-            problems.append(Problem(message, given.key, given.value, COMMAND_LINE))
+            no_key = f"no such key; {did_you_mean(given.key, known)}"
+            problems.append(Problem(no_key, given.key, given.value, COMMAND_LINE))
         values[given.key.removeprefix(PREFIX)] = given.value
     if problems:
         raise UserError(*problems)
@@ -80,9 +96,9 @@ def read_values(kind: type[Values], words: list[str]) -> Values:
         # note: strict types accept a mapping as a dataclass only in JSON
         return TypeAdapter(kind).validate_json(json.dumps(values))
     except ValidationError as error:
-        raise UserError(*(_problem(details["loc"], details["msg"], values) for details in error.errors())) from None
+        raise UserError(*(_problem(dict(details), values) for details in error.errors())) from None
 
 
-def _problem(location: tuple[int | str, ...], message: str, values: dict[str, object]) -> Problem:
-    name = str(location[0])
-    return Problem(message.replace("Input should be", "must be"), PREFIX + name, values.get(name), COMMAND_LINE)
+def _problem(details: dict[str, Any], values: dict[str, object]) -> Problem:
+    name = str(details["loc"][0])
+    return Problem(message(PREFIX + name, details), PREFIX + name, values.get(name), COMMAND_LINE)

@@ -13,6 +13,7 @@ from launcher.cli.main import VERBS
 from launcher.completion.answer import words_of
 from launcher.config.compose import compose
 from launcher.config.keys import all_keys
+from launcher.config.types import path_keys
 from launcher.errors import UserError
 
 ALGORITHM_WORDS = ["algorithms.mixup=", "algorithms.mixup."]
@@ -95,7 +96,7 @@ def test_every_key_is_reached_by_its_own_prefixes() -> None:
             assert {f"{step}=", f"{step}."} & set(answer(f"train {typed}")), (key, typed)
 
 
-@pytest.mark.parametrize("key", [key for key in all_keys() if key not in ("run_name", "runs", "dataset.path")])
+@pytest.mark.parametrize("key", [key for key in all_keys() if key not in ("run_name", *path_keys())])
 def test_an_offered_value_is_one_that_the_schema_takes(key: str) -> None:
     for word in answer(f"train {key}="):
         # note: another option's key is refused all the same

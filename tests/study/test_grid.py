@@ -122,3 +122,11 @@ def test_a_folder_that_holds_another_run_is_refused_before_anything_starts(
     assert "is a run with another optimizer.momentum; choose another folder by runs=FOLDER" in error
     assert launched(*GRID, "dataset=imagenet", code=2) == []
     assert capsys.readouterr().err.count("error: dataset.path") == 1
+
+
+def test_a_wrong_list_is_told_once_and_too_many_runs_are_refused() -> None:
+    with pytest.raises(UserError, match=r"image.scale=\[0.2\] .*at least 2") as caught:
+        expand(["image.scale=[0.2]", "seed=0,1"])
+    assert len(caught.value.problems) == 1
+    with pytest.raises(UserError, match=r"seed=range\(0,1000000000\) .*more than 1,000 runs"):
+        expand(["recipe=mild,hot", "seed=range(0,1000000000)"])

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher import paths
+from launcher.cli.main import main
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.records.folder import RunFolder
@@ -97,6 +98,12 @@ def test_a_wrong_space_is_one_line(tmp_path: Path, text: str, expected: str) -> 
 def test_an_unknown_space_names_the_packaged_ones() -> None:
     with pytest.raises(UserError, match="adamw_narrow"):
         read_space("adam_narow")
+
+
+@pytest.mark.parametrize("words", [["--trials", "99999999"], ["--trials", "200", "--studies", "900"]])
+def test_too_many_trials_are_refused_at_once(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "adamw_narrow", *words]) == 2
+    assert f"{words[-2]}={words[-1]}: makes more than 1,000 runs" in capsys.readouterr().err
 
 
 def test_results_are_ordered_by_accuracy_or_by_time_to_target(tmp_path: Path) -> None:

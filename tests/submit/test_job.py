@@ -77,12 +77,12 @@ def test_the_price_is_that_of_all_machines(submit: Submit) -> None:
         (["--slurm", "recipe=warm"], "no such recipe"),
         (["--slurm", "recipe=hot", "batch_size=2047"], "does not divide"),
         (["--slurm", "recipe=hot", "submit.tme=1"], "did you mean submit.time?"),
-        (["--slurm", "recipe=hot", "submit.time=soon"], "submit.time=soon"),
+        (["--slurm", "recipe=hot", "submit.time=8h"], "write eight hours as 08:00:00"),
         (["--slurm", "recipe=hot", "submit.save_before_end=-1"], "submit.save_before_end=-1"),
         (["--slurm", "dataset=shapes"], "launch.nproc=8"),
         (["--sky", "recipe=hot"], "submit.runs=s3://BUCKET/runs"),
         (["--sky", "recipe=hot", "hardware=this_machine", "launch.nproc=1", BUCKET], "hardware.gpu=null"),
-        (["--kubernetes", "recipe=hot", "submit.shared_memory=lots"], "submit.shared_memory=lots"),
+        (["--kubernetes", "recipe=hot", "submit.shared_memory=lots"], "write 64 GiB as 64Gi"),
     ],
 )
 def test_what_cannot_work_is_refused(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,102 @@
+"""Paths and names as people write them: what is typed is what a run has, and reads back from its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.cli.main import main
+from launcher.config import resolved
+from launcher.config.compose import compose
+from launcher.config.continued import continued
+from launcher.config.overrides import parse, word_of
+from launcher.config.schema import RunConfig
+from launcher.config.types import path_keys, text_keys
+from launcher.errors import UserError
+from launcher.study.grid import expand
+from launcher.submit.values import PREFIX, Slurm, read_values
+
+NAMES = [
+    *("日本", "é", "two words", "it's", 'the "best"', "(new)", "a&b", "a#b", "[x", "[x]", "{x}", "a;b", "wow!", "a=b"),
+    *("2024", "1e5", "0x10", "007", "1:30", "true", "on", "-1", ".5", "a,b", "a:b", "*", "%", "\\", "a\\'b", "  x  "),
+]
+FFCV = ["dataloader=ffcv"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text_is_kept_and_reads_back(tmp_path: Path, name: str) -> None:
+    words = [*FFCV, f"run_name={name}", *(f"{key}=/data/{name}" for key in path_keys())]
+    config = compose(words).config
+    assert config.run_name == name
+    assert {config.runs, config.dataset.path} == {f"/data/{name}"}
+    resolved.write(config, tmp_path / "config.yaml")
+    assert resolved.read(tmp_path / "config.yaml") == config
+
+
+@pytest.mark.parametrize("key", sorted(text_keys(RunConfig)))
+def test_every_text_key_takes_text_as_it_is(key: str) -> None:
+    for name in NAMES:
+        assignments, problems = parse([f"{key}={name}", f"+{key}={name}"])
+        assert (problems, [(a.key, a.value) for a in assignments]) == ([], [(key, name)] * 2)
+
+
+@given(st.text(min_size=1, max_size=30))
+def test_any_text_can_be_written_as_a_word(text: str) -> None:
+    assignments, problems = parse([word_of("run_name", text)])
+    assert ([a.value for a in assignments], problems) == ([text], [])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_verb_takes_it(name: str) -> None:
+    before = compose([]).config
+    assert continued(before, [f"run_name={name}", f"dataset.path=/data/{name}"]).dataset.path == f"/data/{name}"
+    assert read_values(Slurm, [f"{PREFIX}partition={name}"]).partition == name
+    if "," not in name:
+        (cell,) = expand([f"runs={name}"])
+        assert cell.composed.config.runs == name
+        assert [c.composed.config.runs for c in expand([f"runs={name},other"])] == [name, "other"]
+
+
+def test_tune_keeps_its_runs_where_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    space = tmp_path / "space.yaml"
+    space.write_text("optimizer.lr: [0.1, 0.2]\nrun_name: fixed\n")
+    assert main(["tune", str(space), "runs=it's (new)", "--trials", "2", "--json"]) == 0
+    assert "runs=it's (new)/tune-space" in capsys.readouterr().out
+
+
+def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    for text, path in {
+        "~/imagenet": "/home/me/imagenet",
+        "$HOME/imagenet": "/home/me/imagenet",
+        "~": "/home/me",
+        "$HOMER/x": "$HOMER/x",
+        "./~/x": "./~/x",
+        "/data/~": "/data/~",
+        "s3://mine/~": "s3://mine/~",
+    }.items():
+        assert compose([f"runs={text}", f"dataset.path={text}"]).config.runs == path
+        monkeypatch.setenv("TRAIN_DATA", text)
+        assert compose(["recipe=hot"]).config.dataset.path == path
+    with pytest.raises(UserError, match=r"runs=~nobody-here/x .*nobody's home folder"):
+        compose(["runs=~nobody-here/x"])
+
+
+def test_quotes_around_all_and_null_are_no_text() -> None:
+    config = compose(["run_name='null'", 'runs="my runs"', "target=null"]).config
+    assert (config.run_name, config.runs, config.target) == ("null", "my runs", None)
+    assert compose(["run_name=null"]).config.run_name is None
+
+
+@pytest.mark.parametrize("key", ["runs", "run_name", "dataset.path", "recipe", "model"])
+def test_an_empty_value_is_refused(key: str) -> None:
+    with pytest.raises(UserError, match=f"{key}='' .*is empty"):
+        compose([f"{key}="])
+
+
+def test_only_methods_are_turned_off_by_a_tilde() -> None:
+    with pytest.raises(UserError, match="~run_name: ~ turns a method off"):
+        compose(["~run_name"])
