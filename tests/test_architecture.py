@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.config.compose import compose
+from launcher.config.resolved import write
+from launcher.records.folder import RunFolder
+
 ROOT = Path(__file__).resolve().parents[1] / "launcher"
 
 # package -> packages of the launcher that it must not import
@@ -32,6 +36,9 @@ TORCH_FREE = (
     "doctor",
     "completion",
     "submit",
+    "launch/start.py",
+    "launch/measuring.py",
+    "console.py",
     "errors.py",
     "paths.py",
     "randomness.py",
@@ -75,12 +82,39 @@ def test_the_command_lines_path_never_names_torch(part: str) -> None:
     ],
 )
 def test_quick_verbs_import_no_torch(words: list[str]) -> None:
+    done = without_torch(*words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: is no folder"),
+        (["launch=cpu", "batch_size=5000"], "batch_size=5000"),
+        (["estimate", "dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: is no folder"),
+        (["diagnose", "launch=cpu", "batch_size=5000"], "batch_size=5000"),
+        (["ablate", "dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: is no folder"),
+        (["resume", "RUN", "nope=1"], "nope=1"),
+        (["resume", "RUN", "launch.nnodes=0"], "launch.nnodes=0"),
+        (["eval", "RUN"], "has saved no checkpoint yet"),
+        (["export", "RUN"], "has saved no checkpoint yet"),
+        (["replay", "RUN", "step=99999"], "step=99999"),
+    ],
+)
+def test_mistakes_are_answered_before_torch_is_imported(words: list[str], said: str, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    write(compose(["launch=cpu"]).config, run.config)
+    done = without_torch(*(str(tmp_path) if word == "RUN" else word for word in words))
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def without_torch(*words: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process that must not have imported what is slow by its end."""
     code = (
         "import sys; from launcher.cli.main import main\n"
         "try: code = main(sys.argv[1:])\n"
         "except SystemExit as stop: code = stop.code\n"
         "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules; sys.exit(code)"
     )
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)

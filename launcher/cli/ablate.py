@@ -10,9 +10,9 @@ from pathlib import Path
 
 from rich.table import Table
 
-from launcher.cli.console import console, verbatim
 from launcher.cli.estimate import seconds
 from launcher.config.compose import compose
+from launcher.console import console, verbatim
 from launcher.records.measured import Measured as MeasuredSteps
 from launcher.study.ablation import (
     Effect,

@@ -7,7 +7,7 @@ import csv
 import json
 import sys
 
-from launcher.cli.console import console, verbatim
+from launcher.console import console, verbatim
 from launcher.errors import Problem, UserError
 
 EXAMPLES = [

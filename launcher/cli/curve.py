@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from launcher.cli.console import console, verbatim
+from launcher.console import console, verbatim
 from launcher.data.available import with_counts
 from launcher.errors import UserError
+from launcher.launch.rank import die_with
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 from launcher.plan.world import planned_processes
@@ -132,7 +135,9 @@ def _check_all(cells: list[Cell], *, here: bool) -> None:
 
 def _train(words: list[str]) -> int:
     """One run in a process of its own, to which a request to stop is passed on; returns its exit code."""
-    process = subprocess.Popen([sys.executable, "-m", "launcher.cli.main", *words])
+    # note: where this process is killed outright, the run is asked to save and stop
+    ends_too = partial(die_with, os.getpid(), signal.SIGTERM)
+    process = subprocess.Popen([sys.executable, "-m", "launcher.cli.main", *words], preexec_fn=ends_too)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from rich.table import Table
 
-from launcher.cli.console import console
 from launcher.cli.estimate import seconds
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
+from launcher.console import console
 from launcher.data.folder import is_folder, scan
 from launcher.data.folder_facts import PictureFacts, picture_facts
 from launcher.records.measured import Measured

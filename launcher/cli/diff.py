@@ -8,11 +8,11 @@ from typing import Any
 
 from rich.table import Table
 
-from launcher.cli.console import console, verbatim
 from launcher.config.compose import compose
 from launcher.config.layers import leaves
 from launcher.config.overrides import word_of
 from launcher.config.resolved import as_mapping, read
+from launcher.console import console, verbatim
 from launcher.records.folder import RunFolder
 
 EXAMPLES = [

@@ -6,8 +6,8 @@ import argparse
 import json
 from dataclasses import asdict
 
-from launcher.cli.console import console
 from launcher.config.compose import compose
+from launcher.console import console, verbatim
 from launcher.doctor.examine import examine
 from launcher.doctor.finding import Finding
 from launcher.errors import EXIT_USER_ERROR
@@ -40,6 +40,5 @@ def _show(finding: Finding) -> None:
     """One line, at once: later findings may take seconds."""
     advice = f"; {finding.advice}" if finding.advice else ""
     color = _COLORS[finding.status]
-    out = console()
-    out.print(f"[{color}]{finding.status:8}[/] [bold]{finding.name:14}[/]", end=" ")
-    out.print(finding.found + advice, markup=False)
+    text = verbatim(finding.found + advice)
+    console().print(f"[{color}]{finding.status:8}[/] [bold]{finding.name:14}[/] {text}")

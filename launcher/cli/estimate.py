@@ -8,9 +8,9 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from launcher.cli.console import console, verbatim
 from launcher.config.compose import compose, options
 from launcher.config.schema import Hardware
+from launcher.console import console, verbatim
 from launcher.records.prediction import keep_estimate
 from launcher.records.progress import duration
 from launcher.study.estimate import CONFIDENCE, Estimate, Price, Span, estimate, prices

@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    folder = existing(arguments.run)
+    folder = existing(arguments.run, saved=True)
     from launcher.training.finished import export_run
 
     print(

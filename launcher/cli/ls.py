@@ -9,12 +9,12 @@ from typing import Any
 
 from rich.table import Table
 
-from launcher.cli.console import console, verbatim
 from launcher.config import recipes
 from launcher.config.compose import options
 from launcher.config.keys import did_you_mean
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS
+from launcher.console import console, verbatim
 from launcher.errors import Problem, UserError
 
 EXAMPLES = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -46,6 +47,8 @@ _EXAMPLES = """examples:
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     words = list(sys.argv[1:] if words is None else words)
+    # note: idle threads that spin take the cores from those that work; read when torch is imported, here and in ranks
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         if words and words[0] in ("-h", "--help", "help"):
             print(_help())

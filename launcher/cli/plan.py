@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
-from launcher.cli.console import console, verbatim
 from launcher.config.compose import Composed, compose
 from launcher.config.schema import RunConfig
+from launcher.console import console, verbatim
 from launcher.data.available import with_counts
 from launcher.plan.checks import check
 from launcher.plan.notes import notes

@@ -6,9 +6,9 @@ import argparse
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from launcher.cli.console import console, verbatim
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
+from launcher.console import console, verbatim
 from launcher.errors import Problem, UserError
 from launcher.launch.exit_codes import DONE
 from launcher.launch.stopping import Stopped, StopRequest, stop_noted

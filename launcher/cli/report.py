@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from launcher.cli.console import console
+from launcher.console import console
 from launcher.errors import Problem, UserError
 
 EXAMPLES = [

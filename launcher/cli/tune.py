@@ -11,9 +11,9 @@ from typing import Any
 
 from rich.table import Table
 
-from launcher.cli.console import console
 from launcher.config.compose import compose
 from launcher.config.overrides import word_of
+from launcher.console import console
 from launcher.errors import Problem, UserError
 from launcher.launch.exit_codes import DONE, INTERRUPTED, TERMINATED
 from launcher.records.folder import RunFolder

@@ -6,6 +6,8 @@ import json
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,13 +54,17 @@ def ask(script: str) -> Answer:
     return Answer(json.loads(done.stdout.splitlines()[-1]))
 
 
-def examine_software(gpus: list[Gpu] | None, loader: str) -> list[Finding]:
-    """Look at the installed packages, for a run with this dataloader."""
+def examine_software(gpus: list[Gpu] | None, loader: str) -> Iterator[Finding]:
+    """Look at the installed packages, for a run with this dataloader; what takes seconds is asked side by side."""
     import PIL
 
-    torch = ask(_TORCH)
-    findings = [judge_python(sys.version_info[:2]), judge_torch(torch), *judge_cuda(torch, gpus or [])]
-    return [*findings, judge_pillow(PIL.__version__, _processor_flags()), judge_ffcv(ask(_FFCV), loader)]
+    with ThreadPoolExecutor() as probes:
+        torch, ffcv = probes.submit(ask, _TORCH), probes.submit(ask, _FFCV)
+        yield judge_python(sys.version_info[:2])
+        yield judge_pillow(PIL.__version__, _processor_flags())
+        yield judge_torch(torch.result())
+        yield from judge_cuda(torch.result(), gpus or [])
+        yield judge_ffcv(ffcv.result(), loader)
 
 
 def judge_python(version: tuple[int, ...]) -> Finding:

@@ -12,9 +12,7 @@ def processes(launch: Launch) -> int:
     Raises:
         UserError: more processes than GPUs, or GPUs asked for where none is visible.
     """
-    import torch
-
-    gpus = torch.cuda.device_count() if launch.device != "cpu" else 0
+    gpus = _visible() if launch.device != "cpu" else 0
     if launch.device == "cuda" and not gpus:
         raise UserError(Problem("no GPU is visible; launch.device=cpu trains on the CPU", "launch.device", "cuda"))
     if launch.nproc == "auto":
@@ -24,3 +22,9 @@ def processes(launch: Launch) -> int:
         message = f"only {visible}; set launch.nproc={gpus}, or launch.device=cpu to train on the CPU"
         raise UserError(Problem(message, "launch.nproc", launch.nproc))
     return launch.nproc
+
+
+def _visible() -> int:
+    import torch
+
+    return torch.cuda.device_count()

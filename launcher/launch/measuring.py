@@ -17,7 +17,6 @@ from launcher.data.available import with_counts
 from launcher.data.shapes import ensure_shapes
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import processes
-from launcher.launch.elastic import Launcher
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 from launcher.records.folder import RunFolder
@@ -70,6 +69,8 @@ def measure(plan: Plan, target: str, request: dict[str, object], answer: Callabl
     Raises:
         UserError: a rank ended with one, or the measurement was stopped or failed.
     """
+    from launcher.launch.elastic import Launcher
+
     runs = Path(plan.config.runs)
     runs.mkdir(parents=True, exist_ok=True)
     # note: beside the runs, so that saving is measured on their disk

@@ -72,12 +72,12 @@ def told_failed(scratch: Path) -> set[int]:
     return {int(path.name.removeprefix(_FAILED)) for path in scratch.glob(f"{_FAILED}*")}
 
 
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, however that dies; Linux only."""
+def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent dies, however that dies; Linux only."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
 
 
 def guard_group(launcher: int, scratch: Path) -> None:

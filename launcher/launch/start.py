@@ -1,9 +1,13 @@
-"""A composed config to a finished run: checks, run folder, ranks, summary."""
+"""A composed config to a finished run: checks, run folder, ranks, summary.
+
+What is slow to import, torch and matplotlib, is imported where it is needed: every mistake is answered before.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,18 +19,17 @@ from launcher.config.compose import Composed
 from launcher.config.continued import continued
 from launcher.config.resolved import read, write
 from launcher.config.schema import RunConfig
+from launcher.console import console
 from launcher.data.available import with_counts
 from launcher.data.shapes import ensure_shapes
 from launcher.errors import Problem, UserError, one_line
 from launcher.launch.devices import processes
-from launcher.launch.elastic import Launcher
 from launcher.launch.exit_codes import DONE, FAILED
 from launcher.launch.rank import REPLAY_STEP
 from launcher.launch.terminal import PlainView
 from launcher.plan.checks import check
 from launcher.plan.notes import notes
 from launcher.plan.plan import Plan
-from launcher.records.curve import draw_curve
 from launcher.records.environment import write_environment
 from launcher.records.folder import RunFolder, create, create_or_join
 from launcher.records.metrics import read_metrics
@@ -47,15 +50,21 @@ def start(composed: Composed) -> int:
     plan = _plan(config)
     check(plan, composed.origins)
     check_logger(config.logger)
-    console = Console()
+    out = console()
     for note in (*composed.notes, *notes(plan)):
-        console.print(f"note: {note}", style="yellow", soft_wrap=True, highlight=False, markup=False)
+        out.print(f"note: {note}", style="yellow", markup=False)
+    # note: takes seconds, in which a Ctrl-C would leave an empty run folder behind
+    import launcher.launch.elastic  # noqa: F401
+
     folder = _folder(config)
     with folder.locked(each_host=config.launch.nnodes > 1):
         _write_config(config, folder)
         write_environment(folder.environment)
         adopt_estimate(config, folder)
-        return _train(folder, plan, console)
+        code = _train(folder, plan, out)
+        if code not in (DONE, FAILED) and not folder.metrics.exists() and config.launch.nnodes == 1:
+            shutil.rmtree(folder.path)
+        return code
 
 
 def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
@@ -76,11 +85,11 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
             raise UserError(Problem(message, "epochs", config.epochs))
         check(plan, {})
         check_logger(config.logger)
-        console = Console()
+        out = console()
         if config != before:
             write(config, folder.config)
-        _note_other_ranks(folder, plan, console)
-        return _train(folder, plan, console)
+        _note_other_ranks(folder, plan, out)
+        return _train(folder, plan, out)
 
 
 def replay(folder: RunFolder, step: int) -> int:
@@ -97,20 +106,20 @@ def replay(folder: RunFolder, step: int) -> int:
         plan = _plan(with_counts(config, must_exist=True))
         if not 0 <= step < plan.total_steps:
             raise UserError(Problem(f"the run has steps 0 to {plan.total_steps - 1}", "step", step))
+        from launcher.launch.elastic import Launcher
+
         os.environ[REPLAY_STEP] = str(step)
         return Launcher(folder.path, plan.world_size, one_machine, PlainView(), "launcher.training.replay:work").run()
 
 
-def _note_other_ranks(folder: RunFolder, plan: Plan, console: Console) -> None:
+def _note_other_ranks(folder: RunFolder, plan: Plan, out: Console) -> None:
     """Say it when a run goes on with another number of processes."""
     ranks = _last_ranks(folder)
     if ranks not in (None, plan.world_size):
-        console.print(
+        out.print(
             f"note: the run had {ranks} processes and goes on with {plan.world_size}: global batch, data and "
             f"schedule stay the same, the weights will agree up to rounding and batch-norm statistics",
             style="yellow",
-            soft_wrap=True,
-            highlight=False,
         )
 
 
@@ -146,21 +155,31 @@ def _plan(config: RunConfig) -> Plan:
     return Plan(config, processes(config.launch) * config.launch.nnodes, config.dataset.train_samples)
 
 
-def _train(folder: RunFolder, plan: Plan, console: Console) -> int:
+def _train(folder: RunFolder, plan: Plan, out: Console) -> int:
     config = plan.config
     if config.dataset.kind == "shapes" and config.dataloader.name != "synthetic":
         ensure_shapes(config.dataset)
     ranks = f"{plan.world_size} process{'es' * (plan.world_size > 1)}"
     where = one_line(str(folder.path))
     length = f"{plan.epochs} epoch{'s' * (plan.epochs > 1)} of {plan.steps_per_epoch:,} steps"
-    console.print(f"{where}: {length} on {ranks}", highlight=False, markup=False)
-    view = ProgressView(folder.metrics, total_steps=plan.total_steps, epochs=plan.epochs, console=console)
+    out.print(f"{where}: {length} on {ranks}", markup=False, soft_wrap=True)
+    from launcher.launch.elastic import Launcher
+
+    view = ProgressView(folder.metrics, total_steps=plan.total_steps, epochs=plan.epochs, console=out)
     code = Launcher(folder.path, plan.world_size // config.launch.nnodes, config.launch, view).run()
     if code != FAILED and folder.metrics.exists():
+        from launcher.records.curve import draw_curve
+
         draw_curve(folder, " \u00b7 ".join([config.recipe or "no recipe", config.model.name, config.dataset.name]))
         if config.mlperf == "on":
             write_mlperf(plan, folder)
-        console.print(summary_table(folder))
+        out.print(summary_table(folder))
     if code not in (DONE, FAILED):
-        console.print(f"stopped; go on from the last save by: train resume {where}", highlight=False, markup=False)
+        if folder.newest_step() is not None:
+            told = f"go on from the last save by: train resume {where}"
+        elif folder.metrics.exists():
+            told = f"nothing was saved yet; begin anew by: train resume {where}"
+        else:
+            told = "before the first step: nothing is kept"
+        out.print(f"stopped; {told}", markup=False, soft_wrap=True)
     return code

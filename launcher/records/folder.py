@@ -114,17 +114,19 @@ def create_or_join(runs: Path, name: str) -> RunFolder:
         raise _not_writable(runs, error) from None
 
 
-def existing(path: str) -> RunFolder:
-    """The run folder at a path.
+def existing(path: str, *, saved: bool = False) -> RunFolder:
+    """The run folder at a path; one that has `saved`, where that is asked for.
 
     Raises:
-        UserError: it is none, or a file of it is a link: what is written to it would go elsewhere.
+        UserError: it is none, has saved nothing, or a file of it is a link: what is written there would go elsewhere.
     """
     folder = RunFolder(Path(path))
     if not folder.exists():
         raise UserError(f"{path} is no run folder: it has no config.yaml")
     for link in _linked_files(folder.path):
         raise UserError(f"{link} is a link; put the file itself there, or remove it")
+    if saved and folder.newest_step() is None:
+        raise UserError(f"{path} has saved no checkpoint yet; go on with it by: train resume {path}")
     return folder
 
 

@@ -10,6 +10,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from launcher.records.metrics import Row, is_whole, parse_line
 
+_BAR = 24  # columns
+
 
 class ProgressView:
     """Shows new records on each `poll`; `print` puts a line above the bar."""
@@ -21,7 +23,7 @@ class ProgressView:
         self._evaluation_seconds = 0.0
         self._live: Progress | None = None
         if console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[facts]}"))
+            columns = (TextColumn("{task.description}"), BarColumn(_BAR), TextColumn("{task.fields[facts]}"))
             self._live = Progress(*columns, console=console, transient=True)
             self._task = self._live.add_task("starting", total=total_steps, facts="")
             self._live.start()
@@ -37,6 +39,9 @@ class ProgressView:
                     self.print(evaluation_line(row, self._epochs))
                 case "resume":
                     self.print(f"resumed at step {row['step']:,} of {self._total_steps:,}")
+                    self._begin(row["step"])
+                case "start":
+                    self._begin(0)
 
     def print(self, line: str) -> None:
         self._console.print(escape(line), highlight=False, soft_wrap=True)
@@ -56,6 +61,11 @@ class ProgressView:
         *lines, self._rest = (self._rest + new).split(b"\n")
         return [row for row in map(parse_line, lines) if row is not None and is_whole(row)]
 
+    def _begin(self, step: int) -> None:
+        """The ranks are there and do the first step."""
+        if self._live is not None:
+            self._live.update(self._task, completed=step, description=f"step {step:,}/{self._total_steps:,}")
+
     def _show_training(self, row: Row) -> None:
         if self._live is None:
             return
@@ -63,12 +73,24 @@ class ProgressView:
             (self._total_steps - row["step"]) * (row["train_seconds"] + self._evaluation_seconds) / max(1, row["step"])
         )
         waiting = row["data_wait_seconds"] / row["step_seconds"] if row["step_seconds"] else 0.0
-        facts = (
-            f"{row['images_per_second']:,.0f} im/s  data {waiting:.0%}  loss {row['loss'] or float('nan'):.3f}  "
-            f"lr {row['lr']:.4f}  {row['image_size']} px  {duration(left)} left"
-        )
-        description = f"epoch {row['epoch']:.1f}/{self._epochs}  step {row['step']:,}/{self._total_steps:,}"
-        self._live.update(self._task, completed=row["step"], description=description, facts=facts)
+        step = f"step {row['step']:,}/{self._total_steps:,}"
+        facts = {
+            "epoch": f"epoch {row['epoch']:.1f}/{self._epochs}",
+            "rate": f"{row['images_per_second']:,.0f} im/s",
+            "data": f"data {waiting:.0%}",
+            "loss": f"loss {row['loss'] or float('nan'):.3f}",
+            "lr": f"lr {row['lr']:.4f}",
+            "size": f"{row['image_size']} px",
+            "left": f"{duration(left)} left",
+        }
+        room = self._console.width - len(step) - _BAR - len(facts["left"]) - 2
+        for name in ("epoch", "rate", "loss", "data", "size", "lr"):
+            room -= len(facts[name]) + 2
+            if room < 0:
+                del facts[name]
+        epoch = facts.pop("epoch", "")
+        description = f"{epoch}  {step}" if epoch else step
+        self._live.update(self._task, completed=row["step"], description=description, facts="  ".join(facts.values()))
 
 
 def evaluation_line(row: Row, epochs: int) -> str:

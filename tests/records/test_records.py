@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -148,6 +149,43 @@ def test_progress_shows_results_and_log_lines(folder: RunFolder, terminal: bool)
     shown = screen.getvalue()
     assert "epoch 1/10  top-1 25.0%" in shown
     assert "a line [of the log]" in shown
+
+
+@pytest.mark.parametrize(
+    ("width", "gone"),
+    [
+        (60, ["epoch", "im/s", "loss", "data", "px", "lr"]),
+        (80, ["im/s", "loss", "data", "px", "lr"]),
+        (120, ["lr"]),
+        (140, []),
+    ],
+)
+def test_a_narrow_terminal_keeps_bar_step_and_time_left(folder: RunFolder, width: int, gone: list[str]) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=width, color_system=None)
+    written(folder, training(12_340))
+    view = ProgressView(folder.metrics, total_steps=168_750, epochs=270, console=console)
+    written(folder, training(12_350))
+    view.poll()
+    view.close()
+    line = max(re.sub(r"\x1b\[[0-9?]*[a-zA-Z]|\r", "\n", screen.getvalue()).splitlines(), key=len)
+    assert len(line) <= width
+    assert f"step 12,350/168,750 ━╸{22 * ' '} " in line
+    assert line.rstrip().endswith(" left")
+    for fact in ("epoch", "im/s", "loss", "data", "px", "lr"):
+        assert (fact in line) == (fact not in gone), line
+
+
+def test_the_bar_says_starting_until_the_ranks_do_their_first_step(folder: RunFolder) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=80, color_system=None)
+    view = ProgressView(folder.metrics, total_steps=100, epochs=10, console=console)
+    written(folder, StartRecord(0, 1e9, 1, 100, 10, "cpu", "float32"))
+    view.poll()
+    view.close()
+    first, last = screen.getvalue().index("starting"), screen.getvalue().rindex("step 0/100")
+    assert first < last
+    assert "starting" not in screen.getvalue()[last:]
 
 
 def test_the_summary_is_computed_from_the_records(folder: RunFolder) -> None:

@@ -5,9 +5,11 @@ import time
 
 import pytest
 
+from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 
 from .conftest import SMALL, Train
+from .test_runs import ranks_of, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -40,3 +42,14 @@ def test_a_stopped_grid_goes_on_is_then_done_and_makes_a_curve(train: Train) -> 
     shown = train("compare", "runs").stdout
     assert shown.count("mild ") >= 2
     assert "not counted" not in shown
+
+
+def test_a_grid_that_is_killed_has_its_run_save_and_stop(train: Train) -> None:
+    run = train.folder / "runs" / "mild-shapes-300ep-seed42"
+    process = train.start(*(word.replace("epochs=3,4", "epochs=300,400") for word in GRID))
+    wait_for(lambda: steps_done(run) > 0)
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not ranks_of(run), seconds=60)
+    assert RunFolder(run).newest_step() == steps_done(run)
+    assert [path.name for path in run.parent.iterdir()] == [run.name]

@@ -109,6 +109,17 @@ def test_hot_in_bf16_on_ffcv_is_bit_equal_too(train: Train, equal: Equal) -> Non
     assert_parts_equal_the_whole(train, equal, words, signal.SIGINT)
 
 
+def test_a_run_that_is_stopped_before_its_first_step_leaves_nothing(train: Train) -> None:
+    run = train.folder / "runs" / "early"
+    process = train.start(*SMALL, "run_name=early")
+    wait_for(lambda: any((run / "logs").glob("rank-*.log")))
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (130, "")
+    assert "stopped; before the first step: nothing is kept" in output
+    assert not run.exists()
+
+
 def test_a_killed_rank_ends_all_and_is_named_first(train: Train) -> None:
     process = train.start(*SMALL, "run_name=broken", "epochs=200", "launch.max_restarts=0")
     run = train.folder / "runs" / "broken"

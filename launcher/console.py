@@ -1,0 +1,46 @@
+"""Where the command prints."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+from typing import TextIO, cast
+
+from rich.console import Console
+from rich.markup import escape
+
+from launcher.errors import one_line
+
+_WIDTH_OF_A_PIPE = 200
+
+
+def console(file: TextIO | None = None) -> Console:
+    """The terminal as wide as it is; a pipe or file so wide that tables do not fold, its lines ending with a word.
+
+    file: standard output where none is given. Under NO_COLOR no escape sequence is written, so no live bar either.
+    """
+    file = file or sys.stdout
+    if file.isatty():
+        plain = False if os.environ.get("NO_COLOR") else None
+        return Console(file=file, highlight=False, force_terminal=plain)
+    return Console(file=cast(TextIO, _Trimmed(file)), highlight=False, soft_wrap=True, width=_WIDTH_OF_A_PIPE)
+
+
+def verbatim(text: object) -> str:
+    """A text from a file or a name, as it is: no markup of rich's, no control of the terminal."""
+    return escape(one_line(str(text)))
+
+
+class _Trimmed(io.TextIOBase):
+    """Writes to a file what is given without the spaces that fill up a table's last column."""
+
+    def __init__(self, file: TextIO):
+        self._file = file
+
+    def write(self, text: str) -> int:
+        return self._file.write(re.sub(r" +(?=\n)", "", text))
+
+    def flush(self) -> None:
+        self._file.flush()

@@ -1,0 +1,55 @@
+"""What is printed on a terminal, under NO_COLOR, and into a pipe."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.table import Table
+
+from launcher.console import console
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def table() -> Table:
+    found = Table("name", "what it is", box=None)
+    found.add_row("mild", "[bold]short[/] runs")
+    found.add_row("hot", "long")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def test_a_pipe_gets_lines_without_spaces_at_their_ends() -> None:
+    pipe = io.StringIO()
+    console(pipe).print(table())
+    console(pipe).print("a  b", "c", sep="  ", end="  ")
+    assert pipe.getvalue() == " name  what it is\n mild  short runs\n hot   long\na  b  c  "
+
+
+def test_a_terminal_gets_bold_words_and_no_color_leaves_no_escape(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    console(terminal).print(table())
+    assert "\x1b[1m" in terminal.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = Terminal()
+    console(plain).print(table(), style="red")
+    assert "\x1b" not in plain.getvalue()
+
+
+def test_a_narrow_terminal_breaks_notes_at_words() -> None:
+    terminal = Terminal()
+    note = "note: the average of the weights lags behind a short run; shorten its half-life, or take algorithms.ema=off"
+    console(terminal).print(note, markup=False)
+    lines = terminal.getvalue().splitlines()
+    assert max(map(len, lines)) <= 60
+    assert " ".join(line.strip() for line in lines) == note
