@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from launcher import randomness
 from launcher.algorithms.base import Algorithm
 from launcher.data.batch import Batch
+from launcher.plan import sizes
 
 
 def kept(length: int, dropped: float, random: np.random.Generator) -> np.ndarray:
     """floor((1 - dropped) * length) of the indices 0..length-1, drawn without replacement and sorted."""
-    return np.sort(random.permutation(length)[: int((1 - dropped) * length)])
+    return np.sort(random.permutation(length)[: sizes.kept(length, dropped)])
 
 
 def colout(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

@@ -22,10 +22,10 @@ def resize(images: Tensor, side: int, interpolation: str) -> Tensor:
 
 
 class ProgressiveResizing(Algorithm):
-    """Resizes each batch on the device to the plan's side for the step."""
+    """Resizes each batch on the device to the step's side."""
 
     def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
-        side = self.setting.plan.image_size(batch.moment.step)
+        side = self.setting.plan.resized_size(batch.moment.step)
         images = resize(batch.images, side, self.values.interpolation)
         # note: some resize kernels answer in NCHW order whatever they are given
         if batch.images.is_contiguous(memory_format=torch.channels_last):

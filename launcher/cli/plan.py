@@ -72,11 +72,15 @@ def _facts(plan: Plan) -> Table:
         ("data set", f"{config.dataset.name}, {plan.train_samples:,} training pictures"),
         ("length", f"{plan.epochs} epochs x {plan.steps_per_epoch:,} steps = {plan.total_steps:,} steps"),
         ("batch", f"{config.batch_size} global = {plan.world_size} x {plan.rank_batch}{parts}"),
-        ("learning rate", f"{plan.peak_lr:g} after {plan.warmup_steps:,} steps of warmup, then {config.schedule.name}"),
+        ("learning rate", f"{plan.peak_lr:g} after {plan.warmup_steps:,} steps of warmup, then {_curve(config)}"),
         ("evaluation", f"every {config.eval_every}, {sizes}"),
     ):
         table.add_row(f"[bold]{name}[/]", verbatim(value))
     return table
+
+
+def _curve(config: RunConfig) -> str:
+    return f"{config.schedule.name}{', by whole epochs' * (config.schedule.granularity == 'epoch')}"
 
 
 def _numbers(plan: Plan) -> dict[str, Any]:

@@ -138,6 +138,7 @@ class AugMix:
 class ColOut:
     rows: Annotated[float, Field(ge=0, lt=1)]
     columns: Annotated[float, Field(ge=0, lt=1)]
+    order: Literal["before_resizing", "after_resizing"]
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from functools import cache
 
+from launcher.config.keys import ADDED, REPLACED
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
@@ -39,8 +40,16 @@ def changed(before: RunConfig, after: RunConfig) -> list[str]:
 
 
 def fingerprint(config: RunConfig) -> str:
-    """SHA-256 of the values that training so far depends on: equal for all parts of one run."""
+    """SHA-256 of the values that training so far depends on: equal for all parts of one run.
+
+    Keys that an older part of the run did not have count only where they say something else than what it did.
+    """
     values = {key: value for key, value in leaves(as_mapping(config)) if not is_free(key)}
+    values = {key: value for key, value in values.items() if key not in ADDED or ADDED[key] != value}
+    for old, (new, words) in REPLACED.items():
+        before = {today: word for word, today in words.items()}
+        if values.get(new) in before:
+            values[old] = before[values.pop(new)]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 

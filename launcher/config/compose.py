@@ -98,7 +98,8 @@ def _lay(assignments: Sequence[Assignment], recipe: Recipe | None) -> tuple[Laye
     layers.merge(kept, recipe_origin, "algorithms.")
     if recipe is not None:
         layers.set("recipe", recipe.name, COMMAND_LINE)
-    _published(layers, assignments, active)
+    if [layers.get("fidelity"), *(a.value for a in assignments if a.key == "fidelity")][-1] == "published":
+        notes += _published(layers, recipe, active, set(chosen) - set(recipe_values))
 
     for name, given in changes.items():
         problems += _merge(layers, given, f"algorithms.{name}.")
@@ -210,16 +211,17 @@ def _hydra(chosen: tuple[tuple[str, str], ...], algorithms: tuple[str, ...]) -> 
     return {str(name): value for name, value in composed.items()}
 
 
-def _published(layers: Layers, assignments: Sequence[Assignment], active: set[str]) -> None:
-    """With `fidelity=published`, the published variants of the active algorithms, over the recipe's own values."""
-    asked = [a.value for a in assignments if a.key == "fidelity"]
-    if (asked[-1] if asked else layers.get("fidelity")) != "published":
-        return
-    variants = OmegaConf.to_container(OmegaConf.load(paths.CONF / "fidelity" / "published.yaml"))
-    assert isinstance(variants, dict)
-    for name, values in variants.get("algorithms", {}).items():
-        if name in active:
-            layers.merge(values, "fidelity=published", f"algorithms.{name}.")
+def _published(layers: Layers, recipe: Recipe | None, active: set[str], replaced: set[str]) -> list[str]:
+    """Lay the recipe's published variants over its own values: of methods that are on and groups not replaced."""
+    if recipe is None or not recipe.published:
+        whose = f"recipe={recipe.name} has no" if recipe else "without a recipe there is no"
+        return [f"fidelity=published changes nothing: {whose} published variant"]
+    for name, values in recipe.published.items():
+        if name == "algorithms":
+            layers.merge({k: v for k, v in values.items() if k in active}, "fidelity=published", "algorithms.")
+        elif name not in replaced:
+            layers.merge({name: values}, "fidelity=published")
+    return []
 
 
 def _assign(layers: Layers, assignment: Assignment) -> list[Problem]:

@@ -10,6 +10,14 @@ from typing import Any, get_args, get_type_hints
 
 from launcher.config.schema import RunConfig
 
+# Keys that older run folders lack, with the value that says what was computed then.
+ADDED: dict[str, Any] = {
+    "schedule.warmup_includes_peak": False,
+    "algorithms.colout.order": "before_resizing",
+}
+# Keys that older run folders have, with today's key and its value for each of theirs.
+REPLACED = {"optimizer.decay_norm_and_bias": ("optimizer.no_decay", {True: "none", False: "vectors"})}
+
 
 @cache
 def all_keys() -> tuple[str, ...]:
@@ -40,6 +48,8 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
 
 def nearest_key(key: str) -> str | None:
     """The valid dotted key most like a wrong one: the same leaf elsewhere, a like sibling, or a like whole key."""
+    if key in REPLACED:
+        return REPLACED[key][0]
     keys = all_keys()
     parent, _, leaf = key.rpartition(".")
     siblings = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == parent}

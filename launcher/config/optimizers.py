@@ -14,13 +14,17 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 @dataclass(frozen=True, config=STRICT)
 class LearningRate:
-    """What every optimizer has: `lr` is meant for `reference_batch_size`; `scale_lr` scales it to the batch in use."""
+    """What every optimizer has: `lr` is meant for `reference_batch_size`; `scale_lr` scales it to the batch in use.
+
+    `no_decay` are the parameters that weight decay leaves out: `vectors` (biases, norm weights), those of
+    normalisation layers (`norms`), those with `bn` in their name (`bn_names`), or `none` of them.
+    """
 
     lr: NotNegative
     reference_batch_size: Count
     scale_lr: Literal["linear", "off"]
     weight_decay: NotNegative
-    decay_norm_and_bias: bool
+    no_decay: Literal["none", "vectors", "norms", "bn_names"]
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -52,13 +52,17 @@ class About:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe file: `values` are run-config values, `by_epochs` changes to them at certain lengths."""
+    """A recipe file: `values` are run-config values, `by_epochs` changes to them at certain lengths.
+
+    `published` are the values with which `fidelity=published` computes what the published code does otherwise.
+    """
 
     name: str
     path: Path
     about: About
     values: dict[str, Any]
     by_epochs: dict[int, dict[str, Any]]
+    published: dict[str, Any]
 
 
 def find(name: str) -> Path:
@@ -143,13 +147,15 @@ def _load(path: Path, trail: tuple[Path, ...]) -> Recipe:
     values = _mapping(path)
     about = _about(values.pop("about", None), path)
     by_epochs = _by_epochs(values.pop("by_epochs", {}), path)
+    published = _published(values.pop("by_fidelity", {}), path)
     if (base := values.pop("base", None)) is not None:
         below = _load(_find(str(base), str(path)), (*trail, path))
         values, by_epochs = _merged(below.values, values), {**below.by_epochs, **by_epochs}
+        published = _merged(below.published, published)
     if type(values.get("epochs", 1)) is not int:
         raise UserError(Problem("must be a whole number", "epochs", values["epochs"], str(path)))
     name = path.stem if _find(path.stem, str(path)) == path else f"{path.parent.name}/{path.stem}"
-    return Recipe(name, path, about, values, by_epochs)
+    return Recipe(name, path, about, values, by_epochs, published)
 
 
 def _about(header: Any, path: Path) -> About:
@@ -168,6 +174,13 @@ def _by_epochs(lengths: Any, path: Path) -> dict[int, dict[str, Any]]:
     if not isinstance(lengths, dict) or not all(type(n) is int and isinstance(v, dict) for n, v in lengths.items()):
         raise UserError(f"{path}: by_epochs maps numbers of epochs to the values that change at that length")
     return lengths
+
+
+def _published(variants: Any, path: Path) -> dict[str, Any]:
+    values = variants.get("published", {}) if isinstance(variants, dict) and variants.keys() <= {"published"} else None
+    if not isinstance(values, dict) or not isinstance(values.get("algorithms", {}), dict):
+        raise UserError(f"{path}: by_fidelity maps published to the values that fidelity=published changes")
+    return values
 
 
 def _mapping(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from launcher.config.keys import ADDED, REPLACED
 from launcher.config.layers import Layers
 from launcher.config.schema import RunConfig
 from launcher.config.validate import MISSING, validate
@@ -54,10 +55,22 @@ def read(path: Path) -> RunConfig:
         raise UserError(f"{path} is missing: {path.parent} is no run folder") from None
     layers = Layers()
     layers.values = values
+    _renew(layers)
     config, problems = validate(layers)
     if config is None:
         raise UserError(*(Problem(_with_remedy(p.message), p.key, p.value, str(path)) for p in problems))
     return config
+
+
+def _renew(layers: Layers) -> None:
+    """Put today's keys in the place of those of an older run folder."""
+    for old, (new, values) in REPLACED.items():
+        if isinstance(value := layers.get(old), bool) and layers.get(new) is None:
+            layers.remove(old)
+            layers.set(new, values[value], "")
+    for key, value in ADDED.items():
+        if isinstance(layers.get(key.rpartition(".")[0]), dict) and layers.get(key) is None:
+            layers.set(key, value, "")
 
 
 def _with_remedy(message: str) -> str:

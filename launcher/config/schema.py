@@ -124,11 +124,14 @@ class SyntheticLoader:
 class Warmup:
     """What every schedule has: linear warmup from `warmup_start` (a part of the learning rate) and the dilation.
 
+    With `warmup_includes_peak` the last step of the warmup (its last epoch with `granularity: epoch`) has the whole
+    learning rate, without it the first one after.
     `dilate` multiplies the run's length and every time in the schedule (MosaicML methodology).
     """
 
     warmup: Duration
     warmup_start: Probability
+    warmup_includes_peak: bool
     dilate: Positive
     granularity: Literal["step", "epoch"]
 

@@ -56,7 +56,17 @@ ORDER: dict[str, tuple[str, ...]] = {
 
 def acting(point: str, algorithms: Algorithms) -> list[str]:
     """Names acting at a point, in order, the loop's own work included."""
-    return [name for name in ORDER[point] if name == NORMALIZE or _acts(point, name, algorithms)]
+    return [name for name in _order(point, algorithms) if name == NORMALIZE or _acts(point, name, algorithms)]
+
+
+def _order(point: str, algorithms: Algorithms) -> tuple[str, ...]:
+    """The table's row of a point; ColOut stands behind resizing there if its values say so."""
+    names = ORDER[point]
+    if point != "change_batch" or algorithms.colout is None or algorithms.colout.order == "before_resizing":
+        return names
+    rest = [name for name in names if name != "colout"]
+    after = rest.index("progressive_resizing") + 1
+    return (*rest[:after], "colout", *rest[after:])
 
 
 def _acts(point: str, name: str, algorithms: Algorithms) -> bool:

@@ -8,7 +8,7 @@ from functools import cached_property
 from launcher.config.durations import in_steps
 from launcher.config.schema import FFCVLoader, RunConfig
 from launcher.plan.schedule import dilated_epochs, multiplier, schedule_steps
-from launcher.plan.sizes import progressive_size, scaled
+from launcher.plan.sizes import progressive_size, scaled, side_after_colout
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,13 @@ class Plan:
         return self.image_side(self.config.image.train_size)
 
     def image_size(self, step: int) -> int:
-        """Side the model trains on at a step."""
+        """Side the model trains on at a step: what ColOut leaves, unless resizing follows it."""
+        side, colout = self.resized_size(step), self.config.algorithms.colout
+        resized_again = self.config.algorithms.progressive_resizing and colout and colout.order == "before_resizing"
+        return side if colout is None or resized_again else side_after_colout(colout, side)
+
+    def resized_size(self, step: int) -> int:
+        """Side that progressive resizing makes at a step; without it that of the crops."""
         values = self.config.algorithms.progressive_resizing
         if values is None:
             return self.train_size
@@ -79,9 +85,9 @@ class Plan:
         )
 
     def loaded_size(self, step: int) -> int:
-        """Side of the crops that the loader makes for a step: the model's, or the largest, to be resized later."""
+        """Side of the crops that the loader makes for a step: that step's, or the largest, to be resized later."""
         values = self.config.algorithms.progressive_resizing
-        return self.image_size(step) if values and values.where == "loader" else self.train_size
+        return self.resized_size(step) if values and values.where == "loader" else self.train_size
 
     def reads_small(self, step: int) -> bool:
         """Whether a step's crops come from the small pictures beside the full ones (dataloader.files.small_side).

@@ -24,18 +24,20 @@ def schedule_steps(schedule: Schedules, duration: str, *, steps_per_epoch: int, 
 def multiplier(schedule: Schedules, step: int, *, steps_per_epoch: int, total_steps: int) -> float:
     """Multiplier of the peak learning rate for the zero-based optimizer step, in [0, 1].
 
-    `total_steps` is the dilated length of the run. Cosine: Loshchilov & Hutter 2017, from the end of the warmup
-    to the end of the run; the last step is one short of the final value.
+    `total_steps` is the dilated length of the run. With `granularity: epoch` all steps of an epoch have the value of
+    its first; a warmup that includes its peak goes (e + 1) / warmup through the epochs. Cosine: Loshchilov & Hutter
+    2017, from the end of the warmup to the end of the run; the last step is one short of the final value.
     """
-    if schedule.granularity == "epoch":
-        step = step // steps_per_epoch * steps_per_epoch
+    stair = steps_per_epoch if schedule.granularity == "epoch" else 1
+    step = step // stair * stair
 
     def steps(text: str) -> int:
         return schedule_steps(schedule, text, steps_per_epoch=steps_per_epoch, total_steps=total_steps)
 
     warmup = steps(schedule.warmup)
     if step < warmup:
-        return schedule.warmup_start + (1 - schedule.warmup_start) * step / warmup
+        reached = min(1.0, (step + stair * schedule.warmup_includes_peak) / warmup)
+        return schedule.warmup_start + (1 - schedule.warmup_start) * reached
     done = (step - warmup) / max(1, total_steps - warmup)
     match schedule:
         case Cosine():

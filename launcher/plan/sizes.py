@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from launcher.config.algorithms import ProgressiveResizing
+import math
+
+from launcher.config.algorithms import ColOut, ProgressiveResizing
 
 
 def scaled(side: int, *, reference: int, native: int, multiple: int = 4) -> int:
@@ -28,10 +30,25 @@ def progressive_scale(values: ProgressiveResizing, progress: float) -> float:
 def progressive_size(
     values: ProgressiveResizing, full: int, *, step: int, steps_per_epoch: int, total_steps: int
 ) -> int:
-    """Side in pixels at a step, rounded to `size_multiple`; `granularity: epoch` changes it at epochs only."""
+    """Side in pixels at a step, rounded to `size_multiple`; `granularity: epoch` changes it at epochs only.
+
+    `interpolation: nearest` gives the sides of the published code, which are a pixel smaller at two of the multiples.
+    """
     if values.granularity == "epoch":
         step = step // steps_per_epoch * steps_per_epoch
     scale = progressive_scale(values, step / total_steps)
     if scale == 1.0:
         return full
-    return max(values.size_multiple, round(scale * full / values.size_multiple) * values.size_multiple)
+    side = max(values.size_multiple, round(scale * full / values.size_multiple) * values.size_multiple)
+    # note: Composer gives the scale, not the side: PyTorch floors 176 * (120 / 176), which is less than 120, to 119
+    return math.floor(full * (side / full)) if values.interpolation == "nearest" else side
+
+
+def kept(length: int, dropped: float) -> int:
+    """Rows or columns that ColOut keeps of so many: floor((1 - dropped) * length)."""
+    return int((1 - dropped) * length)
+
+
+def side_after_colout(values: ColOut, side: int) -> int:
+    """Side of what ColOut leaves of a square; of a square of as many pixels where rows and columns differ."""
+    return round(math.sqrt(kept(side, values.rows) * kept(side, values.columns)))

@@ -48,6 +48,35 @@ def test_the_batch_passes_normalisation_at_its_place(
     torch.testing.assert_close(changed.targets.sum(1), torch.ones(8))
 
 
+@pytest.mark.parametrize("step", [0, 50, 99])
+@pytest.mark.parametrize(
+    ("words", "first", "last"),
+    [
+        (["algorithms=[colout,progressive_resizing]"], 32, 64),
+        (["algorithms=[colout,progressive_resizing]", "algorithms.colout.order=after_resizing"], 30, 60),
+        (["algorithms=[colout]"], 60, 60),
+        (["algorithms=[colout]", "algorithms.colout.order=after_resizing"], 60, 60),
+        (["algorithms=[colout]", "algorithms.colout.columns=0.5", "algorithms.colout.rows=0.0"], 45, 45),
+        (
+            ["algorithms=[colout,progressive_resizing]", "algorithms.progressive_resizing.where=loader"],
+            32,
+            64,
+        ),
+    ],
+)
+def test_the_plan_knows_the_side_that_the_network_sees(
+    words: list[str], first: int, last: int, step: int, setting: Callable[..., Setting], batch: Callable[..., Any]
+) -> None:
+    made = setting("image.reference=64", "image.train_size=64", *words)
+    loaded = batch(side=made.plan.loaded_size(step), step=step)
+    changed = Engine(made.plan.config.algorithms, made).change_batch(
+        loaded, torch.nn.Identity(), lambda x, y: x.mean(), lambda images: images
+    )
+    height, width = changed.images.shape[-2:]
+    assert made.plan.image_size(step) == round((height * width) ** 0.5)
+    assert (made.plan.image_size(0), made.plan.image_size(99)) == (first, last)
+
+
 def test_without_algorithms_nothing_happens(setting: Callable[..., Setting], batch: Callable[..., Any]) -> None:
     made = setting("algorithms=[]")
     engine = Engine(made.plan.config.algorithms, made)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, interpolate
 
 from launcher.algorithms.progressive_resizing import resize
 
@@ -34,3 +34,15 @@ def test_bilinear_is_pillows_filter() -> None:
 def test_nearest_takes_pixels_as_they_are() -> None:
     images = torch.arange(64.0).view(1, 1, 8, 8)
     assert torch.equal(resize(images, 4, "nearest"), images[..., ::2, ::2])
+
+
+def test_nearest_takes_the_pixels_that_composer_takes() -> None:
+    """Composer passes the scale to PyTorch, here the side: the same pixels at every published side of 176."""
+    images = torch.arange(176.0).view(1, 1, 1, 176).expand(1, 1, 176, 176)
+    for pinned in range(88, 176, 4):
+        expected = interpolate(images, scale_factor=pinned / 176, mode="nearest")
+        if expected.shape[-1] == pinned:
+            assert torch.equal(resize(images, pinned, "nearest"), expected)
+        else:
+            assert (pinned, expected.shape[-1]) == (120, 119)
+            assert (resize(images, 119, "nearest") - expected).abs().max() <= 2

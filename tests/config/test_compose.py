@@ -107,6 +107,7 @@ def test_every_mistake_is_reported_at_once() -> None:
         ("run_name=${nope}", "cannot be resolved"),
         ("frobnicate", "is no verb and no key=value"),
         ("image.scale=[0.1]", "at least 2"),
+        ("optimizer.decay_norm_and_bias=true", "did you mean optimizer.no_decay?"),
     ],
 )
 def test_a_mistake_names_key_and_remedy(word: str, expected: str) -> None:
@@ -128,6 +129,22 @@ def test_fidelity_sets_every_published_variant_but_not_over_the_command_line() -
     assert algorithms.progressive_resizing.granularity == "epoch"
     assert algorithms.sam is not None
     assert algorithms.sam.batchnorm == "once"
+
+
+def test_fidelity_leaves_methods_off_and_replaced_options_alone() -> None:
+    composed = compose(["recipe=hot", "fidelity=published", "algorithms.colout=off"])
+    assert composed.config.algorithms.colout is None
+    assert composed.origins["algorithms.mixup.smoothed"] == "fidelity=published"
+    assert compose(["recipe=nvidia_v1_5", "fidelity=published"]).config.optimizer.no_decay == "bn_names"
+    other = compose(["recipe=nvidia_v1_5", "fidelity=published", "optimizer=adamw"])
+    assert other.config.optimizer.no_decay == "vectors"
+
+
+def test_fidelity_says_where_it_changes_nothing() -> None:
+    note = "fidelity=published changes nothing: {} published variant"
+    assert compose(["fidelity=published"]).notes == [note.format("without a recipe there is no")]
+    assert compose(["recipe=baseline", "fidelity=published"]).notes == [note.format("recipe=baseline has no")]
+    assert compose(["recipe=hot", "fidelity=published"]).notes == []
 
 
 def test_a_length_outside_the_band_names_the_recipe_meant_for_it() -> None:

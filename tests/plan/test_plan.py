@@ -86,6 +86,27 @@ def test_an_epoch_staircase_changes_at_epochs_alone() -> None:
 
 
 @settings(max_examples=40)
+@given(
+    kind=st.sampled_from(["constant", "linear", "cosine"]),
+    warmup=st.integers(1, 9),
+    start=st.sampled_from([0.0, 0.25]),
+    granularity=st.sampled_from(["step", "epoch"]),
+    step=st.integers(0, 99),
+)
+def test_a_warmup_that_includes_its_peak_is_one_unit_ahead(
+    kind: str, warmup: int, start: float, granularity: str, step: int
+) -> None:
+    words = [f"schedule={kind}", f"schedule.warmup={warmup}ep", f"schedule.warmup_start={start}", "batch_size=8"]
+    words += [f"schedule.granularity={granularity}", "schedule.warmup_includes_peak=true"]
+    ahead = plan(*words, "epochs=10", world=1, samples=80)
+    units, unit = (10 * warmup, step) if granularity == "step" else (warmup, step // 10)
+    if unit < units:
+        assert ahead.lr_multiplier(step) == pytest.approx(start + (1 - start) * (unit + 1) / units)
+    else:
+        assert ahead.lr_multiplier(step) == plan(*words[:-1], "epochs=10", world=1, samples=80).lr_multiplier(step)
+
+
+@settings(max_examples=40)
 @given(share=st.integers(1, 4096), most=st.integers(1, 4096))
 def test_accumulation_takes_the_fewest_equal_parts_that_fit(share: int, most: int) -> None:
     parts = plan(f"batch_size={share}", f"device_batch_size={most}", world=1).accumulation

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch.nn import functional as F
 
 from launcher.config.compose import compose
 from launcher.config.schema import LAMB
+from launcher.plan.plan import Plan
 from launcher.plan.schedule import multiplier
 from launcher.plan.sizes import progressive_size
 
@@ -37,6 +40,45 @@ def test_ffcv_sides_and_learning_rates_are_those_of_each_published_length(epochs
             assert found == int(np.round(side / 32)) * 32
             lr = multiplier(config.schedule, step, steps_per_epoch=steps, total_steps=epochs * steps)
             assert lr == pytest.approx(np.interp(step / steps, [0, 2, epochs], [1e-4, 1, 0]), abs=1e-12)
+
+
+@pytest.mark.parametrize("epochs", [50, 90, 250])
+def test_nvidias_learning_rate_is_its_staircase_by_whole_epochs(epochs: int) -> None:
+    """lr * (e + 1) / 8 for e < 8, then lr / 2 * (1 + cos(pi * (e - 8) / (epochs - 8)))."""
+    plan = Plan(compose(["recipe=nvidia_v1_5", f"epochs={epochs}"]).config, 8, IMAGES)
+    assert (plan.peak_lr, plan.steps_per_epoch, plan.total_steps) == (2.048, 625, 625 * epochs)
+    for epoch in range(epochs):
+        cosine = (1 + math.cos(math.pi * (epoch - 8) / (epochs - 8))) / 2
+        expected = 2.048 * ((epoch + 1) / 8 if epoch < 8 else cosine)
+        for step in (625 * epoch, 625 * epoch + 1, 625 * epoch + 624):
+            assert plan.lr(step) == pytest.approx(expected, rel=1e-12, abs=1e-15)
+
+
+def composers_side(full: int, epoch: int, epochs: int, *, initial: float, delay: float, finetune: float) -> int:
+    """Side after Composer's progressive resizing, in multiples of 4, from its formula and the call that it makes."""
+    elapsed = epoch / epochs
+    done = min((elapsed - delay) / (1 - finetune - delay), 1) if elapsed >= delay else 0.0
+    pinned = round(full * (initial + (1 - initial) * done) / 4) * 4 / full
+    if pinned >= 1:
+        return full
+    return F.interpolate(torch.zeros(1, 1, full, full), scale_factor=pinned, mode="nearest").shape[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs", "initial", "delay"),
+    [
+        *[("mild", 16, 0.5, 0.4), ("mild", 36, 0.5, 0.4), ("medium", 135, 0.5, 0.4)],
+        *[("hot", 180, 0.6, 0.2), ("hot", 270, 0.6, 0.2), ("hot", 450, 0.6, 0.2)],
+    ],
+)
+def test_published_sides_of_every_epoch_are_composers(name: str, epochs: int, initial: float, delay: float) -> None:
+    plan = Plan(compose([f"recipe={name}", f"epochs={epochs}", "fidelity=published"]).config, 8, IMAGES)
+    sides = [composers_side(176, e, epochs, initial=initial, delay=delay, finetune=0.2) for e in range(epochs)]
+    seen = [int((1 - 0.05) * side) for side in sides] if name == "hot" else sides
+    for last in (0, 624):
+        assert [plan.resized_size(625 * epoch + last) for epoch in range(epochs)] == sides
+        assert [plan.image_size(625 * epoch + last) for epoch in range(epochs)] == seen
+    assert (seen[0], seen[-1]) == ((98, 167) if name == "hot" else (88, 176))
 
 
 def test_ffcv_evaluates_the_middle_224_of_256_parts() -> None:

@@ -28,7 +28,7 @@ MOSAIC: dict[str, Any] = {
     "optimizer.dampening": 0.0,
     "optimizer.nesterov": False,
     "optimizer.weight_decay": 0.0005,
-    "optimizer.decay_norm_and_bias": True,
+    "optimizer.no_decay": "none",
     "schedule.name": "cosine",
     "schedule.warmup": "8ep",
     "schedule.warmup_start": 0.0,
@@ -66,7 +66,7 @@ TIMM: dict[str, Any] = {
     "optimizer.reference_batch_size": 2048,
     "optimizer.beta1": 0.9,
     "optimizer.beta2": 0.999,
-    "optimizer.decay_norm_and_bias": False,
+    "optimizer.no_decay": "vectors",
     "schedule.name": "cosine",
     "schedule.warmup": "5ep",
     "schedule.granularity": "epoch",
@@ -139,9 +139,11 @@ VALUES: dict[str, dict[str, Any]] = {
         "optimizer.scale_lr": "linear",
         "optimizer.momentum": 0.875,
         "optimizer.weight_decay": 2**-15,
-        "optimizer.decay_norm_and_bias": False,
+        "optimizer.no_decay": "vectors",
         "schedule.name": "cosine",
         "schedule.warmup": "8ep",
+        "schedule.warmup_includes_peak": True,
+        "schedule.granularity": "epoch",
         "algorithms.label_smoothing.smoothing": 0.1,
     },
     "timm_a1": {
@@ -172,7 +174,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "optimizer.reference_batch_size": 8 * 128,
         "optimizer.momentum": 0.9,
         "optimizer.weight_decay": 2e-5,
-        "optimizer.decay_norm_and_bias": False,
+        "optimizer.no_decay": "vectors",
         "schedule.name": "cosine",
         "schedule.warmup": "5ep",
         "schedule.warmup_start": 0.01,
@@ -199,7 +201,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "optimizer.reference_batch_size": 4096,
         "optimizer.momentum": 0.9,
         "optimizer.weight_decay": 1e-4,
-        "optimizer.decay_norm_and_bias": False,
+        "optimizer.no_decay": "vectors",
         "image.train_size": 192,
         "image.eval_size": 256,
         "image.eval_flip_average": True,
@@ -280,6 +282,38 @@ def test_a_recipe_has_the_published_values(name: str) -> None:
     found = resolved(name)
     wrong = {key: found.get(key) for key, value in VALUES[name].items() if found.get(key) != value}
     assert wrong == {}
+
+
+# What fidelity=published changes of a recipe, and nothing else.
+RESIZING = {
+    "algorithms.progressive_resizing.interpolation": "nearest",
+    "algorithms.progressive_resizing.granularity": "epoch",
+}
+MEDIUM_PUBLISHED = {**RESIZING, "algorithms.mixup.smoothed": "first", "algorithms.sam.batchnorm": "both_passes"}
+HOT_PUBLISHED = {
+    **MEDIUM_PUBLISHED,
+    "algorithms.colout.order": "after_resizing",
+    "algorithms.stochastic_depth.keep_scaling": "evaluation",
+}
+CUTMIX = {k: v for k, v in HOT_PUBLISHED.items() if "mixup" not in k} | {"algorithms.cutmix.smoothed": "first"}
+PUBLISHED: dict[str, dict[str, Any]] = {
+    **{name: {} for name in ALGORITHMS},
+    **{name: RESIZING for name in ALGORITHMS if name.startswith("mild")},
+    **{name: MEDIUM_PUBLISHED for name in ALGORITHMS if name.startswith("medium")},
+    **{name: HOT_PUBLISHED for name in ALGORITHMS if name.startswith("hot")},
+    "hot_cutmix": CUTMIX,
+    "mild_mixup_smoothing": {**RESIZING, "algorithms.mixup.smoothed": "first"},
+    "nvidia_v1_5": {"optimizer.no_decay": "bn_names"},
+    "ffcv_rn50": {"optimizer.no_decay": "bn_names"},
+    "pytorch_blog": {"optimizer.no_decay": "norms"},
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_fidelity_changes_exactly_what_the_published_code_of_a_recipe_does_otherwise(name: str) -> None:
+    ours, published = resolved(name), resolved(name, "fidelity=published")
+    assert ours.keys() == published.keys()
+    assert {k: v for k, v in published.items() if v != ours[k]} == {"fidelity": "published", **PUBLISHED[name]}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

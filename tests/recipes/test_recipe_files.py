@@ -23,7 +23,7 @@ RECIPES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 ABLATIONS = sorted(path.stem for path in FOLDER.glob("ablations/*.yaml"))
 ALL = [*RECIPES, *ABLATIONS]
 # Parts of a recipe file that are not values of a run.
-NOT_VALUES = {"about", "base", "by_epochs"}
+NOT_VALUES = {"about", "base", "by_epochs", "by_fidelity"}
 
 
 def schemas(hint: Any) -> list[type]:
@@ -87,7 +87,7 @@ def test_a_recipe_can_run_at_each_of_its_lengths_on_eight_gpus(name: str, fideli
 def test_every_key_is_in_the_schema(name: str) -> None:
     values = {key: value for key, value in content(name).items() if key not in NOT_VALUES}
     assert list(unknown(values, RunConfig, "")) == []
-    for changed in content(name).get("by_epochs", {}).values():
+    for changed in [*content(name).get("by_epochs", {}).values(), *content(name).get("by_fidelity", {}).values()]:
         assert list(unknown(changed, RunConfig, "")) == []
 
 

@@ -87,6 +87,9 @@ def test_a_wrong_name_lists_what_there_is(wrong: str) -> None:
         (HEADER + "epochs: many\n", "epochs=many"),
         (HEADER + "by_epochs: [1]\n", "by_epochs maps"),
         (HEADER + "by_epochs: {1ep: {}}\n", "by_epochs maps"),
+        (HEADER + "by_fidelity: {published: 3}\n", "by_fidelity maps published"),
+        (HEADER + "by_fidelity: {publishd: {}}\n", "by_fidelity maps published"),
+        (HEADER + "by_fidelity: {published: {algorithms: [mixup]}}\n", "by_fidelity maps published"),
         (HEADER + "base: hto\n", "did you mean hot?"),
         (HEADER + "base: mine\n", "leads back to itself"),
         (HEADER + "base: other\n", "leads back to itself"),
@@ -120,8 +123,12 @@ def test_a_base_is_merged_under_the_recipe(folder: Path) -> None:
         HEADER
         + "epochs: 5\noptimizer: {name: sgd, lr: 1.0, momentum: 0.5}\nloss: {name: bce, log_classes_bias: true}\n"
         + "algorithms: {ema: {half_life: 10ba}, blurpool: on}\nby_epochs: {5: {seed: 1}, 9: {seed: 2}}\n"
+        + "by_fidelity: {published: {seed: 4, algorithms: {ema: {half_life: 5ba}}}}\n"
     )
-    (folder / "middle.yaml").write_text(HEADER + "base: low\noptimizer: {lr: 2.0}\nby_epochs: {9: {seed: 3}}\n")
+    (folder / "middle.yaml").write_text(
+        HEADER
+        + "base: low\noptimizer: {lr: 2.0}\nby_epochs: {9: {seed: 3}}\nby_fidelity: {published: {loss: {name: bce}}}\n"
+    )
     (folder / "top.yaml").write_text(
         HEADER + "base: middle\nepochs: 9\nloss: {name: cross_entropy}\nalgorithms: {ema: off, sam: {interval: 2}}\n"
     )
@@ -133,6 +140,7 @@ def test_a_base_is_merged_under_the_recipe(folder: Path) -> None:
         "algorithms": {"ema": False, "blurpool": True, "sam": {"interval": 2}},
     }
     assert top.by_epochs == {5: {"seed": 1}, 9: {"seed": 3}}
+    assert top.published == {"seed": 4, "algorithms": {"ema": {"half_life": "5ba"}}, "loss": {"name": "bce"}}
 
 
 @settings(deadline=None)

@@ -5,9 +5,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from timm.optim import param_groups_weight_decay
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torchvision.models import get_model
+from torchvision.ops._utils import split_normalization_params
 
+from launcher.algorithms.base import Setting
+from launcher.algorithms.engine import Engine
 from launcher.config import schema
+from launcher.config.compose import compose
+from launcher.plan.plan import Plan
 from launcher.training.optimizers import build_optimizer, set_lr
 
 COMMON = {"lr": 0.1, "reference_batch_size": 32, "scale_lr": "off"}
@@ -15,17 +23,17 @@ PEAK = 0.1
 
 
 def decoupled(**values) -> schema.DecoupledSGD:
-    defaults = {"momentum": 0.9, "dampening": 0.0, "nesterov": False, "weight_decay": 0.01, "decay_norm_and_bias": True}
+    defaults = {"momentum": 0.9, "dampening": 0.0, "nesterov": False, "weight_decay": 0.01, "no_decay": "none"}
     return schema.DecoupledSGD(name="decoupled_sgd", **COMMON, **{**defaults, **values})
 
 
 def coupled(**values) -> schema.SGD:
-    defaults = {"momentum": 0.9, "dampening": 0.0, "nesterov": False, "weight_decay": 0.01, "decay_norm_and_bias": True}
+    defaults = {"momentum": 0.9, "dampening": 0.0, "nesterov": False, "weight_decay": 0.01, "no_decay": "none"}
     return schema.SGD(name="sgd", **COMMON, **{**defaults, **values})
 
 
 def lamb(**values) -> schema.LAMB:
-    defaults = {"epsilon": 1e-6, "max_grad_norm": 1.0, "weight_decay": 0.02, "decay_norm_and_bias": False}
+    defaults = {"epsilon": 1e-6, "max_grad_norm": 1.0, "weight_decay": 0.02, "no_decay": "vectors"}
     return schema.LAMB(name="lamb", **COMMON, beta1=0.9, beta2=0.999, **{**defaults, **values})
 
 
@@ -140,7 +148,7 @@ def test_sgd_is_torchs(nesterov):
 def test_adamw_is_torchs_plain_one():
     model = small_model()
     twin = copy.deepcopy(model)
-    ours = build_optimizer(adamw(decay_norm_and_bias=True), model, PEAK)
+    ours = build_optimizer(adamw(no_decay="none"), model, PEAK)
     theirs = torch.optim.AdamW(
         twin.parameters(), lr=PEAK, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.05, foreach=False
     )
@@ -180,13 +188,11 @@ def test_lamb_follows_its_formula(gradient_scale, max_grad_norm):
 
 
 @pytest.mark.parametrize("config", [decoupled, coupled, lamb, adamw])
-@pytest.mark.parametrize("decay_norm_and_bias", [True, False])
-def test_vectors_are_decayed_only_if_asked(config, decay_norm_and_bias):
+@pytest.mark.parametrize("no_decay", ["none", "vectors"])
+def test_vectors_are_decayed_only_if_asked(config, no_decay):
     model = small_model()
-    optimizer = build_optimizer(config(weight_decay=0.5, decay_norm_and_bias=decay_norm_and_bias), model, PEAK)
-    decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
-    names = {name: decays[id(parameter)] for name, parameter in model.named_parameters()}
-    spared = 0.5 if decay_norm_and_bias else 0.0
+    names = decays(model, config(weight_decay=0.5, no_decay=no_decay))
+    spared = 0.5 if no_decay == "none" else 0.0
     assert names == {
         "0.weight": 0.5,
         "0.bias": spared,
@@ -197,7 +203,56 @@ def test_vectors_are_decayed_only_if_asked(config, decay_norm_and_bias):
     }
 
 
-@pytest.mark.parametrize("config", [decoupled(), coupled(), lamb(), adamw(decay_norm_and_bias=False)])
+def decays(model: nn.Module, config: schema.Optimizer) -> dict[str, float]:
+    """The weight decay of each parameter by name."""
+    groups = build_optimizer(config, model, PEAK).param_groups
+    found = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    assert len(found) == sum(len(group["params"]) for group in groups)
+    return {name: found[id(parameter)] for name, parameter in model.named_parameters()}
+
+
+def spared(model: nn.Module, no_decay: str) -> set[str]:
+    return {name for name, decay in decays(model, coupled(weight_decay=0.5, no_decay=no_decay)).items() if not decay}
+
+
+def test_decay_by_name_is_that_of_the_published_code():
+    """ffcv-imagenet and NVIDIA's examples: parameters with `bn` in their name, on torchvision's names."""
+    model = get_model("resnet50")
+    left_out = spared(model, "bn_names")
+    assert left_out == {name for name, _ in model.named_parameters() if "bn" in name}
+    assert len(left_out) == 2 * (1 + 3 * 16)
+    decayed_vectors = {name for name, p in model.named_parameters() if p.ndim == 1} - left_out
+    shortcuts = {f"layer{n}.0.downsample.1.{kind}" for n in (1, 2, 3, 4) for kind in ("weight", "bias")}
+    assert decayed_vectors == {*shortcuts, "fc.bias"}
+
+
+def test_decay_of_norms_is_torchvisions_and_of_vectors_timms():
+    model = get_model("resnet50")
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    norms, others = split_normalization_params(model)
+    assert spared(model, "norms") == {names[id(p)] for p in norms}
+    assert {names[id(p)] for p in others} == set(names.values()) - spared(model, "norms")
+    timm = {names[id(p)] for p in param_groups_weight_decay(model, 0.5)[0]["params"]}
+    assert spared(model, "vectors") == timm
+    assert spared(model, "none") == set()
+
+
+@pytest.mark.parametrize("no_decay", ["none", "vectors", "norms", "bn_names"])
+def test_a_rule_means_the_same_after_surgery_and_inside_ddp(no_decay):
+    expected = spared(get_model("resnet50"), no_decay)
+    plan = Plan(compose(["recipe=hot", "algorithms.ghost_batchnorm=on"]).config, 8, 1_281_167)
+    changed = get_model("resnet50")
+    Engine(plan.config.algorithms, Setting(plan, 1000)).change_model(changed)
+    assert spared(changed, no_decay) == expected
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        wrapped = DistributedDataParallel(changed)
+        assert spared(wrapped, no_decay) == {f"module.{name}" for name in expected}
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("config", [decoupled(), coupled(), lamb(), adamw(no_decay="vectors")])
 def test_a_restored_optimizer_goes_on_exactly(config, tmp_path):
     model = small_model()
     optimizer = build_optimizer(config, model, PEAK)
@@ -217,7 +272,7 @@ def test_a_restored_optimizer_goes_on_exactly(config, tmp_path):
         assert torch.equal(weight, twin.state_dict()[name]), name
 
 
-@pytest.mark.parametrize("config", [decoupled(), coupled(), lamb(), adamw(decay_norm_and_bias=False)])
+@pytest.mark.parametrize("config", [decoupled(), coupled(), lamb(), adamw(no_decay="vectors")])
 def test_a_first_step_skipped_by_the_loss_scaler_leaves_no_trace(config):
     model = small_model()
     twin = copy.deepcopy(model)
