@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import shlex
 
 import pytest
@@ -88,3 +89,14 @@ def test_completion_for_an_unknown_shell_is_refused(capsys: pytest.CaptureFixtur
 def test_options_may_stand_between_the_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "recipe=mild", "--json", "epochs=20"]) == 0
     assert json.loads(capsys.readouterr().out)["epochs"] == 20
+
+
+@pytest.mark.parametrize(("given", "taken"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_waiting_threads_sleep_unless_the_user_says_otherwise(
+    given: str | None, taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
+    if given is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    assert cli.main(["ls", "fidelity"]) in (0, 2)
+    assert os.environ["OMP_WAIT_POLICY"] == taken
