@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtr
 
 from launcher.study.curves import Cost, Point
 from launcher.study.interpolation import Floats
@@ -65,6 +64,8 @@ def estimate(value: float, resampled: Floats, *, fewest_seeds: int) -> Estimate:
     if 1 - len(inside) / len(resampled) > _OUT_OF_RANGE:
         note = f"no p-value: {1 - len(inside) / len(resampled):.0%} of the resamples leave the measured range"
     else:
+        from scipy.special import stdtr  # note: a quarter of a second of import
+
         error = float(inside.std(ddof=1))
         t = value / error if error else math.inf
         p = 1.0 if value == 0 else float(2 * stdtr(fewest_seeds - 1, -abs(t)))
