@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 EXIT_USER_ERROR = 2
+_MACHINE = re.compile(
+    r"out of memory|OutOfMemory|allocate memory|AcceleratorError|Dist\w*Error|(CUDA|HIP|NCCL)\w* error|While copying"
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,14 @@ class UserError(Exception):
 
 class MachineError(Exception):
     """What happened to the program from outside, in one line without a traceback; another attempt may go better."""
+
+
+def is_of_the_machine(error: Exception) -> bool:
+    """Whether memory, a disk or a device failed, and not what torch was given to do.
+
+    Told by the text: loading a model's weights makes one RuntimeError of whatever it meets.
+    """
+    return isinstance(error, OSError) or _MACHINE.search(f"{type(error).__name__}: {error}") is not None
 
 
 def one_line(text: str) -> str:

@@ -40,6 +40,7 @@ TORCH_FREE = (
     "launch/measuring.py",
     "console.py",
     "errors.py",
+    "probe.py",
     "paths.py",
     "randomness.py",
 )

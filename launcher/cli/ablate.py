@@ -76,13 +76,13 @@ def _parts(arguments: argparse.Namespace) -> dict[str, float]:
     from launcher.launch.measuring import measure_parts, measure_steps, real_plan
     from launcher.study.estimate import mean_sizes
 
-    plan = real_plan(compose(arguments.overrides))
-    steps: MeasuredSteps = measure_steps(plan, arguments.seconds)
+    plan, devices = real_plan(compose(arguments.overrides))
+    steps: MeasuredSteps = measure_steps(plan, devices, arguments.seconds)
     sizes = mean_sizes(plan, steps)
     waited = sum(size.steps * max(0.0, size.both_seconds - size.step_seconds) for size in sizes) / plan.total_steps
     transfer = sum(steps.transfer_seconds) / len(steps.transfer_seconds)
     overlapped = {"data": max(0.0, waited - transfer), "transfer": min(transfer, waited)}
-    return {**overlapped, **measure_parts(plan, arguments.seconds)}
+    return {**overlapped, **measure_parts(plan, devices, arguments.seconds)}
 
 
 def _as_json(

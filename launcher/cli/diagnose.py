@@ -36,8 +36,8 @@ def main(arguments: argparse.Namespace) -> int:
     composed = compose(arguments.overrides)
     from launcher.launch.measuring import measure_steps, real_plan
 
-    plan = real_plan(composed)
-    measured = measure_steps(plan, arguments.seconds)
+    plan, devices = real_plan(composed)
+    measured = measure_steps(plan, devices, arguments.seconds)
     found = diagnose(plan, measured, surroundings(plan.config, measured))
     if arguments.json:
         print(json.dumps({"device": measured.device, "processes": measured.world_size, **asdict(found)}, indent=2))

@@ -40,8 +40,8 @@ def main(arguments: argparse.Namespace) -> int:
     composed = compose(arguments.overrides)
     from launcher.launch.measuring import measure_steps, real_plan
 
-    plan = real_plan(composed)
-    measured = measure_steps(plan, arguments.seconds)
+    plan, devices = real_plan(composed)
+    measured = measure_steps(plan, devices, arguments.seconds)
     found = estimate(plan, measured)
     offers = prices(found, hardware(plan.config.hardware))
     machine = {"device": measured.device, "processes": measured.world_size}

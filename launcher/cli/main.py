@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from launcher.errors import EXIT_USER_ERROR, UserError
+from launcher.errors import EXIT_USER_ERROR, MachineError, UserError, one_line
+from launcher.launch.exit_codes import FAILED
 
 VERBS = {
     "run": "train a model (the verb may be left out)",
@@ -60,6 +61,9 @@ def main(words: Sequence[str] | None = None) -> int:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         return EXIT_USER_ERROR
+    except MachineError as error:
+        print(f"error: {one_line(str(error))}", file=sys.stderr)
+        return FAILED
     except BrokenPipeError:
         # note: the reader of a pipe such as `train ls | head` went away; nothing is lost
         sys.stderr.close()

@@ -45,8 +45,11 @@ def parse_gpus(text: str) -> list[Gpu]:
     ]
 
 
-def judge_gpus(gpus: list[Gpu] | None, cards: int) -> list[Finding]:
-    """`cards` is the number of NVIDIA cards on the bus, driver or none."""
+def judge_gpus(gpus: list[Gpu] | None, cards: int, others: list[str]) -> list[Finding]:
+    """`cards` is the number of NVIDIA cards on the bus, driver or none; `others` are names of AMD's that torch sees."""
+    if not gpus and others:
+        advice = "no recipe has been trained on AMD's GPUs yet: compare a short run with one on the CPU"
+        return [warning("GPUs", f"{len(others)} x {others[0]}, through ROCm", advice)]
     if not gpus:
         return [_without(cards)]
     first = gpus[0]

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import platform
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from launcher.doctor.finding import Finding, ok, problem, warning
 from launcher.doctor.gpus import Gpu
+from launcher.probe import TORCH, Answer, ask, lacking_kernels
 
-_TORCH = """
-import json, torch, torchvision
-gpus = torch.cuda.device_count()
-if gpus:
-    torch.zeros(1, device="cuda").add_(1).item()
-nccl = ".".join(map(str, torch.cuda.nccl.version())) if gpus else None
-print(json.dumps({"torch": torch.__version__, "torchvision": torchvision.__version__, "cuda": torch.version.cuda,
-                  "gpus": gpus, "nccl": nccl, "bf16": gpus > 0 and torch.cuda.is_bf16_supported()}))
-"""
 _FFCV = """
 import json, ffcv.loader, ffcv.writer
 from importlib.metadata import version
@@ -34,32 +23,12 @@ _LEAST_DRIVER = {"11": 450, "12": 525, "13": 580}
 _SETUP = "scripts/setup.sh builds it"
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a probe printed, or the last line of its error."""
-
-    values: dict[str, Any] | None
-    error: str = ""
-
-
-def ask(script: str) -> Answer:
-    """Run a probe in this Python; it prints one JSON object."""
-    try:
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
-    except subprocess.TimeoutExpired:
-        return Answer(None, "no answer within five minutes")
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"]
-        return Answer(None, lines[-1])
-    return Answer(json.loads(done.stdout.splitlines()[-1]))
-
-
 def examine_software(gpus: list[Gpu] | None, loader: str) -> Iterator[Finding]:
     """Look at the installed packages, for a run with this dataloader; what takes seconds is asked side by side."""
     import PIL
 
     with ThreadPoolExecutor() as probes:
-        torch, ffcv = probes.submit(ask, _TORCH), probes.submit(ask, _FFCV)
+        torch, ffcv = probes.submit(ask, TORCH, "thoroughly"), probes.submit(ask, _FFCV)
         yield judge_python(sys.version_info[:2])
         yield judge_pillow(PIL.__version__, _processor_flags())
         yield judge_torch(torch.result())
@@ -76,7 +45,7 @@ def judge_python(version: tuple[int, ...]) -> Finding:
 def judge_torch(answer: Answer) -> Finding:
     if answer.values is None:
         return problem("torch", answer.error, "make setup installs the versions of requirements.lock")
-    return ok("torch", f"{answer.values['torch']}, torchvision {answer.values['torchvision']}")
+    return ok("torch", f"{answer.values['torch']}, torchvision {version('torchvision')}")
 
 
 def judge_cuda(answer: Answer, gpus: list[Gpu]) -> list[Finding]:
@@ -84,18 +53,23 @@ def judge_cuda(answer: Answer, gpus: list[Gpu]) -> list[Finding]:
     values = answer.values
     if values is None:
         return []
-    if not gpus:
+    seen = values["gpus"]
+    if not (gpus or seen):
         return [ok("CUDA", f"{values['cuda'] or 'none'} in torch, not in use")]
-    if values["cuda"] is None:
+    if values["cuda"] is None and not values["hip"]:
         return [
             problem("CUDA", "torch was built without it", "install torch from the package index, not the CPU build")
         ]
-    if not values["gpus"]:
-        return [
-            problem("CUDA", f"torch with CUDA {values['cuda']} sees no GPU", _driver_advice(values["cuda"], gpus[0]))
-        ]
+    if not seen:
+        advice = _driver_advice(values["cuda"], gpus[0], values["error"])
+        return [problem("CUDA", f"torch with CUDA {values['cuda']} sees no GPU", advice)]
+    if lacking := lacking_kernels(values):
+        return [problem("CUDA", *lacking.split("; ", 1))]
+    if values["error"]:
+        return [problem("CUDA", f"a GPU fails: {values['error'].partition(chr(10))[0]}", "nvidia-smi names the GPU")]
+    runtime = f"ROCm {values['hip']}" if values["hip"] else values["cuda"]
     precision = "bfloat16" if values["bf16"] else "float16 only"
-    found = [ok("CUDA", f"{values['cuda']}, torch sees {values['gpus']} GPU{'s' * (values['gpus'] > 1)}, {precision}")]
+    found = [ok("CUDA", f"{runtime}, torch sees {len(seen)} GPU{'s' * (len(seen) > 1)}, {precision}")]
     if values["nccl"] is None:
         return [*found, problem("NCCL", "none in torch", "GPUs cannot talk to each other: install torch for CUDA")]
     return [*found, ok("NCCL", values["nccl"])]
@@ -120,11 +94,11 @@ def judge_ffcv(answer: Answer, loader: str) -> Finding:
     return warning("FFCV", missing, f"{_SETUP}; needed by dataloader=ffcv only")
 
 
-def _driver_advice(cuda: str, gpu: Gpu) -> str:
+def _driver_advice(cuda: str, gpu: Gpu, error: str) -> str:
     least, installed = _LEAST_DRIVER.get(cuda.partition(".")[0]), gpu.driver.partition(".")[0]
     if least is not None and installed.isdigit() and int(installed) < least:
         return f"CUDA {cuda} needs driver {least} or newer, this is {gpu.driver}: update the driver"
-    return "look at CUDA_VISIBLE_DEVICES, and at `python -c 'import torch; torch.zeros(1).cuda()'`"
+    return f"look at CUDA_VISIBLE_DEVICES; CUDA says: {error.partition(chr(10))[0]}"
 
 
 def _processor_flags() -> set[str]:

@@ -1,30 +1,79 @@
-"""How many processes a machine gets."""
+"""What the ranks of this machine train on: decided once, by the launcher, for all of them."""
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
 from launcher.config.schema import Launch
-from launcher.errors import Problem, UserError
+from launcher.doctor.gpus import cards_on_the_bus
+from launcher.errors import MachineError, Problem, UserError
+from launcher.probe import TORCH, Answer, ask, lacking_kernels
+
+ON_THE_CPU = "launch.device=cpu trains on the CPU"
+_ADVICE = f"train doctor looks at the driver; {ON_THE_CPU}"
 
 
-def processes(launch: Launch) -> int:
-    """One a visible GPU, or what the config says.
+@dataclass(frozen=True)
+class Devices:
+    """One GPU for each of so many processes, or the CPU for all; `gpus` as torch tells of them, all that it sees."""
+
+    kind: Literal["cpu", "cuda"]
+    processes: int
+    gpus: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        if self.kind == "cuda":
+            return "1 GPU" if self.processes == 1 else f"{self.processes} GPUs"
+        return f"{self.processes} process{'es' * (self.processes > 1)} on the CPU"
+
+
+def decide(launch: Launch) -> Devices:
+    """Every GPU that CUDA can use, or what the config says.
 
     Raises:
         UserError: more processes than GPUs, or GPUs asked for where none is visible.
+        MachineError: GPUs are there, and torch cannot use them.
     """
-    gpus = _visible() if launch.device != "cpu" else 0
-    if launch.device == "cuda" and not gpus:
-        raise UserError(Problem("no GPU is visible; launch.device=cpu trains on the CPU", "launch.device", "cuda"))
-    if launch.nproc == "auto":
-        return gpus or 1
-    if 0 < gpus < launch.nproc:
-        visible = "1 GPU is visible" if gpus == 1 else f"{gpus} GPUs are visible"
-        message = f"only {visible}; set launch.nproc={gpus}, or launch.device=cpu to train on the CPU"
+    seen = _visible() if launch.device != "cpu" else 0
+    if not seen:
+        if launch.device == "cuda":
+            raise UserError(Problem(f"no GPU is visible; {ON_THE_CPU}", "launch.device", "cuda"))
+        return Devices("cpu", 1 if launch.nproc == "auto" else launch.nproc, notes=_unused_cards(launch))
+    values = _usable()
+    gpus = values["gpus"]
+    visible = "1 GPU is visible" if seen == 1 else f"{seen} GPUs are visible"
+    if not gpus:
+        raise MachineError(f"{visible}, and CUDA can use none ({values['error']}): {_ADVICE}")
+    if lacking := lacking_kernels(values):
+        raise MachineError(f"{lacking}; {ON_THE_CPU}")
+    notes = []
+    if len(gpus) < seen:
+        visible = f"{visible}, and CUDA can use {len(gpus)}"
+        notes = [f"{visible}: cards that are cut into MIG parts (a run takes one part), or that have failed"]
+    if launch.nproc != "auto" and launch.nproc > len(gpus):
+        message = f"only {visible}; set launch.nproc={len(gpus)}, or launch.device=cpu to train on the CPU"
         raise UserError(Problem(message, "launch.nproc", launch.nproc))
-    return launch.nproc
+    return Devices("cuda", len(gpus) if launch.nproc == "auto" else launch.nproc, gpus, notes)
 
 
 def _visible() -> int:
+    """GPUs by NVML, which leaves this process without a context, or by the runtime where there is none."""
     import torch
 
     return torch.cuda.device_count()
+
+
+def _usable() -> dict[str, Any]:
+    answer: Answer = ask(TORCH)
+    if answer.values is None:
+        raise MachineError(f"GPUs are visible, and torch fails on them ({answer.error}): {_ADVICE}")
+    return answer.values
+
+
+def _unused_cards(launch: Launch) -> list[str]:
+    if launch.device == "cpu" or "CUDA_VISIBLE_DEVICES" in os.environ or not (cards := cards_on_the_bus()):
+        return []
+    return [f"{cards} NVIDIA card{'s' * (cards > 1)} on the bus, and none visible to torch: {_ADVICE}"]

@@ -18,10 +18,11 @@ from torch.distributed.elastic.rendezvous import RendezvousClosedError, Rendezvo
 from launcher.config.schema import Launch
 from launcher.errors import Problem, UserError
 from launcher.launch.agent import PeersRejoin, Rendezvous, make_agent
+from launcher.launch.devices import Devices
 from launcher.launch.exit_codes import DONE, FAILED
 from launcher.launch.failure import describe, describe_hang, first_failure, is_from_outside
 from launcher.launch.leftovers import remove_semaphores
-from launcher.launch.rank import log_file
+from launcher.launch.rank import DEVICE, log_file
 from launcher.launch.stopping import StopRequest, stop_requests
 from launcher.launch.terminal import LogFollower, TerminalView
 from launcher.launch.watch import RankWatch
@@ -42,8 +43,8 @@ class Failure:
 class Launcher:
     """Runs a target, a `module:function` of the run folder, on so many ranks of this machine, once."""
 
-    def __init__(self, run_folder: Path, processes: int, launch: Launch, view: TerminalView, target: str = WORKER):
-        self._run_folder, self._processes, self._launch, self._target = run_folder, processes, launch, target
+    def __init__(self, run_folder: Path, devices: Devices, launch: Launch, view: TerminalView, target: str = WORKER):
+        self._run_folder, self._devices, self._launch, self._target = run_folder, devices, launch, target
         self._request = StopRequest()
         self._watch: RankWatch | None = None
         self._follower = LogFollower(log_file(run_folder, 0), view, muted=self._has_failure)
@@ -57,7 +58,8 @@ class Launcher:
         Raises:
             UserError: a rank ended with one, or the other machines did not come.
         """
-        _set_threads(self._processes)
+        _set_threads(self._devices.processes)
+        os.environ[DEVICE] = self._devices.kind
         failure: Failure | None = None
         try:
             with stop_requests(self._request, self, self._follower.say):
@@ -130,12 +132,13 @@ class Launcher:
         """Start the ranks and wait for their end; None if it was a good one, or one that was asked for."""
         with tempfile.TemporaryDirectory(prefix="train-") as scratch:
             self._watch = watch = RankWatch(
-                self._processes, Path(scratch), self._launch.hang_timeout, self._follower.say
+                self._devices.processes, Path(scratch), self._launch.hang_timeout, self._follower.say
             )
             if self._rendezvous is None or self._launch.nnodes == 1:
                 self._rendezvous = Rendezvous(self._launch)
-            arguments = ("-u", "-m", "launcher.launch.rank", self._target, str(self._run_folder))
-            agent = make_agent(self._processes, self._rendezvous, (*arguments, str(os.getpid()), scratch), scratch)
+            arguments: tuple[str, ...] = ("-u", "-m", "launcher.launch.rank", self._target, str(self._run_folder))
+            arguments += (str(os.getpid()), scratch)
+            agent = make_agent(self._devices.processes, self._rendezvous, arguments, scratch)
             try:
                 with watch:
                     if self._request.asked:

@@ -16,7 +16,7 @@ from launcher.config.resolved import write
 from launcher.data.available import with_counts
 from launcher.data.shapes import ensure_shapes
 from launcher.errors import Problem, UserError
-from launcher.launch.devices import processes
+from launcher.launch.devices import Devices, decide
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 from launcher.records.folder import RunFolder
@@ -28,11 +28,12 @@ _SPLIT = "launcher.training.splitting:work"
 T = TypeVar("T")
 
 
-def real_plan(composed: Composed) -> Plan:
-    """The checked plan on this machine's processes and data; the built-in pictures are drawn if need be.
+def real_plan(composed: Composed) -> tuple[Plan, Devices]:
+    """The checked plan on this machine's devices and data; the built-in pictures are drawn if need be.
 
     Raises:
         UserError: something cannot work here.
+        MachineError: GPUs are there, and torch cannot use them.
     """
     nodes = composed.config.launch.nnodes
     if nodes > 1:
@@ -41,29 +42,32 @@ def real_plan(composed: Composed) -> Plan:
         )
     config = with_counts(composed.config, must_exist=True)
     assert config.dataset.train_samples is not None
-    plan = Plan(config, processes(config.launch), config.dataset.train_samples)
+    devices = decide(config.launch)
+    for note in devices.notes:
+        _Stderr().print(f"note: {note}")
+    plan = Plan(config, devices.processes, config.dataset.train_samples)
     check(plan, composed.origins)
     if config.dataset.kind == "shapes" and config.dataloader.name != "synthetic":
         ensure_shapes(config.dataset)
-    return plan
+    return plan, devices
 
 
-def measure_steps(plan: Plan, seconds: float) -> Measured:
+def measure_steps(plan: Plan, devices: Devices, seconds: float) -> Measured:
     """Measure every kind of step, loading and evaluation of a run, for so many seconds each."""
-    return measure(plan, _STEPS, {"seconds": seconds}, read_measured)
+    return measure(plan, devices, _STEPS, {"seconds": seconds}, read_measured)
 
 
-def measure_parts(plan: Plan, seconds: float) -> dict[str, float]:
+def measure_parts(plan: Plan, devices: Devices, seconds: float) -> dict[str, float]:
     """Mean seconds of a step's parts over the schedule, each kind of step measured for so many seconds."""
 
     def answer(path: Path) -> dict[str, float]:
         parts: dict[str, float] = json.loads(path.read_text())
         return parts
 
-    return measure(plan, _SPLIT, {"seconds": seconds}, answer)
+    return measure(plan, devices, _SPLIT, {"seconds": seconds}, answer)
 
 
-def measure(plan: Plan, target: str, request: dict[str, object], answer: Callable[[Path], T]) -> T:
+def measure(plan: Plan, devices: Devices, target: str, request: dict[str, object], answer: Callable[[Path], T]) -> T:
     """Launch a target on a folder that holds the plan's config and the request; `answer` reads the file it leaves.
 
     Raises:
@@ -79,7 +83,7 @@ def measure(plan: Plan, target: str, request: dict[str, object], answer: Callabl
         write(plan.config, folder.config)
         (folder.path / REQUEST).write_text(json.dumps({**request, "asked_at": time.time()}))
         once = replace(plan.config.launch, max_restarts=0)
-        code = Launcher(folder.path, plan.world_size, once, _Stderr(), target).run()
+        code = Launcher(folder.path, devices, once, _Stderr(), target).run()
         if code != 0:
             raise UserError(f"the measurement ended early, with exit code {code}")
         return answer(folder.path / ANSWER)

@@ -28,6 +28,8 @@ from launcher.launch.leftovers import name_after, remove_semaphores
 from launcher.launch.signals import STOP, STOP_SIGNALS
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+# The environment variable that tells ranks what they train on: cpu or cuda.
+DEVICE = "TRAIN_DEVICE"
 # The environment variable that tells ranks which step to take again.
 REPLAY_STEP = "TRAIN_REPLAY_STEP"
 _FAILED = "failed-"

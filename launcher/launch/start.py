@@ -23,7 +23,7 @@ from launcher.console import console
 from launcher.data.available import with_counts
 from launcher.data.shapes import ensure_shapes
 from launcher.errors import Problem, UserError, one_line
-from launcher.launch.devices import processes
+from launcher.launch.devices import Devices, decide
 from launcher.launch.exit_codes import DONE, FAILED
 from launcher.launch.rank import REPLAY_STEP
 from launcher.launch.terminal import PlainView
@@ -47,11 +47,12 @@ def start(composed: Composed) -> int:
         UserError: something cannot work; nothing has been written then.
     """
     config = with_counts(composed.config, must_exist=True)
-    plan = _plan(config)
+    devices = decide(config.launch)
+    plan = _plan(config, devices)
     check(plan, composed.origins)
     check_logger(config.logger)
     out = console()
-    for note in (*composed.notes, *notes(plan)):
+    for note in (*composed.notes, *notes(plan), *devices.notes):
         out.print(f"note: {note}", style="yellow", markup=False)
     # note: takes seconds, in which a Ctrl-C would leave an empty run folder behind
     import launcher.launch.elastic  # noqa: F401
@@ -59,9 +60,9 @@ def start(composed: Composed) -> int:
     folder = _folder(config)
     with folder.locked(each_host=config.launch.nnodes > 1):
         _write_config(config, folder)
-        write_environment(folder.environment)
+        write_environment(folder.environment, devices.gpus)
         adopt_estimate(config, folder)
-        code = _train(folder, plan, out)
+        code = _train(folder, plan, devices, out)
         if code not in (DONE, FAILED) and not folder.metrics.exists() and config.launch.nnodes == 1:
             shutil.rmtree(folder.path)
         return code
@@ -78,7 +79,8 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
     before = read(folder.config)
     config = continued(before, words)
     with folder.locked(each_host=config.launch.nnodes > 1):
-        plan = _plan(with_counts(config, must_exist=True))
+        devices = decide(config.launch)
+        plan = _plan(with_counts(config, must_exist=True), devices)
         done = folder.newest_step()
         if done is not None and plan.total_steps < done:
             message = f"is shorter than what the run has done, {done / plan.steps_per_epoch:.1f} epochs"
@@ -88,8 +90,8 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
         out = console()
         if config != before:
             write(config, folder.config)
-        _note_other_ranks(folder, plan, out)
-        return _train(folder, plan, out)
+        _note_others(folder, plan, devices, out)
+        return _train(folder, plan, devices, out)
 
 
 def replay(folder: RunFolder, step: int) -> int:
@@ -103,24 +105,31 @@ def replay(folder: RunFolder, step: int) -> int:
     one_machine = dataclasses.replace(config.launch, nnodes=1, max_restarts=0, nproc=ranks or config.launch.nproc)
     config = dataclasses.replace(config, launch=one_machine)
     with folder.locked():
-        plan = _plan(with_counts(config, must_exist=True))
+        devices = decide(one_machine)
+        plan = _plan(with_counts(config, must_exist=True), devices)
         if not 0 <= step < plan.total_steps:
             raise UserError(Problem(f"the run has steps 0 to {plan.total_steps - 1}", "step", step))
         from launcher.launch.elastic import Launcher
 
+        _note_others(folder, plan, devices, console())
         os.environ[REPLAY_STEP] = str(step)
-        return Launcher(folder.path, plan.world_size, one_machine, PlainView(), "launcher.training.replay:work").run()
+        return Launcher(folder.path, devices, one_machine, PlainView(), "launcher.training.replay:work").run()
 
 
-def _note_other_ranks(folder: RunFolder, plan: Plan, out: Console) -> None:
-    """Say it when a run goes on with another number of processes."""
+def _note_others(folder: RunFolder, plan: Plan, devices: Devices, out: Console) -> None:
+    """Say it when a run goes on with another number of processes, or on the CPU instead of GPUs."""
+    said = list(devices.notes)
+    before = [row["device"] for row in read_metrics(folder.metrics) if row["kind"] == "start"]
+    if devices.kind == "cpu" and before[-1:] not in ([], ["cpu"]):
+        said.append(f"the run began on {before[-1]} and goes on with the CPU; launch.device=cuda refuses that")
     ranks = _last_ranks(folder)
     if ranks not in (None, plan.world_size):
-        out.print(
-            f"note: the run had {ranks} processes and goes on with {plan.world_size}: global batch, data and "
-            f"schedule stay the same, the weights will agree up to rounding and batch-norm statistics",
-            style="yellow",
+        said.append(
+            f"the run had {ranks} processes and goes on with {plan.world_size}: global batch, data and "
+            f"schedule stay the same, the weights will agree up to rounding and batch-norm statistics"
         )
+    for note in said:
+        out.print(f"note: {note}", style="yellow", markup=False)
 
 
 def _last_ranks(folder: RunFolder) -> int | None:
@@ -150,23 +159,23 @@ def _write_config(config: RunConfig, folder: RunFolder) -> None:
     write(config, folder.config)
 
 
-def _plan(config: RunConfig) -> Plan:
+def _plan(config: RunConfig, devices: Devices) -> Plan:
     assert config.dataset.train_samples is not None
-    return Plan(config, processes(config.launch) * config.launch.nnodes, config.dataset.train_samples)
+    return Plan(config, devices.processes * config.launch.nnodes, config.dataset.train_samples)
 
 
-def _train(folder: RunFolder, plan: Plan, out: Console) -> int:
+def _train(folder: RunFolder, plan: Plan, devices: Devices, out: Console) -> int:
     config = plan.config
     if config.dataset.kind == "shapes" and config.dataloader.name != "synthetic":
         ensure_shapes(config.dataset)
-    ranks = f"{plan.world_size} process{'es' * (plan.world_size > 1)}"
+    ranks = f"{config.launch.nnodes} machines with {devices} each" if config.launch.nnodes > 1 else str(devices)
     where = one_line(str(folder.path))
     length = f"{plan.epochs} epoch{'s' * (plan.epochs > 1)} of {plan.steps_per_epoch:,} steps"
     out.print(f"{where}: {length} on {ranks}", markup=False, soft_wrap=True)
     from launcher.launch.elastic import Launcher
 
     view = ProgressView(folder.metrics, total_steps=plan.total_steps, epochs=plan.epochs, console=out)
-    code = Launcher(folder.path, plan.world_size // config.launch.nnodes, config.launch, view).run()
+    code = Launcher(folder.path, devices, config.launch, view).run()
     if code != FAILED and folder.metrics.exists():
         from launcher.records.curve import draw_curve
 

@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ import launcher
 _PACKAGES = ("torch", "torchvision", "ffcv", "numpy", "pillow", "pillow-simd", "hydra-core", "omegaconf", "pydantic")
 
 
-def write_environment(path: Path) -> None:
-    """Write what is known of this machine and process as JSON, atomically."""
+def write_environment(path: Path, gpus: Sequence[dict[str, Any]]) -> None:
+    """Write what is known of this machine, its GPUs and this process as JSON, atomically."""
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(describe(), indent=2) + "\n")
+    temporary.write_text(json.dumps(describe(gpus), indent=2) + "\n")
     temporary.replace(path)
 
 
-def describe() -> dict[str, Any]:
+def describe(gpus: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Versions, processor, memory, GPUs, the source's commit, and the command line."""
     return {
         "version": launcher.__version__,
@@ -37,7 +38,7 @@ def describe() -> dict[str, Any]:
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
-        "gpus": _gpus(),
+        "gpus": list(gpus),
         "commit": _commit(),
     }
 
@@ -53,13 +54,6 @@ def _cpu() -> str:
     info = Path("/proc/cpuinfo")
     names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
     return names[0].partition(":")[2].strip() if names else platform.processor()
-
-
-def _gpus() -> list[dict[str, Any]]:
-    import torch
-
-    found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
-    return [{"name": gpu.name, "memory_bytes": gpu.total_memory, "cuda": torch.version.cuda} for gpu in found]
 
 
 def _commit() -> str | None:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 
 import torch
 
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, UserError, is_of_the_machine
 
 FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})\.pt")
@@ -77,6 +77,8 @@ def load(path: Path) -> dict[str, Any]:
         raise _problem(UserError, path, "holds more than tensors and numbers, and is not read") from error
     # note: torch fails on a file that it has not written with whatever error it happens to meet
     except Exception as error:
+        if is_of_the_machine(error):
+            raise
         raise _problem(
             UserError, path, "is no checkpoint, although its checksum is right; use an earlier one"
         ) from error

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from launcher.config.resolved import digest, read
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
+from launcher.launch.devices import decide
 from launcher.models.export import export
 from launcher.plan.order import acting
 from launcher.plan.plan import Plan
@@ -17,7 +17,7 @@ from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.training import checkpoint
 from launcher.training.evaluation import Evaluation
-from launcher.training.ranks import Ranks
+from launcher.training.ranks import Ranks, claim
 from launcher.training.run import build_run
 from launcher.training.saving import BEST, newest
 
@@ -30,11 +30,12 @@ def evaluate_run(folder: RunFolder, *, best: bool = False) -> tuple[int, Evaluat
 
     Raises:
         UserError: the run has no valid checkpoint, or its data are gone.
+        MachineError: there is a GPU, and it cannot be used.
     """
     config = read(folder.config)
     state = _saved(folder, best)
-    use_gpu = config.launch.device != "cpu" and torch.cuda.is_available()
-    run = build_run(config, Ranks(0, 1, 0, 1, torch.device("cuda" if use_gpu else "cpu")))
+    device = claim(decide(replace(config.launch, nproc=1)).kind, 0)
+    run = build_run(config, Ranks(0, 1, 0, 1, device))
     try:
         run.load_state_dict(state)
         result = run.evaluate(should_stop=lambda: False)

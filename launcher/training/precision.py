@@ -47,4 +47,6 @@ def choose_precision(config: RunConfig, device: torch.device, smallest_side: int
         return Precision(device.type, named[config.precision])
     if device.type != "cuda":
         return Precision(device.type, torch.float32)
-    return Precision(device.type, torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16)
+    # note: older GPUs compute bfloat16 too, in emulation, many times slower than float16
+    has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    return Precision(device.type, torch.bfloat16 if has_bf16 else torch.float16)

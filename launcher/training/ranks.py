@@ -15,7 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from launcher.config.changes import fingerprint
 from launcher.config.schema import RunConfig
-from launcher.errors import UserError
+from launcher.errors import MachineError, UserError
+from launcher.launch.rank import DEVICE
 
 
 @dataclass(frozen=True)
@@ -33,16 +34,39 @@ class Ranks:
         return self.rank == 0
 
 
+def claim(kind: str, number: int) -> torch.device:
+    """The device that the launcher has decided on, `cpu` or the GPU of that number, in use by this process from now on.
+
+    Raises:
+        MachineError: the GPU cannot be used.
+    """
+    if kind == "cpu":
+        return torch.device("cpu")
+    # note: deterministic cuBLAS needs it before the first CUDA call
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    device = torch.device(kind, number)
+    try:
+        torch.cuda.set_device(device)
+        torch.zeros(1, device=device).add_(1).item()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        advice = "train doctor and nvidia-smi tell of it; launch.nproc or launch.device=cpu goes on without it"
+        raise MachineError(f"GPU {number}, which the start counted, cannot be used: {reason}; {advice}") from error
+    return device
+
+
 @contextmanager
 def join_ranks(config: RunConfig) -> Iterator[Ranks]:
-    """Join the process group that the environment names (NCCL on GPUs, gloo on a CPU); leave it at the end."""
+    """Join the process group that the environment names (NCCL on GPUs, gloo on a CPU); leave it at the end.
+
+    Raises:
+        MachineError: this rank cannot have the device that the launcher decided on, or others have another kind.
+    """
     local_rank = int(os.environ["LOCAL_RANK"])
-    use_gpu = config.launch.device != "cpu" and torch.cuda.is_available()
-    device = torch.device("cuda", local_rank) if use_gpu else torch.device("cpu")
-    if use_gpu:
-        torch.cuda.set_device(device)
+    device = claim(os.environ[DEVICE], local_rank)
     # note: gloo beside NCCL lets flags and sums on the CPU cross ranks without a GPU synchronisation
-    dist.init_process_group("cpu:gloo,cuda:nccl" if use_gpu else "gloo")
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "cpu:gloo")
+    check_same_kind(device.type)
     yield Ranks(
         rank=dist.get_rank(),
         world_size=dist.get_world_size(),
@@ -52,6 +76,21 @@ def join_ranks(config: RunConfig) -> Iterator[Ranks]:
     )
     # note: not after a failure, where it may wait for peers and lets them fail before the cause is recorded
     dist.destroy_process_group()
+
+
+def check_same_kind(kind: str) -> None:
+    """All ranks must train on GPUs, or all on the CPU: each machine's launcher decides for its own.
+
+    Raises:
+        MachineError: they do not.
+    """
+    everyone = [""] * dist.get_world_size()
+    dist.all_gather_object(everyone, kind)
+    if len(set(everyone)) > 1:
+        without = [rank for rank, other in enumerate(everyone) if other == "cpu"]
+        raise MachineError(
+            f"ranks {without} have no GPU, the others have; launch.device=cuda says why on their machine"
+        )
 
 
 def check_same_config(config: RunConfig, ranks: Ranks) -> None:

@@ -18,7 +18,7 @@ from launcher.config.schema import RunConfig
 from launcher.config.targets import target_accuracy
 from launcher.data.batch import Moment
 from launcher.data.loaders import Loaders, build_loaders
-from launcher.errors import UserError
+from launcher.errors import UserError, is_of_the_machine
 from launcher.launch.heartbeat import HEARTBEAT
 from launcher.models.build import build_model
 from launcher.plan.plan import Plan
@@ -118,6 +118,8 @@ class Run:
         try:
             self._load(state)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            if is_of_the_machine(error):
+                raise
             raise UserError(f"the checkpoint does not hold what this run needs: {error}") from error
 
     def _load(self, state: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from launcher.config.resolved import read
@@ -18,8 +17,6 @@ from launcher.training.trouble import Trouble
 
 def work(run_folder: Path) -> None:
     """The life of a run on one rank."""
-    # note: deterministic cuBLAS needs it before the first CUDA call
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     folder = RunFolder(run_folder)
     config = read(folder.config)
     with join_ranks(config) as ranks:

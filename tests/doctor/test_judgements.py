@@ -6,17 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from launcher import probe
 from launcher.config.compose import compose
 from launcher.doctor import gpus, machine, software
 from launcher.doctor.data import examine_data
 from launcher.doctor.examine import shared_memory_need
 from launcher.doctor.finding import Finding
-from launcher.doctor.software import Answer
+from launcher.probe import Answer
 
 SMI = """0, NVIDIA A100-SXM4-80GB, 550.54.15, 81920, 3, Disabled
 1, NVIDIA A100-SXM4-80GB, 550.54.15, 81920, 4010, Disabled
 """
-TORCH = {"torch": "2.15.0", "torchvision": "0.29.2", "cuda": "13.2", "gpus": 2, "nccl": "2.30.7", "bf16": True}
+A100 = {"name": "NVIDIA A100-SXM4-80GB", "memory_bytes": 85 * 10**9, "capability": [8, 0], "address": "0000:07:00.0"}
+TORCH = {
+    **{"torch": "2.15.0", "cuda": "13.2", "hip": None, "nccl": "2.30.7", "gpus": [A100, A100], "bf16": True},
+    **{"error": "", "kernels": ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]},
+}
 
 
 def statuses(findings: list[Finding]) -> dict[str, str]:
@@ -25,8 +30,9 @@ def statuses(findings: list[Finding]) -> dict[str, str]:
 
 def test_every_line_but_ok_says_what_to_do() -> None:
     findings = [
-        *gpus.judge_gpus(None, 2),
-        *gpus.judge_gpus([], 0),
+        *gpus.judge_gpus(None, 2, []),
+        *gpus.judge_gpus([], 0, []),
+        *gpus.judge_gpus(None, 0, ["AMD Instinct MI300X"]),
         machine.cores(2, None, 8),
         machine.memory(8e9, 1e9, 1),
         machine.shared_memory(64e6, 1e9),
@@ -44,18 +50,18 @@ def test_gpus_are_read_from_nvidia_smi() -> None:
     first, second = gpus.parse_gpus(SMI)
     assert (first.name, first.driver, first.memory) == ("NVIDIA A100-SXM4-80GB", "550.54.15", 81920 * 2**20)
     assert second.used == 4010 * 2**20
-    found = gpus.judge_gpus([first], 1)
+    found = gpus.judge_gpus([first], 1, [])
     assert statuses(found) == {"GPUs": "ok", "driver": "ok"}
     assert "1 x NVIDIA A100-SXM4-80GB, 85.9 GB" in found[0].found
 
 
 def test_gpus_in_use_mixed_or_cut_are_warned_of() -> None:
     first, second = gpus.parse_gpus(SMI)
-    assert "1 (4.2 GB in use)" in gpus.judge_gpus([first, second], 2)[0].found
+    assert "1 (4.2 GB in use)" in gpus.judge_gpus([first, second], 2, [])[0].found
     (other,) = gpus.parse_gpus("0, NVIDIA H200, 550.54.15, 143771, 3, Disabled")
-    assert "different kinds" in gpus.judge_gpus([first, other], 2)[0].found
+    assert "different kinds" in gpus.judge_gpus([first, other], 2, [])[0].found
     (cut,) = gpus.parse_gpus("0, NVIDIA H200, 550.54.15, 143771, 3, Enabled")
-    assert "MIG" in gpus.judge_gpus([cut], 1)[0].found
+    assert "MIG" in gpus.judge_gpus([cut], 1, [])[0].found
 
 
 def test_values_that_a_gpu_does_not_tell_are_no_error() -> None:
@@ -70,28 +76,63 @@ def test_cards_without_a_driver_are_a_problem(tmp_path: Path) -> None:
         (tmp_path / name / "class").write_text(f"{kind}\n")
     cards = gpus.cards_on_the_bus(tmp_path)
     assert cards == 1  # note: b is a card's sound output
-    assert statuses(gpus.judge_gpus(None, cards)) == {"GPUs": "problem"}
-    assert statuses(gpus.judge_gpus(None, 0)) == {"GPUs": "warning"}
+    assert statuses(gpus.judge_gpus(None, cards, [])) == {"GPUs": "problem"}
+    assert statuses(gpus.judge_gpus(None, 0, [])) == {"GPUs": "warning"}
     assert gpus.cards_on_the_bus(tmp_path / "absent") == 0
 
 
 def test_cuda_is_judged_with_the_driver() -> None:
     both = gpus.parse_gpus(SMI)
     assert statuses(software.judge_cuda(Answer(TORCH), both)) == {"CUDA": "ok", "NCCL": "ok"}
-    (blind,) = software.judge_cuda(Answer({**TORCH, "gpus": 0, "nccl": None}), both)
+    (blind,) = software.judge_cuda(Answer({**TORCH, "gpus": [], "nccl": None}), both)
     assert blind.status == "problem"
     assert "needs driver 580 or newer, this is 550.54.15" in blind.advice
-    (older,) = software.judge_cuda(Answer({**TORCH, "cuda": "12.4", "gpus": 0}), both)
-    assert "CUDA_VISIBLE_DEVICES" in older.advice
-    assert software.judge_cuda(Answer({**TORCH, "cuda": None, "gpus": 0}), both)[0].status == "problem"
+    (older,) = software.judge_cuda(Answer({**TORCH, "cuda": "12.4", "gpus": [], "error": "Error 802"}), both)
+    assert "CUDA_VISIBLE_DEVICES; CUDA says: Error 802" in older.advice
+    assert software.judge_cuda(Answer({**TORCH, "cuda": None, "gpus": []}), both)[0].status == "problem"
     assert statuses(software.judge_cuda(Answer({**TORCH, "nccl": None}), both))["NCCL"] == "problem"
-    assert statuses(software.judge_cuda(Answer({**TORCH, "gpus": 0}), [])) == {"CUDA": "ok"}
+    assert statuses(software.judge_cuda(Answer({**TORCH, "gpus": []}), [])) == {"CUDA": "ok"}
+
+
+def test_a_gpu_without_kernels_or_that_fails_is_a_problem() -> None:
+    v100 = {**A100, "name": "Tesla V100-SXM2-16GB", "capability": [7, 0]}
+    (old,) = software.judge_cuda(Answer({**TORCH, "gpus": [A100, v100]}), [])
+    assert old.status == "problem"
+    assert old.found == "torch 2.15.0 has no kernels for Tesla V100-SXM2-16GB (compute capability 7.0)"
+    assert old.advice == "torch 2.6 to 2.10 have them, and later builds for CUDA 12.6"
+    (failing,) = software.judge_cuda(Answer({**TORCH, "error": "CUDA error: uncorrectable ECC error\nmore"}), [])
+    assert failing.found == "a GPU fails: CUDA error: uncorrectable ECC error"
+
+
+@pytest.mark.parametrize(
+    ("capability", "served"),
+    # NVIDIA's CUDA guide: code runs within its major version from its minor one on, with an `a` there alone, PTX on
+    # everything later
+    [
+        ((7, 0), False),
+        ((7, 5), True),
+        ((8, 6), True),
+        ((8, 9), True),
+        ((9, 0), True),
+        ((10, 3), False),
+        ((12, 1), True),
+    ],
+)
+def test_which_gpus_a_torch_serves(capability: tuple[int, int], served: bool) -> None:
+    assert probe.serves(["sm_75", "sm_80", "sm_90a", "sm_100a", "compute_120"], capability) is served
+
+
+def test_amds_gpus_are_no_cpu() -> None:
+    (seen,) = gpus.judge_gpus(None, 0, ["AMD Instinct MI300X"] * 8)
+    assert seen.found == "8 x AMD Instinct MI300X, through ROCm"
+    rocm = {**TORCH, "cuda": None, "hip": "7.1", "kernels": ["gfx942"]}
+    assert software.judge_cuda(Answer(rocm), [])[0].found == "ROCm 7.1, torch sees 2 GPUs, bfloat16"
 
 
 def test_a_probe_answers_or_says_why_not() -> None:
-    assert software.ask("print('{\"a\": 1}')").values == {"a": 1}
-    assert software.ask("import nosuchmodule").error == "ModuleNotFoundError: No module named 'nosuchmodule'"
-    assert software.ask("import os; os._exit(3)").error == "ended with code 3"
+    assert probe.ask("print('{\"a\": 1}')").values == {"a": 1}
+    assert probe.ask("import nosuchmodule").error == "ModuleNotFoundError: No module named 'nosuchmodule'"
+    assert probe.ask("import os; os._exit(3)").error == "ended with code 3"
 
 
 def test_pillow_and_ffcv() -> None:

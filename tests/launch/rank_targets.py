@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+from launcher.config.compose import compose
 from launcher.errors import Problem, UserError
 from launcher.launch.heartbeat import HEARTBEAT
 from launcher.launch.signals import STOP
@@ -150,6 +151,18 @@ def killed_once(run: Path) -> None:
         (run / "killed-once").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     _say(run, "ended")
+
+
+def gpu_lost_before_a_restart(run: Path) -> None:
+    """The first attempt is lost to something else; by the next one there are no GPUs."""
+    from launcher.training.ranks import join_ranks
+
+    if not (run / "killed-once").exists():
+        if RANK == "1":
+            killed_once(run)
+        _sleep_on()
+    with join_ranks(compose([]).config):
+        _say(run, "trained")
 
 
 def second_stops(run: Path) -> None:

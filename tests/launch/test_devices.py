@@ -1,30 +1,78 @@
+"""The launcher decides once what a run trains on, whatever NVML, CUDA and the ranks see."""
+
 from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+import launcher
 from launcher.config.compose import compose
-from launcher.errors import UserError
-from launcher.launch.devices import processes
+from launcher.config.resolved import write
+from launcher.config.schema import Launch
+from launcher.errors import MachineError, UserError
+from launcher.launch import devices
+from launcher.launch.devices import Devices, decide
+from launcher.probe import Answer
+from launcher.training import checkpoint
+from launcher.training.ranks import check_same_kind, claim
+from tests.two_ranks import on_two_ranks
+
+ROOT = Path(launcher.__file__).parent
+Capture = pytest.CaptureFixture[str]
+
+A100 = {"name": "NVIDIA A100-SXM4-80GB", "memory_bytes": 85 * 10**9, "capability": [8, 0], "address": "0000:07:00.0"}
+TOO_OLD = "The NVIDIA driver on your system is too old (found version 11040)."
+
+# So many GPUs by NVML, so many by CUDA, and what that says.
+Machine = Callable[..., None]
+
+
+def launch(device: str, nproc: object = "auto") -> Launch:
+    return compose([f"launch.device={device}", f"launch.nproc={nproc}"]).config.launch
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setattr(devices, "cards_on_the_bus", lambda: 0)
+
+    def of(nvml: int, cuda: int, error: str = "", **values: Any) -> None:
+        told = {
+            **{"torch": "2.15.0", "hip": None, "gpus": [A100] * cuda, "error": error, "kernels": ["sm_75", "sm_80"]},
+            **values,
+        }
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: nvml)
+        monkeypatch.setattr(devices, "ask", lambda script: Answer(told))
+
+    return of
 
 
 @pytest.mark.parametrize(
     ("gpus", "device", "nproc", "expected"),
     [
-        (8, "auto", "auto", 8),
-        (8, "cuda", "auto", 8),
-        (8, "auto", 3, 3),
-        (8, "cpu", "auto", 1),
-        (8, "cpu", 16, 16),
-        (0, "auto", "auto", 1),
-        (0, "auto", 2, 2),
+        (8, "auto", "auto", ("cuda", 8)),
+        (8, "cuda", "auto", ("cuda", 8)),
+        (8, "auto", 3, ("cuda", 3)),
+        (8, "cpu", "auto", ("cpu", 1)),
+        (8, "cpu", 16, ("cpu", 16)),
+        (0, "auto", "auto", ("cpu", 1)),
+        (0, "auto", 2, ("cpu", 2)),
     ],
 )
 def test_one_process_a_visible_gpu(
-    monkeypatch: pytest.MonkeyPatch, gpus: int, device: str, nproc: object, expected: int
+    machine: Machine, gpus: int, device: str, nproc: object, expected: tuple[str, int]
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert processes(compose([f"launch.device={device}", f"launch.nproc={nproc}"]).config.launch) == expected
+    machine(nvml=gpus, cuda=gpus)
+    found = decide(launch(device, nproc))
+    assert ((found.kind, found.processes), found.notes) == (expected, [])
 
 
 @pytest.mark.parametrize(
@@ -36,10 +84,126 @@ def test_one_process_a_visible_gpu(
         (0, "cuda", 2, "launch.device=cuda: no GPU is visible"),
     ],
 )
-def test_more_than_is_visible_is_refused(
-    monkeypatch: pytest.MonkeyPatch, gpus: int, device: str, nproc: object, message: str
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+def test_more_than_is_visible_is_refused(machine: Machine, gpus: int, device: str, nproc: object, message: str) -> None:
+    machine(nvml=gpus, cuda=gpus)
     with pytest.raises(UserError) as caught:
-        processes(compose([f"launch.device={device}", f"launch.nproc={nproc}"]).config.launch)
+        decide(launch(device, nproc))
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_gpus_that_cuda_cannot_use_are_no_cpu(machine: Machine, device: str) -> None:
+    machine(nvml=8, cuda=0, error=TOO_OLD)
+    with pytest.raises(
+        MachineError, match=r"8 GPUs are visible, and CUDA can use none \(The NVIDIA driver .*\): train"
+    ):
+        decide(launch(device))
+    assert decide(launch("cpu")) == Devices("cpu", 1)
+
+
+def test_a_gpu_without_kernels_is_told_before_the_ranks_start(machine: Machine) -> None:
+    machine(nvml=1, cuda=1, kernels=["sm_90"])
+    with pytest.raises(MachineError, match="has no kernels for NVIDIA A100"):
+        decide(launch("auto"))
+
+
+def test_parts_of_a_card_are_counted_as_cuda_counts_them(machine: Machine) -> None:
+    machine(nvml=4, cuda=1)
+    found = decide(launch("auto"))
+    assert (found.kind, found.processes) == ("cuda", 1)
+    assert "4 GPUs are visible, and CUDA can use 1: cards that are cut into MIG parts" in found.notes[0]
+    with pytest.raises(
+        UserError, match=r"launch.nproc=4: only 4 GPUs are visible, and CUDA can use 1; set launch.nproc=1"
+    ):
+        decide(launch("auto", 4))
+
+
+def test_cards_that_torch_does_not_see_are_told(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(nvml=0, cuda=0)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(devices, "cards_on_the_bus", lambda: 8)
+    assert decide(launch("auto")).notes[0].startswith("8 NVIDIA cards on the bus, and none visible to torch")
+    assert not decide(launch("cpu")).notes
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert not decide(launch("auto")).notes
+
+
+def test_a_rank_that_cannot_have_its_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # note: so that it is put back
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    assert claim("cpu", 3) == torch.device("cpu")
+    with pytest.raises(MachineError, match=r"GPU 63, which the start counted, cannot be used: .*launch.device=cpu"):
+        claim("cuda", 63)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+def test_every_way_in_hands_the_decision_on(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from launcher.cli.main import main
+    from launcher.launch import elastic
+
+    given = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(elastic.Launcher, "run", lambda launcher: given.append(launcher._devices) or 1)
+    machine(nvml=2, cuda=2)
+    small = ["dataset.train_samples=96", "dataset.val_samples=50", "dataset.native_size=32"]
+    (tmp_path / "space.yaml").write_text("optimizer.lr: [0.1, 0.2]\n")
+    run = [*small, "run_name=run"]
+    for words in (
+        ["run", *run],
+        ["resume", "runs/run"],
+        ["replay", "runs/run", "step=0"],
+        ["estimate", *small],
+        ["diagnose", *small],
+        ["ablate", *small],
+        ["tune", "space.yaml", *small, "--trials", "1"],
+    ):
+        given.clear()
+        main(words)
+        assert [dataclasses.replace(found, gpus=[]) for found in given] == [Devices("cuda", 2)], words
+
+
+def test_evaluation_does_not_go_on_with_the_cpu(machine: Machine, tmp_path: Path, capsys: Capture) -> None:
+    from launcher.cli.main import main
+
+    run = tmp_path / "run"
+    run.mkdir()
+    write(compose([]).config, run / "config.yaml")
+    checkpoint.save({"step": 0, "weights": {}}, run / "checkpoints" / "step-00000000.pt")
+    machine(nvml=8, cuda=0, error=TOO_OLD)
+    assert main(["eval", str(run)]) == 1
+    assert capsys.readouterr().err.startswith("error: 8 GPUs are visible, and CUDA can use none (The NVIDIA driver")
+
+
+def test_ranks_do_not_go_on_with_the_cpu(tmp_path: Path) -> None:
+    """A whole run whose launcher has counted a GPU and whose rank cannot have it."""
+    code = (
+        "import sys; from launcher.launch import devices, start; from launcher.cli.main import main\n"
+        "start.decide = lambda launch: devices.Devices('cuda', 1)\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    small = ["dataset.train_samples=96", "dataset.val_samples=50", "dataset.native_size=32", "launch.max_restarts=0"]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *small, "run_name=run"],
+        **{"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "check": False},
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("error: rank 0: GPU 0, which the start counted, cannot be used: ")
+    assert "launch.device=cpu" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs" / "run" / "metrics.jsonl").exists()
+
+
+def _one_of_two_kinds(rank: int) -> None:
+    with pytest.raises(MachineError, match=r"ranks \[0\] have no GPU, the others have"):
+        check_same_kind(("cpu", "cuda")[rank])
+
+
+def test_machines_that_differ_are_told() -> None:
+    on_two_ranks(_one_of_two_kinds)
+
+
+def test_only_the_launcher_asks_whether_there_are_gpus() -> None:
+    asking = [path.name for path in ROOT.rglob("*.py") if re.search(r"is_available\(|device_count\(", path.read_text())]
+    assert sorted(asking) == ["devices.py", "probe.py"]

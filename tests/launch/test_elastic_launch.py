@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -235,6 +236,15 @@ def test_a_killed_rank_starts_again_also_before_the_first_save(start: Start, run
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     assert both(run, "ended")()
+
+
+def test_a_gpu_lost_before_a_restart_does_not_leave_the_cpu(start: Start, run: Path) -> None:
+    process = start("gpu_lost_before_a_restart", "launch.device=cuda", "launch.max_restarts=1")
+    output, errors = process.communicate(timeout=240)
+    assert process.returncode == 1
+    assert "starting again from the last save (1 of 1)" in output
+    assert re.match(r"error: rank \d: GPU \d, which the start counted, cannot be used: ", errors), errors
+    assert not any((run / f"trained-{rank}").exists() for rank in (0, 1))
 
 
 def test_restarts_come_to_an_end(start: Start, run: Path) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from launcher.errors import UserError
 from tests.training.test_every_algorithm import build, small_cache, steps, tensors
@@ -65,3 +66,30 @@ def test_a_state_that_lacks_something_or_is_of_another_run_is_refused() -> None:
     with pytest.raises(UserError, match="of a run with other values"):
         run.load_state_dict({**state, "config": "another"})
     run.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."),
+        torch.AcceleratorError("CUDA error: unspecified launch failure"),
+        RuntimeError("CUDA error: device-side assert triggered"),
+        dist.DistBackendError("remote process has failed"),
+    ],
+)
+def test_a_device_that_fails_while_loading_is_no_bad_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, error: RuntimeError
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    run = build("algorithms=[]", "schedule.warmup=0ba")
+    state = run.state_dict()
+    with monkeypatch.context() as patched:
+        patched.setattr(run.step.optimizer, "load_state_dict", fail)
+        with pytest.raises(type(error)):
+            run.load_state_dict(state)
+    # note: in the model's own loading torch wraps what it meets
+    monkeypatch.setattr(torch.Tensor, "copy_", fail)
+    with pytest.raises(RuntimeError, match="While copying the parameter"):
+        run.load_state_dict(state)

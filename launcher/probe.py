@@ -1,0 +1,90 @@
+"""What the installed torch can do with this machine's GPUs, asked in a process of its own: a context stays on a GPU."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# With a word: torchvision is imported too, and each GPU computes something.
+# note: the runtime is asked, not NVML: that counts cards, whatever the driver, a partition or a fault leave of them
+TORCH = """
+import json, os, sys, torch
+if sys.argv[1:]:
+    import torchvision
+os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
+def told(number):
+    gpu = torch.cuda.get_device_properties(number)
+    place = [getattr(gpu, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    address = None if None in place else "{:04x}:{:02x}:{:02x}.0".format(*place)
+    return {"name": gpu.name, "memory_bytes": gpu.total_memory, "capability": [gpu.major, gpu.minor],
+            "address": address}
+gpus, error, bf16 = [], "", False
+try:
+    torch.cuda.init()
+    gpus = [told(number) for number in range(torch.cuda.device_count())]
+    for number in range(len(gpus) if sys.argv[1:] else 0):
+        torch.zeros(1, device=number).add_(1).item()
+    bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+except (RuntimeError, AssertionError) as caught:
+    error = str(caught).strip()
+nccl = torch.cuda.nccl.version() if gpus and torch.distributed.is_nccl_available() else None
+print(json.dumps({"torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip,
+                  "nccl": nccl and ".".join(map(str, nccl)), "gpus": gpus, "bf16": bf16, "error": error,
+                  "kernels": torch.cuda.get_arch_list()}))
+"""
+# What of the supported torch has kernels for GPUs below a compute capability (PyTorch's CUDA support matrix).
+_OLDER_TORCH = (((7, 0), "torch 2.6 and 2.7 have"), ((7, 5), "torch 2.6 to 2.10 have"))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a probe printed, or the last line of its error."""
+
+    values: dict[str, Any] | None
+    error: str = ""
+
+
+def ask(script: str, *words: str) -> Answer:
+    """Run a probe with these words in this Python; it prints one JSON object."""
+    try:
+        command = [sys.executable, "-c", script, *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    except subprocess.TimeoutExpired:
+        return Answer(None, "no answer within five minutes")
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"]
+        return Answer(None, lines[-1])
+    return Answer(json.loads(done.stdout.splitlines()[-1]))
+
+
+def lacking_kernels(values: dict[str, Any]) -> str | None:
+    """The GPUs that this torch has no compiled code for, and what has; None where it serves all."""
+    if values["hip"]:
+        return None
+    for gpu in values["gpus"]:
+        capability = (gpu["capability"][0], gpu["capability"][1])
+        if not serves(values["kernels"], capability):
+            older = next((which for below, which in _OLDER_TORCH if capability < below), None)
+            advice = f"{older} them, and later builds for CUDA 12.6" if older else "a newer torch may have them"
+            wanted = f"{gpu['name']} (compute capability {capability[0]}.{capability[1]})"
+            return f"torch {values['torch']} has no kernels for {wanted}; {advice}"
+    return None
+
+
+def serves(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
+    """Whether code for one of the architectures runs there: NVIDIA's rules of binary and PTX compatibility."""
+    for architecture in architectures:
+        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", architecture)
+        if found is None:
+            continue
+        kind, major, minor, special = found[1], int(found[2]), int(found[3]), found[4]
+        if (major, minor) == capability:
+            return True
+        if not special and (major, minor) <= capability and (kind == "compute" or major == capability[0]):
+            return True
+    return False
