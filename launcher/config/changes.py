@@ -45,7 +45,7 @@ def fingerprint(config: RunConfig) -> str:
     Keys that an older part of the run did not have count only where they say something else than what it did.
     """
     values = {key: value for key, value in leaves(as_mapping(config)) if not is_free(key)}
-    values = {key: value for key, value in values.items() if key not in ADDED or ADDED[key] != value}
+    values = {key: value for key, value in values.items() if key not in ADDED or ADDED[key][0] != value}
     for old, (new, words) in REPLACED.items():
         before = {today: word for word, today in words.items()}
         if values.get(new) in before:

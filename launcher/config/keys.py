@@ -10,10 +10,11 @@ from typing import Any, get_args, get_type_hints
 
 from launcher.config.schema import RunConfig
 
-# Keys that older run folders lack, with the value that says what was computed then.
-ADDED: dict[str, Any] = {
-    "schedule.warmup_includes_peak": False,
-    "algorithms.colout.order": "before_resizing",
+# Keys that older run folders lack, with the value that says what was computed then, and the options that have the key.
+ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "schedule.warmup_includes_peak": (False, ("constant", "cosine", "linear", "multi_step")),
+    "schedule.counts_warmup": (False, ("cosine",)),
+    "algorithms.colout.order": ("before_resizing", ()),
 }
 # Keys that older run folders have, with today's key and its value for each of theirs.
 REPLACED = {"optimizer.decay_norm_and_bias": ("optimizer.no_decay", {True: "none", False: "vectors"})}

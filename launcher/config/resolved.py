@@ -68,8 +68,9 @@ def _renew(layers: Layers) -> None:
         if isinstance(value := layers.get(old), bool) and layers.get(new) is None:
             layers.remove(old)
             layers.set(new, values[value], "")
-    for key, value in ADDED.items():
-        if isinstance(layers.get(key.rpartition(".")[0]), dict) and layers.get(key) is None:
+    for key, (value, options) in ADDED.items():
+        inside = layers.get(key.rpartition(".")[0])
+        if isinstance(inside, dict) and layers.get(key) is None and (not options or inside.get("name") in options):
             layers.set(key, value, "")
 
 

@@ -138,8 +138,11 @@ class Warmup:
 
 @dataclass(frozen=True, config=STRICT)
 class Cosine(Warmup):
+    """With `counts_warmup` the cosine's time runs from the start of the run, else from the end of the warmup."""
+
     name: Literal["cosine"]
     final: Probability
+    counts_warmup: bool
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -26,7 +26,7 @@ def multiplier(schedule: Schedules, step: int, *, steps_per_epoch: int, total_st
 
     `total_steps` is the dilated length of the run. With `granularity: epoch` all steps of an epoch have the value of
     its first; a warmup that includes its peak goes (e + 1) / warmup through the epochs. Cosine: Loshchilov & Hutter
-    2017, from the end of the warmup to the end of the run; the last step is one short of the final value.
+    2017, to the end of the run; the last step is one short of the final value.
     """
     stair = steps_per_epoch if schedule.granularity == "epoch" else 1
     step = step // stair * stair
@@ -41,6 +41,7 @@ def multiplier(schedule: Schedules, step: int, *, steps_per_epoch: int, total_st
     done = (step - warmup) / max(1, total_steps - warmup)
     match schedule:
         case Cosine():
+            done = step / total_steps if schedule.counts_warmup else done
             return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * done)) / 2
         case Linear():
             return 1 + (schedule.final - 1) * done

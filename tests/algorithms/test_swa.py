@@ -29,6 +29,11 @@ def test_plain_mean_of_the_weights_from_the_start_on(bound: Callable[..., Any]) 
     torch.testing.assert_close(algorithm.evaluation_weights(model)["weight"], expected)
 
 
+def test_the_learning_rate_stays_the_schedules(setting: Callable[..., Any]) -> None:
+    plain, averaged = setting("algorithms=[]").plan, setting("algorithms=[swa]").plan
+    assert [averaged.lr(step) for step in range(100)] == [plain.lr(step) for step in range(100)]
+
+
 def test_state_goes_on_bit_for_bit(bound: Callable[..., Any]) -> None:
     model = nn.Linear(3, 2)
     whole = bound("swa", start="10ba", update_interval="3ba")

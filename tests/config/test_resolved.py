@@ -51,7 +51,7 @@ def test_a_file_of_before_newer_keys_reads_as_what_it_did(tmp_path: Path, name: 
     config = compose([f"recipe={name}", "schedule.warmup_includes_peak=false"]).config
     today = resolved.as_mapping(config)
     older = json.loads(json.dumps(today))
-    del older["schedule"]["warmup_includes_peak"]
+    del older["schedule"]["warmup_includes_peak"], older["schedule"]["counts_warmup"]
     older["optimizer"]["decay_norm_and_bias"] = older["optimizer"].pop("no_decay") == "none"
     older["algorithms"].get("colout", {}).pop("order", None)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(older))
@@ -62,7 +62,13 @@ def test_a_file_of_before_newer_keys_reads_as_what_it_did(tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize(
-    "word", ["schedule.warmup_includes_peak=true", "algorithms.colout.order=after_resizing", "optimizer.no_decay=norms"]
+    "word",
+    [
+        "schedule.counts_warmup=true",
+        "schedule.warmup_includes_peak=true",
+        "algorithms.colout.order=after_resizing",
+        "optimizer.no_decay=norms",
+    ],
 )
 def test_a_newer_key_with_another_value_is_another_run(word: str) -> None:
     assert fingerprint(compose(["recipe=hot", word]).config) != fingerprint(compose(["recipe=hot"]).config)

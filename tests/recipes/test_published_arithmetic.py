@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from timm.optim import Lamb
+from timm.scheduler import CosineLRScheduler
 from torch import nn
 from torch.nn import functional as F
 
@@ -99,6 +100,30 @@ def test_timm_starts_at_1e_4_and_ends_at_1e_6(name: str, peak: float) -> None:
     start = multiplier(config.schedule, 0, steps_per_epoch=625, total_steps=625 * config.epochs)
     end = multiplier(config.schedule, 625 * config.epochs, steps_per_epoch=625, total_steps=625 * config.epochs)
     assert (start * peak, end * peak) == pytest.approx((1e-4, 1e-6))
+
+
+@pytest.mark.parametrize(("name", "peak"), [("timm_a1", 5e-3), ("timm_a2", 5e-3), ("timm_a3", 8e-3)])
+def test_timms_scheduler_gives_the_learning_rates_of_its_recipes(name: str, peak: float) -> None:
+    plan = Plan(compose([f"recipe={name}"]).config, 8, IMAGES)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=peak)
+    timm = CosineLRScheduler(optimizer, plan.epochs, lr_min=1e-6, warmup_t=5, warmup_lr_init=1e-4)
+    for epoch in range(plan.epochs):
+        for step in (625 * epoch, 625 * epoch + 624):
+            assert plan.lr(step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
+        timm.step(epoch + 1)
+
+
+def test_pytorchs_schedulers_give_the_learning_rates_of_pytorch_blog() -> None:
+    """torchvision's training script: LinearLR from 1 % over 5 epochs, then CosineAnnealingLR over the other 595."""
+    plan = Plan(compose(["recipe=pytorch_blog"]).config, 8, IMAGES)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.5)
+    warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=5)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=600 - 5, eta_min=0.0)
+    schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [warmup, cosine], milestones=[5])
+    for epoch in range(600):
+        assert plan.lr(1251 * epoch) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-6, abs=1e-9)
+        optimizer.step()
+        schedule.step()
 
 
 def test_timm_steps_with_a_summed_loss_are_those_of_timms_mean() -> None:

@@ -70,6 +70,7 @@ TIMM: dict[str, Any] = {
     "schedule.name": "cosine",
     "schedule.warmup": "5ep",
     "schedule.granularity": "epoch",
+    "schedule.counts_warmup": True,
     "image.eval_size": 224,
     "image.eval_resize": int(224 / 0.95),
     "image.eval_interpolation": "bicubic",

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from timm.loss import BinaryCrossEntropy as TimmBCE
 from torch.nn import functional as F
 
 from launcher.config import schema
@@ -44,6 +45,14 @@ def test_losses_follow_their_formula_for_indices_and_for_soft_targets(loss, by_h
 def test_bce_is_torchs_mean_times_the_classes():
     logits, targets = torch.randn(7, 5), torch.rand(7, 5)
     torch.testing.assert_close(BCE(logits, targets), 5 * F.binary_cross_entropy_with_logits(logits, targets))
+
+
+def test_bce_is_timms_mean_times_the_classes():
+    """Without timm's threshold, which makes mixed targets 0 or 1."""
+    assert BCE(LOGITS, SOFT).item() == pytest.approx(3 * TimmBCE(smoothing=0.0)(LOGITS, SOFT).item(), rel=1e-6)
+    hard = TimmBCE(smoothing=0.0, target_threshold=0.2)(LOGITS, SOFT)
+    assert 3 * hard.item() == pytest.approx(bce_by_hand([[0, 0, 1], [1, 1, 0]]), rel=1e-6)
+    assert BCE(LOGITS, SOFT).item() != pytest.approx(3 * hard.item(), rel=1e-2)
 
 
 def test_bce_starts_at_the_log_of_the_classes_with_the_log_classes_bias():

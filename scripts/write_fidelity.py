@@ -1,0 +1,58 @@
+"""Write docs/fidelity.md, what is computed beside what was published, from docs/fidelity.yaml.
+
+Run it after a change of the table: .venv/bin/python scripts/write_fidelity.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+VERDICTS = {"same": "as published", "published": "`fidelity=published`", "differs": "differs"}
+_HEAD = """\
+# Fidelity
+
+Written by `scripts/write_fidelity.py` from `docs/fidelity.yaml`. What each method and recipe computes beside what the
+code computes that it was published with: the same; the same under `fidelity=published`, which sets the key that is
+named; or something else on purpose, and why. The test that shows it stands beside it.
+
+For all of them: every random draw is a function of seed, purpose and position, so the distributions are the published
+ones and the draws are not; `precision: auto` computes in bfloat16 where the GPU has it, published runs used float16. An
+ablation is its base with one change, which a test holds. Accuracies and minutes are quoted as published: nobody has
+measured them with this code. [Recipes](recipes.md) tells the same in words.
+"""
+
+
+def table() -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Section to name to rows."""
+    loaded: dict[str, dict[str, list[dict[str, Any]]]] = yaml.safe_load((DOCS / "fidelity.yaml").read_text())
+    return loaded
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [_HEAD]
+    for section, names in table().items():
+        rows = [_row(name, row) for name, rows in names.items() for row in rows]
+        parts.append(
+            f"## {section.capitalize()}\n\n| | | what | shown by |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
+        )
+    return "\n".join(parts)
+
+
+def _row(name: str, row: dict[str, Any]) -> str:
+    (verdict,) = row.keys() & VERDICTS.keys()
+    what = row[verdict]
+    if verdict == "published":
+        what += f" ({', '.join(f'`{key}`' for key in row['keys'])})"
+    if verdict == "differs":
+        what += f": {row['why']}"
+    return f"| `{name}` | {VERDICTS[verdict]} | {what} | `{row['test'].replace('::', '`<br>`')}` |"
+
+
+if __name__ == "__main__":
+    (DOCS / "fidelity.md").write_text(page())
+    print(DOCS / "fidelity.md")

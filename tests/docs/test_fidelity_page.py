@@ -1,0 +1,65 @@
+"""docs/fidelity.md is what its table says, and the table has a row for all that could differ from its publication."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from typing import Any
+
+import pytest
+
+from launcher.config import recipes
+from launcher.config.compose import options
+from launcher.config.layers import leaves
+
+from .pages import ROOT
+
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "write_fidelity.py"))
+TABLE: dict[str, dict[str, list[dict[str, Any]]]] = SCRIPT["table"]()
+ROWS = [(name, row) for names in TABLE.values() for name, rows in names.items() for row in rows]
+
+
+def test_the_page_is_current() -> None:
+    current = (ROOT / "docs" / "fidelity.md").read_text()
+    assert current == SCRIPT["page"](), "run: .venv/bin/python scripts/write_fidelity.py"
+
+
+@pytest.mark.parametrize(
+    ("section", "known"),
+    [
+        ("methods", options("algorithms")),
+        ("optimizers", options("optimizer")),
+        ("losses", options("loss")),
+        ("schedules", options("schedule")),
+        ("recipes", sorted(recipe.name for recipe in recipes.listing())),
+    ],
+)
+def test_everything_has_a_row(section: str, known: list[str]) -> None:
+    assert sorted(TABLE[section]) == known
+    assert all(TABLE[section].values())
+
+
+@pytest.mark.parametrize(("name", "row"), ROWS, ids=[f"{name} {number}" for number, (name, _) in enumerate(ROWS)])
+def test_a_row_is_complete_and_its_test_is_there(name: str, row: dict[str, Any]) -> None:
+    wanted = {
+        "same": {"same", "test"},
+        "published": {"published", "keys", "test"},
+        "differs": {"differs", "why", "test"},
+    }
+    (verdict,) = row.keys() & wanted.keys()
+    assert row.keys() == wanted[verdict]
+    path, function = row["test"].split("::")
+    assert re.search(rf"^def {function}\(", (ROOT / "tests" / path).read_text(), re.MULTILINE)
+
+
+def test_every_published_variant_has_its_row_and_every_row_its_variant() -> None:
+    switched = {
+        key for recipe in [*recipes.listing(), *recipes.ablations()] for key, _ in leaves(recipe.published)
+    }  # fmt: skip
+    assert {key for _, row in ROWS for key in row.get("keys", [])} == switched
+
+
+def test_a_variant_of_an_option_stands_with_each_recipe_that_has_it() -> None:
+    for recipe in recipes.listing():
+        own = {key for key, _ in leaves(recipe.published) if not key.startswith("algorithms.")}
+        assert {key for row in TABLE["recipes"][recipe.name] for key in row.get("keys", [])} == own
