@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from launcher.config.schema import Launch
@@ -61,9 +62,16 @@ def decide(launch: Launch) -> Devices:
 
 def _visible() -> int:
     """GPUs by NVML, which leaves this process without a context, or by the runtime where there is none."""
+    if not _has_driver():
+        return 0
     import torch
 
     return torch.cuda.device_count()
+
+
+def _has_driver(devices: Path = Path("/dev")) -> bool:
+    """Whether a driver shows a GPU: NVIDIA's, ROCm's, or Windows' to its Linux. Without one torch need not be asked."""
+    return any(path for pattern in ("nvidia*", "kfd", "dxg") for path in devices.glob(pattern))
 
 
 def _usable() -> dict[str, Any]:

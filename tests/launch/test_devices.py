@@ -49,6 +49,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             **{"torch": "2.15.0", "hip": None, "gpus": [A100] * cuda, "error": error, "kernels": ["sm_75", "sm_80"]},
             **values,
         }
+        monkeypatch.setattr(devices, "_has_driver", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: nvml)
         monkeypatch.setattr(devices, "ask", lambda script: Answer(told))
 
@@ -73,6 +74,14 @@ def test_one_process_a_visible_gpu(
     machine(nvml=gpus, cuda=gpus)
     found = decide(launch(device, nproc))
     assert ((found.kind, found.processes), found.notes) == (expected, [])
+
+
+@pytest.mark.parametrize("node", ["nvidia0", "nvidiactl", "kfd", "dxg", None])
+def test_torch_is_asked_where_a_driver_shows_a_gpu(node: str | None, tmp_path: Path) -> None:
+    (tmp_path / "null").touch()
+    if node:
+        (tmp_path / node).touch()
+    assert devices._has_driver(tmp_path) == (node is not None)
 
 
 @pytest.mark.parametrize(
