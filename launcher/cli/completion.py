@@ -8,8 +8,10 @@ from pathlib import Path
 from launcher import completion
 from launcher.cli import ls
 from launcher.cli import main as cli
-from launcher.completion.answer import matching, recipe_names, run_folders, run_words, words_of
-from launcher.config.keys import did_you_mean
+from launcher.cli.words import takes_keys
+from launcher.completion.answer import flag_words, matching, run_folders, run_words, words_of
+from launcher.config import recipes
+from launcher.config.keys import all_keys, did_you_mean
 from launcher.errors import Problem, UserError
 
 EXAMPLES = [
@@ -18,7 +20,6 @@ EXAMPLES = [
     "train completion fish",
 ]
 _SHELLS = ("bash", "zsh", "fish")
-_OF_KEYS = ("run", "show", "plan", "doctor", "submit", "prepare", "curve")
 _OF_RUNS = ("resume", "eval", "export", "diff", "compare", "report")
 
 
@@ -44,20 +45,20 @@ def answer(line: str) -> list[str]:
     """The words that may stand at the end of a command line."""
     before, current = words_of(line)
     verb = before[0] if before and before[0] in cli.VERBS else "run"
+    parser = cli.parser_of(verb, cli.module_of(verb))
+    flags = sorted(flag for action in parser._actions for flag in action.option_strings)
     if current.startswith("-"):
-        return matching(_flags(verb), current)
+        return matching(flags, current) + (flag_words(current) if takes_keys(parser) else [])
+    flag = before[-1] if before and takes_keys(parser) else ""
+    if flag.startswith("--") and flag not in flags and flag[2:] in all_keys():
+        return [word.removeprefix(f"{flag[2:]}=") for word in run_words(f"{flag[2:]}={current}")]
     found = matching(cli.VERBS, current) if not before else []
-    if verb in _OF_KEYS:
-        found += run_words(current)
-    elif verb in _OF_RUNS:
+    if verb in _OF_RUNS and not (takes_keys(parser) and before[1:]):
         found += run_folders(current)
+    elif takes_keys(parser):
+        found += run_words(current)
     if verb == "diff":
-        found += matching(recipe_names(), current)
+        found += matching(recipes.names(), current)
     elif verb in ("ls", "completion"):
         found += matching({"ls": ls.SECTIONS, "completion": _SHELLS}[verb], current)
     return found
-
-
-def _flags(verb: str) -> list[str]:
-    parser = cli.parser_of(verb, cli.module_of(verb))
-    return sorted(flag for action in parser._actions for flag in action.option_strings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -37,11 +38,13 @@ def main(arguments: argparse.Namespace) -> int:
     section = arguments.section
     if section is not None and section not in SECTIONS:
         raise UserError(Problem(f"no such section; {did_you_mean(section, SECTIONS)}", "ls", section))
-    listed = {}
+    listed: dict[str, list[Recipe]] = {}
     if section in (None, "recipes"):
         listed["recipes"] = recipes.listing()
     if section == "ablations":
         listed["ablations"] = recipes.ablations()
+    for problem in recipes.unreadable() if listed else ():
+        print(f"note: left out: {problem}", file=sys.stderr)
     groups = {group: options(group) for group in ("algorithms", *GROUPS) if section in (None, group)}
     if arguments.json:
         rows = {kind: [_row(recipe) for recipe in those] for kind, those in listed.items()}

@@ -6,10 +6,12 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import NoReturn
 
-from launcher.errors import EXIT_USER_ERROR, MachineError, UserError, one_line
+from launcher import __version__
+from launcher.errors import EXIT_USER_ERROR, MachineError, UserError, one_line, shown
 from launcher.launch.exit_codes import FAILED
 
 VERBS = {
@@ -42,7 +44,8 @@ _EXAMPLES = """examples:
   train recipe=hot epochs=300 algorithms.mixup=off algorithms.sam.interval=5
   train plan recipe=hot epochs=240
   train show recipe=medium --origin
-  train resume runs/mild-shapes-1"""
+  train help plan                               what a verb is for, and its options
+  train resume                                  the newest run that has not finished"""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -51,12 +54,16 @@ def main(words: Sequence[str] | None = None) -> int:
     # note: idle threads that spin take the cores from those that work; read when torch is imported, here and in ranks
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        if words and words[0] in ("-h", "--help", "help"):
-            print(_help())
+        if words and words[0] in _TELLING:
+            print(_TELLING[words[0]](words[1:]), end="")
             return 0
         verb = words.pop(0) if words and words[0] in VERBS else "run"
+        if words == ["help"]:
+            words = ["--help"]
+        from launcher.cli.words import read  # note: only here a Ctrl-C meanwhile ends without a traceback
+
         module = module_of(verb)
-        return int(module.main(parser_of(verb, module).parse_intermixed_args(words)))
+        return int(module.main(read(parser_of(verb, module), verb, words, list(VERBS))))
     except UserError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
@@ -72,6 +79,13 @@ def main(words: Sequence[str] | None = None) -> int:
         return 130
 
 
+class _Parser(argparse.ArgumentParser):
+    """Tells a mistake as all others are told."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; `{self.prog} --help` shows examples")
+
+
 def module_of(verb: str) -> ModuleType:
     """The file of a verb."""
     return importlib.import_module(f"launcher.cli.{_FILES.get(verb, verb)}")
@@ -79,7 +93,7 @@ def module_of(verb: str) -> ModuleType:
 
 def parser_of(verb: str, module: ModuleType) -> argparse.ArgumentParser:
     """What reads a verb's words."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"train {verb}",
         description=VERBS[verb][0].upper() + VERBS[verb][1:] + ".",
         epilog="examples:\n" + "\n".join(f"  {example}" for example in module.EXAMPLES),
@@ -90,10 +104,31 @@ def parser_of(verb: str, module: ModuleType) -> argparse.ArgumentParser:
     return parser
 
 
-def _help() -> str:
+def _help(of: Sequence[str]) -> str:
+    """What a verb is for, or without one all of them.
+
+    Raises:
+        UserError: there is no such verb.
+    """
+    if of and of[0] in VERBS:
+        return parser_of(of[0], module_of(of[0])).format_help()
+    if of and not of[0].startswith("-"):
+        from launcher.config.keys import did_you_mean
+
+        raise UserError(f"{shown(of[0])} is no verb; {did_you_mean(of[0], VERBS)}")
     verbs = "\n".join(f"  {verb:10} {meaning}" for verb, meaning in VERBS.items())
     usage = "usage: train [verb] [recipe=NAME] [key=value ...]"
-    return f"{usage}\n\nTrain image classifiers with efficient recipes.\n\nverbs:\n{verbs}\n\n{_EXAMPLES}"
+    return f"{usage}\n\nTrain image classifiers with efficient recipes.\n\nverbs:\n{verbs}\n\n{_EXAMPLES}\n"
+
+
+def _version(_: Sequence[str]) -> str:
+    return f"train {__version__}\n"
+
+
+_TELLING: dict[str, Callable[[Sequence[str]], str]] = {
+    **dict.fromkeys(("-h", "--help", "help"), _help),
+    **dict.fromkeys(("-V", "--version", "version"), _version),
+}
 
 
 if __name__ == "__main__":

@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from launcher.records.folder import existing
+from launcher.config.compose import compose
+from launcher.console import console, verbatim
+from launcher.records.folder import RunFolder, existing
+from launcher.study.runs import newest_unfinished
+
+LATEST = "latest"
 
 EXAMPLES = [
     "train resume runs/mild-imagenet-1120-1",
+    "train resume",
+    "train resume latest epochs=60",
     "train resume runs/mild-imagenet-1120-1 launch.nproc=4",
     "train resume runs/mild-imagenet-1120-1 epochs=60 checkpoint.every_minutes=5",
 ]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run folder")
+    parser.add_argument("run", nargs="?", default=LATEST, metavar="RUN", help="a run folder (default: latest)")
     parser.add_argument(
         "words", metavar="key=value", nargs="*", default=[], help="what may change: the length, launch, loading"
     )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    folder = existing(arguments.run)
+    name, words = _run_and_words(arguments.run, arguments.words)
+    if name == LATEST and not Path(name).exists():
+        name = str(newest_unfinished(compose([]).config.runs))
+        console().print(verbatim(f"{name} is the newest run that has not finished"))
+    folder = existing(name)
     from launcher.launch.start import resume
 
-    return resume(folder, arguments.words)
+    return resume(folder, words)
+
+
+def _run_and_words(first: str, words: list[str]) -> tuple[str, list[str]]:
+    """The first word is a change where it is no run folder, whose name may hold a `=` too."""
+    if "=" in first and "/" not in first.partition("=")[0] and not RunFolder(Path(first)).exists():
+        return LATEST, [first, *words]
+    return first, words

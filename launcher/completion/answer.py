@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher import paths
+from launcher.config import recipes
 from launcher.config.compose import OFF, ON, options
 from launcher.config.keys import all_keys
 from launcher.config.schema import GROUPS
@@ -29,6 +29,11 @@ def run_words(current: str) -> list[str]:
     return [word for word in found if word.startswith(current)]
 
 
+def flag_words(current: str) -> list[str]:
+    """Keys and values as flags, such as `--epochs=`."""
+    return [f"--{word}" for word in run_words(current[2:])] if current.startswith("--") else []
+
+
 def matching(candidates: Sequence[str] | Mapping[str, object], current: str) -> list[str]:
     return [word for word in candidates if word.startswith(current)]
 
@@ -36,12 +41,6 @@ def matching(candidates: Sequence[str] | Mapping[str, object], current: str) -> 
 def run_folders(current: str) -> list[str]:
     """Run folders, and the folders on the way to them."""
     return [path if not (Path(path) / "config.yaml").is_file() else path.rstrip("/") for path in _folders(current)]
-
-
-def recipe_names() -> list[str]:
-    """All recipes and ablations by file name: nothing is read."""
-    folders = [folder / sub for folder in paths.recipe_folders() for sub in ("", "ablations")]
-    return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
 
 
 def _keys(prefix: str) -> list[str]:
@@ -60,7 +59,7 @@ def _keys(prefix: str) -> list[str]:
 def _values(key: str, value: str) -> list[str]:
     group = key.removesuffix(".name")
     if key == _RECIPES:
-        found = recipe_names()
+        found = recipes.names()
     elif group in GROUPS:
         found = options(group)
     elif key.removeprefix("algorithms.") in options("algorithms"):

@@ -14,12 +14,12 @@ from omegaconf import OmegaConf
 
 from launcher import paths
 from launcher.config import overrides, recipes, references
-from launcher.config.keys import did_you_mean
+from launcher.config.keys import did_you_mean, nearest
 from launcher.config.layers import COMMAND_LINE, DEFAULTS, Layers, leaves
 from launcher.config.overrides import OFF, Assignment
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, RunConfig
-from launcher.config.validate import validate
+from launcher.config.validate import ON_OFF, validate
 from launcher.errors import Problem, UserError
 
 ON = "on"
@@ -178,7 +178,8 @@ def _switch(active: dict[str, dict[str, Any]], name: str, value: Any, origin: st
     elif isinstance(value, Mapping):
         active.setdefault(name, {}).update(value)
     else:
-        problems.append(Problem("must be on, off, or a mapping of values", f"algorithms.{name}", value, origin))
+        hint = f"; did you mean {found}?" if (found := nearest(str(value), ON_OFF)) else ""
+        problems.append(Problem(f"must be on, off, or a mapping of values{hint}", f"algorithms.{name}", value, origin))
 
 
 def _command_line_algorithms(

@@ -18,7 +18,7 @@ def _check(text: str) -> str:
     return text
 
 
-def _expanded(text: str) -> str:
+def expanded(text: str) -> str:
     """The path with `~` or `$HOME` at its start as the folder that it stands for, which no shell has done in YAML."""
     if not text:
         raise ValueError("is empty; write a path")
@@ -33,4 +33,4 @@ def _expanded(text: str) -> str:
 
 # note: no path, so that a recipe from elsewhere cannot say where a run is kept
 FolderName = Annotated[str, AfterValidator(_check)]
-AnyPath = Annotated[str, AfterValidator(_expanded)]
+AnyPath = Annotated[str, AfterValidator(expanded)]

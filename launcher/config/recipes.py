@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +16,7 @@ from pydantic.dataclasses import dataclass as typed
 
 from launcher import paths
 from launcher.config.algorithms import STRICT, Count, Positive
+from launcher.config.folder_name import expanded
 from launcher.config.keys import nearest
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.yaml_file import read_mapping
@@ -85,15 +88,30 @@ def load(name: str) -> Recipe:
     return _load(find(name), ())
 
 
+def is_known(name: str) -> bool:
+    """Whether a word is the name of a recipe or ablation, or a recipe's file."""
+    return _path(name) is not None
+
+
+def names() -> list[str]:
+    """All recipes and ablations by file name: nothing is read."""
+    return sorted({*_files(), *_files(_ABLATIONS)})
+
+
 def listing() -> list[Recipe]:
-    """All recipes, the banded ones first."""
-    found = [_load(path, ()) for path in _files().values()]
+    """All recipes, the banded ones first, without those of `unreadable`."""
+    found = _readable(_files())[0]
     return sorted(found, key=lambda r: (BANDED.index(r.name) if r.name in BANDED else len(BANDED), r.name))
 
 
 def ablations() -> list[Recipe]:
-    """All ablations: recipes that change one thing of another."""
-    return sorted((_load(path, ()) for path in _files(_ABLATIONS).values()), key=lambda recipe: recipe.name)
+    """All ablations: recipes that change one thing of another; without those of `unreadable`."""
+    return sorted(_readable(_files(_ABLATIONS))[0], key=lambda recipe: recipe.name)
+
+
+def unreadable() -> list[Problem]:
+    """What is wrong with the files that are no recipes or ablations."""
+    return [*_readable(_files())[1], *_readable(_files(_ABLATIONS))[1]]
 
 
 def values_for(recipe: Recipe, epochs: int) -> dict[str, Any]:
@@ -111,9 +129,9 @@ def band_hint(epochs: int, recipe: Recipe) -> str | None:
     low, high = recipe.about.epochs
     band = f"{low} or more" if high is None else f"{low}" if low == high else f"{low or 1} to {high}"
     meant = f"{recipe.name} is meant for {band} epochs"
-    for name in BANDED:
-        if _in_band(epochs, load(name)):
-            return f"{meant}; recipe={name} is meant for {epochs}"
+    for other in _readable({name: find(name) for name in BANDED})[0]:
+        if _in_band(epochs, other):
+            return f"{meant}; recipe={other.name} is meant for {epochs}"
     return f"{meant}, not {epochs}"
 
 
@@ -128,11 +146,34 @@ def _files(subfolder: str = "") -> dict[str, Path]:
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
 
 
+def _readable(files: Mapping[str, Path]) -> tuple[list[Recipe], list[Problem]]:
+    found, problems = [], []
+    for path in files.values():
+        try:
+            found.append(_load(path, ()))
+        except UserError as error:
+            problems += error.problems
+    return found, problems
+
+
+def _path(name: str) -> Path | None:
+    """The file of a recipe by its name, with or without `.yaml`, or by its path; None if there is none."""
+    plain = name.removesuffix(".yaml").removesuffix(".yml")
+    if plain != name:
+        file = Path(expanded(name))
+        # note: whatever is no file, by a name that is too long or a folder that may not be read, is none
+        with suppress(OSError, ValueError):
+            if file.is_file():
+                return file
+    return _files().get(plain) or _files(_ABLATIONS).get(plain.removeprefix(f"{_ABLATIONS}/"))
+
+
 def _find(name: str, origin: str) -> Path:
-    recipes, others = _files(), _files(_ABLATIONS)
-    path = recipes.get(name) or others.get(name.removeprefix(f"{_ABLATIONS}/"))
-    if path is not None:
+    if (path := _path(name)) is not None:
         return path
+    recipes, others = _files(), _files(_ABLATIONS)
+    if "/" in name and Path(name).suffix in (".yaml", ".yml"):
+        raise UserError(Problem("no such file; `train ls` lists the recipes that have a name", "recipe", name, origin))
     hint = f"did you mean {found}? " if (found := nearest(name, [*recipes, *others])) else ""
     message = f"no such recipe; {hint}one of: {', '.join(sorted(recipes))}; `train ls ablations` lists the ablations"
     raise UserError(Problem(message, "recipe", name, origin))
@@ -154,8 +195,15 @@ def _load(path: Path, trail: tuple[Path, ...]) -> Recipe:
         published = _merged(below.published, published)
     if type(values.get("epochs", 1)) is not int:
         raise UserError(Problem("must be a whole number", "epochs", values["epochs"], str(path)))
-    name = path.stem if _find(path.stem, str(path)) == path else f"{path.parent.name}/{path.stem}"
-    return Recipe(name, path, about, values, by_epochs, published)
+    return Recipe(_name(path), path, about, values, by_epochs, published)
+
+
+def _name(path: Path) -> str:
+    """The file's own; where another recipe has that name, with its folder's."""
+    if _path(path.stem) in (None, path):
+        return path.stem
+    in_folders = path.parent.name == _ABLATIONS
+    return f"{_ABLATIONS}/{path.stem}" if in_folders else f"{path.resolve().parent.name}-{path.stem}"
 
 
 def _about(header: Any, path: Path) -> About:

@@ -17,6 +17,7 @@ from launcher.config.schema import RunConfig
 from launcher.errors import Problem
 
 MISSING = "is missing"
+ON_OFF = ("on", "off")
 _LARGEST = 2**63
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _EXPECTED = {
@@ -97,12 +98,21 @@ def _dotted(location: tuple[int | str, ...], values: Any, missing: bool) -> str:
     return ".".join(path)
 
 
+def _no_such_key(key: str, value: Any) -> str:
+    found = nearest_key(key)
+    if found is None or found == key:
+        return "no such key"
+    if found.rpartition(".")[0] == "algorithms":
+        switched = {True: "on", False: "off"}.get(value) if isinstance(value, bool) else nearest(str(value), ON_OFF)
+        found += f"={switched or ON_OFF[0]}"
+    return f"no such key; did you mean {found}?"
+
+
 def message(key: str, details: dict[str, Any]) -> str:
     """What to say of one of pydantic's errors."""
     kind, context = details["type"], details.get("ctx", {})
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        found = nearest_key(key)
-        return "no such key" + (f"; did you mean {found}?" if found and found != key else "")
+        return _no_such_key(key, details.get("input"))
     if kind == "missing":
         return MISSING
     if kind == "literal_error":

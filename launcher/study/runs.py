@@ -134,6 +134,27 @@ def find_runs(paths: Iterable[str]) -> list[Path]:
     return list(found)
 
 
+def newest_unfinished(runs: str) -> Path:
+    """The run folder written to last among those that ended before their end, or never did, and do not run now.
+
+    Raises:
+        UserError: there is none.
+    """
+    for path in sorted(_walk(Path(runs)), key=_written, reverse=True):
+        if read_run(path).state in ("stopped", "unfinished"):
+            return path
+    raise UserError(f"no run in {runs} is unfinished; name a run folder: train resume RUN")
+
+
+def _written(path: Path) -> float:
+    """When a run wrote last, in seconds since 1970."""
+    records = RunFolder(path).metrics
+    try:
+        return (records if records.exists() else path).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def read_run(path: Path) -> Run:
     """Read one run folder; whatever is wrong with it becomes its state and problem."""
     folder = RunFolder(path)

@@ -10,6 +10,7 @@ import shlex
 import pytest
 
 from launcher.cli import main as cli
+from launcher.cli.words import read
 from launcher.config.compose import compose
 
 EXAMPLES = [line.split("  ")[0] for line in map(str.strip, cli._EXAMPLES.splitlines()[1:])]
@@ -20,12 +21,15 @@ OF_VERBS = [(verb, line) for verb in cli.VERBS for line in cli.module_of(verb).E
 def test_examples_compose(line: str) -> None:
     words = shlex.split(line)
     assert words[0] == "train"
+    if words[1:2] == ["help"]:
+        assert cli.main(words[1:]) == 0
+        return
     verb = words[1] if len(words) > 1 and words[1] in cli.VERBS else "run"
     rest = words[1:] if verb == "run" else words[2:]
     if verb in ("run", "show", "plan"):
         compose([word for word in rest if not word.startswith("--")])
     parser = cli.parser_of(verb, importlib.import_module(cli.module_of(verb).__name__))
-    parser.parse_intermixed_args(rest)
+    read(parser, verb, rest, list(cli.VERBS))
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)

@@ -114,3 +114,18 @@ def messages(word: str) -> list[str]:
 @given(st.text(max_size=30))
 def test_no_line_is_an_error(line: str) -> None:
     answer(f"train {line}")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("train --epo", ["--epochs="]),
+        ("train plan --optimizer=l", ["--optimizer=lamb"]),
+        ("train --optimizer l", ["lamb"]),
+        ("train resume runs/a precision=b", ["precision=bf16"]),
+        ("train tune adamw_narrow recipe=timm_a3", ["recipe=timm_a3"]),
+        ("train estimate rec", ["recipe="]),
+    ],
+)
+def test_flags_complete_as_keys_do(line: str, expected: list[str]) -> None:
+    assert answer(line) == expected

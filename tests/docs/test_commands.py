@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from launcher.cli import main as cli
+from launcher.cli.words import read
 from launcher.config.compose import compose
 from launcher.study.grid import expand
 from launcher.submit.values import PREFIX
@@ -33,9 +34,12 @@ COMMANDS = [
 def train(words: list[str]) -> None:
     """A `train` command line parses, and its values compose."""
     words = words[: words.index(">")] if ">" in words else words
+    if words and words[0] in ("help", "--version"):
+        assert cli.main(words) == 0
+        return
     verb = words[0] if words and words[0] in cli.VERBS else "run"
     rest = words[1:] if words and words[0] in cli.VERBS else words
-    arguments = cli.parser_of(verb, cli.module_of(verb)).parse_intermixed_args(rest)
+    arguments = read(cli.parser_of(verb, cli.module_of(verb)), verb, rest, list(cli.VERBS))
     values = [word for word in getattr(arguments, "overrides", []) if not word.startswith(PREFIX)]
     if verb == "curve":
         expand(values)

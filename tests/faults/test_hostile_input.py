@@ -65,7 +65,8 @@ def test_yaml_that_is_more_than_plain_values_is_refused(recipes: Path, text: str
         read_mapping(recipes / "odd.yaml")
     assert str(caught.value).startswith(str(recipes / "odd.yaml"))
     refused("plan", "recipe=odd")
-    refused("ls", "recipes")
+    code, listed, noted = said("ls", "recipes")
+    assert (code, "mild" in listed, noted.startswith(f"note: left out: {recipes}/odd.yaml")) == (0, True, True)
     assert list(recipes.parent.iterdir()) == [recipes]
 
 

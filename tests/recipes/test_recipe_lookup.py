@@ -61,7 +61,7 @@ def test_a_wrong_name_gets_the_nearest(wrong: str, right: str) -> None:
     assert f"did you mean {right}?" in mistake(wrong)
 
 
-@pytest.mark.parametrize("wrong", ["", "zzzz", "../pyproject", "ablations/hot", "hot.yaml", "recipes/hot"])
+@pytest.mark.parametrize("wrong", ["", "zzzz", "../pyproject", "ablations/hot", "hott.yaml", "recipes/hot"])
 def test_a_wrong_name_lists_what_there_is(wrong: str) -> None:
     with pytest.raises(UserError) as caught:
         recipes.find(wrong)

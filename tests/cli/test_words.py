@@ -1,0 +1,175 @@
+"""The words of the first minute: each works where its meaning is plain, or is answered with the line to type."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launcher import __version__
+from launcher.cli import main as cli
+from launcher.cli.words import read, takes_keys
+from launcher.config.compose import compose
+from launcher.config.keys import all_keys
+from launcher.config.overrides import parse
+from launcher.errors import UserError
+
+MINE = {"about": {"summary": "mine", "epochs": [1, None], "published": []}, "base": "hot", "epochs": 33}
+OF_KEYS = [verb for verb in cli.VERBS if takes_keys(cli.parser_of(verb, cli.module_of(verb)))]
+FIRST = {"resume": ["runs/a"], "tune": ["adamw_narrow"], "submit": ["--slurm"]}
+
+
+def read_as(verb: str, *words: str) -> list[str]:
+    arguments = read(cli.parser_of(verb, cli.module_of(verb)), verb, words, list(cli.VERBS))
+    return list(vars(arguments).get("overrides", vars(arguments).get("words")))
+
+
+def refused(*words: str) -> str:
+    with pytest.raises(UserError) as caught:
+        read_as("run", *words)
+    return str(caught.value)
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a recipe file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(MINE))
+    return tmp_path
+
+
+@pytest.mark.parametrize("verb", OF_KEYS)
+def test_every_verb_that_takes_keys_takes_them_in_every_plain_form(verb: str) -> None:
+    for line in (
+        "hot --epochs 240",
+        "--recipe hot --epochs=240",
+        "recipe = hot epochs =240",
+        "recipe= hot epochs= 240",
+    ):
+        assert read_as(verb, *FIRST.get(verb, []), *line.split()) == ["recipe=hot", "epochs=240"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--batch-size 64", ["batch_size=64"]),
+        ("--optimizer.lr 1e-3 --optimizer sgd", ["optimizer.lr=1e-3", "optimizer=sgd"]),
+        ("--deterministic hot", ["deterministic=true", "recipe=hot"]),
+        ("--deterministic false", ["deterministic=false"]),
+        ("--algorithms.mixup --algorithms.ema off", ["algorithms.mixup=on", "algorithms.ema=off"]),
+        ("--algorithms.augmix.depth -1", ["algorithms.augmix.depth=-1"]),
+        ("--dataset.path '/data/a b'", ["dataset.path=/data/a b"]),
+        ("-epochs 3", ["epochs=3"]),
+        ("mine.yaml ./mine.yaml", ["recipe=mine.yaml", "recipe=./mine.yaml"]),
+        ("~algorithms.mixup +epochs=3", ["~algorithms.mixup", "+epochs=3"]),
+        ("-- run_name=a", ["run_name=a"]),
+    ],
+)
+def test_flags_and_bare_names(own: Path, line: str, words: list[str]) -> None:
+    assert read_as("run", *shlex.split(line)) == words
+
+
+def test_every_key_has_a_flag() -> None:
+    for key in all_keys():
+        assert read_as("run", f"--{key.replace('_', '-')}=3", f"--{key}=4") == [f"{key}=3", f"{key}=4"]
+
+
+def test_own_options_stay_and_may_stand_anywhere() -> None:
+    parser = cli.parser_of("estimate", cli.module_of("estimate"))
+    arguments = read(parser, "estimate", ["hot", "--seconds", "3", "--epochs", "9", "--json"], list(cli.VERBS))
+    assert (arguments.overrides, arguments.seconds, arguments.json) == (["recipe=hot", "epochs=9"], 3.0, True)
+
+
+def test_a_path_is_a_recipe(own: Path) -> None:
+    config = compose(["recipe=./mine.yaml"]).config
+    assert (config.recipe, config.epochs) == ("mine", 33)
+    assert compose([f"recipe={own}/mine.yaml"]).config == config
+    assert compose(["recipe=hot.yaml"]).config == compose(["recipe=hot"]).config
+    (own / "hot.yaml").write_text(yaml.safe_dump(MINE))
+    assert compose(["recipe=./hot.yaml"]).config.recipe == f"{own.name}-hot"
+    with pytest.raises(UserError, match=r"recipe=./nope.yaml .*no such file"):
+        compose(["recipe=./nope.yaml"])
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("plann hot", "did you mean train plan hot?"),
+        ("hto epochs=3", "did you mean train recipe=hot epochs=3?"),
+        ("hot plan", "the verb comes first: train plan hot"),
+        ("hot --dry-run", "type train plan hot"),
+        ("-m recipe=hot,mild", "type train curve recipe=hot,mild"),
+        ("--config x.yaml epochs=3", "type train recipe=x.yaml epochs=3"),
+        ("-q hot", "type train hot > run.log"),
+        ("--epoch 240 hot", "type train epochs=240 hot"),
+        ("--lr 0.1", "type train optimizer.lr=0.1"),
+        ("--resume runs/a", "type train resume runs/a"),
+        ("epochs 240", "type train epochs=240"),
+        ("--epochs", "--epochs has no value"),
+        ("frobnicate", "frobnicate is no verb and no key=value"),
+        ("''", "'' is no verb"),
+    ],
+)
+def test_what_is_not_plain_is_answered_with_the_line_to_type(line: str, answer: str) -> None:
+    told = refused(*shlex.split(line))
+    assert answer in told
+    assert shlex.split(line)[0] in told or not shlex.split(line)[0]
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [("mixup=of", "algorithms.mixup=off"), ("sam=true", "algorithms.sam=on"), ("algorithms.mixup=of", "mean off")],
+)
+def test_a_method_out_of_its_place_is_named_with_its_place(word: str, answer: str) -> None:
+    with pytest.raises(UserError, match=f"{word} .*did you .*{answer}"):
+        compose([word])
+    assert parse([word])[1] == []
+
+
+def test_several_wrong_words_are_told_at_once() -> None:
+    assert len(refused("frobnicate", "-q", "--epoch", "3", "epochs=3").splitlines()) == 3
+
+
+@pytest.mark.parametrize("words", [["--version"], ["-V"], ["version"]])
+def test_the_version(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 0
+    assert capsys.readouterr().out == f"train {__version__}\n"
+
+
+def test_help_of_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["help", "plan"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: train plan")
+    for words in (["plan", "help"], ["plan", "--help"]):
+        with pytest.raises(SystemExit):
+            cli.main(words)
+        assert capsys.readouterr().out == shown
+    assert cli.main(["help", "plann"]) == 2
+    assert "plann is no verb; did you mean plan?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["compare", "--axiss", "time"], "--axiss is no option of train compare; type train compare --axis"),
+        (["compare", "--axis", "tme"], "'tme'"),
+        (["diff", "hot"], "B"),
+        (["estimate", "--seconds", "soon"], "'soon'"),
+        (["submit", "hot"], "--slurm --sky --kubernetes"),
+    ],
+)
+def test_a_verbs_own_mistakes_are_one_line(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert told.count("\n") == 1
+    assert named in told
+
+
+def test_python_runs_the_package() -> None:
+    done = subprocess.run([sys.executable, "-m", "launcher", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"train {__version__}\n"
