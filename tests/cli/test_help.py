@@ -77,6 +77,18 @@ def test_ls_and_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert any("scaled to 1.024" in note for note in plan["notes"])
 
 
+def test_plan_shows_a_schedule_of_whole_epochs_and_the_published_sides(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "recipe=nvidia_v1_5"]) == 0
+    shown = capsys.readouterr().out
+    assert "2.048 after 5,000 steps of warmup, then cosine, by whole epochs" in shown
+    assert "0.25600" in shown  # 2.048 / 8 in the first epoch
+    assert cli.main(["plan", "recipe=hot", "fidelity=published", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert [row["image_size"] for row in plan["timetable"]][:: len(plan["timetable"]) - 1] == [98, 167]
+    names = plan["order"]["change_batch"]
+    assert names.index("colout") == names.index("progressive_resizing") + 1
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_ask_the_program_itself(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["completion", shell]) == 0

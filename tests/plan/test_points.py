@@ -31,6 +31,13 @@ def test_the_kinds_partition_the_run_and_their_sizes_are_the_plans() -> None:
     assert common_acting(kinds) == ()
 
 
+def test_the_kinds_of_the_published_form_have_the_sides_that_colout_leaves() -> None:
+    ours, published = plan("recipe=hot", "epochs=50"), plan("recipe=hot", "epochs=50", "fidelity=published")
+    sides, left = ({kind.image_size for kind in step_kinds(run)} for run in (ours, published))
+    assert (min(sides), max(sides)) == (104, 176)
+    assert left == {int(0.95 * (119 if side == 120 else side)) for side in sides}
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
