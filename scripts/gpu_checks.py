@@ -1,0 +1,299 @@
+"""What only a GPU can settle, asked of the machine at hand: one line an answer. Needs the checkout and its packages.
+
+python scripts/gpu_checks.py: every check that this machine allows; with names: these; with --dry: all, small and on
+the CPU, which shows only that they still run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+import torch.nn.functional as F
+from torch.autograd import DeviceType
+from torch.utils.benchmark import Timer
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from launcher.algorithms.blurpool import binomial_filter, blur  # noqa: E402
+from launcher.cli.plan import make_plan  # noqa: E402
+from launcher.config.compose import compose  # noqa: E402
+from launcher.launch.devices import decide  # noqa: E402
+from launcher.training import checkpoint  # noqa: E402
+from launcher.training.ranks import Ranks, claim  # noqa: E402
+from launcher.training.run import Run, build_run  # noqa: E402
+
+SHAPES = ["dataset=shapes", "dataset.val_samples=64", "dataset.native_size=32", "model=resnet18", "schedule.warmup=1ba"]
+SMALL = [*SHAPES, "dataset.train_samples=32", "dataloader=synthetic", "launch=cpu", "batch_size=2", "epochs=4"]
+LARGE = ["dataset=imagenet", "dataset.path=/", "dataloader=synthetic", "batch_size=256"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the checks run; `dry` is small, on the CPU, and starts no other process."""
+
+    device: torch.device
+    gpus: int
+    dry: bool
+    benchmark_limit: int
+
+    def build(self, *words: str) -> Run:
+        """A run of this device alone on pictures of noise, ImageNet's in size and number unless dry."""
+        config = compose([*words, *(SMALL if self.dry else LARGE)]).config
+        run = build_run(config, Ranks(0, 1, 0, 1, self.device))
+        torch.backends.cudnn.benchmark_limit = self.benchmark_limit
+        return run
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def step(run: Run, number: int) -> None:
+    """Step `number` of a run's schedule, on a batch that is there."""
+    epoch, first = divmod(number, run.plan.steps_per_epoch)
+    images, labels, indices = next(iter(run.loaders.train.epoch(epoch, first)))
+    run.step(images, labels, indices, run.moment(number))
+
+
+def gaps(machine: Machine) -> str:
+    run, steps = machine.build("recipe=mild" if machine.dry else "recipe=hot"), 1 if machine.dry else 20
+    for number in range(steps):
+        step(run, number)
+    machine.wait()
+    with torch.profiler.profile() as profile:
+        for number in range(steps, 2 * steps):
+            step(run, number)
+        machine.wait()
+    kind = DeviceType.CUDA if machine.device.type == "cuda" else DeviceType.CPU
+    spans = sorted((e.time_range.start, e.time_range.end) for e in profile.events() or [] if e.device_type == kind)
+    idle, (first, end) = [], spans[0]
+    for start, stop in spans:
+        idle.append(max(0.0, start - end))
+        end = max(end, stop)
+    longest = sorted(idle)[-steps:]
+    return (
+        f"idle {sum(idle) / (end - first):.1%} of {(end - first) / steps / 1000:.1f} ms a step; "
+        f"longest gaps {longest[0]:.0f} to {longest[-1]:.0f} us"
+    )
+
+
+def affine(machine: Machine) -> str:
+    torch.set_float32_matmul_precision("high")
+    angles = torch.linspace(-0.5, 0.5, 4 if machine.dry else 256)
+    theta = torch.stack([angles.cos(), -angles.sin(), 0.1 * angles, angles.sin(), angles.cos(), -0.1 * angles], 1)
+    size = [len(angles), 3, 224, 224]
+    here = F.affine_grid(theta.view(-1, 2, 3), size, align_corners=False)
+    there = F.affine_grid(theta.view(-1, 2, 3).to(machine.device), size, align_corners=False).cpu()
+    pixels = torch.randint(0, 256, size, generator=torch.Generator().manual_seed(0)).float()
+    one, other = (F.grid_sample(pixels, grid, align_corners=False).round() for grid in (here, there))
+    return (
+        f"grids differ by up to {(here - there).abs().max() * 112:.2g} px, "
+        f"{(one != other).float().mean():.2%} of values by up to {(one - other).abs().max():.0f} levels"
+    )
+
+
+def deterministic(machine: Machine) -> str:
+    ends, steps = [], 2 if machine.dry else 20
+    for _ in range(2):
+        run = machine.build("recipe=mild", "deterministic=true")
+        for number in range(steps):
+            step(run, number)
+        ends.append([tensor.cpu() for tensor in run.step.model.state_dict().values()])
+    torch.use_deterministic_algorithms(False)
+    differ = sum(not torch.equal(one, other) for one, other in zip(*ends, strict=True))
+    assert not differ, f"{differ} of {len(ends[0])} tensors differ after {steps} steps"
+    return f"all {len(ends[0])} tensors equal after {steps} steps, twice"
+
+
+def depthwise(machine: Machine) -> str:
+    shape = (2, 64, 14, 14) if machine.dry else (256, 128, 56, 56)
+    told = []
+    for dtype in (torch.float32, torch.bfloat16):
+        for layout in (torch.contiguous_format, torch.channels_last):
+            images = torch.rand(shape, device=machine.device, dtype=dtype).contiguous(memory_format=layout)
+            kernel = binomial_filter().to(machine.device)
+            timer = Timer("blur(images, kernel, 2)", globals={"blur": blur, "images": images, "kernel": kernel})
+            seconds = timer.blocked_autorange(min_run_time=0.01 if machine.dry else 1.0).median
+            told.append(f"{dtype} {layout} {1000 * seconds:.2f} ms".replace("torch.", ""))
+    return ", ".join(told)
+
+
+def sizes(machine: Machine) -> str:
+    run = machine.build("recipe=mild")
+    first_steps: dict[int, int] = {}
+    for number in range(run.plan.total_steps):
+        first_steps.setdefault(run.plan.image_size(number), number)
+    extra = []
+    for number in list(first_steps.values())[: 2 if machine.dry else None]:
+        seconds = []
+        for _ in range(2):
+            machine.wait()
+            start = time.perf_counter()
+            step(run, number)
+            machine.wait()
+            seconds.append(time.perf_counter() - start)
+        extra.append(seconds[0] - seconds[1])
+    told = f"{len(first_steps)} sizes, {sum(extra):.1f} s more for the first step of each"
+    if machine.device.type != "cuda":
+        return told
+    reserved, used = torch.cuda.memory_reserved() / 1e9, torch.cuda.max_memory_allocated() / 1e9
+    return f"{told}; {reserved:.1f} GB reserved for {used:.1f} GB (benchmark_limit {machine.benchmark_limit})"
+
+
+def resumed(machine: Machine) -> str:
+    words = [
+        *("recipe=mild", *SHAPES, f"launch.nproc={machine.gpus}", f"batch_size={32 * machine.gpus}"),
+        *(
+            f"dataset.train_samples={256 * machine.gpus}",
+            "epochs=1",
+            "checkpoint.every=2ba",
+            "checkpoint.keep=100",
+            "deterministic=true",
+            "dataloader.workers=1",
+        ),
+    ]
+    if machine.dry:
+        return _composed(words)
+    with tempfile.TemporaryDirectory() as folder:
+        whole, parts = Path(folder, "runs", "whole"), Path(folder, "runs", "parts")
+        _train_to_the_end(folder, *words, "run_name=whole")
+        shutil.copytree(whole, parts)
+        for save in parts.glob("checkpoints/*.pt"):
+            if save.stem != "step-00000002":
+                save.unlink()
+        _train_to_the_end(folder, "resume", str(parts))
+        names = sorted(path.name for path in whole.glob("checkpoints/step-*.pt"))
+        models = [checkpoint.load(run / "checkpoints" / names[-1])["model"] for run in (whole, parts)]
+    differ = sum(not torch.equal(models[0][name], models[1][name]) for name in models[0])
+    assert not differ, f"{differ} of {len(models[0])} tensors differ at {names[-1]}"
+    return f"all {len(models[0])} tensors equal at {names[-1]} on {machine.gpus} GPUs"
+
+
+def killed(machine: Machine) -> str:
+    words = ["recipe=mild", *SHAPES, "dataset.train_samples=1024", "launch.nproc=2", "batch_size=64"]
+    words += ["logger.interval=1ba", "dataloader.workers=1"]
+    if machine.dry:
+        return _composed(words)
+    with tempfile.TemporaryDirectory() as folder:
+        process, metrics = _train(folder, *words, "run_name=run"), Path(folder, "runs", "run", "metrics.jsonl")
+        while process.poll() is None and not (metrics.exists() and '"step": 20' in metrics.read_text()):
+            time.sleep(0.1)
+        ranks = [p for p in psutil.Process(process.pid).children() if p.environ().get("RANK") == "1"]
+        ranks[0].send_signal(signal.SIGSTOP)
+        time.sleep(2)  # note: by now its peer waits in an all-reduce
+        ranks[0].kill()
+        start = time.monotonic()
+        for line in process.stdout or ():
+            if "starting again" in line:
+                break
+        seconds = time.monotonic() - start
+        process.communicate()
+    assert process.returncode == 0, f"the run ended with exit code {process.returncode}"
+    return f"its peer was ended and all started again {seconds:.1f} s after the kill"
+
+
+def parts(machine: Machine) -> str:
+    found = decide(compose([]).config.launch)
+    counted = torch.cuda.device_count()
+    return f"NVML counts {counted}, a run gets {found}{''.join('; ' + note for note in found.notes)}"
+
+
+def context(machine: Machine) -> str:
+    """Asked in a process that has done what the launcher does before its ranks start, and no more."""
+    code = (
+        "import ctypes, json; from launcher.config.compose import compose; from launcher.launch.devices import decide\n"
+        "import launcher.launch.elastic\n"
+        "count = len(decide(compose([]).config.launch).gpus)\n"
+        "held = []\n"
+        "for number in range(count):\n"
+        "    driver, flags, active = ctypes.CDLL('libcuda.so.1'), ctypes.c_uint(), ctypes.c_int()\n"
+        "    driver.cuInit(0)\n"
+        "    driver.cuDevicePrimaryCtxGetState(number, ctypes.byref(flags), ctypes.byref(active))\n"
+        "    held += [number] * active.value\n"
+        "print(json.dumps({'count': count, 'held': held}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert not found["held"], f"the launcher holds a context on GPUs {found['held']}"
+    return f"the launcher holds none on {found['count']} GPUs"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What is asked, and how many GPUs the answer needs."""
+
+    question: str
+    gpus: int
+    answer: Callable[[Machine], str]
+
+
+CHECKS = {
+    "gaps": Check("how long does the GPU idle after each wait of a step", 1, gaps),
+    "affine": Check("how far are affine_grid's points from the CPU's under matmul_precision=high", 1, affine),
+    "deterministic": Check("are 20 deterministic steps the same bits twice", 1, deterministic),
+    "blur": Check("what does the depthwise blur cost in bf16, channels last", 1, depthwise),
+    "sizes": Check("what do mild's image sizes cost in tuning and reserved memory", 1, sizes),
+    "mig": Check("do NVML and CUDA count alike; with MIG, does a run take one part", 1, parts),
+    "context": Check("does the launcher hold a context on a GPU", 1, context),
+    "killed": Check("how soon does a run go on after a rank was killed in an all-reduce", 2, killed),
+    "resumed": Check("is a run on all GPUs, NCCL, resumed from step 2 to the same bits", 2, resumed),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="What only a GPU can settle.")
+    parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"some of {', '.join(CHECKS)} (default: all)")
+    parser.add_argument("--dry", action="store_true", help="on the CPU and small: only that the checks still run")
+    parser.add_argument("--benchmark-limit", type=int, default=10, metavar="N", help="convolutions that cuDNN tries")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.checks) - CHECKS.keys():
+        parser.error(f"no such check: {', '.join(sorted(unknown))}; there are {', '.join(CHECKS)}")
+    gpus = 0 if arguments.dry else torch.cuda.device_count()
+    machine = Machine(claim("cuda" if gpus else "cpu", 0), gpus or 2, arguments.dry, arguments.benchmark_limit)
+    failed = 0
+    for name in arguments.checks or CHECKS:
+        check = CHECKS[name]
+        try:
+            told = check.answer(machine) if arguments.dry or gpus >= check.gpus else f"needs {check.gpus} GPUs"
+        except Exception as error:
+            failed, told = failed + 1, f"FAILED: {type(error).__name__}: {error}"
+        print(f"{name:14} {check.question}?\n{'':14} {told}", flush=True)
+    return 1 if failed else 0
+
+
+def _train(folder: str, *words: str) -> subprocess.Popen[str]:
+    """The real command, of this checkout."""
+    command = [sys.executable, "-m", "launcher.cli.main", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def _train_to_the_end(folder: str, *words: str) -> None:
+    process = _train(folder, *words)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output[-500:]
+
+
+def _composed(words: list[str]) -> str:
+    make_plan(compose(words))
+    return "would run: train " + " ".join(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
