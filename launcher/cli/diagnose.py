@@ -13,7 +13,7 @@ from launcher.cli.estimate import seconds
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.console import console
-from launcher.data.folder import is_folder, scan
+from launcher.data.folder import is_folder, splits
 from launcher.data.folder_facts import PictureFacts, picture_facts
 from launcher.records.measured import Measured
 from launcher.records.progress import duration
@@ -72,7 +72,9 @@ def _pictures(config: RunConfig) -> PictureFacts | None:
     path = config.dataset.path
     if config.dataset.kind != "folder" or config.dataloader.name == "synthetic":
         return None
-    return picture_facts(scan(Path(path), "train")) if path and is_folder(Path(path) / "train") else None
+    if not path or not is_folder(Path(path) if config.dataset.val_split else Path(path) / "train"):
+        return None
+    return picture_facts(splits(Path(path), config.dataset, config.seed)[0])
 
 
 def _parts(found: Diagnosis) -> Table:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
 
-from launcher.config.compose import Composed, compose
+from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
-from launcher.data.available import with_counts
+from launcher.data.available import look_at_data
 from launcher.plan.checks import check
 from launcher.plan.notes import notes
 from launcher.plan.order import ORDER, acting
@@ -34,8 +35,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     composed = compose(arguments.overrides)
-    plan = make_plan(composed)
-    said = [*composed.notes, *notes(plan)]
+    available = look_at_data(composed.config, must_exist=False)
+    plan = make_plan(available.config, composed.origins)
+    said = [*composed.notes, *available.notes, *notes(plan)]
     if arguments.json:
         print(json.dumps({**_numbers(plan), "notes": said}, indent=2))
         return 0
@@ -48,16 +50,15 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def make_plan(composed: Composed) -> Plan:
-    """The checked plan of a composed config on the processes it would get.
+def make_plan(config: RunConfig, origins: Mapping[str, str]) -> Plan:
+    """The checked plan of a counted config on the processes it would get.
 
     Raises:
-        UserError: a check fails, or the data set's size is unknown.
+        UserError: a check fails.
     """
-    config = with_counts(composed.config, must_exist=False)
     assert config.dataset.train_samples is not None
     plan = Plan(config, planned_processes(config), config.dataset.train_samples)
-    check(plan, composed.origins)
+    check(plan, origins)
     return plan
 
 

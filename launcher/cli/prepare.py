@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
+from launcher.data.available import look_at_data
 from launcher.errors import Problem, UserError
 from launcher.launch.exit_codes import DONE
 from launcher.launch.stopping import Stopped, StopRequest, stop_noted
@@ -71,3 +72,5 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool, skip_bad: 
             facts = f"{manifest.samples:,} pictures, {manifest.bytes / 1e6:,.1f} MB"
             checked = ", as written" if check else ""
             progress.console.print(verbatim(f"{path}: {facts}{unusual}{left_out}{checked}"))
+        for note in look_at_data(config, must_exist=True).notes:
+            progress.console.print(verbatim(f"note: {note}"), style="yellow")

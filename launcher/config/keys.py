@@ -12,6 +12,7 @@ from launcher.config.schema import RunConfig
 
 # Keys that older run folders lack, with the value that says what was computed then, and the options that have the key.
 ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "dataset.val_split": (None, ()),
     "schedule.warmup_includes_peak": (False, ("constant", "cosine", "linear", "multi_step")),
     "schedule.counts_warmup": (False, ("cosine",)),
     "algorithms.colout.order": ("before_resizing", ()),

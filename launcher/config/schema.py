@@ -55,7 +55,10 @@ class Model:
 
 @dataclass(frozen=True, config=STRICT)
 class Dataset:
-    """Pictures in class folders `train/` and `val/` below `path`; null counts are read from the folder."""
+    """Pictures in class folders `train/` and `val/` below `path`; null counts are read from the folder.
+
+    With a `val_split` that share of each class's training pictures is for validation, and there is no `val/`.
+    """
 
     name: str
     kind: Literal["shapes", "folder"]
@@ -63,6 +66,7 @@ class Dataset:
     classes: Count | None
     train_samples: Count | None
     val_samples: Count | None
+    val_split: Annotated[float, Field(gt=0, lt=1)] | None
     native_size: Count
     mean: Annotated[list[float], Field(min_length=3, max_length=3)]
     std: Annotated[list[Positive], Field(min_length=3, max_length=3)]

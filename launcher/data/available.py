@@ -2,36 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
-from launcher.data.beton import open_split
-from launcher.data.folder import counts, is_folder, only_prepared
+from launcher.data.beton import Beton, open_split
+from launcher.data.classes import check_classes
+from launcher.data.folder import is_folder, only_prepared, splits
+from launcher.data.shapes import FIGURES
 from launcher.data.small_file import open_small
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class Available:
+    """The config with the number of classes and pictures that are there, and lines the user should read."""
+
+    config: RunConfig
+    notes: list[str]
 
 
 def with_counts(config: RunConfig, *, must_exist: bool) -> RunConfig:
     """The config with the number of classes and pictures read from the folder.
 
     Raises:
+        UserError: as `look_at_data`.
+    """
+    return look_at_data(config, must_exist=must_exist).config
+
+
+def look_at_data(config: RunConfig, *, must_exist: bool) -> Available:
+    """Count the classes and pictures of a data set, and see that each class can be learnt.
+
+    Raises:
         UserError: the folder is not given, not there, or not what the config says; without `must_exist` only if
             the counts are neither in the config nor in a folder.
     """
     dataset = config.dataset
+    known = not must_exist and None not in _given(dataset)
     if isinstance(config.dataloader, FFCVLoader):
-        return _with_ffcv_counts(config, must_exist=must_exist)
+        return Available(config, []) if known else _look_at_files(config)
     if dataset.kind == "shapes" or config.dataloader.name == "synthetic":
-        return config if None not in _given(dataset) else _missing_counts(dataset)
+        if None in _given(dataset):
+            raise _missing_counts(dataset)
+        return Available(config, [] if config.dataloader.name == "synthetic" else _look_at_shapes(dataset))
+    if known:
+        return Available(config, [])
     if dataset.path is None or not is_folder(Path(dataset.path)):
-        if must_exist or None in _given(dataset):
-            raise UserError(_not_there(dataset))
-        return config
-    if not must_exist and None not in _given(dataset):
-        return config
-    return _counted(config, dataset.path, *counts(Path(dataset.path)))
+        raise UserError(_not_there(dataset))
+    train, val = splits(Path(dataset.path), dataset, config.seed)
+    notes = check_classes(train.classes, train.labels, val.labels, "dataset.path", dataset.path)
+    counts = len(train.classes), len(train.files), len(val.files)
+    return _counted(config, dataset.path, counts, notes)
 
 
 def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
@@ -51,29 +76,62 @@ def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
         raise UserError(*problems)
 
 
-def _with_ffcv_counts(config: RunConfig, *, must_exist: bool) -> RunConfig:
-    if not must_exist and None not in _given(config.dataset):
-        return config
+def _look_at_files(config: RunConfig) -> Available:
     train, val = open_split(config, "train"), open_split(config, "val")
     open_small(config, train)
-    return _counted(config, train.path.parent, max(train.classes, val.classes), train.samples, val.samples)
+    where = train.path.parent
+    if train.manifest and val.manifest and train.manifest.classes != val.manifest.classes:
+        different = sorted({*train.manifest.classes} ^ {*val.manifest.classes})
+        message = f"{train.path.name} and {val.path.name} differ in their classes: {', '.join(different[:5])}"
+        raise UserError(
+            Problem(message + "; remove both, and write them again by train prepare", "dataloader.folder", where)
+        )
+    notes = check_classes(*_labelled(train, val), "dataloader.folder", where)
+    return _counted(config, where, (max(train.classes, val.classes), train.samples, val.samples), notes)
 
 
-def _counted(config: RunConfig, where: Path | str, classes: int, train: int, val: int) -> RunConfig:
+def _labelled(train: Beton, val: Beton) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Names of the classes and both splits' labels; of files by others, the numbers that occur."""
+    first, second = train.rows["f1"], val.rows["f1"]
+    if train.manifest and val.manifest:
+        return train.manifest.classes, first, second
+    numbers = np.union1d(first, second)
+    return [str(number) for number in numbers], np.searchsorted(numbers, first), np.searchsorted(numbers, second)
+
+
+def _look_at_shapes(dataset: Dataset) -> list[str]:
+    """The built-in pictures, drawn or not: their classes take turns."""
+    if dataset.classes != len(FIGURES):
+        message = f"the built-in pictures are of {len(FIGURES)} classes; leave it out"
+        raise UserError(Problem(message, "dataset.classes", dataset.classes))
+    if dataset.val_split is not None:
+        message = "the built-in pictures are divided already; leave it out"
+        raise UserError(Problem(message, "dataset.val_split", dataset.val_split))
+    train, val = (np.arange(count or 0) % len(FIGURES) for count in (dataset.train_samples, dataset.val_samples))
+    return check_classes([*FIGURES], train, val, "dataset.train_samples", dataset.train_samples)
+
+
+def _counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int], notes: list[str]) -> Available:
     dataset = config.dataset
+    classes, train, val = counts
     if dataset.classes is not None and classes != dataset.classes:
         message = f"{where} holds {classes} classes; set dataset.classes=null to take what is there"
         raise UserError(Problem(message, "dataset.classes", dataset.classes))
-    return replace(config, dataset=replace(dataset, classes=classes, train_samples=train, val_samples=val))
+    if dataset.val_split is not None:
+        drawn = f"dataset.val_split={dataset.val_split:g}: {val:,} of {train + val:,} pictures are for validation, "
+        notes = [drawn + f"drawn from each class by seed={config.seed}", *notes]
+    return Available(
+        replace(config, dataset=replace(dataset, classes=classes, train_samples=train, val_samples=val)), notes
+    )
 
 
 def _given(dataset: Dataset) -> tuple[int | None, int | None, int | None]:
     return dataset.classes, dataset.train_samples, dataset.val_samples
 
 
-def _missing_counts(dataset: Dataset) -> RunConfig:
+def _missing_counts(dataset: Dataset) -> UserError:
     message = "synthetic pictures need dataset.classes, dataset.train_samples and dataset.val_samples"
-    raise UserError(Problem(message, "dataset", dataset.name))
+    return UserError(Problem(message, "dataset", dataset.name))
 
 
 def _not_there(dataset: Dataset) -> Problem:

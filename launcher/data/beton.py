@@ -15,7 +15,7 @@ import numpy as np
 
 from launcher.config import schema
 from launcher.config.compose import compose
-from launcher.data.folder import only_prepared
+from launcher.data.folder import FFCV, only_prepared
 from launcher.data.manifest import Manifest, manifest_path, read_manifest
 from launcher.data.shapes import shapes_folder
 from launcher.errors import Problem, UserError
@@ -67,14 +67,14 @@ def files_folder(config: schema.RunConfig) -> Path:
     if loader.folder is not None:
         return Path(loader.folder)
     if dataset.kind == "shapes":
-        return shapes_folder(dataset) / "ffcv"
+        return shapes_folder(dataset) / FFCV
     if dataset.path is None:
         message = "is not given; say where the FFCV files are (dataloader.folder), or the pictures (dataset.path)"
         raise UserError(Problem(message, "dataloader.folder", None))
     if only_prepared(dataset.path):
         message = f"is not given, and {dataset.path} has no room for FFCV files; give a folder for them"
         raise UserError(Problem(message, "dataloader.folder", None))
-    return Path(dataset.path) / "ffcv"
+    return Path(dataset.path) / FFCV
 
 
 def file_path(config: schema.RunConfig, split: str) -> Path:
@@ -85,13 +85,24 @@ def file_path(config: schema.RunConfig, split: str) -> Path:
     """
     assert isinstance(config.dataloader, schema.FFCVLoader)
     given = config.dataloader.train if split == "train" else config.dataloader.val
-    return Path(given) if given is not None else files_folder(config) / file_name(split, config.dataloader.files)
+    return Path(given) if given is not None else written_path(config, split, config.dataloader.files)
 
 
-def file_name(split: str, files: schema.FFCVFile) -> str:
-    """Such as train-500px-jpeg50-q90.beton."""
+def written_path(config: schema.RunConfig, split: str, files: schema.FFCVFile) -> Path:
+    """Where `train prepare` writes a split with those values.
+
+    Raises:
+        UserError: no folder is given.
+    """
+    share = config.dataset.val_split
+    drawn = f"-val{100 * share:g}-seed{config.seed}" if share is not None else ""
+    return files_folder(config) / file_name(split, files, drawn)
+
+
+def file_name(split: str, files: schema.FFCVFile, drawn: str = "") -> str:
+    """Such as train-500px-jpeg50-q90.beton; `drawn` tells how pictures were set apart for validation."""
     restart = f"-restart{files.restart_interval}" if files.restart_interval else ""
-    return f"{split}-{files.max_side}px-jpeg{100 * files.jpeg_share:g}-q{files.quality}{restart}{SUFFIX}"
+    return f"{split}-{files.max_side}px-jpeg{100 * files.jpeg_share:g}-q{files.quality}{restart}{drawn}{SUFFIX}"
 
 
 def open_split(config: schema.RunConfig, split: str) -> Beton:
@@ -115,6 +126,7 @@ def missing(config: schema.RunConfig, path: Path, key: str) -> Problem:
     assert isinstance(loader, schema.FFCVLoader)
     source = dataset.path or ("/data/pictures" if dataset.kind == "folder" else None)
     words = f"dataset={dataset.name}" + (f" dataset.path={source}" if source else "")
+    words += f" dataset.val_split={dataset.val_split} seed={config.seed}" if dataset.val_split is not None else ""
     words += f" dataloader.folder={loader.folder}" if loader.folder else ""
     files, default = asdict(loader.files), asdict(default_files())
     words += "".join(f" dataloader.files.{name}={value}" for name, value in files.items() if value != default[name])

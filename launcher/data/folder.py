@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from launcher import randomness
+from launcher.config.schema import Dataset
+from launcher.data.classes import same_classes
 from launcher.errors import Problem, UserError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
 TAR = ".tar"
+# The folder below a data set's own for its FFCV files, where no other is given.
+FFCV = "ffcv"
 _ONLY_PREPARED = ", or train prepare, which reads ImageNet's tar files, and then dataloader=ffcv"
+_UNDIVIDED = "; with dataset.val_split=0.1 a tenth of the pictures in train/CLASS/, or CLASS/, are for validation"
 
 
 @dataclass(frozen=True)
@@ -31,26 +39,45 @@ class Folder:
     skipped: int
 
 
+def splits(path: Path, dataset: Dataset, seed: int) -> tuple[Folder, Folder]:
+    """Training and validation pictures below a folder, of the same classes.
+
+    With `dataset.val_split`, that share of each class is drawn for validation; the classes may lie in `path` itself.
+
+    Raises:
+        UserError: a folder, its classes or all its pictures are missing, may not be read, or are there beside a share.
+    """
+    if dataset.val_split is None:
+        return same_classes(scan(path, "train"), scan(path, "val"))
+    if is_folder(path / "val"):
+        message = f"{path} holds validation pictures, in val/; leave it out, or move them elsewhere"
+        raise UserError(Problem(message, "dataset.val_split", dataset.val_split))
+    if is_folder(path / "train") or not is_folder(path):
+        whole = scan(path, "train")
+    else:
+        whole = _without_ffcv(_scan(path, path, "train"))
+    return _divided(whole, dataset.val_split, seed)
+
+
 def scan(path: Path, split: str) -> Folder:
-    """List the pictures of `PATH/SPLIT`, sorted by class and name.
+    """List the pictures of `PATH/SPLIT`, sorted by class and name; a class may have none.
 
     Links are followed only if they stay within `PATH/SPLIT`.
 
     Raises:
-        UserError: the folder, its classes or its pictures are missing, or may not be read.
+        UserError: the folder, its classes or all pictures are missing, or may not be read.
     """
     root = path / split
     if not is_folder(path):
         raise _problem(path, "is no folder; give one that holds train/CLASS/*.jpg and val/CLASS/*.jpg")
     if not is_folder(root):
         message = f"holds no {split}/ folder; expected {root}/CLASS/*.jpg"
-        raise _problem(path, message + _ONLY_PREPARED * any(path.glob(f"*{split}*{TAR}")))
-    try:
-        return _scan(path, split)
-    except PermissionError as error:
-        raise _problem(path, f"{error.filename} may not be read; change its permissions") from None
-    except OSError as error:
-        raise _problem(path, f"{error.filename} cannot be read: {error.strerror}") from None
+        if any(path.glob(f"*{split}*{TAR}")):
+            message += _ONLY_PREPARED
+        elif not is_folder(path / "val"):
+            message += _UNDIVIDED
+        raise _problem(path, message)
+    return _scan(path, root, split)
 
 
 def is_remote(path: str) -> bool:
@@ -71,8 +98,16 @@ def is_folder(path: Path) -> bool:
         return False
 
 
-def _scan(path: Path, split: str) -> Folder:
-    root = path / split
+def _scan(path: Path, root: Path, split: str) -> Folder:
+    try:
+        return _listed(path, root, split)
+    except PermissionError as error:
+        raise _problem(path, f"{error.filename} may not be read; change its permissions") from None
+    except OSError as error:
+        raise _problem(path, f"{error.filename} cannot be read: {error.strerror}") from None
+
+
+def _listed(path: Path, root: Path, split: str) -> Folder:
     inside = f"{root.resolve()}{os.sep}"
     classes, skipped = _entries(root, inside, os.DirEntry.is_dir)
     if not classes:
@@ -81,26 +116,40 @@ def _scan(path: Path, split: str) -> Folder:
     labels: list[int] = []
     for label, name in enumerate(classes):
         pictures, links = _entries(root / name, inside, _is_picture)
-        if not pictures:
-            raise _problem(path, f"{root / name} holds no pictures ({' '.join(EXTENSIONS)})")
         files += [f"{name}/{picture}" for picture in pictures]
         labels += [label] * len(pictures)
         skipped += links
+    if not files:
+        raise _problem(path, f"{root} holds no pictures ({' '.join(EXTENSIONS)}) in its class folders")
     return Folder(root, split, classes, files, np.array(labels, dtype=np.int64), skipped)
 
 
-def counts(path: Path) -> tuple[int, int, int]:
-    """Classes, training pictures and validation pictures below a folder.
+def _without_ffcv(folder: Folder) -> Folder:
+    """The same without a class that is none, the folder of FFCV files."""
+    if FFCV not in folder.classes or (folder.labels == (number := folder.classes.index(FFCV))).any():
+        return folder
+    classes = [name for name in folder.classes if name != FFCV]
+    return replace(folder, classes=classes, labels=folder.labels - (folder.labels > number))
 
-    Raises:
-        UserError: a split is missing, or its classes are not those of the other.
+
+def _divided(whole: Folder, share: float, seed: int) -> tuple[Folder, Folder]:
+    """Draw a share of each class for validation: at least one picture, and not the last one.
+
+    Who is drawn depends on the seed and the names, so that a picture more or less changes little.
     """
-    train, val = scan(path, "train"), scan(path, "val")
-    if train.classes != val.classes:
-        different = sorted(set(train.classes) ^ set(val.classes))
-        message = f"train/ and val/ differ in their classes: {', '.join(different[:5])}{' ...' * (len(different) > 5)}"
-        raise _problem(path, message)
-    return len(train.classes), len(train.files), len(val.files)
+    names = np.array([zlib.crc32(os.fsencode(file)) for file in whole.files], np.int64)
+    chances = randomness.uniforms(seed, "val_split", 0, names, 1)[:, 0]
+    in_val = np.zeros(len(names), bool)
+    bounds = np.searchsorted(whole.labels, np.arange(len(whole.classes) + 1))
+    for first, beyond in itertools.pairwise(bounds.tolist()):
+        count = min(max(1, round(share * (beyond - first))), beyond - first - 1)
+        in_val[first + np.argsort(chances[first:beyond], kind="stable")[: max(0, count)]] = True
+    return _part(whole, "train", ~in_val), _part(whole, "val", in_val)
+
+
+def _part(whole: Folder, split: str, chosen: np.ndarray) -> Folder:
+    files = [whole.files[number] for number in np.flatnonzero(chosen)]
+    return replace(whole, split=split, files=files, labels=whole.labels[chosen])
 
 
 def _entries(folder: Path, inside: str, wanted: Callable[[os.DirEntry[str]], bool]) -> tuple[list[str], int]:

@@ -14,7 +14,7 @@ from launcher.config import schema
 from launcher.data.available import check_counts
 from launcher.data.cores import usable_cores
 from launcher.data.device import Loaded, Overlap
-from launcher.data.folder import Folder, scan
+from launcher.data.folder import Folder, splits
 from launcher.data.pictures import CentredPictures, ChangeImage, CroppedPictures
 from launcher.data.sampling import epoch_order, eval_indices, rank_indices
 from launcher.data.shapes import ensure_shapes
@@ -85,7 +85,7 @@ def build_loaders(
     share = Share(rank, world_size, workers, config.dataloader.prefetch, device)
     if isinstance(config.dataloader, schema.FFCVLoader):
         return Loaders(*_ffcv_loaders(plan, config.dataloader, share, change_order, change_image))
-    train, val = pictures(config.dataset)
+    train, val = pictures(config)
     check_counts(plan, len(train.classes), len(train.files), train.root)
     crops = CroppedPictures(train, config.image, config.seed, change_image)
     centres = CentredPictures(
@@ -113,10 +113,11 @@ def _ffcv_loaders(
     return build_ffcv_loaders(plan, values, share, change_order, change_image)
 
 
-def pictures(dataset: schema.Dataset) -> tuple[Folder, Folder]:
+def pictures(config: schema.RunConfig) -> tuple[Folder, Folder]:
     """Training and validation pictures; the built-in ones are drawn if need be."""
+    dataset = config.dataset
     path = ensure_shapes(dataset) if dataset.kind == "shapes" else Path(str(dataset.path))
-    return scan(path, "train"), scan(path, "val")
+    return splits(path, dataset, config.seed)
 
 
 def worker_count(config: schema.TorchvisionLoader | schema.FFCVLoader, local_world_size: int) -> int:

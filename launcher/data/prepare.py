@@ -26,7 +26,7 @@ from launcher.data.following import follow_parent
 from launcher.data.manifest import Manifest, checksum, manifest_path, write_manifest
 from launcher.data.shapes import ensure_shapes
 from launcher.data.small_file import full_values, open_small, small_path, small_values
-from launcher.data.sources.find import open_source
+from launcher.data.sources.find import open_sources
 from launcher.data.sources.source import Report, Source
 from launcher.errors import Problem, UserError
 
@@ -51,12 +51,17 @@ def prepare(config: schema.RunConfig, *, skip_bad: bool, report: Report) -> Iter
             raise UserError(Problem(message, f"dataloader.{split}", given))
     small = small_values(loader.files)
     files = [(split, file_path(config, split), full_values(loader.files)) for split in SPLITS]
-    for split, path, values in [*files, *([("train", small_path(config, small), small)] if small else [])]:
-        if path.exists() and manifest_path(path).exists():
+    files += [("train", small_path(config, small), small)] if small else []
+    if all(_is_written(path) for _, path, _ in files):
+        sources = {}
+    else:
+        sources = dict(zip(SPLITS, open_sources(config, _where(config.dataset), report), strict=True))
+    for split, path, values in files:
+        if _is_written(path):
             manifest = open_beton(path).manifest
             assert manifest is not None
         else:
-            manifest = _write(config, split, path, values, skip_bad, report)
+            manifest = _write(config, sources[split], path, values, skip_bad, report)
         yield path, manifest
 
 
@@ -76,16 +81,21 @@ def verify(config: schema.RunConfig, report: Report) -> Iterator[tuple[Path, Man
         yield found.path, found.manifest
 
 
-def _write(
-    config: schema.RunConfig, split: str, path: Path, values: FFCVFile, skip_bad: bool, report: Report
-) -> Manifest:
-    assert isinstance(config.dataloader, schema.FFCVLoader)
-    dataset = config.dataset
+def _is_written(path: Path) -> bool:
+    return path.exists() and manifest_path(path).exists()
+
+
+def _where(dataset: schema.Dataset) -> str:
     if dataset.kind == "folder" and dataset.path is None:
         message = "is not given; point it at class folders (train/CLASS/*.jpg, val/CLASS/*.jpg), tar files or a bucket"
         raise UserError(Problem(message, "dataset.path", None))
-    where = str(ensure_shapes(dataset)) if dataset.kind == "shapes" else str(dataset.path)
-    source = open_source(where, split, report)
+    return str(ensure_shapes(dataset)) if dataset.kind == "shapes" else str(dataset.path)
+
+
+def _write(
+    config: schema.RunConfig, source: Source, path: Path, values: FFCVFile, skip_bad: bool, report: Report
+) -> Manifest:
+    assert isinstance(config.dataloader, schema.FFCVLoader)
     workers = usable_cores() if config.dataloader.workers == "auto" else config.dataloader.workers
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.schema import FFCVFile, FFCVFiles, FFCVLoader, RunConfig
-from launcher.data.beton import Beton, file_name, files_folder, missing, open_beton
+from launcher.data.beton import Beton, missing, open_beton, written_path
 from launcher.errors import Problem, UserError
 
 _KEY = "dataloader.files.small_side"
@@ -57,4 +57,4 @@ def open_small(config: RunConfig, full: Beton) -> Beton | None:
 
 def small_path(config: RunConfig, values: FFCVFile) -> Path:
     """Where the small training pictures are: a file as any other of those values."""
-    return files_folder(config) / file_name("train", values)
+    return written_path(config, "train", values)

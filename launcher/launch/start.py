@@ -20,7 +20,7 @@ from launcher.config.continued import continued
 from launcher.config.resolved import read, write
 from launcher.config.schema import RunConfig
 from launcher.console import console
-from launcher.data.available import with_counts
+from launcher.data.available import look_at_data, with_counts
 from launcher.data.shapes import ensure_shapes
 from launcher.errors import Problem, UserError, one_line
 from launcher.launch.devices import Devices, decide
@@ -46,13 +46,14 @@ def start(composed: Composed) -> int:
     Raises:
         UserError: something cannot work; nothing has been written then.
     """
-    config = with_counts(composed.config, must_exist=True)
+    available = look_at_data(composed.config, must_exist=True)
+    config = available.config
     devices = decide(config.launch)
     plan = _plan(config, devices)
     check(plan, composed.origins)
     check_logger(config.logger)
     out = console()
-    for note in (*composed.notes, *notes(plan), *devices.notes):
+    for note in (*composed.notes, *available.notes, *notes(plan), *devices.notes):
         out.print(f"note: {note}", style="yellow", markup=False)
     # note: takes seconds, in which a Ctrl-C would leave an empty run folder behind
     import launcher.launch.elastic  # noqa: F401

@@ -43,6 +43,12 @@ def _batch(plan: Plan) -> Iterator[Problem]:
         yield Problem(message, "batch_size", batch)
 
 
+def _classes(plan: Plan) -> Iterator[Problem]:
+    if plan.config.dataset.classes == 1:
+        message = "a model of one class has nothing to tell apart and is right always; give at least two classes"
+        yield Problem(message, "dataset.classes", 1)
+
+
 def _warmup(plan: Plan) -> Iterator[Problem]:
     schedule = plan.config.schedule
     number, unit = parse_duration(schedule.warmup)
@@ -124,6 +130,7 @@ def _small_pictures(plan: Plan) -> Iterator[Problem]:
 
 _RULES: tuple[Callable[[Plan], Iterator[Problem]], ...] = (
     _batch,
+    _classes,
     _warmup,
     _milestones,
     _nesterov,

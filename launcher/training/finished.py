@@ -33,6 +33,8 @@ def evaluate_run(folder: RunFolder, *, best: bool = False) -> tuple[int, Evaluat
         MachineError: there is a GPU, and it cannot be used.
     """
     config = read(folder.config)
+    if config.dataset.classes == 1:
+        raise UserError(f"{folder.path} was trained on one class, of which every picture is right; there is no top-1")
     state = _saved(folder, best)
     device = claim(decide(replace(config.launch, nproc=1)).kind, 0)
     run = build_run(config, Ranks(0, 1, 0, 1, device))

@@ -9,13 +9,16 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.config.schema import Dataset
-from launcher.data.folder import counts
 from launcher.data.shapes import FIGURES, draw_figure, ensure_shapes
 
 
 def dataset(path: Path) -> Dataset:
     words = ["dataset.train_samples=40", "dataset.val_samples=20", f"dataset.path='{path}'"]
     return compose(words).config.dataset
+
+
+def counts(path: Path) -> tuple[int, int, int]:
+    return len([*path.glob("train/*")]), len([*path.glob("train/*/*.jpg")]), len([*path.glob("val/*/*.jpg")])
 
 
 def test_the_folder_is_a_data_set_of_ten_classes(tmp_path: Path) -> None:

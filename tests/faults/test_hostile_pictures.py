@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from launcher.config.compose import compose
 from launcher.data.crops import centre_cut
 from launcher.data.decode import NoPicture, decode, size
-from launcher.data.folder import counts, scan
+from launcher.data.folder import scan, splits
 from launcher.data.folder_facts import picture_facts
 from launcher.data.pictures import Pictures
 from launcher.errors import UserError
@@ -23,21 +24,22 @@ from .commands import refused, said
 
 
 def folder_of(path: Path, *names: bytes) -> Path:
-    """Class folders with one picture each in train/ and val/."""
+    """Class folders, two if none are named, with one picture each in train/ and val/."""
     for split in (b"train", b"val"):
-        for name in names or (b"a",):
+        for name in names or (b"a", b"b"):
             folder = os.path.join(os.fsencode(path), split, name)  # noqa: PTH118 - bytes
             os.makedirs(folder)  # noqa: PTH103
             Image.new("RGB", (9, 7), (200, 10, 10)).save(os.fsdecode(folder + b"/p.png"))
     return path
 
 
+DATASET = compose(["dataset=image_folder"]).config.dataset
 ODD_NAMES = [b"new\nline", b"not\xffutf8", b"-rf", "emoji🙂".encode(), b" ", b"[x]", b"$(touch x)", b"%s", b"a" * 255]
 
 
 def test_odd_names_are_read_like_any(tmp_path: Path) -> None:
     folder_of(tmp_path, *ODD_NAMES)
-    assert counts(tmp_path) == (len(ODD_NAMES), len(ODD_NAMES), len(ODD_NAMES))
+    assert [len(split.files) for split in splits(tmp_path, DATASET, 0)] == [len(ODD_NAMES)] * 2
     found = scan(tmp_path, "train")
     assert sorted(map(os.fsencode, found.classes)) == sorted(ODD_NAMES)
     pictures = Pictures(found)
@@ -58,7 +60,9 @@ def test_what_is_wrong_with_an_odd_name_is_one_line(tmp_path: Path) -> None:
     assert len(lines) == 1
     assert r"not\udcffutf8/p.png cannot be read as a picture" in lines[0]
     odd.unlink()
-    assert r"not\udcffutf8 holds no pictures" in refused("plan", "dataset=image_folder", f"dataset.path='{tmp_path}'")
+    assert r"1 class has no training pictures: not\udcffutf8" in refused(
+        "plan", "dataset=image_folder", f"dataset.path='{tmp_path}'"
+    )
 
 
 @pytest.mark.parametrize("name", ["new\nline", "-rf", "emoji🙂", "[/x]", "a b"])
@@ -66,7 +70,7 @@ def test_the_folder_itself_may_have_an_odd_name(tmp_path: Path, name: str) -> No
     words = ["dataset=image_folder", f"dataset.path='{folder_of(tmp_path / name)}'", "batch_size=1"]
     code, out, errors = said("plan", *words)
     assert (code, errors) == (0, "")
-    assert "1 training pictures" in out
+    assert "2 training pictures" in out
 
 
 def test_a_folder_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
@@ -103,7 +107,7 @@ def test_links_out_of_the_folder_and_in_loops_are_left_out(tmp_path: Path) -> No
     }.items():
         (train / "a" / name).symlink_to(target)
     found = scan(tmp_path / "data", "train")
-    assert found.files == ["a/inside.png", "a/p.png"]
+    assert found.files == ["a/inside.png", "a/p.png", "b/p.png"]
     assert found.skipped == 9
 
 
@@ -112,14 +116,14 @@ def test_a_split_that_is_a_loop_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "val").rename(tmp_path / "val2")
     (tmp_path / "val").symlink_to("val")
     with pytest.raises(UserError, match="holds no val/ folder"):
-        counts(tmp_path)
+        splits(tmp_path, DATASET, 0)
 
 
 def test_pipes_and_devices_are_no_pictures(tmp_path: Path) -> None:
     folder_of(tmp_path)
     os.mkfifo(tmp_path / "train" / "a" / "pipe.jpg")
     (tmp_path / "train" / "a" / "folder.jpg").mkdir()
-    assert scan(tmp_path, "train").files == ["a/p.png"]
+    assert scan(tmp_path, "train").files == ["a/p.png", "b/p.png"]
 
 
 # -- pictures

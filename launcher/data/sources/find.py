@@ -4,12 +4,33 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launcher.data.folder import TAR, is_folder, is_remote, scan
+from launcher.config.schema import RunConfig
+from launcher.data.classes import check_classes, same_classes
+from launcher.data.folder import TAR, is_folder, is_remote, only_prepared, scan, splits
 from launcher.data.sources.imagenet import ARCHIVES, imagenet_source
 from launcher.data.sources.local import LocalFiles, folder_source
 from launcher.data.sources.remote import RemoteFiles, remote_folders
 from launcher.data.sources.source import Report, Source, Storage, below, problem
 from launcher.data.sources.tar import class_folders
+from launcher.errors import Problem, UserError
+
+
+def open_sources(config: RunConfig, path: str, report: Report) -> tuple[Source, Source]:
+    """The training and validation pictures of a data set, of the same classes.
+
+    Raises:
+        UserError: there are none, they cannot be listed, or a class cannot be learnt.
+    """
+    share = config.dataset.val_split
+    if share is None:
+        train, val = same_classes(*(open_source(path, split, report) for split in ("train", "val")))
+    elif only_prepared(path):
+        message = "takes class folders on this machine; unpack or copy the pictures, or leave it out"
+        raise UserError(Problem(message, "dataset.val_split", share))
+    else:
+        train, val = map(folder_source, splits(Path(path), config.dataset, config.seed))
+    check_classes(train.classes, train.labels, val.labels, "dataset.path", path)
+    return train, val
 
 
 def open_source(path: str, split: str, report: Report) -> Source:

@@ -1,0 +1,68 @@
+"""The classes of a data set: equal in both splits, at least two, none without training pictures; imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from launcher.errors import Problem, UserError
+
+if TYPE_CHECKING:
+    from launcher.data.folder import Folder
+    from launcher.data.sources.source import Source
+
+_SHOWN = 5
+
+Pictures = TypeVar("Pictures", "Folder", "Source")
+
+
+def same_classes(train: Pictures, val: Pictures) -> tuple[Pictures, Pictures]:
+    """Both splits with the classes of both, sorted: one that a split lacks must not shift its other labels."""
+    classes = sorted({*train.classes, *val.classes})
+    numbers = {name: number for number, name in enumerate(classes)}
+
+    def numbered(split: Pictures) -> Pictures:
+        new = np.array([numbers[name] for name in split.classes], np.int64)
+        return replace(split, classes=classes, labels=new[split.labels])
+
+    return numbered(train), numbered(val)
+
+
+def check_classes(
+    classes: Sequence[str], train: np.ndarray, val: np.ndarray, key: str, value: Path | str | int | None
+) -> list[str]:
+    """Notes on classes that are not evaluated; `train` and `val` are labels int64, `key` is named where it is wrong.
+
+    Raises:
+        UserError: there is one class alone, or one without training pictures.
+    """
+    if len(classes) < 2:
+        message = (
+            f"holds one class, {classes[0]}: a model of it has nothing to tell apart and is right always; give at "
+            "least two, each in a folder of its own"
+        )
+        raise UserError(Problem(message, key, value))
+    trained, evaluated = (np.bincount(labels, minlength=len(classes)) for labels in (train, val))
+    if untrained := np.flatnonzero(trained == 0).tolist():
+        message = (
+            f"{_number(untrained)} no training pictures: {_named(classes, untrained, evaluated, 'validation')}; add "
+            f"some, or remove {'it' if len(untrained) == 1 else 'them'}"
+        )
+        raise UserError(Problem(message, key, value))
+    if not (unseen := np.flatnonzero(evaluated == 0).tolist()):
+        return []
+    message = f"{_number(unseen)} no validation pictures, so that top-1 says nothing of "
+    return [message + ("it: " if len(unseen) == 1 else "them: ") + _named(classes, unseen, trained, "training")]
+
+
+def _number(labels: list[int]) -> str:
+    return "1 class has" if len(labels) == 1 else f"{len(labels):,} classes have"
+
+
+def _named(classes: Sequence[str], labels: list[int], counts: np.ndarray, split: str) -> str:
+    shown = ", ".join(f"{classes[label]} ({counts[label]:,} {split} pictures)" for label in labels[:_SHOWN])
+    return shown + f" and {len(labels) - _SHOWN:,} more" * (len(labels) > _SHOWN)

@@ -1,0 +1,114 @@
+"""Classes without pictures, or without others beside them: each way into a run refuses or names them, with counts."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from launcher.config.compose import compose
+from launcher.data.available import look_at_data
+from launcher.data.beton import open_beton
+from launcher.errors import UserError
+from launcher.plan.checks import check
+from launcher.plan.plan import Plan
+from tests.faults.commands import refused, said
+
+from .conftest import make_loaders, words_for, write_files
+
+
+def add(folder: Path, split: str, name: str, count: int) -> None:
+    (folder / split / name).mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        Image.new("RGB", (40, 32), (9 * number, 0, 0)).save(folder / split / name / f"{number}.png")
+
+
+def notes(folder: Path, *words: str) -> list[str]:
+    return look_at_data(compose(words_for(folder, *words)).config, must_exist=True).notes
+
+
+@pytest.mark.parametrize("verb", ["plan", "estimate", "prepare", ""])
+def test_one_class_alone_is_refused(tmp_path: Path, verb: str) -> None:
+    for split in ("train", "val"):
+        add(tmp_path, split, "flowers", 8)
+    words = words_for(tmp_path)[: 2 if verb == "prepare" else None]
+    line = refused(*filter(None, [verb]), *words)
+    assert "holds one class, flowers" in line
+    assert "give at least two" in line
+    assert not (tmp_path / "ffcv").exists()
+
+
+@pytest.mark.parametrize("words", [["dataloader=synthetic"], ["dataset=image_folder", "dataset.path=/nowhere"]])
+def test_one_class_is_refused_where_no_picture_is_read(words: list[str]) -> None:
+    counts = ["dataset.classes=1", "dataset.train_samples=640", "dataset.val_samples=64"]
+    assert "a model of one class" in refused("plan", *words, *counts)
+
+
+def test_built_in_pictures_have_ten_classes_in_both_splits() -> None:
+    assert "are of 10 classes" in refused("plan", "dataset=shapes", "dataset.classes=1")
+    few = ["dataset=shapes", "dataset.train_samples=7", "batch_size=7", "schedule.warmup=0ba"]
+    assert "3 classes have no training pictures: square (100 validation pictures)" in refused("plan", *few)
+    code, out, _ = said("plan", "dataset=shapes", "dataset.val_samples=9")
+    assert code == 0
+    assert "1 class has no validation pictures, so that top-1 says nothing of it: triangle (400 training" in out
+
+
+def test_a_class_without_training_pictures_is_refused_and_named_with_its_counts(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        add(tmp_path, "train", name, 4)
+        add(tmp_path, "val", name, 2)
+    (tmp_path / "train" / "empty").mkdir()
+    add(tmp_path, "val", "bird", 3)
+    expected = r"2 classes have no training pictures: bird \(3 validation pictures\), empty \(0 validation pictures\)"
+    with pytest.raises(UserError, match=expected):
+        notes(tmp_path)
+    with pytest.raises(UserError, match=expected):
+        write_files(tmp_path)
+
+
+def test_a_class_without_validation_pictures_is_told_and_shifts_no_label(tmp_path: Path) -> None:
+    for name in ("cat", "dog", "emu"):
+        add(tmp_path, "train", name, 4)
+    add(tmp_path, "val", "cat", 1)
+    add(tmp_path, "val", "emu", 3)
+    told = ["1 class has no validation pictures, so that top-1 says nothing of it: dog (4 training pictures)"]
+    assert notes(tmp_path) == told
+    _, val = write_files(tmp_path)
+    assert open_beton(val).rows["f1"].tolist() == [0, 2, 2, 2]
+    assert notes(tmp_path, "dataloader=ffcv") == told
+    for loader in ("torchvision", "ffcv"):
+        found = make_loaders(tmp_path, f"dataloader={loader}", "dataloader.workers=1")
+        assert sorted(label for _, labels, _ in found.evaluate for label in labels.tolist()) == [0, 2, 2, 2]
+        found.close()
+
+
+def test_ffcv_files_of_one_class_or_of_different_classes_are_refused(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        for name in ("cat", "dog"):
+            add(tmp_path, split, name, 4)
+    for file in write_files(tmp_path):
+        manifest = file.with_name(file.name + ".json")
+        manifest.write_text(manifest.read_text().replace('"cat"', f'"{file.name[:3]}"'))
+    with pytest.raises(UserError, match="differ in their classes: tra, val; remove both"):
+        notes(tmp_path, "dataloader=ffcv")
+    for file in (tmp_path / "ffcv").glob("*.json"):
+        file.unlink()
+    (train,) = (tmp_path / "ffcv").glob("train*.beton")
+    assert notes(tmp_path, "dataloader=ffcv") == []
+
+    one = tmp_path / "one"
+    for split in ("train", "val"):
+        add(one, split, "cat", 4)
+        add(one, split, "dog", 4)
+    shutil.rmtree(one / "train" / "dog")
+    with pytest.raises(UserError, match=r"1 class has no training pictures: dog \(4 validation pictures\)"):
+        write_files(one)
+    assert train.exists()
+
+
+def test_a_run_of_one_class_cannot_start_or_go_on_whatever_its_data() -> None:
+    config = compose(["dataset=image_folder", "dataset.classes=1"]).config
+    with pytest.raises(UserError, match=r"dataset.classes=1: a model of one class"):
+        check(Plan(config, 1, 640), {})

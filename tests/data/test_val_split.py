@@ -1,0 +1,134 @@
+"""Validation pictures drawn from the training pictures: by the seed and the names alone, of each class its share."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from launcher.config.compose import compose
+from launcher.config.schema import Dataset
+from launcher.data.available import look_at_data
+from launcher.data.folder import splits
+from launcher.errors import UserError
+from tests.faults.commands import refused, said
+
+from .conftest import make_loaders, words_for, write_files
+
+COUNTS = {"cat": 40, "dog": 10, "emu": 3, "fox": 1}
+
+
+def dataset(share: float = 0.1) -> Dataset:
+    return compose(["dataset=image_folder", f"dataset.val_split={share}"]).config.dataset
+
+
+def draw(path: Path, names: list[str]) -> None:
+    for name in names:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        number = int(Path(name).stem)
+        Image.new("RGB", (40, 32), (number, 255 - number, 0)).save(path / name)
+
+
+@pytest.fixture
+def undivided(tmp_path: Path) -> Path:
+    """Classes in the folder itself, written in no order."""
+    names = [f"{name}/{number}.png" for name, count in COUNTS.items() for number in range(count)]
+    draw(tmp_path / "pictures", list(np.random.default_rng(0).permutation(names)))
+    return tmp_path / "pictures"
+
+
+def per_class(files: list[str]) -> dict[str, int]:
+    return dict(Counter(file.split("/")[0] for file in files))
+
+
+def test_each_class_gives_its_share_and_keeps_the_last_picture(undivided: Path) -> None:
+    train, val = splits(undivided, dataset(), 1)
+    assert per_class(val.files) == {"cat": 4, "dog": 1, "emu": 1}
+    assert per_class(train.files) == {"cat": 36, "dog": 9, "emu": 2, "fox": 1}
+    assert sorted(train.files + val.files) == sorted(f"{p.parent.name}/{p.name}" for p in undivided.glob("*/*"))
+    for split in (train, val):
+        assert split.classes == [*COUNTS]
+        assert [split.classes[label] for label in split.labels] == [file.split("/")[0] for file in split.files]
+
+
+def test_who_is_drawn_depends_on_seed_and_names_alone(undivided: Path, tmp_path: Path) -> None:
+    drawn = splits(undivided, dataset(), 1)[1].files
+    elsewhere = tmp_path / "elsewhere"
+    draw(elsewhere / "train", sorted(f"{p.parent.name}/{p.name}" for p in undivided.glob("*/*")))
+    assert splits(elsewhere, dataset(), 1)[1].files == drawn
+    assert splits(undivided, dataset(), 2)[1].files != drawn
+    draw(undivided, ["cat/40.png"])
+    assert len({*splits(undivided, dataset(), 1)[1].files} - {*drawn}) <= 1
+
+
+def test_a_share_is_told_and_larger_shares_hold_the_smaller(undivided: Path) -> None:
+    config = compose(words_for(undivided, "dataset.val_split=0.1", "seed=1")).config
+    found = look_at_data(config, must_exist=True)
+    assert found.notes == [
+        "dataset.val_split=0.1: 6 of 54 pictures are for validation, drawn from each class by seed=1",
+        "1 class has no validation pictures, so that top-1 says nothing of it: fox (1 training pictures)",
+    ]
+    assert (found.config.dataset.train_samples, found.config.dataset.val_samples) == (48, 6)
+    assert {*splits(undivided, dataset(0.1), 1)[1].files} < {*splits(undivided, dataset(0.3), 1)[1].files}
+
+
+def test_a_folder_of_ffcv_files_is_no_class(undivided: Path) -> None:
+    (undivided / "ffcv").mkdir()
+    (undivided / "ffcv" / "train.beton").touch()
+    assert splits(undivided, dataset(), 1)[0].classes == [*COUNTS]
+
+
+@pytest.mark.parametrize("loader", ["torchvision", "ffcv"])
+@pytest.mark.parametrize("world", [1, 2])
+def test_loaders_read_the_parts_and_no_picture_twice(undivided: Path, loader: str, world: int) -> None:
+    """A picture's first channel is its number."""
+    words = ["dataset.val_split=0.25", f"dataloader={loader}", "dataloader.workers=1"]
+    write_files(undivided, "dataset.val_split=0.25", "dataloader.files.jpeg_share=0.0")
+    words += ["dataloader.files.jpeg_share=0.0"] * (loader == "ffcv")
+    seen: list[tuple[str, str, int]] = []
+    for rank in range(world):
+        found = make_loaders(undivided, *words, rank=rank, world=world)
+        for split, batches in (("train", found.train.epoch(0)), ("val", found.evaluate)):
+            for images, labels, _ in batches:
+                pixels = zip(labels.tolist(), images[:, 0, 0, 0].tolist(), strict=True)
+                seen += [(split, [*COUNTS][label], number) for label, number in pixels]
+        found.close()
+    expected = splits(undivided, dataset(0.25), 42)
+    for split in expected:
+        numbered = {(split.split, *(file.removesuffix(".png").split("/"))) for file in split.files}
+        mine = [(a, b, str(number)) for a, b, number in seen if a == split.split]
+        assert len(mine) == len({*mine})
+        assert {*mine} <= numbered
+        assert len(mine) == (len(numbered) if split.split == "val" else len(numbered) // 8 * 8)
+
+
+def test_ffcv_files_of_another_draw_are_not_taken(undivided: Path) -> None:
+    write_files(undivided, "dataset.val_split=0.1")
+    words = words_for(undivided, "dataloader=ffcv", "dataset.val_split=0.1")
+    assert look_at_data(compose(words).config, must_exist=True).config.dataset.val_samples == 6
+    for other in ("seed=7", "dataset.val_split=0.2"):
+        with pytest.raises(UserError, match=r"is not there; write it by: train prepare .*val_split=0.* seed="):
+            look_at_data(compose([*words, other]).config, must_exist=True)
+
+
+def test_what_cannot_be_divided_is_refused(undivided: Path) -> None:
+    words = ["plan", "dataset=image_folder", f"dataset.path={undivided}"]
+    assert "holds no train/ folder" in (line := refused(*words))
+    assert "dataset.val_split=0.1" in line
+    assert "greater than 0" in refused(*words, "dataset.val_split=0")
+    shutil.copytree(undivided, undivided / "val")
+    assert "holds validation pictures, in val/" in refused(*words, "dataset.val_split=0.1")
+    assert "divided already" in refused("plan", "dataset=shapes", "dataset.val_split=0.1")
+    tar = ["prepare", "dataset=image_folder", "dataset.path=/nowhere/a.tar", "dataloader.folder=/tmp/nothing"]
+    assert "takes class folders on this machine" in refused(*tar, "dataset.val_split=0.1")
+
+
+def test_plan_and_doctor_tell_of_the_share(undivided: Path) -> None:
+    words = [*words_for(undivided), "dataset.val_split=0.1", "schedule.warmup=0ba"]
+    for verb in ("plan", "doctor"):
+        _, out, _ = said(verb, *words)
+        assert "6 of 54 pictures are for validation, drawn from each class by seed=42" in out
