@@ -69,7 +69,7 @@ def algorithms() -> Iterator[str]:
     for name, hint in get_type_hints(Algorithms, include_extras=True).items():
         option = read(CONF / "algorithms" / f"{name}.yaml")
         (schema,) = options(hint)
-        yield f"### {name}\n"
+        yield f"### {name}\n\n{option.says}\n"
         yield table(f"algorithms.{name}.", schema, [option]) if option.values else "No values: on or off.\n"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from launcher.config import recipes
-from launcher.config.compose import options
+from launcher.config.compose import about, options
 from launcher.config.keys import did_you_mean
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS
@@ -53,7 +53,12 @@ def main(arguments: argparse.Namespace) -> int:
     out = console()
     for those in listed.values():
         out.print(_recipes(those))
-    if groups:
+    if section in groups:
+        table = Table(section, "what it is", box=None, pad_edge=False, header_style="bold")
+        for name in groups[section]:
+            table.add_row(name, verbatim(about(section, name)))
+        out.print(table)
+    elif groups:
         table = Table("group", "options", box=None, pad_edge=False, header_style="bold")
         for group, names in groups.items():
             table.add_row(group, " ".join(names))

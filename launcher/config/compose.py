@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,6 +66,12 @@ def options(group: str) -> list[str]:
     return sorted(path.stem for path in (paths.CONF / group).glob("*.yaml"))
 
 
+def about(group: str, name: str) -> str:
+    """What an option or algorithm is: the remark at the start of its file, which may be empty."""
+    lines = (paths.CONF / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    return " ".join(line[2:].strip() for line in itertools.takewhile(lambda line: line.startswith("# "), lines))
+
+
 def _data_folder(layers: Layers) -> None:
     """The folder that the environment names, as in the container image, where no word does."""
     folder = os.environ.get(_DATA_FOLDER)
@@ -89,7 +96,7 @@ def _lay(assignments: Sequence[Assignment], recipe: Recipe | None) -> tuple[Laye
     notes += [f"{group}={chosen[group]} replaces the recipe's {values}" for group, values in switched.items()]
 
     recipe_algorithms = _active(recipe_values.pop("algorithms", {}), recipe_origin, problems)
-    active, changes = _command_line_algorithms(assignments, recipe_algorithms, problems)
+    active, changes = command_line_algorithms(assignments, recipe_algorithms, problems)
 
     base = _hydra(tuple(chosen.items()), tuple(sorted(active)))
     layers.merge(base, DEFAULTS)
@@ -97,12 +104,13 @@ def _lay(assignments: Sequence[Assignment], recipe: Recipe | None) -> tuple[Laye
     kept = {name: values for name, values in recipe_algorithms.items() if name in active and values}
     layers.merge(kept, recipe_origin, "algorithms.")
     if recipe is not None:
+        layers.origins.update({k: recipe.source(k) for k, at in layers.origins.items() if at == recipe_origin})
         layers.set("recipe", recipe.name, COMMAND_LINE)
     if [layers.get("fidelity"), *(a.value for a in assignments if a.key == "fidelity")][-1] == "published":
         notes += _published(layers, recipe, active, set(chosen) - set(recipe_values))
 
     for name, given in changes.items():
-        problems += _merge(layers, given, f"algorithms.{name}.")
+        problems += merge(layers, given, f"algorithms.{name}.")
     for assignment in assignments:
         if not assignment.key.startswith("algorithms") and assignment.key != "recipe":
             problems += _assign(layers, assignment)
@@ -182,7 +190,7 @@ def _switch(active: dict[str, dict[str, Any]], name: str, value: Any, origin: st
         problems.append(Problem(f"must be on, off, or a mapping of values{hint}", f"algorithms.{name}", value, origin))
 
 
-def _command_line_algorithms(
+def command_line_algorithms(
     assignments: Sequence[Assignment], from_recipe: Mapping[str, Any], problems: list[Problem]
 ) -> tuple[set[str], dict[str, dict[str, Any]]]:
     """Names active in the end, and the values that the command line gives them."""
@@ -231,10 +239,10 @@ def _assign(layers: Layers, assignment: Assignment) -> list[Problem]:
         if layers.get(group) is not None:
             layers.origins[f"{group}.name"] = COMMAND_LINE
         return []
-    return _merge(layers, {assignment.key: assignment.value})
+    return merge(layers, {assignment.key: assignment.value})
 
 
-def _merge(layers: Layers, values: Mapping[str, Any], prefix: str = "") -> list[Problem]:
+def merge(layers: Layers, values: Mapping[str, Any], prefix: str = "") -> list[Problem]:
     """Lay the command line's values over the others; a problem for each that has no place."""
     problems = []
     for name, value in values.items():

@@ -18,7 +18,7 @@ from launcher import paths
 from launcher.config.algorithms import STRICT, Count, Positive
 from launcher.config.folder_name import expanded
 from launcher.config.keys import nearest
-from launcher.config.layers import COMMAND_LINE
+from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, UserError
 
@@ -57,7 +57,8 @@ class About:
 class Recipe:
     """A recipe file: `values` are run-config values, `by_epochs` changes to them at certain lengths.
 
-    `published` are the values with which `fidelity=published` computes what the published code does otherwise.
+    `published` are the values with which `fidelity=published` computes what the published code does otherwise;
+    `own` the dotted keys that the file itself sets, not its `base`.
     """
 
     name: str
@@ -66,6 +67,15 @@ class Recipe:
     values: dict[str, Any]
     by_epochs: dict[int, dict[str, Any]]
     published: dict[str, Any]
+    base: Recipe | None
+    own: frozenset[str]
+
+    def source(self, key: str) -> str:
+        """Which recipe sets a dotted key: this one, or one that it is based on."""
+        at = self
+        while at.base is not None and not any(f"{key}.".startswith(f"{own}.") for own in at.own):
+            at = at.base
+        return f"recipe {at.name}" + (f", base of {self.name}" if at is not self else "")
 
 
 def find(name: str) -> Path:
@@ -189,13 +199,15 @@ def _load(path: Path, trail: tuple[Path, ...]) -> Recipe:
     about = _about(values.pop("about", None), path)
     by_epochs = _by_epochs(values.pop("by_epochs", {}), path)
     published = _published(values.pop("by_fidelity", {}), path)
-    if (base := values.pop("base", None)) is not None:
+    base, below = values.pop("base", None), None
+    own = frozenset(key for part in (values, *by_epochs.values()) for key, _ in leaves(part))
+    if base is not None:
         below = _load(_find(str(base), str(path)), (*trail, path))
         values, by_epochs = _merged(below.values, values), {**below.by_epochs, **by_epochs}
         published = _merged(below.published, published)
     if type(values.get("epochs", 1)) is not int:
         raise UserError(Problem("must be a whole number", "epochs", values["epochs"], str(path)))
-    return Recipe(_name(path), path, about, values, by_epochs, published)
+    return Recipe(_name(path), path, about, values, by_epochs, published, below, own)
 
 
 def _name(path: Path) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.cli import main as cli
 from launcher.cli.words import read
-from launcher.config.compose import compose
+from launcher.config.compose import compose, options
 
 EXAMPLES = [line.split("  ")[0] for line in map(str.strip, cli._EXAMPLES.splitlines()[1:])]
 OF_VERBS = [(verb, line) for verb in cli.VERBS for line in cli.module_of(verb).EXAMPLES]
@@ -59,6 +59,21 @@ def test_ls_shows_every_recipe_and_refuses_unknown_sections(capsys: pytest.Captu
     assert all(name in shown for name in ("mild", "medium", "hot", "baseline", "timm_a3", "ffcv_rn50", "decoupled_sgd"))
     assert cli.main(["ls", "algoritms"]) == 2
     assert "did you mean algorithms?" in capsys.readouterr().err
+
+
+def test_ls_says_what_each_method_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ls", "algorithms"]) == 0
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[1:])
+    assert sorted(rows) == options("algorithms")
+    assert all(about == f"{about[0].upper()}{about[1:].rstrip('. ')}." for about in map(str.rstrip, rows.values()))
+
+
+def test_origins_name_the_base_of_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "recipe=hot_cutmix", "--origin"]) == 0
+    lines = {line.split("=")[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert lines["epochs"].endswith(" recipe hot_cutmix")
+    assert lines["optimizer.momentum"].endswith(" recipe hot, base of hot_cutmix")
+    assert lines["algorithms.sam.interval"].endswith(" recipe hot, base of hot_cutmix")
 
 
 def test_ls_and_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
