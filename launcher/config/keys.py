@@ -15,6 +15,8 @@ ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "dataset.val_split": (None, ()),
     "schedule.warmup_includes_peak": (False, ("constant", "cosine", "linear", "multi_step")),
     "schedule.counts_warmup": (False, ("cosine",)),
+    "launch.bind": ("off", ()),
+    "launch.expandable_segments": (False, ()),
     "algorithms.colout.order": ("before_resizing", ()),
 }
 # Keys that older run folders have, with today's key and its value for each of theirs.

@@ -180,7 +180,10 @@ class BCE:
 
 @dataclass(frozen=True, config=STRICT)
 class Launch:
-    """Processes of this machine and how they meet those of others; `rdzv` is HOST:PORT, times are in seconds."""
+    """Processes of this machine and how they meet those of others; `rdzv` is HOST:PORT, times are in seconds.
+
+    `bind` gives each rank the cores near its GPU, `expandable_segments` is the CUDA allocator's option of that name.
+    """
 
     name: str
     device: Literal["auto", "cpu", "cuda"]
@@ -190,6 +193,8 @@ class Launch:
     rdzv_timeout: Count
     max_restarts: Annotated[int, Field(ge=0)]
     hang_timeout: Positive | None
+    bind: Literal["auto", "off"]
+    expandable_segments: bool
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -12,7 +12,7 @@ import torch
 
 from launcher.config import schema
 from launcher.data.available import check_counts
-from launcher.data.cores import usable_cores
+from launcher.data.cores import rank_cores
 from launcher.data.device import Loaded, Overlap
 from launcher.data.folder import Folder, splits
 from launcher.data.pictures import CentredPictures, ChangeImage, CroppedPictures
@@ -124,7 +124,7 @@ def worker_count(config: schema.TorchvisionLoader | schema.FFCVLoader, local_wor
     """Loader workers of one rank: so many as the config says, or its share of the cores."""
     if config.workers != "auto":
         return config.workers
-    share = max(1, usable_cores() // local_world_size)
+    share = rank_cores(local_world_size)
     # note: threads share one memory, processes do not
     return share if isinstance(config, schema.FFCVLoader) else min(_MOST_WORKERS, share)
 

@@ -16,8 +16,10 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
 
 from launcher.config.schema import Launch
+from launcher.data.cores import BOUND
 from launcher.errors import Problem, UserError
 from launcher.launch.agent import PeersRejoin, Rendezvous, make_agent
+from launcher.launch.binding import bind
 from launcher.launch.devices import Devices
 from launcher.launch.exit_codes import DONE, FAILED
 from launcher.launch.failure import describe, describe_hang, first_failure, is_from_outside
@@ -29,6 +31,8 @@ from launcher.launch.watch import RankWatch
 from launcher.records.folder import RunFolder
 
 WORKER = "launcher.training.worker:work"
+# note: torch 2.15 still reads the name that older ones know
+_ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"}
 _SECONDS_BETWEEN_TRIES = 1.0
 
 
@@ -59,7 +63,7 @@ class Launcher:
             UserError: a rank ended with one, or the other machines did not come.
         """
         _set_threads(self._devices.processes)
-        os.environ[DEVICE] = self._devices.kind
+        self._set_environment()
         failure: Failure | None = None
         try:
             with stop_requests(self._request, self, self._follower.say):
@@ -74,6 +78,19 @@ class Launcher:
             print(failure.message, file=sys.stderr)
             return FAILED
         return self._request.exit_code if self._request.asked else DONE
+
+    def _set_environment(self) -> None:
+        """What the ranks inherit: their device, their cores, and how GPU memory is handed out."""
+        os.environ[DEVICE], os.environ[BOUND] = self._devices.kind, ""
+        if self._devices.kind == "cpu":
+            return
+        if self._launch.bind == "auto":
+            addresses = [gpu["address"] for gpu in self._devices.gpus[: self._devices.processes]]
+            found = bind(addresses, os.sched_getaffinity(0))
+            os.environ[BOUND] = ";".join(",".join(map(str, cores)) for cores in found.cores)
+            self._follower.say(found.said)
+        if self._launch.expandable_segments and not _ALLOCATOR & os.environ.keys():
+            os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
 
     def send(self, number: signal.Signals) -> None:
         """Pass a stop request on to the ranks; where they wait for other machines to start, stop now."""

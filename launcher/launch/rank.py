@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 
+from launcher.data.cores import BOUND
 from launcher.errors import EXIT_USER_ERROR, MachineError, UserError, one_line
 from launcher.launch.exit_codes import DONE, FAILED
 from launcher.launch.heartbeat import HEARTBEAT
@@ -53,6 +54,13 @@ def main(target: str, run_folder: Path, scratch: Path) -> int:
         return FAILED
     done_file(scratch, os.getpid()).touch()
     return DONE
+
+
+def take_cores() -> None:
+    """Stay on the cores that the launcher has given to this rank, with all that it starts from now on."""
+    if shares := os.environ.get(BOUND):
+        mine = shares.split(";")[int(os.environ["LOCAL_RANK"])]
+        os.sched_setaffinity(0, [int(core) for core in mine.split(",")])
 
 
 def log_file(run_folder: Path, rank: str | int) -> Path:
@@ -153,6 +161,7 @@ if __name__ == "__main__":
     STOP.install()
     launcher, scratch = int(sys.argv[3]), Path(sys.argv[4])
     die_with(launcher)
+    take_cores()
     guard_group(launcher, scratch)
     name_after(scratch)
     HEARTBEAT.start(scratch)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig, SyntheticLoader
+from launcher.data.cores import rank_cores
 from launcher.data.device import Loaded
 from launcher.data.loaders import worker_count
 from launcher.launch.heartbeat import HEARTBEAT
@@ -106,7 +106,7 @@ class Measurement:
             device=device_name(self.run.ranks.device),
             world_size=self.run.ranks.world_size,
             workers=self._workers,
-            cores=len(os.sched_getaffinity(0)),
+            cores=rank_cores(self.run.ranks.local_world_size) * self.run.ranks.local_world_size,
             start_seconds=self._started - self.request.asked_at,
             points=[self._of(point) for point in self._points],
             transfer_seconds=transfers,
