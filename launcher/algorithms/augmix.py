@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm
-from launcher.algorithms.randaugment import SETS, Choice, apply, magnitudes
+from launcher.algorithms.randaugment import SETS, Choice, apply, chosen, magnitudes, to_rounds
 from launcher.config import algorithms as schema
 from launcher.data.batch import Batch
+from launcher.data.device import to_device
 
-NAMES = SETS["original"]
+NAMES = SETS["safe"]
 _LONGEST = 3
 
 
@@ -50,26 +51,25 @@ def _choice(values: schema.AugMix, draws: np.ndarray, active: np.ndarray, side: 
     which, level, sign = draws
     operations = np.floor(which * len(NAMES)).astype(np.int64)
     levels, signs = 0.1 + level * (values.severity - 0.1), np.where(sign < 0.5, -1.0, 1.0)
-    tables = np.stack([magnitudes(name, levels, signs, side) for name in NAMES])
-    sizes = tables[operations, np.arange(len(operations))]
     # note: a chain that has ended draws the number after the last, which is no operation
-    return Choice(np.where(active, operations, len(NAMES)), sizes)
+    operations = np.where(active, operations, len(NAMES))
+    return chosen(operations, [magnitudes(name, levels, signs, side) for name in NAMES])
 
 
 def mix(images: Tensor, chosen: Mix) -> Tensor:
     """uint8 images [B, 3, H, W] to `(1 - m) x + m sum_i w_i chain_i(x)`, uint8."""
+    chosen_weights = np.stack([chosen.mixed, *chosen.chains.T]).astype(np.float32)
+    (weights,) = to_device(chosen_weights, device=images.device)
+    mixed, *chains = weights.view(*weights.shape, 1, 1, 1)
+    rounds = iter(to_rounds([choice for chain in chosen.rounds for choice in chain], images.device))
     total = torch.zeros_like(images, dtype=torch.float32)
-    for number, rounds in enumerate(chosen.rounds):
+    for weight, choices in zip(chains, chosen.rounds, strict=True):
         chained = images
-        for choice in rounds:
-            chained = apply(chained, choice, NAMES)
-        total += _each(chosen.chains[:, number], images) * chained
-    mixed = _each(chosen.mixed, images)
-    return ((1 - mixed) * images + mixed * total).round().clamp(0, 255).to(torch.uint8)
-
-
-def _each(values: np.ndarray, images: Tensor) -> Tensor:
-    return torch.from_numpy(values.astype(np.float32)).to(images.device).view(-1, 1, 1, 1)
+        for _ in choices:
+            chained = apply(chained, next(rounds), NAMES)
+        total += weight * chained
+    blended: Tensor = (1 - mixed) * images + mixed * total
+    return blended.round().clamp(0, 255).to(torch.uint8)
 
 
 class AugMix(Algorithm):

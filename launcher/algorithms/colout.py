@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm
 from launcher.data.batch import Batch
+from launcher.data.device import to_device
 from launcher.plan import sizes
 
 
@@ -31,10 +31,7 @@ class ColOut(Algorithm):
         random = randomness.generator(batch.moment.seed, "colout", batch.moment.step)
         rows = kept(batch.images.shape[2], self.values.rows, random)
         columns = kept(batch.images.shape[3], self.values.columns, random)
-        device = batch.images.device
-        return batch.having(
-            images=colout(batch.images, torch.from_numpy(rows).to(device), torch.from_numpy(columns).to(device))
-        )
+        return batch.having(images=colout(batch.images, *to_device(rows, columns, device=batch.images.device)))
 
 
 ALGORITHM = ColOut

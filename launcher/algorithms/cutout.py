@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from launcher import randomness
 from launcher.algorithms.base import Algorithm
 from launcher.data.batch import Batch
+from launcher.data.device import to_device
 
 
 def erase(images: Tensor, boxes: Tensor, fill: Tensor | float = 0.0) -> Tensor:
@@ -23,10 +24,12 @@ def erase(images: Tensor, boxes: Tensor, fill: Tensor | float = 0.0) -> Tensor:
 
 
 def square_boxes(centres: np.ndarray, side: int, height: int, width: int) -> np.ndarray:
-    """Boxes int64 [B, 4] of squares around centres [B, 2] in [0, 1), clipped to the picture."""
+    """Boxes int64 [B, 4] of squares around centres [B, 2] in [0, 1), clipped to the picture.
+
+    They reach side // 2 to either side, as published: an odd side gives a square one pixel smaller.
+    """
     middle = np.floor(centres * (height, width)).astype(np.int64)
-    start = middle - side // 2
-    return np.concatenate([start.clip(0), (start + side).clip(max=(height, width))], axis=1)
+    return np.concatenate([(middle - side // 2).clip(0), (middle + side // 2).clip(max=(height, width))], axis=1)
 
 
 class CutOut(Algorithm):
@@ -35,8 +38,9 @@ class CutOut(Algorithm):
     def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
         height, width = batch.images.shape[2:]
         centres = randomness.uniforms(batch.moment.seed, "cutout", batch.moment.epoch, batch.indices, 2)
-        boxes = square_boxes(centres, round(self.values.size * min(height, width)), height, width)
-        return batch.having(images=erase(batch.images, torch.from_numpy(boxes).to(batch.images.device)))
+        boxes = square_boxes(centres, int(self.values.size * min(height, width)), height, width)
+        (on_device,) = to_device(boxes, device=batch.images.device)
+        return batch.having(images=erase(batch.images, on_device))
 
 
 ALGORITHM = CutOut

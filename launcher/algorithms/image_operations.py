@@ -1,7 +1,8 @@
 """Image operations on a whole batch with a magnitude an image, as Pillow does them one by one.
 
 Every function takes uint8 images [B, 3, H, W] and float32 magnitudes [B], both on one device, and gives uint8 images
-[B, 3, H, W]. Sources: AutoAugment (Cubuk et al. 2019) for the set, Pillow's ImageOps and ImageEnhance for the pixels.
+[B, 3, H, W]. All arithmetic is elementwise: matrix products and convolutions of float32 may be rounded to 10 bits on
+a GPU. Sources: AutoAugment (Cubuk et al. 2019) for the set, Pillow's ImageOps and ImageEnhance for the pixels.
 """
 
 from __future__ import annotations
@@ -12,10 +13,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Operation = Callable[[Tensor, Tensor], Tensor]
+from launcher.data.device import constant
 
-# ITU-R 601 luma in 16-bit fixed point, as Pillow converts to grey.
-_LUMA = (19595, 38470, 7471)
+Operation = Callable[[Tensor, Tensor], Tensor]
+Colour = tuple[float, float, float]
+
+BLACK: Colour = (0, 0, 0)
+
+
+def operate(name: str, images: Tensor, magnitudes: Tensor, fill: Colour = BLACK) -> Tensor:
+    """One operation on all images; `fill`, in 0..255, is the colour of what geometric ones read from outside."""
+    if name in GEOMETRIC:
+        return _affine(images, fill, **GEOMETRIC[name](images, magnitudes))
+    return OPERATIONS[name](images, magnitudes)
 
 
 def autocontrast(images: Tensor, magnitudes: Tensor) -> Tensor:
@@ -52,6 +62,16 @@ def solarize(images: Tensor, magnitudes: Tensor) -> Tensor:
     return torch.where(images.float() >= _each(magnitudes), 255 - images, images)
 
 
+def solarize_add(images: Tensor, magnitudes: Tensor) -> Tensor:
+    """Add the magnitude to values below 128."""
+    return torch.where(images < 128, _to_uint8(images.float() + _each(magnitudes)), images)
+
+
+def invert(images: Tensor, magnitudes: Tensor) -> Tensor:
+    """Negate; magnitudes are not used."""
+    return 255 - images
+
+
 def color(images: Tensor, magnitudes: Tensor) -> Tensor:
     """Saturation: 0 is grey, 1 the original."""
     return _blend(_grey(images), images.float(), magnitudes)
@@ -71,64 +91,47 @@ def brightness(images: Tensor, magnitudes: Tensor) -> Tensor:
 def sharpness(images: Tensor, magnitudes: Tensor) -> Tensor:
     """Sharpness: 0 is smoothed, 1 the original; border pixels stay."""
     values = images.float()
-    kernel = torch.ones(3, 3, device=images.device)
-    kernel[1, 1] = 5
+    rows = values[..., :-2, :] + values[..., 1:-1, :] + values[..., 2:, :]
+    total = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * values[..., 1:-1, 1:-1]
     smooth = values.clone()
-    inner = F.conv2d(values, (kernel / 13).expand(3, 1, 3, 3), groups=3)
-    smooth[..., 1:-1, 1:-1] = torch.floor(inner + 0.5)
+    smooth[..., 1:-1, 1:-1] = torch.floor(total / 13 + 0.5)
     return _blend(smooth, values, magnitudes)
 
 
-def shear_x(images: Tensor, magnitudes: Tensor) -> Tensor:
-    """Read pixel (x + magnitude * y, y), from the top left."""
-    return _affine(images, xy=magnitudes)
-
-
-def shear_y(images: Tensor, magnitudes: Tensor) -> Tensor:
-    """Read pixel (x, y + magnitude * x), from the top left."""
-    return _affine(images, yx=magnitudes)
-
-
-def translate_x(images: Tensor, magnitudes: Tensor) -> Tensor:
-    """Read pixel (x + magnitude, y)."""
-    return _affine(images, x=magnitudes)
-
-
-def translate_y(images: Tensor, magnitudes: Tensor) -> Tensor:
-    """Read pixel (x, y + magnitude)."""
-    return _affine(images, y=magnitudes)
-
-
-def rotate(images: Tensor, magnitudes: Tensor) -> Tensor:
-    """Turn counter-clockwise about the centre by so many degrees."""
-    angle = torch.deg2rad(-magnitudes)
+def _rotation(images: Tensor, degrees: Tensor) -> dict[str, Tensor]:
+    """Counter-clockwise about the centre."""
+    angle = torch.deg2rad(-degrees)
     cos, sin = angle.cos(), angle.sin()
     middle_x, middle_y = images.shape[3] / 2, images.shape[2] / 2
-    return _affine(
-        images,
-        xx=cos,
-        xy=sin,
-        x=middle_x - cos * middle_x - sin * middle_y,
-        yx=-sin,
-        yy=cos,
-        y=middle_y + sin * middle_x - cos * middle_y,
-    )
+    return {
+        "xx": cos,
+        "xy": sin,
+        "x": middle_x - cos * middle_x - sin * middle_y,
+        "yx": -sin,
+        "yy": cos,
+        "y": middle_y + sin * middle_x - cos * middle_y,
+    }
 
 
 OPERATIONS: dict[str, Operation] = {
     "autocontrast": autocontrast,
     "equalize": equalize,
     "posterize": posterize,
-    "rotate": rotate,
     "solarize": solarize,
-    "shear_x": shear_x,
-    "shear_y": shear_y,
-    "translate_x": translate_x,
-    "translate_y": translate_y,
     "color": color,
     "contrast": contrast,
     "brightness": brightness,
     "sharpness": sharpness,
+    "invert": invert,
+    "solarize_add": solarize_add,
+}
+# The terms of `_affine` for images and magnitudes; shears start from the top left.
+GEOMETRIC: dict[str, Callable[[Tensor, Tensor], dict[str, Tensor]]] = {
+    "rotate": _rotation,
+    "shear_x": lambda _, slopes: {"xy": slopes},
+    "shear_y": lambda _, slopes: {"yx": slopes},
+    "translate_x": lambda _, pixels: {"x": pixels},
+    "translate_y": lambda _, pixels: {"y": pixels},
 }
 
 
@@ -147,30 +150,26 @@ def _blend(degenerate: Tensor, values: Tensor, factors: Tensor) -> Tensor:
 
 
 def _grey(images: Tensor) -> Tensor:
-    """Luma [B, 1, H, W] as float32 whole numbers."""
-    weights = torch.tensor(_LUMA, device=images.device).view(1, 3, 1, 1)
-    return (((images.long() * weights).sum(1, keepdim=True) + 0x8000) >> 16).float()
+    """ITU-R 601 luma [B, 1, H, W] as float32 whole numbers, in 16-bit fixed point as Pillow's."""
+    red, green, blue = images.int().split(1, dim=1)
+    luma: Tensor = (19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16
+    return luma.float()
 
 
-def _affine(images: Tensor, **terms: Tensor) -> Tensor:
-    """Output pixel (x, y) reads input (xx x + xy y + x, yx x + yy y + y), pixel centres at one half; black outside.
+def _affine(images: Tensor, fill: Colour, **terms: Tensor) -> Tensor:
+    """Output pixel (x, y) reads input (xx x + xy y + x, yx x + yy y + y), pixel centres at one half.
 
-    Bilinear; `xx` and `yy` are one and the other terms zero unless given.
+    Bilinear, `fill` outside; `xx` and `yy` are one and the other terms zero unless given.
     """
-    batch, _, height, width = images.shape
-    zero = torch.zeros(batch, device=images.device)
-    get = {"xx": zero + 1, "yy": zero + 1, **terms}
-    xx, xy, x = (get.get(name, zero) for name in ("xx", "xy", "x"))
-    yx, yy, y = (get.get(name, zero) for name in ("yx", "yy", "y"))
-    # note: pixel coordinates u = (n + 1) * side / 2 turn into normalised ones n in [-1, 1]
-    theta = torch.stack(
-        [
-            torch.stack([xx, xy * height / width, xx + xy * height / width + 2 * x / width - 1], 1),
-            torch.stack([yx * width / height, yy, yy + yx * width / height + 2 * y / height - 1], 1),
-        ],
-        1,
-    )
-    grid = F.affine_grid(theta, [batch, 3, height, width], align_corners=False)
+    height, width = images.shape[2:]
+    column = torch.arange(width, device=images.device).view(1, 1, -1) + 0.5
+    row = torch.arange(height, device=images.device).view(1, -1, 1) + 0.5
+    get = {name: term.view(-1, 1, 1) for name, term in terms.items()}
+    x = get.get("xx", 1.0) * column + get.get("xy", 0.0) * row + get.get("x", 0.0)
+    y = get.get("yx", 0.0) * column + get.get("yy", 1.0) * row + get.get("y", 0.0)
+    inside = ((x >= 0) & (x < width) & (y >= 0) & (y < height)).unsqueeze(1)
+    grid = torch.stack(torch.broadcast_tensors(2 * x / width - 1, 2 * y / height - 1), dim=-1)
     read = F.grid_sample(images.float(), grid, mode="bilinear", padding_mode="border", align_corners=False)
-    inside = ((grid >= -1) & (grid < 1)).all(-1).unsqueeze(1)
-    return torch.where(inside, torch.floor(read + 0.5), 0.0).to(torch.uint8)
+    outside = 0.0 if fill == BLACK else constant(fill, torch.float32, images.device)
+    filled: Tensor = torch.where(inside, torch.floor(read + 0.5), outside)
+    return filled.to(torch.uint8)

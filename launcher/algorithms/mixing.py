@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from launcher import randomness
 from launcher.algorithms.label_smoothing import one_hot
 from launcher.config.algorithms import Algorithms
 from launcher.data.batch import Moment
+from launcher.data.device import to_device
 
 
 def share(name: str, algorithms: Algorithms) -> tuple[float, float]:
@@ -32,7 +32,8 @@ def is_chosen(name: str, algorithms: Algorithms, moment: Moment) -> bool:
 
 def permutation(draws: np.random.Generator, like: Tensor) -> Tensor:
     """A random order [B] of the batch `like` [B, ...], on its device."""
-    return torch.from_numpy(draws.permutation(len(like))).to(like.device, non_blocking=True)
+    (order,) = to_device(draws.permutation(len(like)), device=like.device)
+    return order
 
 
 def mix_targets(targets: Tensor, order: Tensor, weight: float, classes: int, smoothed: str) -> Tensor:

@@ -1,8 +1,8 @@
-"""RandAugment (Cubuk et al. 2020), with AugMix's operations and levels: `depth` random operations a picture."""
+"""RandAugment (Cubuk et al. 2020): `depth` random operations a picture, drawn from one of four published sets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,21 +13,32 @@ from torch import Tensor, nn
 from launcher import randomness
 from launcher.algorithms import image_operations, pillow_operations
 from launcher.algorithms.base import Algorithm
+from launcher.algorithms.image_operations import BLACK, Colour
 from launcher.config import algorithms as schema
 from launcher.data.batch import Batch
+from launcher.data.device import to_device
 
 _LEVELS = 10
-_COLOUR = ("color", "contrast", "brightness", "sharpness")
+_SAFE = (
+    *("autocontrast", "equalize", "posterize", "rotate", "solarize"),
+    *("shear_x", "shear_y", "translate_x", "translate_y"),
+)
+_ENHANCEMENTS = ("color", "contrast", "brightness", "sharpness")
 SETS = {
-    "all": tuple(image_operations.OPERATIONS),
-    "original": tuple(name for name in image_operations.OPERATIONS if name not in _COLOUR),
+    "all": (*_SAFE, *_ENHANCEMENTS),
+    "original": (*_SAFE, *_ENHANCEMENTS),
+    "safe": _SAFE,
+    "timm_increasing": (*_SAFE, *_ENHANCEMENTS, "invert", "solarize_add"),
 }
 _DRAWS = 4
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What one round does to each of B images: numbers of operations int64 [B] in a set, magnitudes float64 [B]."""
+    """What one round does to each of B images: numbers of operations int64 [B] in a set, magnitudes float64 [B].
+
+    The number after the last is no operation.
+    """
 
     operations: np.ndarray
     magnitudes: np.ndarray
@@ -38,19 +49,32 @@ def choose(values: schema.RandAugment, indices: np.ndarray, *, seed: int, epoch:
 
     side: of the pictures in pixels, which translations are parts of.
     """
-    names = SETS[values.operations]
     draws = randomness.uniforms(seed, "randaugment", epoch, indices, _DRAWS * values.depth)
     rounds = [draws[:, _DRAWS * number : _DRAWS * (number + 1)].T for number in range(values.depth)]
-    return [_choice(values, names, part, side) for part in rounds]
+    return [_choice(values, part, side) for part in rounds]
 
 
-def _choice(values: schema.RandAugment, names: tuple[str, ...], draws: np.ndarray, side: int) -> Choice:
+def _choice(values: schema.RandAugment, draws: np.ndarray, side: int) -> Choice:
     which, level_draw, angle_draw, sign_draw = draws
-    operations = np.floor(which * len(names)).astype(np.int64)
+    names = SETS[values.operations]
+    operations = np.floor(which / values.probability * len(names)).clip(max=len(names)).astype(np.int64)
     levels = _levels(values, level_draw, angle_draw)
     signs = np.where(sign_draw < 0.5, -1.0, 1.0)
-    tables = np.stack([magnitudes(name, levels, signs, side) for name in names])
-    return Choice(operations, tables[operations, np.arange(len(operations))])
+
+    def sizes(name: str) -> np.ndarray:
+        if values.operations == "timm_increasing":
+            return timm_magnitudes(name, levels, signs, side)
+        if values.operations == "all" and name in _ENHANCEMENTS:
+            return symmetric_factors(name, values.severity, level_draw, signs)
+        return magnitudes(name, levels, signs, side)
+
+    return chosen(operations, [sizes(name) for name in names])
+
+
+def chosen(operations: np.ndarray, magnitudes: Sequence[np.ndarray] | np.ndarray) -> Choice:
+    """From numbers of operations [B] and the magnitudes [B] of every operation of the set."""
+    table = np.stack([*magnitudes, np.zeros(len(operations))])
+    return Choice(operations, table[operations, np.arange(len(operations))])
 
 
 def _levels(values: schema.RandAugment, uniform: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -83,15 +107,61 @@ def magnitudes(name: str, levels: np.ndarray, signs: np.ndarray, side: int) -> n
     return np.zeros_like(levels)
 
 
-def apply(images: Tensor, choice: Choice, names: tuple[str, ...]) -> Tensor:
-    """One round on uint8 images [B, 3, H, W]: each operation runs once, on the images that drew it."""
+def symmetric_factors(name: str, severity: float, uniform: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """An enhancement's factors [B] for uniform draws [B] and signs [B] (MosaicML Composer): as often above 1 as below.
+
+    Uniform in [1, severity] or in [1 - 0.09 severity, 1]; brightness above 1 times 0.75.
+    """
+    factors = np.where(signs > 0, 1 + uniform * (severity - 1), 1 - uniform * 0.09 * severity)
+    return np.where(factors > 1, 0.75 * factors, factors) if name == "brightness" else factors
+
+
+def timm_magnitudes(name: str, levels: np.ndarray, signs: np.ndarray, side: int) -> np.ndarray:
+    """An operation's magnitudes [B] for levels [B] in [0, 10] and signs [B] (timm's `inc1`)."""
+    part = levels / _LEVELS
+    match name:
+        case "rotate":
+            return signs * part * 30
+        case "translate_x" | "translate_y":
+            return signs * part * 0.45 * side
+        case "color" | "contrast" | "brightness" | "sharpness":
+            return (1 + signs * part * 0.9).clip(0.1)
+        case "solarize_add":
+            return np.floor(part * 110)
+    return magnitudes(name, levels, signs, side)
+
+
+@dataclass(frozen=True)
+class Round:
+    """A choice on the device: rows int64 [B] in the order of their operations, magnitudes float32 [B] of the rows.
+
+    `counts` has the number of rows of each operation.
+    """
+
+    counts: list[int]
+    rows: Tensor
+    magnitudes: Tensor
+
+
+def to_rounds(choices: Sequence[Choice], device: torch.device) -> list[Round]:
+    """Everything drawn for a batch, in one copy."""
+    orders = [np.argsort(choice.operations, kind="stable") for choice in choices]
+    sizes = [choice.magnitudes[order].astype(np.float32) for choice, order in zip(choices, orders, strict=True)]
+    tensors = to_device(*orders, *sizes, device=device)
+    counts = [np.bincount(choice.operations).tolist() for choice in choices]
+    return [Round(*parts) for parts in zip(counts, tensors[: len(choices)], tensors[len(choices) :], strict=True)]
+
+
+def apply(images: Tensor, round_: Round, names: Sequence[str], fill: Colour = BLACK) -> Tensor:
+    """One round on uint8 images [B, 3, H, W]: each operation runs once, on the images that drew it.
+
+    `fill` in 0..255 is the colour of what geometric operations read from outside.
+    """
     result = images.clone()
-    for number, name in enumerate(names):
-        rows = np.flatnonzero(choice.operations == number)
+    drawn = zip(round_.rows.split(round_.counts), round_.magnitudes.split(round_.counts), strict=True)
+    for name, (rows, magnitudes) in zip(names, drawn, strict=False):
         if len(rows):
-            at = torch.from_numpy(rows).to(images.device)
-            sizes = torch.from_numpy(choice.magnitudes[rows].astype(np.float32)).to(images.device)
-            result[at] = image_operations.OPERATIONS[name](images[at], sizes)
+            result[rows] = image_operations.operate(name, images[rows], magnitudes, fill)
     return result
 
 
@@ -100,18 +170,26 @@ class RandAugment(Algorithm):
 
     def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
         images, moment = batch.images, batch.moment
-        for choice in choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, side=images.shape[3]):
-            images = apply(images, choice, SETS[self.values.operations])
+        choices = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, side=images.shape[3])
+        for round_ in to_rounds(choices, images.device):
+            images = apply(images, round_, SETS[self.values.operations], self._fill())
         return batch.having(images=images)
 
     def change_image(self, image: np.ndarray, index: int, epoch: int) -> np.ndarray:
         picture = Image.fromarray(image)
-        names = SETS[self.values.operations]
+        names = (*SETS[self.values.operations], None)
         seed = self.setting.plan.config.seed
         for choice in choose(self.values, np.array([index]), seed=seed, epoch=epoch, side=image.shape[1]):
-            name = names[choice.operations[0]]
-            picture = pillow_operations.OPERATIONS[name](picture, float(choice.magnitudes[0]))
+            if name := names[choice.operations[0]]:
+                picture = pillow_operations.operate(name, picture, float(choice.magnitudes[0]), self._fill())
         return np.array(picture)
+
+    def _fill(self) -> Colour:
+        """Black, or timm's: the mean colour of the data set."""
+        if self.values.operations != "timm_increasing":
+            return BLACK
+        red, green, blue = (round(255 * mean) for mean in self.setting.plan.config.dataset.mean)
+        return red, green, blue
 
 
 ALGORITHM = RandAugment

@@ -13,6 +13,7 @@ from launcher import randomness
 from launcher.algorithms.base import Algorithm
 from launcher.algorithms.cutout import erase
 from launcher.data.batch import Batch
+from launcher.data.device import to_device
 
 _TRIES = 10
 
@@ -56,7 +57,8 @@ class RandomErasing(Algorithm):
             # note: torch takes seeds below 2^63
             generator.manual_seed(randomness.key(moment.seed, "random_erasing", moment.step, moment.rank) >> 1)
             fill = torch.empty_like(images).normal_(generator=generator)
-        return batch.having(images=erase(images, torch.from_numpy(boxes).to(images.device), fill))
+        (on_device,) = to_device(boxes, device=images.device)
+        return batch.having(images=erase(images, on_device, fill))
 
 
 ALGORITHM = RandomErasing

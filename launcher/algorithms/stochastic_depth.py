@@ -12,6 +12,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 from launcher import randomness
 from launcher.algorithms.base import Algorithm, Setting
 from launcher.data.batch import Batch
+from launcher.data.device import to_device
 
 
 def drop_rates(blocks: int, last: float, distribution: str) -> list[float]:
@@ -64,7 +65,7 @@ class StochasticDepth(Algorithm):
         moment = batch.moment
         draws = randomness.uniforms(moment.seed, "stochastic_depth", moment.epoch, batch.indices, len(self._drops))
         keep_rates = [drop.keep_rate for drop in self._drops]
-        kept = torch.from_numpy((draws < keep_rates).T.astype("float32")).to(batch.images.device, non_blocking=True)
+        (kept,) = to_device((draws < keep_rates).T.astype("float32"), device=batch.images.device)
         for drop, row in zip(self._drops, kept, strict=True):
             drop.set(row)
         return batch

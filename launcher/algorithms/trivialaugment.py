@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from launcher import randomness
-from launcher.algorithms.base import Algorithm
-from launcher.algorithms.randaugment import Choice, apply
+from launcher.algorithms.base import Algorithm, Setting
+from launcher.algorithms.randaugment import Choice, apply, chosen, to_rounds
+from launcher.config import algorithms as schema
 from launcher.data.batch import Batch
 
 NAMES = (
@@ -29,38 +31,51 @@ NAMES = (
 )
 # Greatest magnitude, of either sign; enhancements deviate from 1 by it.
 _SIGNED = {"shear_x": 0.99, "shear_y": 0.99, "translate_x": 32.0, "translate_y": 32.0, "rotate": 135.0}
-_ENHANCE = 0.99
+_ENHANCEMENTS = dict.fromkeys(("brightness", "color", "contrast", "sharpness"), 0.99)
 
 
-def choose(indices: np.ndarray, *, bins: int, seed: int, epoch: int) -> Choice:
-    """Draw operation, strength and sign for the sample indices [B]; number len(NAMES) is no operation."""
+def space(bins: int) -> dict[str, np.ndarray]:
+    """Each operation's magnitudes float64 [2, bins], of positive and negative sign: torchvision's TrivialAugmentWide.
+
+    Computed in float32 as there, which decides on pixels where a magnitude is cut to a whole number.
+    """
+
+    def strengths(first: float, last: float) -> np.ndarray:
+        return torch.linspace(first, last, bins).double().numpy()
+
+    plain = {name: np.zeros(bins) for name in NAMES}
+    plain["posterize"] = 8 - np.round(np.arange(bins) / (bins - 1) * 6)
+    # note: the first whole value at or above the threshold, which float32 would round
+    plain["solarize"] = np.ceil(255 * strengths(1, 0))
+    found = {name: np.stack([sizes, sizes]) for name, sizes in plain.items()}
+    for name, most in _SIGNED.items():
+        sizes = np.trunc(strengths(0, most)) if name.startswith("translate") else strengths(0, most)
+        found[name] = np.stack([sizes, -sizes])
+    for name, most in _ENHANCEMENTS.items():
+        found[name] = np.stack([1 + strengths(0, most), 1 - strengths(0, most)])
+    return found
+
+
+def choose(magnitudes: dict[str, np.ndarray], indices: np.ndarray, *, seed: int, epoch: int) -> Choice:
+    """Draw operation, strength and sign from a `space` for the sample indices [B]."""
     which, strength, sign = randomness.uniforms(seed, "trivialaugment", epoch, indices, 3).T
     operations = np.floor(which * (len(NAMES) + 1)).astype(np.int64)
-    part = np.floor(strength * bins) / (bins - 1)
-    signs = np.where(sign < 0.5, 1.0, -1.0)
-    tables = np.stack([*(magnitudes(name, part, signs) for name in NAMES), np.zeros_like(part)])
-    return Choice(operations, tables[operations, np.arange(len(operations))])
-
-
-def magnitudes(name: str, part: np.ndarray, signs: np.ndarray) -> np.ndarray:
-    """An operation's magnitudes [B] for strengths [B] in [0, 1] and signs [B]."""
-    if name in _SIGNED:
-        return np.asarray(signs * part * _SIGNED[name])
-    if name in ("brightness", "color", "contrast", "sharpness"):
-        return np.asarray(1 + signs * part * _ENHANCE)
-    if name == "posterize":
-        return np.asarray(8 - np.round(part * 6))
-    if name == "solarize":
-        return np.asarray(255 * (1 - part))
-    return np.zeros_like(part)
+    table = np.stack([magnitudes[name] for name in NAMES])
+    drawn = table[:, (sign >= 0.5).astype(np.int64), np.floor(strength * table.shape[2]).astype(np.int64)]
+    return chosen(operations, drawn)
 
 
 class TrivialAugment(Algorithm):
     """One operation a picture, or none, on the device for the whole batch."""
 
+    def __init__(self, values: schema.TrivialAugment, setting: Setting):
+        super().__init__(values, setting)
+        self._space = space(values.bins)
+
     def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
-        choice = choose(batch.indices, bins=self.values.bins, seed=batch.moment.seed, epoch=batch.moment.epoch)
-        return batch.having(images=apply(batch.images, choice, NAMES))
+        choice = choose(self._space, batch.indices, seed=batch.moment.seed, epoch=batch.moment.epoch)
+        (round_,) = to_rounds([choice], batch.images.device)
+        return batch.having(images=apply(batch.images, round_, NAMES))
 
 
 ALGORITHM = TrivialAugment

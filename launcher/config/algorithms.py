@@ -115,7 +115,8 @@ class SAM:
 class RandAugment:
     severity: Annotated[float, Field(gt=0, le=10)]
     depth: Annotated[int, Field(ge=0)]
-    operations: Literal["all", "original"]
+    operations: Literal["all", "original", "safe", "timm_increasing"]
+    probability: Annotated[float, Field(gt=0, le=1)]
     severity_distribution: Literal["uniform", "normal", "fixed"]
     severity_deviation: NotNegative
     where: Literal["device", "loader"]

@@ -12,24 +12,40 @@ from torch import Tensor
 
 Loaded = tuple[Tensor, Tensor, np.ndarray]
 
+_ALIGNMENT = 16  # bytes, a multiple of every dtype's size
+
 
 def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype) -> Tensor:
     """uint8 images [B, 3, H, W] to `dtype` with mean 0 and deviation 1, for `mean` and `std` of pixels in [0, 1].
 
     The memory format stays.
     """
-    shift, scale = _constants(tuple(mean), tuple(std), dtype, images.device)
+    shift = constant(tuple(-m / s for m, s in zip(mean, std, strict=True)), dtype, images.device)
+    scale = constant(tuple(1 / (255 * s) for s in std), dtype, images.device)
     return torch.addcmul(shift, images.to(dtype), scale)
 
 
-@lru_cache(maxsize=8)
-def _constants(
-    mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Shift and scale [1, 3, 1, 1]; kept, so that a step copies nothing to the device for them."""
-    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], dtype=dtype, device=device)
-    scale = torch.tensor([1 / (255 * s) for s in std], dtype=dtype, device=device)
-    return shift.view(1, -1, 1, 1), scale.view(1, -1, 1, 1)
+@lru_cache(maxsize=32)
+def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """One value a channel [1, C, 1, 1]; kept, so that a step copies nothing to the device for it."""
+    (kept,) = to_device(np.array(values, dtype=np.float32), device=device)
+    return kept.to(dtype).view(1, -1, 1, 1)
+
+
+def to_device(*arrays: np.ndarray, device: torch.device) -> list[Tensor]:
+    """The arrays as tensors on the device: one copy, from pinned memory, for which the host does not wait."""
+    starts = np.cumsum([0, *(-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays)]).tolist()
+    packed = np.empty(starts[-1], dtype=np.uint8)
+    for array, start in zip(arrays, starts[:-1], strict=True):
+        packed[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    host = torch.from_numpy(packed)
+    if device.type == "cuda":
+        host = host.pin_memory()
+    copied = host.to(device, non_blocking=True)
+    return [
+        copied[start : start + array.nbytes].view(torch.from_numpy(array[:0]).dtype).view(array.shape)
+        for array, start in zip(arrays, starts[:-1], strict=True)
+    ]
 
 
 class Overlap:

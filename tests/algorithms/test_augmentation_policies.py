@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
+import timm.data.auto_augment as timm_operations
 import torch
 import torchvision.transforms.v2 as T
+from PIL import Image
 from scipy import stats
 
-from launcher.algorithms import augmix, colout, cutout, randaugment, random_erasing, trivialaugment
+from launcher.algorithms import (
+    augmix,
+    colout,
+    cutout,
+    image_operations,
+    randaugment,
+    random_erasing,
+    trivialaugment,
+)
 from launcher.algorithms.base import Algorithm, Setting
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
@@ -95,21 +107,132 @@ def test_a_depth_of_none_leaves_the_pictures() -> None:
     assert torch.equal(changed(bound("randaugment", "algorithms.randaugment.depth=0"), batch), batch.images)
 
 
-def test_trivialaugment_has_torchvisions_space() -> None:
-    space = T.TrivialAugmentWide()._AUGMENTATION_SPACE
-    part, plus = np.arange(31) / 30, np.ones(31)
-    names = {"shear_x": "ShearX", "translate_y": "TranslateY", "rotate": "Rotate", "solarize": "Solarize"}
-    for ours, theirs in names.items():
-        expected = space[theirs][0](31, 224, 224).numpy() * (255 if theirs == "Solarize" else 1)
-        np.testing.assert_allclose(trivialaugment.magnitudes(ours, part, plus), expected, rtol=1e-5)
-    np.testing.assert_allclose(
-        trivialaugment.magnitudes("color", part, plus), 1 + space["Color"][0](31, 9, 9), rtol=1e-5
-    )
-    np.testing.assert_array_equal(trivialaugment.magnitudes("posterize", part, plus), space["Posterize"][0](31, 9, 9))
-    assert len(space) == len(trivialaugment.NAMES) + 1
-    counts = np.bincount(trivialaugment.choose(np.arange(28_000), bins=31, seed=2, epoch=0).operations)
+def factors(name: str, operations: str, severity: float, *, distribution: str = "uniform") -> np.ndarray:
+    """What `name` draws over many pictures."""
+    words = [
+        f"algorithms.randaugment.operations={operations}",
+        f"algorithms.randaugment.severity={severity}",
+        f"algorithms.randaugment.severity_distribution={distribution}",
+    ]
+    values = compose(["algorithms.randaugment=on", *words]).config.algorithms.randaugment
+    assert values is not None
+    choice = randaugment.choose(values, np.arange(100_000), seed=6, epoch=0, side=224)[0]
+    drawn: np.ndarray = choice.magnitudes[choice.operations == randaugment.SETS[operations].index(name)]
+    return drawn
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "fixed"])
+@pytest.mark.parametrize("severity", [3.0, 7.0, 10.0])
+@pytest.mark.parametrize("name", ["color", "contrast", "brightness", "sharpness"])
+def test_all_takes_enhancements_from_the_severity_itself(name: str, severity: float, distribution: str) -> None:
+    more = 0.75 if name == "brightness" else 1.0
+
+    def expected(x: np.ndarray) -> np.ndarray:
+        less = stats.uniform(1 - 0.09 * severity, 0.09 * severity).cdf(x)
+        return np.asarray(0.5 * less + 0.5 * stats.uniform(more, more * (severity - 1)).cdf(x))
+
+    drawn = factors(name, "all", severity, distribution=distribution)
+    assert stats.kstest(drawn, expected).pvalue > 1e-4
+    assert drawn.max() > 0.99 * more * severity
+
+
+@pytest.mark.parametrize("severity", [3.0, 7.0, 10.0])
+@pytest.mark.parametrize("name", ["color", "contrast", "brightness", "sharpness"])
+def test_original_takes_enhancements_from_a_drawn_level(name: str, severity: float) -> None:
+    drawn = factors(name, "original", severity)
+    assert stats.kstest(drawn, stats.uniform(0.1 + 0.018, 0.18 * (severity - 0.1)).cdf).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("operations", ["all", "original", "safe"])
+def test_the_nine_draw_their_level_in_each_published_set(operations: str) -> None:
+    level = stats.uniform(0.1, 6.9)
+    for name, scale in {"shear_x": 0.03, "shear_y": 0.03}.items():
+        assert stats.kstest(np.abs(factors(name, operations, 7.0)) / scale, level.cdf).pvalue > 1e-4
+    steps = np.arange(256 - 179, 257)
+    whole = {"solarize": steps, "rotate": np.arange(21), "translate_x": np.arange(53), "posterize": np.arange(2, 5)}
+    for name, values in whole.items():
+        assert np.isin(np.abs(factors(name, operations, 7.0)), values).all(), name
+        assert np.unique(np.abs(factors(name, operations, 7.0))).size >= 0.9 * len(values), name
+    assert len(randaugment.SETS[operations]) == (9 if operations == "safe" else 13)
+
+
+TIMM_NAMES = {
+    **{"autocontrast": "AutoContrast", "equalize": "Equalize", "posterize": "PosterizeIncreasing"},
+    **{"solarize": "SolarizeIncreasing", "rotate": "Rotate", "shear_x": "ShearX", "shear_y": "ShearY"},
+    **{"translate_x": "TranslateXRel", "translate_y": "TranslateYRel", "color": "ColorIncreasing"},
+    **{"contrast": "ContrastIncreasing", "brightness": "BrightnessIncreasing", "sharpness": "SharpnessIncreasing"},
+    **{"invert": "Invert", "solarize_add": "SolarizeAdd"},
+}
+
+
+@pytest.mark.parametrize(("recipe", "text"), [("timm_a2", "rand-m7-mstd0.5-inc1"), ("timm_a3", "rand-m6-mstd0.5-inc1")])
+def test_the_timm_recipes_draw_as_timm_does(recipe: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = compose([f"recipe={recipe}"]).config.algorithms.randaugment
+    assert values is not None
+    names = randaugment.SETS[values.operations]
+    theirs = {operation.name: operation for operation in timm_operations.rand_augment_transform(text).ops}
+    assert {TIMM_NAMES[name] for name in names} == theirs.keys()
+    rounds = randaugment.choose(values, np.arange(60_000), seed=1, epoch=0, side=224)
+    assert len(rounds) == timm_operations.rand_augment_transform(text).num_layers
+    counts = np.bincount(rounds[1].operations, minlength=len(names) + 1)
+    chances = [*([theirs["Invert"].prob / len(names)] * len(names)), 1 - theirs["Invert"].prob]
+    assert stats.chisquare(counts, np.array(chances) * len(rounds[1].operations)).pvalue > 1e-4
+    monkeypatch.setattr(timm_operations, "random", random.Random(3))
+    for number, name in enumerate(names):
+        drawn: list[float] = []
+        operation = theirs[TIMM_NAMES[name]]
+        operation.aug_fn = lambda image, *arguments, drawn=drawn, **_: drawn.extend(arguments)
+        for _ in range(5000):
+            operation(None)
+        ours = rounds[0].magnitudes[rounds[0].operations == number]
+        if drawn:
+            scale = 224 if name.startswith("translate") else 1
+            assert stats.ks_2samp(ours, np.array(drawn) * scale).pvalue > 1e-4, name
+
+
+def test_the_timm_set_fills_with_the_mean_colour_in_both_forms() -> None:
+    words = ["algorithms.randaugment.operations=timm_increasing", "algorithms.randaugment.depth=2", "dataset=imagenet"]
+    batch = batch_of(np.arange(300))
+    batch = batch.having(images=torch.full_like(batch.images, 255))
+    device = changed(bound("randaugment", *words), batch)
+    assert (device == torch.tensor([124, 116, 104], dtype=torch.uint8).view(1, 3, 1, 1)).all(1).any()
+    loader = bound("randaugment", *words, "algorithms.randaugment.where=loader", "seed=5")
+    for index in range(300):
+        got = loader.change_image(np.full((SIDE, SIDE, 3), 255, np.uint8), index, 3).astype(int)
+        difference = np.abs(got - device[index].permute(1, 2, 0).numpy().astype(int))
+        assert (difference > 1).mean() < 0.03, index
+
+
+def test_trivialaugment_draws_evenly_from_torchvisions_space() -> None:
+    assert len(T.TrivialAugmentWide._AUGMENTATION_SPACE) == len(trivialaugment.NAMES) + 1
+    counts = np.bincount(trivialaugment.choose(trivialaugment.space(31), np.arange(28_000), seed=2, epoch=0).operations)
     assert stats.chisquare(counts).pvalue > 1e-4
     assert len(counts) == 14
+
+
+@pytest.mark.parametrize("name", trivialaugment.NAMES)
+def test_trivialaugment_makes_torchvisions_pixels_at_each_strength(name: str) -> None:
+    theirs = T.TrivialAugmentWide(interpolation=T.InterpolationMode.BILINEAR)
+    transform = "".join(part.capitalize() for part in name.split("_")).replace("Autocontrast", "AutoContrast")
+    picture = np.random.default_rng(1).normal(128, 60, (SIDE, SIDE, 3)).clip(0, 255).astype(np.uint8)
+    space, signed = theirs._AUGMENTATION_SPACE[transform]
+    strength, magnitudes = space(31, SIDE, SIDE), trivialaugment.space(31)
+    for number in range(31):
+        magnitude = 0.0 if strength is None else float(strength[number])
+        expected = [
+            np.asarray(
+                theirs._apply_image_or_video_transform(
+                    Image.fromarray(picture), transform, sign * magnitude, theirs.interpolation, theirs._fill
+                )
+            ).astype(int)
+            for sign in ((1, -1) if signed else (1,))
+        ]
+        sizes = magnitudes[name][0, [number]]
+        image = torch.from_numpy(picture).permute(2, 0, 1)[None]
+        ours = image_operations.operate(name, image, torch.tensor(sizes, dtype=torch.float32))[0].permute(1, 2, 0)
+        # note: which sense of a movement is positive does not matter, both are as likely
+        wrong = min((np.abs(ours.numpy().astype(int) - other) > 1).mean() for other in expected)
+        assert wrong < 0.005, number
 
 
 def test_augmix_weights_sum_to_one_and_mix_within_the_originals_range() -> None:
@@ -142,6 +265,16 @@ def test_cutout_blanks_a_clipped_square_around_the_centre() -> None:
     assert boxes.tolist() == [[0, 0, 4, 4], [12, 12, 20, 20], [27, 2, 32, 10]]
     erased = cutout.erase(torch.ones(3, 3, SIDE, SIDE), torch.from_numpy(boxes))
     assert (erased[:, 0] == 0).sum((1, 2)).tolist() == [16, 64, 40]
+
+
+def test_cutouts_odd_square_is_a_pixel_smaller_as_published() -> None:
+    # DeVries & Taylor's code: clip(centre - length // 2) to clip(centre + length // 2)
+    assert cutout.square_boxes(np.array([[0.5, 0.5]]), 7, SIDE, SIDE).tolist() == [[13, 13, 19, 19]]
+    erased = changed(bound("cutout", "algorithms.cutout.size=0.25"), batch_of(np.arange(200), normalised=True))
+    assert (erased[:, 0] == 0).sum((1, 2)).max() == 64
+    odd = batch_of(np.arange(200), normalised=True)
+    odd = odd.having(images=odd.images[..., :30, :30])
+    assert (changed(bound("cutout", "algorithms.cutout.size=0.25"), odd)[:, 0] == 0).sum((1, 2)).max() == 36
 
 
 def test_random_erasing_draws_torchvisions_boxes() -> None:

@@ -3,15 +3,25 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torchvision.models import resnet18
 
 from launcher.algorithms.base import Algorithm, Setting
 from launcher.algorithms.engine import Engine
 from launcher.config.algorithms import Algorithms
+from launcher.config.compose import compose
+from launcher.data.batch import Batch, Moment
+from launcher.data.device import constant, normalize
 from launcher.plan.order import NORMALIZE, ORDER
+from launcher.plan.plan import Plan
 
 NAMES = [field.name for field in fields(Algorithms)]
 
@@ -87,3 +97,59 @@ def test_without_algorithms_nothing_happens(setting: Callable[..., Setting], bat
     same = engine.change_batch(loaded, torch.nn.Identity(), lambda x, y: x.mean(), lambda images: images)
     assert torch.equal(same.images, loaded.images)
     assert engine.compute_gradients(loaded, torch.nn.Identity(), lambda b: torch.tensor(3.0)).item() == 3
+
+
+class Copies(TorchDispatchMode):
+    """Counts copies from the host that it need not wait for; refuses those that it must, and reads from the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self._pinned: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._pin_memory.default:
+            # note: fake tensors cannot be pinned
+            self._pinned.append(args[0])
+            return args[0]
+        result = func(*args, **kwargs)
+        devices = [argument.device.type for argument in args if isinstance(argument, torch.Tensor)]
+        if func in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default) and isinstance(result, torch.Tensor):
+            if func is torch.ops.aten._to_copy.default and devices[0] != result.device.type:
+                assert (devices[0], result.device.type) == ("cpu", "cuda"), "waits for the device"
+                assert kwargs.get("non_blocking"), "waits for a copy"
+                assert any(args[0] is pinned for pinned in self._pinned), "waits for a copy from memory not pinned"
+                self.count += 1
+            else:
+                assert len(set(devices)) == 1, "waits for a copy"
+        return result
+
+
+RECIPES = [path.stem for path in sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))]
+
+
+@pytest.mark.parametrize("words", [*([f"recipe={name}"] for name in RECIPES), ["algorithms=[augmix,cutout,cutmix]"]])
+def test_preparing_a_batch_waits_for_no_copy(words: list[str]) -> None:
+    config = compose(words).config
+    made = Setting(Plan(config, 8, 1_281_167), 1000)
+    engine = Engine(config.algorithms, made)
+    model = resnet18()
+    engine.change_model(model)
+    constant.cache_clear()
+    side, moment = config.image.train_size, Moment(config.seed, 9, 5000, made.plan.total_steps)
+    normal = partial(normalize, mean=[0.4] * 3, std=[0.2] * 3, dtype=torch.float32)
+    with FakeTensorMode(allow_non_fake_inputs=True), Copies() as copies:
+        images = torch.empty(32, 3, side, side, dtype=torch.uint8, device="cuda")
+        normal(images)
+        assert copies.count == 2
+        copies.count = 0
+        targets = torch.zeros(32, dtype=torch.long, device="cuda")
+        batch = Batch(images, targets, np.arange(32), moment)
+        prepared = engine.change_batch(batch, model, lambda x, y: x.mean(), normal)
+    constant.cache_clear()
+    assert prepared.images.is_cuda
+    assert prepared.targets.is_cuda
+    active = config.algorithms.active().keys()
+    # note: one of all that an algorithm draws; AugMix's weights apart, and in the first step timm's fill colour
+    assert copies.count <= len(active) + ("augmix" in active) + ("timm" in words[0])

@@ -80,6 +80,8 @@ TIMM: dict[str, Any] = {
     "algorithms.randaugment.depth": 2,
     "algorithms.randaugment.severity_distribution": "normal",
     "algorithms.randaugment.severity_deviation": 0.5,
+    "algorithms.randaugment.operations": "timm_increasing",
+    "algorithms.randaugment.probability": 0.5,
 }
 TIMM_LONG = {
     "image.train_size": 224,
@@ -116,6 +118,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "algorithms.randaugment.severity": 10.0,
         "algorithms.randaugment.depth": 1,
         "algorithms.randaugment.operations": "all",
+        "algorithms.randaugment.probability": 1.0,
         "algorithms.randaugment.severity_distribution": "uniform",
         "algorithms.colout.rows": 0.05,
         "algorithms.colout.columns": 0.05,
