@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -10,6 +11,11 @@ _ROOT = _PACKAGE / "assets" if (_PACKAGE / "assets").is_dir() else _PACKAGE.pare
 
 CONF = _ROOT / "conf"
 PACKAGED_RECIPES = _ROOT / "recipes"
+
+
+def cache() -> Path:
+    """Where what can be made again is kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "train-launcher"
 
 
 def recipe_folders() -> list[Path]:

@@ -13,17 +13,18 @@ from rich.table import Table
 from launcher.cli.estimate import seconds
 from launcher.config.compose import compose
 from launcher.console import console, verbatim
+from launcher.data.identity import identity_if_there
 from launcher.records.measured import Measured as MeasuredSteps
 from launcher.study.ablation import (
     Effect,
     Measured,
     Variant,
+    comparable,
     curve_of,
     effects,
     grid,
     limits,
     measured,
-    on_one_machine,
 )
 from launcher.study.ablation_tradeoff import Tradeoff, tradeoffs
 from launcher.study.bootstrap import Estimate
@@ -49,7 +50,8 @@ def main(arguments: argparse.Namespace) -> int:
     commands = {variant.name: [*arguments.overrides, *variant.words] for variant in variants}
     folders = find_runs([composed.config.runs]) if _holds_runs(Path(composed.config.runs)) else []
     configs = {name: compose(words).config for name, words in commands.items()}
-    runs = on_one_machine(list(configs.values()), [read_run(path) for path in folders])
+    pictures = identity_if_there(composed.config) if folders else None
+    runs = comparable(list(configs.values()), [read_run(path) for path in folders], pictures)
     curves = {name: curve_of(config, runs) for name, config in configs.items()}
     found = {name: measured(at[1]) if at else None for name, at in curves.items()}
     changes, exchanges = effects(variants, found), tradeoffs(variants, curves)

@@ -124,7 +124,7 @@ def _check_all(cells: list[Cell], *, here: bool) -> None:
             config = with_counts(cell.composed.config, must_exist=here)
             assert config.dataset.train_samples is not None
             check(Plan(config, planned_processes(config), config.dataset.train_samples), cell.composed.origins)
-            check_existing(cell, config)
+            check_existing(cell.folder, config)
             if here:
                 check_logger(config.logger)
         except UserError as error:

@@ -18,7 +18,7 @@ from launcher.errors import Problem, UserError
 from launcher.launch.exit_codes import DONE, INTERRUPTED, TERMINATED
 from launcher.records.folder import RunFolder
 from launcher.records.progress import duration
-from launcher.study.grid import MOST_RUNS
+from launcher.study.grid import MOST_RUNS, check_existing
 from launcher.study.tuning import read_space, trials, words
 from launcher.study.tuning_results import Result, is_finished, results
 
@@ -59,8 +59,9 @@ def main(arguments: argparse.Namespace) -> int:
         ]
         for trial in found
     }
-    for command in commands.values():
-        compose(command)  # note: a value out of bounds is told before the first trial runs
+    for name, command in commands.items():
+        # note: a value out of bounds, and a trial of something else, is told before the first trial runs
+        check_existing(runs / name, compose(command).config)
     if arguments.list:
         for command in commands.values():
             print(shlex.join(["train", *command]))

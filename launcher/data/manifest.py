@@ -18,7 +18,10 @@ _CHUNK = 1 << 24
 
 @dataclass(frozen=True)
 class Manifest:
-    """`values` are those of dataloader.files; `converted` counts pictures by what they were; `skipped` are left out."""
+    """`values` are those of dataloader.files; `converted` counts pictures by what they were; `skipped` are left out.
+
+    `source` is the fingerprint of the pictures' list (launcher.data.identity); files of before lack it.
+    """
 
     split: str
     samples: int
@@ -28,6 +31,7 @@ class Manifest:
     skipped: dict[str, str]
     bytes: int
     sha256: str
+    source: str | None = None
 
 
 def manifest_path(path: Path) -> Path:

@@ -23,8 +23,9 @@ from launcher.data.beton_writer import BetonWriter
 from launcher.data.cores import usable_cores
 from launcher.data.encode import Encoded, Unreadable, encode_all
 from launcher.data.following import follow_parent
+from launcher.data.identity import divided, fingerprint
 from launcher.data.manifest import Manifest, checksum, manifest_path, write_manifest
-from launcher.data.shapes import ensure_shapes
+from launcher.data.shapes import ensure_shapes, shapes_folder
 from launcher.data.small_file import full_values, open_small, small_path, small_values
 from launcher.data.sources.find import open_sources
 from launcher.data.sources.source import Report, Source
@@ -55,7 +56,8 @@ def prepare(config: schema.RunConfig, *, skip_bad: bool, report: Report) -> Iter
     if all(_is_written(path) for _, path, _ in files):
         sources = {}
     else:
-        sources = dict(zip(SPLITS, open_sources(config, _where(config.dataset), report), strict=True))
+        found = open_sources(config, _where(config.dataset), report)
+        sources = dict(zip(SPLITS, _named(config.dataset, *found), strict=True))
     for split, path, values in files:
         if _is_written(path):
             manifest = open_beton(path).manifest
@@ -79,6 +81,18 @@ def verify(config: schema.RunConfig, report: Report) -> Iterator[tuple[Path, Man
         if _checksum(found.path, report) != found.manifest.sha256:
             raise UserError(f"{found.path} is damaged: its checksum is not its manifest's; remove it, write it again")
         yield found.path, found.manifest
+
+
+def _named(dataset: schema.Dataset, train: Source, val: Source) -> tuple[Source, Source]:
+    """The same, known by another name than their own lists where that tells more."""
+    name = None
+    if dataset.kind == "shapes" and dataset.path is None:
+        # note: their bytes depend on the JPEG library, which makes them no other data set
+        name = shapes_folder(dataset).name
+    elif dataset.val_split is not None:
+        lists = (zip(source.files, source.sizes(), strict=True) for source in (train, val))
+        name = divided(itertools.chain(*lists), dataset.val_split)
+    return dataclasses.replace(train, known_as=name), dataclasses.replace(val, known_as=name)
 
 
 def _is_written(path: Path) -> bool:
@@ -119,6 +133,7 @@ def _write_source(
                 "them and run the same command again, or leave them out by --skip-bad (the others are done)"
             )
         samples = writer.finish()
+        kept = ((name, size) for name, size in zip(source.files, source.sizes(), strict=True) if name not in bad)
         manifest = Manifest(
             split=source.split,
             samples=samples,
@@ -128,6 +143,7 @@ def _write_source(
             skipped=bad,
             bytes=writer.partial.stat().st_size,
             sha256=_checksum(writer.partial, report),
+            source=source.known_as or fingerprint(kept),
         )
         # note: a manifest without its file counts as nothing, a file without its manifest could not be checked
         write_manifest(path, manifest)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import tempfile
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from launcher import randomness
+from launcher import paths, randomness
 from launcher.config.schema import Dataset
 from launcher.errors import Problem, UserError
 
@@ -76,17 +75,14 @@ def ensure_shapes(dataset: Dataset) -> Path:
 
 def shapes_folder(dataset: Dataset) -> Path:
     """Where the pictures are, or will be."""
-    return Path(dataset.path).expanduser() if dataset.path else _cache() / f"shapes-{_key(dataset)}"
+    drawn = drawn_as(dataset.train_samples, dataset.val_samples, dataset.native_size)
+    return Path(dataset.path).expanduser() if dataset.path else paths.cache() / drawn
 
 
-def _cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "train-launcher"
-
-
-def _key(dataset: Dataset) -> str:
-    facts = (_VERSION, dataset.train_samples, dataset.val_samples, dataset.native_size)
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
+def drawn_as(train_samples: int | None, val_samples: int | None, side: int | None) -> str:
+    """A name for the pictures that these values determine."""
+    facts = (_VERSION, train_samples, val_samples, side)
+    return f"shapes-{hashlib.sha256(repr(facts).encode()).hexdigest()[:12]}"
 
 
 def _draw_all(dataset: Dataset, folder: Path) -> None:

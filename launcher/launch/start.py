@@ -21,6 +21,7 @@ from launcher.config.resolved import read, write
 from launcher.config.schema import RunConfig
 from launcher.console import console
 from launcher.data.available import look_at_data, with_counts
+from launcher.data.identity import identity
 from launcher.data.shapes import ensure_shapes
 from launcher.errors import Problem, UserError, one_line
 from launcher.launch.devices import Devices, decide
@@ -30,6 +31,7 @@ from launcher.launch.terminal import PlainView
 from launcher.plan.checks import check
 from launcher.plan.notes import notes
 from launcher.plan.plan import Plan
+from launcher.records.dataset import note_dataset
 from launcher.records.environment import write_environment
 from launcher.records.folder import RunFolder, create, create_or_join
 from launcher.records.metrics import read_metrics
@@ -58,10 +60,12 @@ def start(composed: Composed) -> int:
     # note: takes seconds, in which a Ctrl-C would leave an empty run folder behind
     import launcher.launch.elastic  # noqa: F401
 
+    pictures = identity(config)
     folder = _folder(config)
     with folder.locked(each_host=config.launch.nnodes > 1):
         _write_config(config, folder)
         write_environment(folder.environment, devices.gpus)
+        note_dataset(folder, pictures)
         adopt_estimate(config, folder)
         code = _train(folder, plan, devices, out)
         if code not in (DONE, FAILED) and not folder.metrics.exists() and config.launch.nnodes == 1:
@@ -91,7 +95,7 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
         out = console()
         if config != before:
             write(config, folder.config)
-        _note_others(folder, plan, devices, out)
+        _note_others(folder, plan, devices, out, pictures=identity(config))
         return _train(folder, plan, devices, out)
 
 
@@ -117,9 +121,14 @@ def replay(folder: RunFolder, step: int) -> int:
         return Launcher(folder.path, devices, one_machine, PlainView(), "launcher.training.replay:work").run()
 
 
-def _note_others(folder: RunFolder, plan: Plan, devices: Devices, out: Console) -> None:
-    """Say it when a run goes on with another number of processes, or on the CPU instead of GPUs."""
+def _note_others(folder: RunFolder, plan: Plan, devices: Devices, out: Console, *, pictures: str | None = None) -> None:
+    """Say it when a run goes on with another number of processes, on the CPU instead of GPUs, or on other pictures."""
     said = list(devices.notes)
+    if pictures is not None and note_dataset(folder, pictures):
+        said.append(
+            "the data set holds other pictures than before, by their names and sizes; the run goes on, but "
+            "train compare counts it for neither"
+        )
     before = [row["device"] for row in read_metrics(folder.metrics) if row["kind"] == "start"]
     if devices.kind == "cpu" and before[-1:] not in ([], ["cpu"]):
         said.append(f"the run began on {before[-1]} and goes on with the CPU; launch.device=cuda refuses that")

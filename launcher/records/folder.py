@@ -28,6 +28,10 @@ class RunFolder:
         return self.path / "environment.json"
 
     @property
+    def dataset(self) -> Path:
+        return self.path / "dataset.json"
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 

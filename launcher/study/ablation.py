@@ -63,10 +63,15 @@ def grid(algorithms: Sequence[str]) -> list[Variant]:
     return found
 
 
-def on_one_machine(configs: Sequence[RunConfig], runs: Sequence[Run]) -> list[Run]:
-    """The finished runs of the configs, at any length and seed, on the machine that has the most of them."""
+def comparable(configs: Sequence[RunConfig], runs: Sequence[Run], pictures: str | None) -> list[Run]:
+    """The finished runs of the configs, at any length and seed, on the machine that has the most of them.
+
+    All on one data set, that of the identity `pictures`; where it is not known the one that most of them are on.
+    """
     wanted = [_decisive(config.recipe, dict(leaves(as_mapping(config)))) for config in configs]
     found = [run for run in runs if run.top1 is not None and _decisive(run.recipe, run.values) in wanted]
+    pictures = pictures or next(iter(dict(Counter(run.identity for run in found).most_common(1))), None)
+    found = [run for run in found if run.identity == pictures]
     machines = Counter(run.hardware for run in found)
     return [run for run in found if run.hardware == machines.most_common(1)[0][0]]
 

@@ -2,17 +2,19 @@
 
 Dahl et al. 2023, Benchmarking neural network training algorithms, sections 4.3 and 4.5; Dolan & Moré 2002.
 A submission is a recipe, a workload is data set and model, a study is a seed, its trials are the runs of that seed.
+All of them are on one machine.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from launcher.study.datasets import dataset_names
 from launcher.study.runs import Run
 
 Ruleset = Literal["external", "self"]
@@ -35,8 +37,9 @@ class Scores:
 def score_runs(runs: Sequence[Run], target: float, ruleset: Ruleset) -> Scores:
     """Score all recipes among the runs; `target` is top-1 in [0, 1]. A damaged run is a miss."""
     studies: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    notes = []
-    for run in runs:
+    notes: list[str] = []
+    pictures = dataset_names(runs)
+    for run in _on_one_machine(runs, notes):
         if not run.config:
             notes.append(f"{run.path} is left out, its recipe is unknown: {run.problem}")
             continue
@@ -44,7 +47,7 @@ def score_runs(runs: Sequence[Run], target: float, ruleset: Ruleset) -> Scores:
             notes.append(f"{run.path} is damaged and counts as a miss: {run.problem}")
         elif run.state in ("running", "unfinished") and math.isinf(seconds_to(run, target)):
             notes.append(f"{run.path} is {run.state} and counts as a miss so far")
-        studies[run.recipe, _workload(run)][str(run.seed)].append(seconds_to(run, target))
+        studies[run.recipe, _workload(run, pictures[run.identity])][str(run.seed)].append(seconds_to(run, target))
     workloads = sorted({workload for _, workload in studies})
     submissions = sorted({submission for submission, _ in studies})
     seconds: dict[str, dict[str, float]] = {submission: {} for submission in submissions}
@@ -87,9 +90,20 @@ def _ratios(seconds: Seconds, submission: str) -> list[float]:
     return ratios
 
 
-def _workload(run: Run) -> str:
+def _on_one_machine(runs: Sequence[Run], notes: list[str]) -> list[Run]:
+    """The runs on the machine that has the most of them, and those that did not come so far; the others are noted."""
+    machines = Counter(run.hardware for run in runs if run.device is not None)
+    chosen = machines.most_common(1)[0][0] if machines else None
+    others = {machine: count for machine, count in machines.items() if machine != chosen}
+    notes += [
+        f"{count} of the runs are on {machine} and left out, most were on {chosen}" for machine, count in others.items()
+    ]
+    return [run for run in runs if run.device is None or run.hardware == chosen]
+
+
+def _workload(run: Run, dataset: str) -> str:
     activation = run.values.get("model.activation", "relu")
-    return " ".join([run.dataset, run.model, *([] if activation == "relu" else [str(activation)])])
+    return " ".join([dataset, run.model, *([] if activation == "relu" else [str(activation)])])
 
 
 def _departures(submission: str, workload: str, studies: Sequence[Sequence[float]], ruleset: Ruleset) -> list[str]:

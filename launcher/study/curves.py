@@ -15,6 +15,7 @@ from launcher.config.changes import is_free
 from launcher.config.layers import leaves
 from launcher.config.recipes import load
 from launcher.errors import UserError
+from launcher.study.datasets import dataset_names
 from launcher.study.runs import Run
 
 Cost = Literal["time", "wall", "money", "epochs"]
@@ -23,6 +24,8 @@ UNITS: dict[Cost, str] = {"time": "min", "wall": "min", "money": "USD", "epochs"
 
 # Keys that tell which seed and how long a run is; where and how it is computed is launcher.config.changes' to know.
 _LENGTH_AND_SEED = ("seed", "schedule.dilate")
+# Keys that tell which pictures a run is of, or what they are called: the setting says that.
+_PICTURES = tuple(f"dataset.{key}" for key in ("name", "kind", "classes", "train_samples", "val_samples"))
 _SHOWN_DIFFERENCES = 3
 
 
@@ -50,7 +53,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Setting:
-    """What must be equal for two curves to be compared: the task, the model and the machine."""
+    """What must be equal for two curves to be compared: the pictures, by a name of their own; model and machine."""
 
     dataset: str
     model: str
@@ -83,9 +86,11 @@ def build_curves(runs: Iterable[Run]) -> list[Curve]:
 
     Of several runs of one seed and length the last by folder name counts: they are no further evidence on the seeds.
     """
+    runs = list(runs)
+    pictures = dataset_names(runs)
     groups: dict[tuple[Setting, str], list[Run]] = defaultdict(list)
     for run, family in _families([run for run in runs if run.state == "finished" and not run.mixed]):
-        groups[Setting(run.dataset, run.model, run.hardware), family].append(run)
+        groups[Setting(pictures[run.identity], run.model, run.hardware), family].append(run)
     names = _names(groups)
     curves = [Curve(names[key], group[0].recipe, key[0], _points(group)) for key, group in groups.items()]
     return sorted(curves, key=lambda curve: (curve.name, curve.setting.hardware, curve.setting.dataset))
@@ -98,7 +103,7 @@ def _method(run: Run) -> dict[str, Any]:
         key: value
         for key, value in run.values.items()
         # note: an empty mapping is algorithms without any
-        if value != {} and key not in _LENGTH_AND_SEED and not is_free(key) and key not in by_length
+        if value != {} and key not in (*_LENGTH_AND_SEED, *_PICTURES) and not is_free(key) and key not in by_length
     }
 
 
@@ -119,7 +124,10 @@ def _families(runs: list[Run]) -> list[tuple[Run, str]]:
     A run at its recipe's own length belongs to the dilated ones, if there are any.
     """
     methods = [json.dumps(_method(run), sort_keys=True, default=str) for run in runs]
-    bases = [(method, str(run.values.get("epochs")), run.hardware) for method, run in zip(methods, runs, strict=True)]
+    bases = [
+        (method, str(run.values.get("epochs")), run.hardware, run.identity)
+        for method, run in zip(methods, runs, strict=True)
+    ]
     dilated = {base for base, run in zip(bases, runs, strict=True) if _dilation(run) != 1}
     return [
         (run, json.dumps([base[0], base[1] if base in dilated else None]))

@@ -14,15 +14,16 @@ from hydra.errors import HydraException
 
 from launcher.config.changes import changed, is_free
 from launcher.config.compose import Composed, compose
-from launcher.config.layers import COMMAND_LINE
+from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.overrides import quoted
-from launcher.config.resolved import read
+from launcher.config.resolved import as_mapping, read
 from launcher.config.schema import RunConfig
 from launcher.config.types import text_keys
+from launcher.data.identity import COUNTS, identity_if_there
 from launcher.errors import Problem, UserError
 from launcher.plan.schedule import dilated_epochs
 from launcher.records.folder import RunFolder
-from launcher.study.runs import State, read_run
+from launcher.study.runs import State, data_path, read_run
 
 # Each is composed and checked before the first one starts.
 MOST_RUNS = 1000
@@ -75,19 +76,27 @@ def expand(words: Sequence[str]) -> list[Cell]:
     return cells
 
 
-def check_existing(cell: Cell, config: RunConfig) -> None:
-    """See that a folder that is there already is the run that the grid means; `config` has the data set's counts.
+def check_existing(folder: Path, config: RunConfig) -> None:
+    """See that a folder that is there already is a run of this config, on the pictures that are there now.
 
     Raises:
         UserError: it is another run, or none.
     """
-    if not cell.folder.exists():
+    if not folder.exists():
         return
-    differ = [key for key in changed(read(RunFolder(cell.folder).config), config) if not is_free(key)]
+    own, run = dict(leaves(as_mapping(config))), read_run(folder)
+    differ = [
+        key
+        for key in changed(read(RunFolder(folder).config), config)
+        # note: what is not counted yet differs from nothing
+        if not is_free(key) and not (key in COUNTS and own.get(key) is None)
+    ]
     if differ:
-        raise UserError(
-            f"{cell.folder} is a run with another {', '.join(differ)}; choose another folder by runs=FOLDER"
-        )
+        raise UserError(f"{folder} is a run with another {', '.join(differ)}; choose another folder by runs=FOLDER")
+    pictures = identity_if_there(config) if run.pictures else None
+    if pictures not in (None, run.identity) or not (run.pictures or run.data_path == data_path(own)):
+        where = run.data_path or "built-in pictures"
+        raise UserError(f"{folder} is a run on other pictures ({where}); choose another folder by runs=FOLDER")
 
 
 def _values(word: str) -> list[str]:

@@ -26,7 +26,7 @@ _MOST_NAMED = 16
 
 
 def draw_tradeoff(study: Study, path: Path, *, title: str, axis: Cost) -> None:
-    """Curves with bars of one standard deviation, published ones in grey, and the Pareto front of each task."""
+    """Curves with bars of one standard deviation, published ones in grey, and the Pareto front of each setting."""
     figure = Figure(figsize=(8, 5.5), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -35,11 +35,11 @@ def draw_tradeoff(study: Study, path: Path, *, title: str, axis: Cost) -> None:
         _draw(axes, curve, axis, _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)])
     for number, curve in enumerate(c for c in shown if c.source is not None):
         _draw(axes, curve, axis, _GREY, _MARKERS[number % len(_MARKERS)])
-    for task in dict.fromkeys((c.setting.dataset, c.setting.model) for c in shown):
+    for setting in dict.fromkeys(curve.setting for curve in shown):
         points = [
             (point.cost(axis) or 0.0, point.quality)
             for curve in shown
-            if (curve.setting.dataset, curve.setting.model) == task
+            if curve.setting == setting
             for point in curve.on(axis)
         ]
         front = [points[index] for index in pareto_front(points)]

@@ -16,9 +16,10 @@ import yaml
 from launcher import paths
 from launcher.config import recipes
 from launcher.study.curves import Cost, Curve, Point, Setting
+from launcher.study.datasets import PUBLISHED
 
 _FILE = Path(__file__).with_name("published.yaml")
-_TASK = ("imagenet", "resnet50")
+_TASK = (PUBLISHED, "resnet50")
 # Minutes, accuracies and speed-ups as decimal digits: what a source rounds away is half a unit of its last digit.
 _HALF = Decimal("0.5")
 

@@ -13,6 +13,7 @@ from string import Template
 from typing import Any
 
 from launcher.study.curves import COSTS, Curve, Point, deviation
+from launcher.study.datasets import dataset_names
 from launcher.study.runs import Evaluated, Run
 from launcher.study.study import Study
 
@@ -42,6 +43,7 @@ def page_data(study: Study, written: str) -> dict[str, Any]:
     configs = [{key: _plain(value) for key, value in run.values.items()} for run in study.runs]
     base, keys = _commonest(configs)
     currencies = Counter(str(run.values.get("hardware.currency", "USD")) for run in study.runs)
+    pictures = dataset_names(study.runs)
     kept = max(_FEWEST, min(_MOST, _EVALUATIONS // max(1, len(study.runs))))
     return {
         "written": written,
@@ -52,6 +54,7 @@ def page_data(study: Study, written: str) -> dict[str, Any]:
         "runs": [
             {
                 **_run(run, kept),
+                "dataset": pictures[run.identity],
                 **_differences(config, base, keys),
                 "curveIndex": curve_of.get(run.path, -1),
                 "curve": study.curves[curve_of[run.path]].name if run.path in curve_of else run.recipe,
@@ -94,7 +97,6 @@ def _run(run: Run, kept: int) -> dict[str, Any]:
         "state": run.state,
         "problem": run.problem,
         "model": run.model,
-        "dataset": run.dataset,
         "hardware": run.hardware if run.device else "?",
         "epochs": run.epochs,
         "seed": run.seed,

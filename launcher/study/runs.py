@@ -16,6 +16,7 @@ from launcher.config.layers import leaves
 from launcher.config.yaml_file import read_mapping
 from launcher.errors import UserError
 from launcher.plan.schedule import dilated_epochs
+from launcher.records.dataset import noted_datasets
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_rows, without_void
 from launcher.study.timing import Times, counted_at, times
@@ -49,6 +50,7 @@ class Run:
     evaluations: tuple[Evaluated, ...]
     times: Times | None
     world_sizes: tuple[int, ...] = ()  # of the start and each resume
+    pictures: tuple[str, ...] = ()  # identities of what it trained on; none in a run of an earlier version
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -66,6 +68,22 @@ class Run:
     @property
     def dataset(self) -> str:
         return str(self.values.get("dataset.name", "?"))
+
+    @property
+    def data_path(self) -> str | None:
+        """Where its pictures, or else its FFCV files, lay."""
+        return data_path(self.values)
+
+    @cached_property
+    def identity(self) -> str:
+        """Tells its data set from others: by the pictures, of a run of an earlier version by path and counts."""
+        if self.pictures:
+            return self.pictures[-1]
+        # note: loads Pillow, for these runs alone
+        from launcher.data.identity import built_in
+
+        counts = (self.values.get(f"dataset.{key}") for key in ("name", "classes", "train_samples", "val_samples"))
+        return built_in(self.values) or json.dumps([self.data_path, *counts], default=str)
 
     @property
     def hardware(self) -> str:
@@ -99,6 +117,8 @@ class Run:
         sizes = list(dict.fromkeys(self.world_sizes))
         if len(sizes) > 1:
             return f"its time is of {' and '.join(map(str, sizes))} processes"
+        if len(set(self.pictures)) > 1:
+            return "its data set held other pictures after a resume"
         planned = _length(self.values)
         if None not in (self.epochs, planned) and self.epochs != planned:
             return f"its length was changed from {self.epochs} to {planned} epochs, and with it the schedule"
@@ -116,6 +136,12 @@ class Run:
         if not isinstance(price, int | float) or self.times is None or not self._is_priced_machine:
             return None
         return price * self._machines * self.times.counted / 3600
+
+
+def data_path(values: Mapping[str, Any]) -> str | None:
+    """Where a config's dotted values say that the pictures, or else the FFCV files, lie."""
+    keys = ("dataset.path", "dataloader.folder", "dataloader.train")
+    return next((str(values[key]) for key in keys if values.get(key) is not None), None)
 
 
 def find_runs(paths: Iterable[str]) -> list[Path]:
@@ -168,7 +194,7 @@ def read_run(path: Path) -> Run:
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         problem, rows, facts = problem or f"{folder.metrics.name}: a record lacks or spoils {error}", [], _NOTHING
     state, problem = _state(folder, rows, facts, problem)
-    return Run(path, state, problem, config, command, **facts)
+    return Run(path, state, problem, config, command, **facts, pictures=noted_datasets(folder))
 
 
 _NOTHING: dict[str, Any] = {"epochs": None, "world_size": None, "device": None, "evaluations": (), "times": None}

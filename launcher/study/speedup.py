@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from launcher.study.bootstrap import Estimate, estimate, resample
-from launcher.study.curves import Cost, Curve, Point
+from launcher.study.curves import Cost, Curve, Point, Setting
 from launcher.study.interpolation import Floats, cost_at, quality_at
 
 _SEED = 0  # of the resampling: the same runs give the same interval
@@ -24,6 +24,7 @@ class Comparison:
     range, and then `reason` says which side was not measured, and `bound` is a speed-up above 1 that is certain.
     """
 
+    setting: Setting
     kind: str  # "equal quality" or "equal cost"
     curve: str
     baseline: str
@@ -48,7 +49,7 @@ def at_equal_quality(curve: Curve, baseline: Curve, axis: Cost, quality: float |
     cost = _cost(ours, axis, wanted)
     known = anchor.cost(axis) if anchor is not None else None
     baseline_cost = _cost(theirs, axis, wanted) if known is None else known
-    blank = Comparison("equal quality", curve.name, baseline.name, wanted, None, None, None, None, None)
+    blank = Comparison(curve.setting, "equal quality", curve.name, baseline.name, wanted, None, None, None, None, None)
     reasons = [
         _unmeasured_quality(name, points, axis, found)
         for name, points, found in ((curve.name, ours, cost), (baseline.name, theirs, baseline_cost))
@@ -79,7 +80,7 @@ def at_equal_cost(curve: Curve, baseline: Curve, axis: Cost, cost: float | Point
     wanted = math.nan if known is None else known
     quality = _quality(ours, axis, wanted)
     baseline_quality = _quality(theirs, axis, wanted) if anchor is None else anchor.quality
-    blank = Comparison("equal cost", curve.name, baseline.name, wanted, None, None, None, None, None)
+    blank = Comparison(curve.setting, "equal cost", curve.name, baseline.name, wanted, None, None, None, None, None)
     reasons = [
         _unmeasured_cost(name, points, axis)
         for name, points, found in ((curve.name, ours, quality), (baseline.name, theirs, baseline_quality))

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from launcher.study.algoperf import MAX_RATIO, Scores, profile
-from launcher.study.curves import COSTS, UNITS, Cost, Curve, Point, deviation
+from launcher.study.curves import COSTS, UNITS, Cost, Curve, Point, Setting, deviation
 from launcher.study.published import StatedSpeedup
 from launcher.study.speedup import Comparison
 from launcher.study.study import Study, on_front
@@ -138,13 +138,17 @@ def _with_deviation(values: Sequence[float], form: str) -> str:
 
 
 def _comparisons(found: Sequence[Comparison], axis: Cost) -> Table:
-    table = _table("curve", "baseline", "at", "#result", "95 % interval", "p", "how")
+    several = len({one.setting for one in found}) > 1
+    table = _table(
+        *["data set, model, hardware"] * several, "curve", "baseline", "at", "#result", "95 % interval", "p", "how"
+    )
     for one in _worth_showing(found):
+        where = [escape(", ".join(asdict(one.setting).values()))] * several
         equal_quality = one.kind == "equal quality"
         at = f"{one.at:.2f} %" if equal_quality else f"{one.at:.4g} {UNITS[axis]}"
         if one.value is None:
             bound = "-" if one.bound is None else f"> {one.bound:.2f}x"
-            table.add_row(escape(one.curve), escape(one.baseline), at, bound, "", "", escape(one.reason))
+            table.add_row(*where, escape(one.curve), escape(one.baseline), at, bound, "", "", escape(one.reason))
             continue
         value = one.value
         if equal_quality:
@@ -156,6 +160,7 @@ def _comparisons(found: Sequence[Comparison], axis: Cost) -> Table:
         has_interval = value.low is not None or value.high is not None
         ends = ["beyond the range" if end is None else form.format(end) for end in (value.low, value.high)]
         table.add_row(
+            *where,
             escape(one.curve),
             escape(one.baseline),
             at,
@@ -169,13 +174,13 @@ def _comparisons(found: Sequence[Comparison], axis: Cost) -> Table:
 
 def _worth_showing(found: Sequence[Comparison]) -> list[Comparison]:
     """Values and bounds, and of a curve that has neither anywhere the first two lines, which say why."""
-    measured = {(one.curve, one.baseline) for one in found if one.value is not None or one.bound is not None}
-    seen: Counter[tuple[str, str, str]] = Counter()
+    measured = {(one.setting, one.curve) for one in found if one.value is not None or one.bound is not None}
+    seen: Counter[tuple[Setting, str, str]] = Counter()
     shown = []
     for one in found:
-        seen[one.curve, one.baseline, one.kind] += 1
-        first = seen[one.curve, one.baseline, one.kind] == 1
-        if one.value is not None or one.bound is not None or (first and (one.curve, one.baseline) not in measured):
+        seen[one.setting, one.curve, one.kind] += 1
+        first = seen[one.setting, one.curve, one.kind] == 1
+        if one.value is not None or one.bound is not None or (first and (one.setting, one.curve) not in measured):
             shown.append(one)
     return shown
 

@@ -134,3 +134,17 @@ def test_full_shared_memory_is_said(train: Train, pictures: Path) -> None:
     assert ended.stderr.count("\n") == 1
     assert "Traceback" not in ended.stdout
     assert not ranks_of(train.folder / "runs" / "run")
+
+
+def test_a_run_that_goes_on_with_other_pictures_says_so_and_is_not_compared(train: Train, pictures: Path) -> None:
+    run = train.folder / "runs" / "run"
+    train(*FOLDER, "epochs=2", "launch.nproc=1")
+    pictures = pictures.rename(train.folder / "moved")
+    assert "other pictures" not in train("resume", str(run), "dataset.path=moved", "epochs=3").stdout
+    assert "other pictures" not in train("compare", str(run)).stdout
+    with (pictures / "train" / "dog" / "4.jpg").open("ab") as file:
+        file.write(b"a byte more")
+    os.utime(pictures / "train" / "dog")
+    said = told(train("resume", str(run), "epochs=4").stdout)
+    assert "note: the data set holds other pictures than before" in said
+    assert "its data set held other pictures after a resume" in train("compare", str(run)).stdout

@@ -10,9 +10,10 @@ import yaml
 
 from launcher.config.compose import compose
 from launcher.config.resolved import as_mapping
-from launcher.records.folder import create
+from launcher.records.dataset import note_dataset
+from launcher.records.folder import RunFolder, create
 from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, MetricsWriter, StartRecord
-from launcher.study.ablation import Measured, Variant, curve_of, effects, grid, limits, measured, on_one_machine
+from launcher.study.ablation import Measured, Variant, comparable, curve_of, effects, grid, limits, measured
 from launcher.study.ablation_tradeoff import tradeoffs
 from launcher.study.curves import Curve, Point, Setting
 from launcher.study.runs import read_run
@@ -82,7 +83,7 @@ def test_runs_are_found_whatever_their_seed_and_only_those_of_the_variant_and_le
     leave_run(tmp_path / "d", "epochs=4", "seed=1", top1=0.9, epochs=4)
     configs = [compose([*WORDS, "epochs=2", *more]).config
                for more in ([], ["algorithms.ema=off"], ["algorithms.blurpool=off"])]  # fmt: skip
-    runs = on_one_machine(configs, [read_run(path) for path in sorted(tmp_path.iterdir())])
+    runs = comparable(configs, [read_run(path) for path in sorted(tmp_path.iterdir())], None)
     whole, without, missing = (curve_of(config, runs) for config in configs)
     assert missing is None
     assert whole is not None
@@ -108,9 +109,9 @@ def test_another_machines_runs_are_left_out(tmp_path: Path) -> None:
     text = (tmp_path / "3" / "metrics.jsonl").read_text()
     (tmp_path / "3" / "metrics.jsonl").write_text(text.replace('"cpu"', '"A100"'))
     configs = [compose([*WORDS, "epochs=2"]).config]
-    runs = on_one_machine(configs, [read_run(path) for path in sorted(tmp_path.iterdir())])
+    runs = comparable(configs, [read_run(path) for path in sorted(tmp_path.iterdir())], None)
     assert [run.seed for run in runs] == [1, 2]
-    assert on_one_machine(configs, []) == []
+    assert comparable(configs, [], None) == []
 
 
 def curve(name: str, *points: tuple[float, float]) -> tuple[Curve, Point]:
@@ -164,3 +165,13 @@ def test_an_interval_turns_with_its_value() -> None:
         assert value.low is not None
         assert value.high is not None
         assert value.low < value.value < value.high
+
+
+def test_runs_on_other_pictures_are_left_out(tmp_path: Path) -> None:
+    for seed, data in enumerate(("flowers", "flowers", "cars")):
+        leave_run(tmp_path / str(seed), "epochs=2", f"seed={seed}")
+        note_dataset(RunFolder(tmp_path / str(seed)), data)
+    configs = [compose([*WORDS, "epochs=2"]).config]
+    runs = [read_run(path) for path in sorted(tmp_path.iterdir())]
+    assert [run.seed for run in comparable(configs, runs, "cars")] == [2]
+    assert [run.seed for run in comparable(configs, runs, None)] == [0, 1]

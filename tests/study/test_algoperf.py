@@ -67,3 +67,12 @@ def test_run_folders_are_scored_by_recipe_seed_and_target(make_run: MakeRun) -> 
     assert scores.score["hot"] == pytest.approx(2.5 / 3)
     assert any("torn is left out" in note for note in scores.notes)
     assert any("mild on shapes resnet18: 3 studies of 1 or 2 trials" in note for note in scores.notes)
+
+
+def test_times_of_two_machines_make_no_score(make_run: MakeRun) -> None:
+    paths = [make_run(name, seed=seed) for seed, name in enumerate("abc")]
+    metrics = paths[2] / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"cpu"', '"NVIDIA H100"'))
+    scores = score_runs([read_run(path) for path in paths], 0.6, "self")
+    assert "1 of the runs are on 1x NVIDIA H100 and left out, most were on 1x cpu" in scores.notes
+    assert any("mild on shapes resnet18: 2 studies" in note for note in scores.notes)

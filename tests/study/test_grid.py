@@ -11,11 +11,15 @@ import yaml
 
 from launcher.cli import curve
 from launcher.cli import main as cli
-from launcher.config.resolved import as_mapping
+from launcher.config.compose import compose
+from launcher.config.resolved import as_mapping, write
 from launcher.data.available import with_counts
+from launcher.data.identity import identity
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
-from launcher.study.grid import expand
+from launcher.records.dataset import note_dataset
+from launcher.records.folder import create
+from launcher.study.grid import check_existing, expand
 
 from .conftest import MakeRun
 
@@ -130,3 +134,50 @@ def test_a_wrong_list_is_told_once_and_too_many_runs_are_refused() -> None:
     assert len(caught.value.problems) == 1
     with pytest.raises(UserError, match=r"seed=range\(0,1000000000\) .*more than 1,000 runs"):
         expand(["recipe=mild,hot", "seed=range(0,1000000000)"])
+
+
+def leave(folder: Path, *words: str, pictures: str | None = None) -> None:
+    """A run folder of a config, before its first step."""
+    run = create(folder.parent, folder.name, unique=False)
+    write(compose(words).config, run.config)
+    if pictures is not None:
+        note_dataset(run, pictures)
+
+
+@pytest.fixture
+def flowers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for split in ("train", "val"):
+        (tmp_path / "flowers" / split / "rose").mkdir(parents=True)
+        (tmp_path / "flowers" / split / "rose" / "0.jpg").write_text("a picture")
+    return tmp_path / "flowers"
+
+
+def test_a_run_on_other_pictures_is_not_taken_for_done(tmp_path: Path, flowers: Path) -> None:
+    words = ["dataset=image_folder", f"dataset.path={flowers}"]
+    config = compose(words).config
+    leave(tmp_path / "same", *words, pictures=identity(config))
+    leave(tmp_path / "moved", "dataset=image_folder", "dataset.path=/old/place", pictures=identity(config))
+    for name in ("same", "moved", "not there yet"):
+        check_existing(tmp_path / name, config)
+    leave(tmp_path / "other", *words, pictures="c" * 64)
+    leave(tmp_path / "before", "dataset=image_folder", "dataset.path=/data/cars")
+    for name in ("other", "before"):
+        with pytest.raises(UserError, match=rf"{name} is a run on other pictures \(/.*runs=FOLDER"):
+            check_existing(tmp_path / name, config)
+    leave(tmp_path / "before and same", *words)
+    check_existing(tmp_path / "before and same", config)
+
+
+def test_a_tuned_trial_of_something_else_is_refused(
+    tmp_path: Path, flowers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "space.yaml").write_text("optimizer.lr: [0.1]\n")
+    words = ["dataset=image_folder", f"dataset.path={flowers}"]
+    leave(tmp_path / "runs/tune-space/study-1-trial-1", *words, "optimizer.lr=0.1", pictures="c" * 64)
+    tune = ["tune", "space.yaml", "--trials", "1", "--json"]
+    assert cli.main([*tune, *words]) == 2
+    assert "is a run on other pictures" in capsys.readouterr().err
+    assert cli.main([*tune, *words, "recipe=mild"]) == 2
+    assert "is a run with another" in capsys.readouterr().err

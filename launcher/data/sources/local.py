@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from launcher.data.decode import NoPicture
-from launcher.data.folder import Folder
+from launcher.data.folder import Folder, sizes
 from launcher.data.sources.source import Piece, Source, problem
 
 # note: no picture that is decoded has as many; a hostile file must not fill the memory
@@ -40,7 +40,8 @@ def folder_source(folder: Folder) -> Source:
         return Piece(name, f"{folder.root}/{name}")
 
     root = str(folder.root.resolve())
-    return Source(root, folder.split, folder.classes, folder.files, folder.labels, LocalFiles(), piece)
+    files, storage = folder.files, LocalFiles()
+    return Source(root, folder.split, folder.classes, files, folder.labels, storage, piece, lambda: sizes(folder))
 
 
 def _read(piece: Piece) -> bytes | NoPicture:

@@ -73,20 +73,24 @@ def remote_folders(path: str, split: str, report: Report) -> Source:
     system = _system(path)
     try:
         base = system._strip_protocol(below(path, split)).rstrip("/") + "/"
-        listed = system.find(base)
+        listed = system.find(base, detail=True)
     except FileNotFoundError:
-        listed = []
+        listed = {}
     except Exception as error:
         raise _unreachable(path, error) from None
     report(what, 1, 1)
-    found = sorted(name.split("/") for name in (str(file).removeprefix(base) for file in listed) if _is_picture(name))
+    bytes_of = {str(file).removeprefix(base): facts.get("size") for file, facts in listed.items()}
+    found = sorted(name.split("/") for name in bytes_of if _is_picture(name))
     if not found:
         raise problem(path, f"holds neither {split}/CLASS/*.jpg nor ImageNet's tar files")
     classes = sorted({name for name, _ in found})
     numbers = {name: number for number, name in enumerate(classes)}
     files = ["/".join(parts) for parts in found]
     labels = np.array([numbers[name] for name, _ in found], np.int64)
-    return Source(path, split, classes, files, labels, RemoteFiles(path), lambda n: Piece(files[n], base + files[n]))
+    return Source(
+        path, split, classes, files, labels, RemoteFiles(path),
+        lambda n: Piece(files[n], base + files[n]), lambda: [bytes_of[name] for name in files],
+    )  # fmt: skip
 
 
 def _is_picture(name: str) -> bool:

@@ -46,7 +46,8 @@ class Storage(Protocol):
 class Source:
     """The pictures of one split, sorted by class and name: `files` are CLASS/NAME, `labels` int64 [N].
 
-    `root` is what messages call the place; `piece` says where the picture of a number is in `storage`.
+    `root` is what messages call the place; `piece` says where the picture of a number is in `storage`; `sizes` gives
+    the bytes of each, None where only reading would tell. `known_as` stands for their list where that would mislead.
     """
 
     root: str
@@ -56,6 +57,8 @@ class Source:
     labels: np.ndarray
     storage: Storage
     piece: Callable[[int], Piece]
+    sizes: Callable[[], Sequence[int | None]]
+    known_as: str | None = None
 
 
 def below(path: str, name: str) -> str:

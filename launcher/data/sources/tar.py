@@ -119,4 +119,4 @@ def tar_source(storage: Storage, archive: str, split: str, found: Iterable[tuple
         return Piece(files[number], archive, start, size)
 
     labels = np.array([numbers[name] for name, _ in names], np.int64)
-    return Source(archive, split, classes, files, labels, storage, piece)
+    return Source(archive, split, classes, files, labels, storage, piece, lambda: places[:, 1].tolist())

@@ -1,0 +1,170 @@
+"""One data set is one wherever it lies and however it is stored; another is another, counts alike or not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from launcher.config.compose import compose
+from launcher.data import identity as module
+from launcher.data.available import with_counts
+from launcher.data.identity import identity, identity_if_there
+from launcher.data.manifest import manifest_path
+from launcher.data.prepare import prepare
+
+from .conftest import words_for, write_files
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def flowers(tmp_path: Path) -> Path:
+    """Two classes of four training and two validation pictures."""
+    for split, count in (("train", 4), ("val", 2)):
+        for number, name in enumerate(("rose", "tulip")):
+            folder = tmp_path / "flowers" / split / name
+            folder.mkdir(parents=True)
+            for picture in range(count):
+                pixels = np.random.default_rng((number, picture)).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{picture}.jpg")
+    return tmp_path / "flowers"
+
+
+def of(path: Path | str, *words: str) -> str:
+    return identity(compose(words_for(Path(path), *words)).config)
+
+
+def settle(folder: Path) -> None:
+    """As if nothing had changed lately."""
+    for path in [folder, *folder.rglob("*")]:
+        os.utime(path, (time.time() - 100,) * 2)
+
+
+def test_another_place_is_the_same_data_set(flowers: Path, tmp_path: Path) -> None:
+    shutil.copytree(flowers, tmp_path / "elsewhere")
+    (tmp_path / "link").symlink_to(flowers)
+    assert of(flowers) == of(tmp_path / "elsewhere") == of(tmp_path / "link")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: (folder / "train" / "rose").rename(folder / "train" / "pansy"),
+        lambda folder: (folder / "train" / "rose" / "0.jpg").rename(folder / "train" / "rose" / "00.jpg"),
+        lambda folder: (folder / "val" / "rose" / "0.jpg").write_bytes(b"another"),
+        lambda folder: (folder / "val" / "rose" / "0.jpg").unlink(),
+    ],
+)
+@pytest.mark.parametrize("settled", [True, False])
+def test_another_class_name_or_size_is_another(flowers: Path, change: Callable[[Path], object], settled: bool) -> None:
+    if settled:
+        settle(flowers)
+    before = of(flowers)
+    change(flowers)
+    # note: what is overwritten in place leaves its folder's time as it is
+    os.utime(flowers / "val" / "rose")
+    assert of(flowers) != before
+
+
+def test_a_second_start_lists_no_pictures(flowers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settle(flowers)
+    before = of(flowers)
+    monkeypatch.setattr(module, "scan", lambda *_: pytest.fail("listed again"))
+    assert of(flowers) == before
+
+
+def test_what_has_just_changed_is_listed_again(flowers: Path) -> None:
+    of(flowers)
+    assert not list((flowers.parent / "cache").rglob("*.json"))
+
+
+def test_a_damaged_cache_is_made_anew(flowers: Path) -> None:
+    settle(flowers)
+    before = of(flowers)
+    for kept in (flowers.parent / "cache").rglob("*.json"):
+        kept.write_text("[")
+    assert of(flowers) == before
+
+
+def test_prepared_from_the_folder_or_a_tar_it_is_the_same(flowers: Path, tmp_path: Path) -> None:
+    write_files(flowers)
+    assert of(flowers, "dataloader=ffcv") == of(flowers)
+    with tarfile.open(tmp_path / "flowers.tar", "w") as tar:
+        tar.add(flowers / "train", "flowers/train")
+        tar.add(flowers / "val", "flowers/val")
+    folder = f"dataloader.folder={tmp_path / 'ffcv'}"
+    write_files(tmp_path / "flowers.tar", folder)
+    assert of(tmp_path / "flowers.tar", "dataloader=ffcv", folder) == of(flowers)
+
+
+def test_a_picture_left_out_makes_another(flowers: Path) -> None:
+    whole = of(flowers)
+    (flowers / "train" / "rose" / "9.jpg").write_text("no picture")
+    write_files(flowers, skip_bad=True)
+    assert of(flowers) != whole
+    assert of(flowers, "dataloader=ffcv") == whole
+
+
+def test_a_file_of_an_earlier_version_is_known_by_what_it_holds(flowers: Path, tmp_path: Path) -> None:
+    def without_source(folder: Path) -> str:
+        for path in (folder / "ffcv").glob("*.beton"):
+            values = json.loads(manifest_path(path).read_text())
+            del values["source"]
+            manifest_path(path).write_text(json.dumps(values))
+        return of(folder, "dataloader=ffcv")
+
+    shutil.copytree(flowers, tmp_path / "cars")
+    pixels = np.random.default_rng(9).integers(0, 256, (21, 30, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "cars" / "train" / "rose" / "0.jpg")
+    write_files(flowers)
+    write_files(tmp_path / "cars")
+    first = without_source(flowers)
+    shutil.copytree(flowers / "ffcv", tmp_path / "moved" / "ffcv")
+    assert of(tmp_path / "moved", "dataloader=ffcv") == first != without_source(tmp_path / "cars")
+
+
+def test_a_drawn_validation_share_belongs_to_it_and_the_seed_does_not(flowers: Path, tmp_path: Path) -> None:
+    shutil.rmtree(flowers / "val")
+    half = of(flowers, "dataset.val_split=0.5")
+    assert half == of(flowers, "dataset.val_split=0.5", "seed=7")
+    assert half != of(flowers, "dataset.val_split=0.25")
+    folder = f"dataloader.folder={tmp_path / 'ffcv'}"
+    write_files(flowers, "dataset.val_split=0.5", folder)
+    assert of(flowers, "dataset.val_split=0.5", "dataloader=ffcv", folder) == half
+    (flowers / "train" / "rose" / "0.jpg").unlink()
+    assert of(flowers, "dataset.val_split=0.5") != half
+
+
+def test_built_in_pictures_are_known_by_what_determines_them(tmp_path: Path) -> None:
+    small = ["dataset=shapes", "dataset.train_samples=20", "dataset.val_samples=10", "dataset.native_size=32"]
+    found = identity(compose(small).config)
+    assert not list(tmp_path.rglob("*.jpg"))
+    assert identity(compose([*small, "seed=7", "recipe=mild"]).config) == found
+    assert identity(compose([*small, "dataset.native_size=48"]).config) != found
+    write = [*small, "dataloader=ffcv", "dataloader.workers=1", f"dataloader.folder={tmp_path / 'ffcv'}"]
+    assert len(written(write)) == 2
+    assert identity(with_counts(compose(write).config, must_exist=True)) == found
+    noise = ["dataset=imagenet", "dataloader=synthetic"]
+    assert identity(compose(noise).config) == identity(compose([*noise, "seed=7"]).config)
+    assert identity(compose(noise).config) != identity(compose([*noise, "dataset.classes=10"]).config)
+
+
+def written(words: list[str]) -> list[object]:
+    return list(prepare(compose(words).config, skip_bad=False, report=lambda *_: None))
+
+
+def test_where_there_is_none_there_is_no_identity(tmp_path: Path) -> None:
+    for words in (["dataset=image_folder"], words_for(tmp_path / "nowhere"), ["dataset=imagenet", "dataloader=ffcv"]):
+        assert identity_if_there(compose(words).config) is None
