@@ -22,7 +22,8 @@ from launcher.launch.agent import PeersRejoin, Rendezvous, make_agent
 from launcher.launch.binding import bind
 from launcher.launch.devices import Devices
 from launcher.launch.exit_codes import DONE, FAILED
-from launcher.launch.failure import describe, describe_hang, first_failure, is_from_outside
+from launcher.launch.failure import describe, describe_hang, describe_loss, first_failure, is_from_outside
+from launcher.launch.kept import KeptFolder
 from launcher.launch.leftovers import remove_semaphores
 from launcher.launch.rank import DEVICE, log_file
 from launcher.launch.stopping import StopRequest, stop_requests
@@ -53,6 +54,7 @@ class Launcher:
         self._watch: RankWatch | None = None
         self._follower = LogFollower(log_file(run_folder, 0), view, muted=self._has_failure)
         self._rendezvous: Rendezvous | None = None
+        self._kept = KeptFolder(run_folder, on_lost=self.kill)
 
     def run(self) -> int:
         """Run to the end, through restarts; returns the exit code. No process is left then.
@@ -66,14 +68,20 @@ class Launcher:
         self._set_environment()
         failure: Failure | None = None
         try:
-            with stop_requests(self._request, self, self._follower.say):
+            with stop_requests(self._request, self, self._follower.say), self._kept:
                 failure = self._attempts()
         except SignalException:
             self._request.at_once = True
+        except UserError:
+            # note: what a rank could not write has this cause
+            if self._kept.lost is None:
+                raise
         finally:
             self._follower.close()
             if self._rendezvous is not None:
                 self._rendezvous.shutdown()
+        if self._kept.lost is not None:
+            failure = Failure(describe_loss(self._run_folder, self._kept.lost), False)
         if failure is not None:
             print(failure.message, file=sys.stderr)
             return FAILED
@@ -112,7 +120,9 @@ class Launcher:
         most = self._launch.max_restarts
         for restart in range(1, most + 2):
             failure = self._attempt_with_all_machines()
-            if failure is None or self._request.asked or not failure.worth_restarting or restart > most:
+            if failure is None or self._request.asked or self._kept.lost:
+                break
+            if not failure.worth_restarting or restart > most:
                 break
             self._follower.forget()
             self._follower.say(f"{failure.message}\nstarting again from the last save ({restart} of {most})")

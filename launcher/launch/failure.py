@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from launcher.errors import EXIT_USER_ERROR, UserError
+from launcher.errors import EXIT_USER_ERROR, UserError, one_line
 from launcher.launch.rank import log_file
 
 _LAST_LINES = 20
@@ -72,6 +72,14 @@ def describe_hang(
         state = "was stopped (SIGSTOP)" if stopped else "was waiting; its stacks are in its log"
         lines.append(stalls.get(process.pid, f"rank {rank} {state}"))
     return "\n".join([*lines, f"logs: {logs}"])
+
+
+def describe_loss(run_folder: Path, what: str) -> str:
+    """That the run's folder went away under it."""
+    return one_line(
+        f"error: the run folder {run_folder} was deleted, moved or replaced while the run trained ({what}): nothing "
+        "more can be saved, all ranks were ended; where it was moved, train resume NEW_PATH goes on from its last save"
+    )
 
 
 def _ending(exit_code: int) -> str:

@@ -148,7 +148,8 @@ class _Unfailing(io.FileIO):
 
 
 def _redirect_output(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    # note: of a run folder that is gone nothing is made anew
+    path.parent.mkdir(exist_ok=True)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(file, 1)
     os.dup2(file, 2)

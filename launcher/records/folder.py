@@ -44,6 +44,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def locks(self) -> tuple[Path, Path]:
+        """Of a run on one machine, and of this machine in a run on several."""
+        return self.path / "lock", self.path / f"lock-{socket.gethostname()}"
+
+    @property
     def tensorboard(self) -> Path:
         return self.path / "tensorboard"
 
@@ -72,7 +77,7 @@ class RunFolder:
         Raises:
             UserError: another process holds it.
         """
-        path = self.path / (f"lock-{socket.gethostname()}" if each_host else "lock")
+        path = self.locks[each_host]
         with path.open("a+", encoding="utf-8", errors="replace") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -47,7 +47,8 @@ def save(state: dict[str, Any], path: Path) -> None:
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # note: of a run folder that is gone nothing is made anew
+        path.parent.mkdir(exist_ok=True)
         temporary.unlink(missing_ok=True)
         _write(state, temporary)
         unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(temporary)

@@ -1,8 +1,9 @@
-"""A disk that fills up in the middle of a run."""
+"""A disk that fills up, and a folder that goes away, in the middle of a run."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from launcher.records.metrics import read_metrics
+from launcher.training import checkpoint
 from tests.system.conftest import Train
+from tests.system.test_runs import ranks_of, steps_done, wait_for
 
 from .conftest import SHORT
 
@@ -48,3 +51,29 @@ def test_the_run_may_end_at_the_first_failing_save(train: Train, small_disk: Pat
     ended = train(*SHORT, f"runs={small_disk}", "run_name=full", "checkpoint.on_failure=stop", code=2)
     assert "cannot be written: No space left on device" in ended.stderr
     assert max(row["step"] for row in read_metrics(small_disk / "full" / "metrics.jsonl")) < 18
+
+
+@pytest.mark.parametrize("loss", ["deleted", "moved", "replaced", "emptied"])
+def test_a_run_ends_at_once_when_its_folder_goes_away(train: Train, loss: str) -> None:
+    process = train.start(*SHORT, "epochs=1000", "eval_every=1000ep", "run_name=lost", "launch.nproc=1")
+    run, moved = train.folder / "runs" / "lost", train.folder / "moved"
+    wait_for(lambda: steps_done(run) >= 5)
+    if loss == "emptied":
+        (run / "metrics.jsonl").unlink()
+    else:
+        run.rename(moved)
+    if loss == "replaced":
+        shutil.copytree(moved, run)
+        (run / "lock").write_text("process 1 on another\n")
+    if loss == "deleted":
+        shutil.rmtree(moved)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "was deleted, moved or replaced while the run trained" in errors
+    assert "Traceback" not in errors
+    assert not ranks_of(run)
+    assert run.exists() == (loss in ("replaced", "emptied"))
+    if loss == "moved":
+        saved = checkpoint.newest_valid(moved / "checkpoints", on_damaged=lambda error: None)
+        assert saved is not None
+        train("resume", str(moved), f"epochs={saved[1]['step'] // 6 + 2}")
