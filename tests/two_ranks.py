@@ -1,4 +1,4 @@
-"""A function on two ranks that meet over gloo, for what no single process can show."""
+"""A function on several ranks that meet over gloo, for what no single process can show."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ import torch.multiprocessing as mp
 
 def on_two_ranks(function: Callable[..., None], *arguments: object) -> None:
     """Run `function(rank, *arguments)`, a function of a module, in two processes of one group."""
+    on_ranks(2, function, *arguments)
+
+
+def on_ranks(count: int, function: Callable[..., None], *arguments: object) -> None:
+    """The same in so many processes."""
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_rank, (f"file://{folder}/meeting", function, arguments), nprocs=2)
+        mp.spawn(_rank, (count, f"file://{folder}/meeting", function, arguments), nprocs=count)
 
 
-def _rank(rank: int, meeting: str, function: Callable[..., None], arguments: tuple[object, ...]) -> None:
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+def _rank(rank: int, count: int, meeting: str, function: Callable[..., None], arguments: tuple[object, ...]) -> None:
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=count)
     function(rank, *arguments)
     dist.destroy_process_group()
     # note: gloo's threads may still free tensors, and abort when they meet an interpreter that is shutting down

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +20,14 @@ Gradients = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Setting:
-    """What an algorithm may know of the run: the plan (with the whole config) and the number of classes."""
+    """What an algorithm may know of the run: the plan (with the whole config) and the number of classes.
+
+    `autocast` makes the context of a forward pass in the run's precision.
+    """
 
     plan: Plan
     classes: int
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 class Algorithm:

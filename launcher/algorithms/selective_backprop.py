@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from launcher import randomness
 from launcher.algorithms.base import Algorithm
 from launcher.algorithms.label_smoothing import one_hot
+from launcher.algorithms.peers import broadcast_first
 from launcher.data.batch import Batch, Moment
 
 
@@ -50,7 +51,10 @@ class SelectiveBackprop(Algorithm):
             return batch
         moment = batch.moment
         targets = one_hot(batch.targets, self.setting.classes)
-        losses = sample_losses(batch.images, targets, model, loss, self.values.scale)
+        # note: each rank's own statistics are not saved; by these a resumed run chooses the same
+        broadcast_first(model.buffers())
+        with self.setting.autocast():
+            losses = sample_losses(batch.images, targets, model, loss, self.values.scale)
         draws = randomness.generator(moment.seed, "selective_backprop", moment.step, moment.rank)
         ranks = choose_ranks(len(batch.images), count, self.values.keep, draws)
         # note: the indices live on the CPU, so the choice waits for the device

@@ -112,7 +112,7 @@ def distribute(model: nn.Module, ranks: Ranks, find_unused: bool) -> nn.Module:
     """The model wrapped in DDP where there are peers.
 
     `find_unused` looks in every step for parameters without gradients. Batch-norm statistics stay local while
-    training; rank 0's are the ones evaluated and saved.
+    training; where a network evaluates, rank 0's count, and they are the ones saved.
     """
     if ranks.world_size == 1:
         return model
@@ -120,17 +120,39 @@ def distribute(model: nn.Module, ranks: Ranks, find_unused: bool) -> nn.Module:
     with warnings.catch_warnings():
         # note: torch 2.15 has another name for it, which older ones do not know
         warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
-        return DistributedDataParallel(
+        network = DistributedDataParallel(
             model,
             device_ids=device_ids,
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
             find_unused_parameters=find_unused,
         )
+    _settle_buckets(network, ranks.device)
+    return network
 
 
-def broadcast_first(tensors: dict[str, torch.Tensor], ranks: Ranks) -> None:
-    """Overwrite every rank's tensors by rank 0's, in place."""
-    if ranks.world_size > 1:
-        for tensor in tensors.values():
-            dist.broadcast(tensor, src=0)
+def _settle_buckets(network: DistributedDataParallel, device: torch.device) -> None:
+    """Have DDP sort its buckets before the first step.
+
+    It does so after the first backward pass that crosses ranks, by the order in which gradients came. Sums of three
+    and more depend on where in a bucket a gradient lies, so a resumed run's first step would differ from the same step
+    of a run that went through. Here the gradients come as in training, the last parameter's first.
+    """
+    model, network.module = network.module, _Touch(network.module)
+    network(torch.zeros((), device=device)).backward()
+    network.module = model
+    model.zero_grad(set_to_none=True)
+
+
+class _Touch(nn.Module):
+    """Depends on every parameter, and on nothing else of the model."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, start: torch.Tensor) -> torch.Tensor:
+        total = start
+        for parameter in self.model.parameters():
+            total = total + parameter.sum()
+        return total

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Setting
 from launcher.algorithms.engine import Engine
+from launcher.algorithms.peers import broadcast_first
 from launcher.config.changes import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.config.targets import target_accuracy
@@ -27,7 +28,7 @@ from launcher.training.evaluation import Evaluation, evaluate
 from launcher.training.losses import build_loss
 from launcher.training.optimizers import build_optimizer
 from launcher.training.precision import choose_precision
-from launcher.training.ranks import Ranks, broadcast_first, distribute
+from launcher.training.ranks import Ranks, distribute
 from launcher.training.step import TrainStep
 
 
@@ -73,7 +74,7 @@ class Run:
         None if any rank was asked to stop meanwhile.
         """
         self.evaluation_model.load_state_dict(self.weights())
-        broadcast_first(self.evaluation_model.state_dict(), self.ranks)
+        broadcast_first(self.evaluation_model.buffers())
         return evaluate(
             self.evaluation_model,
             self.loaders.evaluate,
@@ -142,7 +143,8 @@ def build_run(config: RunConfig, ranks: Ranks) -> Run:
     assert samples is not None
     plan = Plan(config, ranks.world_size, samples)
     _set_backend(config)
-    engine = Engine(config.algorithms, Setting(plan, classes))
+    autocast = choose_precision(config, ranks.device, plan.image_size(0)).autocast
+    engine = Engine(config.algorithms, Setting(plan, classes, autocast))
     step = build_step(plan, ranks, engine)
     loaders = build_loaders(
         plan,

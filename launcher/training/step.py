@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from launcher.algorithms.engine import Engine
-from launcher.algorithms.finite import everywhere, global_norm, gradients_of
+from launcher.algorithms.finite import global_norm, gradients_of
+from launcher.algorithms.peers import everywhere
 from launcher.data.batch import Batch, Moment
 from launcher.data.device import normalize
 from launcher.plan.plan import Plan

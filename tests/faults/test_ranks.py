@@ -50,6 +50,20 @@ def test_a_rank_that_is_lost_is_made_good_by_a_restart(
     assert_same_end(train, run, whole, equal)
 
 
+def test_four_ranks_start_again_to_the_same_bits(train: Train, equal: Equal) -> None:
+    # note: sums of three and more depend on their order
+    words = [*SHORT, "launch.nproc=4", "epochs=2", "eval_every=2ep"]
+    train(*words, "run_name=whole")
+    process = train.start(*words, "run_name=lost")
+    run = train.folder / "runs" / "lost"
+    wait_for(lambda: steps_done(run) >= 5)
+    rank(run, 3).kill()
+    output, errors = process.communicate(timeout=400)
+    assert process.returncode == 0, errors
+    assert "starting again from the last save (1 of 3)" in output
+    assert_same_end(train, run, train.state(train.folder / "runs" / "whole"), equal)
+
+
 @pytest.mark.timeout(1200)
 def test_a_run_killed_twenty_times_ends_with_the_same_bits(train: Train, equal: Equal) -> None:
     words = [*SHORT, "epochs=16", "checkpoint.every=2ba", "eval_every=4ep"]

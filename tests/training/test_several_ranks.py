@@ -1,0 +1,99 @@
+"""Recipes on four ranks and methods on three: stopped and resumed from a file, they go on to the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torchvision.models.resnet import BasicBlock, ResNet
+
+from launcher.config import recipes
+from launcher.config.compose import compose, options
+from launcher.config.schema import RunConfig
+from launcher.training import checkpoint
+from launcher.training import run as building
+from launcher.training.ranks import Ranks
+from launcher.training.run import build_run
+from tests.training.test_every_algorithm import EARLY, SMALL, steps
+from tests.two_ranks import on_ranks
+
+RECIPES = [recipe.name for recipe in recipes.listing()]
+METHODS = options("algorithms")
+SAVED, END = 3, 5
+
+Differing = Callable[[int], list[dict[str, list[str]]]]
+
+
+def config_of(name: str) -> RunConfig:
+    """A recipe, or a method alone, on a few pictures and acting early."""
+    words = [f"algorithms=[{name}]"] if name in METHODS else [f"recipe={name}"]
+    on = compose(words).config.algorithms.active()
+    early = [word for method in ("ema", "sam", name) if method in on for word in EARLY.get(method, [])]
+    size = ["batch_size=24", "dataset.train_samples=48", "schedule.warmup=0ba"]
+    return compose([*words, *early, *SMALL, *size]).config
+
+
+def tiny(*_: object) -> nn.Module:
+    """A network of few parameters in many tensors, whose running statistics follow each rank's own pictures fast."""
+    torch.manual_seed(0)
+    network = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=10)
+    network.layer3 = network.layer4 = nn.Identity()
+    network.fc = nn.Linear(128, 10)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 0.9
+    return network
+
+
+def resume(config: RunConfig, ranks: Ranks, path: Path) -> list[str]:
+    """Parameters that are not those of an uninterrupted run."""
+    whole = build_run(config, ranks)
+    steps(whole, SAVED)
+    if ranks.is_first:
+        checkpoint.save(whole.state_dict(), path)
+    dist.barrier()
+    steps(whole, END - SAVED)
+    parameters = [whole.weights()[name].flatten() for name, _ in whole.step.model.named_parameters()]
+    first = torch.cat(parameters)
+    dist.broadcast(first, src=0)
+    assert torch.equal(first, torch.cat(parameters)), "all but the running statistics is one on all ranks"
+    resumed = build_run(config, ranks)
+    resumed.load_state_dict(checkpoint.load(path))
+    steps(resumed, END - SAVED)
+    pairs = zip(resumed.step.model.named_parameters(), whole.step.model.parameters(), strict=True)
+    return [name for (name, ours), theirs in pairs if not torch.equal(ours, theirs)]
+
+
+def resume_each(rank: int, count: int, configs: dict[str, RunConfig], folder: Path) -> None:
+    torch.set_num_threads(1)
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    building.build_model = tiny
+    ranks = Ranks(rank, count, rank, count, torch.device("cpu"))
+    found = {name: resume(config, ranks, folder / f"{name}.pt") for name, config in configs.items()}
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+
+
+@pytest.fixture(scope="module")
+def differing(tmp_path_factory: pytest.TempPathFactory) -> Differing:
+    """Rank by rank, what differs of each name; one group of processes resumes all names."""
+
+    @cache
+    def resumed(count: int) -> list[dict[str, list[str]]]:
+        folder = tmp_path_factory.mktemp(f"ranks{count}")
+        configs = {name: config_of(name) for name in (RECIPES if count == 4 else METHODS)}
+        on_ranks(count, resume_each, count, configs, folder)
+        return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
+
+    return resumed
+
+
+@pytest.mark.parametrize(("name", "count"), [*((name, 4) for name in RECIPES), *((name, 3) for name in METHODS)])
+def test_several_ranks_resume_to_the_same_bits(differing: Differing, name: str, count: int) -> None:
+    assert [of_rank[name] for of_rank in differing(count)] == [[]] * count
