@@ -22,7 +22,7 @@ from launcher.launch.rank import done_file, is_alive, told_failed
 _INTERVAL = 0.05  # seconds
 _SECONDS_TO_END = 2.0
 _SECONDS_TO_DUMP = 1.0
-_SECONDS_TO_START = 600.0  # at least, to the first step: imports, reading folders, meeting the other ranks
+SECONDS_TO_START = 600.0  # at least, to the first step: imports, reading folders, meeting the other ranks
 
 
 @dataclass
@@ -39,7 +39,7 @@ class _Life:
             self.stamp, self.seen = stamp, now
 
     def is_over(self, now: float, timeout: float) -> bool:
-        return now - self.seen > (timeout if self.has_worked else max(timeout, _SECONDS_TO_START))
+        return now - self.seen > (timeout if self.has_worked else max(timeout, SECONDS_TO_START))
 
 
 class RankWatch:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,9 @@ from launcher.config.changes import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.errors import MachineError, UserError
 from launcher.launch.rank import DEVICE
+from launcher.launch.watch import SECONDS_TO_START
+
+_AFTER_THE_WATCH = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,13 @@ def claim(kind: str, number: int) -> torch.device:
     return device
 
 
+def collective_timeout(hang_timeout: float | None) -> timedelta:
+    """How long a collective waits for its peers: longer than the watch, which ends ranks that hang with stacks."""
+    if hang_timeout is None:
+        return timedelta(days=365)
+    return timedelta(seconds=max(hang_timeout, SECONDS_TO_START)) + _AFTER_THE_WATCH
+
+
 @contextmanager
 def join_ranks(config: RunConfig) -> Iterator[Ranks]:
     """Join the process group that the environment names (NCCL on GPUs, gloo on a CPU); leave it at the end.
@@ -65,7 +76,8 @@ def join_ranks(config: RunConfig) -> Iterator[Ranks]:
     local_rank = int(os.environ["LOCAL_RANK"])
     device = claim(os.environ[DEVICE], local_rank)
     # note: gloo beside NCCL lets flags and sums on the CPU cross ranks without a GPU synchronisation
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "cpu:gloo")
+    backends = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "cpu:gloo"
+    dist.init_process_group(backends, timeout=collective_timeout(config.launch.hang_timeout))
     check_same_kind(device.type)
     yield Ranks(
         rank=dist.get_rank(),
