@@ -60,9 +60,9 @@ class Algorithm:
         return batch
 
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
-        """Compute the gradients of a step; returns the detached mean loss of the batch.
+        """Compute the gradients of a step; returns the detached mean loss of the batch, not finite if a pass's was not.
 
-        Gradients of None on all parameters and ranks skip the optimizer's step.
+        Gradients that are not finite must be so on all ranks.
         """
         return gradients(batch)
 

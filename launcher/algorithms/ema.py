@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Setting
+from launcher.algorithms.peers import by_dtype
 from launcher.data.batch import Moment
 
 
@@ -19,10 +20,12 @@ def keep_rate(half_life: float, interval: float) -> float:
 @torch.no_grad()
 def update_average(average: dict[str, Tensor], weights: dict[str, Tensor], keep: float) -> None:
     """`average = keep * average + (1 - keep) * weights`, in place; counters are copied."""
-    floating = [name for name, tensor in weights.items() if tensor.is_floating_point()]
-    torch._foreach_lerp_([average[n] for n in floating], [weights[n] for n in floating], 1 - keep)
-    for name in weights.keys() - set(floating):
-        average[name].copy_(weights[name])
+    averaged = by_dtype(average[name] for name in weights)
+    for old, new in zip(averaged, by_dtype(weights.values()), strict=True):
+        if new[0].is_floating_point():
+            torch._foreach_lerp_(old, new, 1 - keep)
+        else:
+            torch._foreach_copy_(old, new)
 
 
 class EMA(Algorithm):

@@ -6,38 +6,46 @@ import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm
+from launcher.algorithms.finite import gradients_of
 
 _SMALLEST_WEIGHT_NORM = 1e-3
+_SMALLEST_GRADIENT_NORM = 1e-6
 
 
-def unit_norm(tensor: Tensor) -> Tensor:
-    """2-norm of each output unit: of [O, ...] as [O, 1, ...], of a vector as a whole."""
-    units = tuple(range(1, tensor.ndim)) or None
-    norm: Tensor = torch.linalg.vector_norm(tensor, dim=units, keepdim=units is not None)
-    return norm
+def unit_norms(tensors: list[Tensor]) -> list[Tensor]:
+    """2-norms of each tensor's output units: [O] of [O, ...], [] of a vector as a whole."""
+    vectors = [t for t in tensors if t.ndim == 1]
+    of_vectors = iter(torch._foreach_norm(vectors) if vectors else ())
+    return [
+        next(of_vectors) if t.ndim == 1 else torch.linalg.vector_norm(t, dim=tuple(range(1, t.ndim))) for t in tensors
+    ]
 
 
 @torch.no_grad()
-def clip_adaptively(weights: list[nn.Parameter], threshold: float) -> None:
-    """Scale each unit's gradient down to norm `threshold * max(|w|, 1e-3)`, in place."""
-    for weight in weights:
-        if weight.grad is not None:
-            most = unit_norm(weight).clamp(min=_SMALLEST_WEIGHT_NORM) * threshold
-            weight.grad.mul_((most / unit_norm(weight.grad).clamp(min=1e-6)).clamp(max=1.0))
+def clip_adaptively(weights: list[Tensor], gradients: list[Tensor], threshold: float) -> None:
+    """Scale the gradient of each unit down to norm `threshold * max(|w|, 1e-3)`, in place."""
+    factors, norms = unit_norms(weights), unit_norms(gradients)
+    torch._foreach_clamp_min_(factors, _SMALLEST_WEIGHT_NORM)
+    torch._foreach_mul_(factors, threshold)
+    torch._foreach_clamp_min_(norms, _SMALLEST_GRADIENT_NORM)
+    torch._foreach_div_(factors, norms)
+    torch._foreach_clamp_max_(factors, 1.0)
+    for gradient, factor in zip(gradients, factors, strict=True):
+        gradient.mul_(factor.view(-1, *[1] * (gradient.ndim - 1)))
 
 
 class GradientClipping(Algorithm):
     """Clips the averaged, unscaled gradients before the optimizer's step."""
 
     def change_gradients(self, model: nn.Module) -> None:
-        weights = [p for p in model.parameters() if p.grad is not None]
+        weights: list[Tensor] = [p for p in model.parameters() if p.grad is not None]
         match self.values.kind:
             case "norm":
                 nn.utils.clip_grad_norm_(weights, self.values.threshold)
             case "value":
                 nn.utils.clip_grad_value_(weights, self.values.threshold)
             case "adaptive":
-                clip_adaptively(weights, self.values.threshold)
+                clip_adaptively(weights, gradients_of(model), self.values.threshold)
 
 
 ALGORITHM = GradientClipping

@@ -26,8 +26,8 @@ def climb(weights: list[Tensor], gradients: list[Tensor], norm: Tensor, rho: flo
 class SAM(Algorithm):
     """On steps with (step + 1) % interval == 0, the gradient at the point that the process's own gradient leads to.
 
-    Both passes see the same batch. If a gradient is not finite on any rank, the weights are as before and no
-    parameter of any rank has a gradient, which skips the optimizer's step.
+    Both passes see the same batch. If the process's own gradient is not finite on any rank, the weights stay and every
+    gradient on every rank is NaN, so that the step treats it as any other that is not finite.
     """
 
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
@@ -38,23 +38,17 @@ class SAM(Algorithm):
         norm = global_norm(_gradients_of(weights))
         # note: one wait for the device a pass; weights moved to NaN would spoil the batch-norm statistics for good
         if not everywhere(norm.isfinite()):
-            return _skipped(model, loss)
+            torch._foreach_mul_(_gradients_of(weights), torch.nan)
+            return loss
         before = climb(weights, _gradients_of(weights), norm, self.values.rho, self.values.epsilon)
-        gradients(batch, update_statistics=self.values.batchnorm == "both_passes")
+        uphill = gradients(batch, update_statistics=self.values.batchnorm == "both_passes")
         with torch.no_grad():
             torch._foreach_copy_(weights, before)
-        if not everywhere(global_norm(_gradients_of(weights)).isfinite()):
-            return _skipped(model, loss)
-        return loss
+        return torch.where(uphill.isfinite(), loss, uphill)
 
 
 def _gradients_of(weights: list[Tensor]) -> list[Tensor]:
     return [p.grad for p in weights if p.grad is not None]
-
-
-def _skipped(model: nn.Module, loss: Tensor) -> Tensor:
-    model.zero_grad(set_to_none=True)
-    return loss
 
 
 ALGORITHM = SAM

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from launcher.algorithms.engine import Engine
 from launcher.algorithms.finite import global_norm, gradients_of
-from launcher.algorithms.peers import everywhere
+from launcher.algorithms.peers import by_dtype, everywhere
 from launcher.data.batch import Batch, Moment
 from launcher.data.device import normalize
 from launcher.plan.plan import Plan
@@ -49,7 +49,7 @@ class TrainStep:
         self.scaler = precision.scaler()
         self.lr_factor = 1.0
         self.finite = True
-        self._statistics = _statistics(model)
+        self._statistics = by_dtype(_statistics(model))
 
     def __call__(self, images: Tensor, labels: Tensor, indices: np.ndarray, moment: Moment) -> Tensor:
         """One step on this rank's share of the global batch; returns the detached mean loss, on the device.
@@ -58,7 +58,7 @@ class TrainStep:
         """
         batch = self.prepare(Batch(images, labels, indices, moment))
         set_lr(self.optimizer, self.plan.lr(moment.step) * self.lr_factor)
-        before = torch._foreach_mul(self._statistics, 1) if self._statistics else []
+        before = [torch._foreach_mul(group, 1) for group in self._statistics]  # note: copies in one launch, bit for bit
         loss = self.engine.compute_gradients(batch, self.model, self.gradients)
         self.finite = self._is_finite(loss)
         if self.finite:
@@ -66,8 +66,8 @@ class TrainStep:
             self.engine.after_step(self.model, moment)
         else:
             # note: the forward pass has already spoiled the running statistics
-            for tensor, value in zip(self._statistics, before, strict=True):
-                tensor.copy_(value)
+            for group, values in zip(self._statistics, before, strict=True):
+                torch._foreach_copy_(group, values)
             self._lower_scale()
         return loss
 
@@ -109,13 +109,9 @@ class TrainStep:
 
     def _is_finite(self, loss: Tensor) -> bool:
         """On all ranks; an overflow of gradients that the scaler will mend by a smaller scale counts as finite."""
-        gradients = gradients_of(self.model)
-        if not gradients:
-            # note: an algorithm has dropped them, they were not finite
-            return False
         finite = loss.isfinite()
         if not (self.scaler.is_enabled() and self.scaler.get_scale() > 1):
-            finite = finite & global_norm(gradients).isfinite()
+            finite = finite & global_norm(gradients_of(self.model)).isfinite()
         # note: one wait for the device a step; what comes after depends on the answer
         return everywhere(finite)
 

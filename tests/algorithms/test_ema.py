@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torchvision.models import resnet18
 
-from launcher.algorithms.ema import keep_rate
+from launcher.algorithms.ema import keep_rate, update_average
 from launcher.data.batch import Moment
+from tests.launches import Launches
 
 
 def test_keep_rate_of_the_recipes() -> None:
@@ -35,6 +37,14 @@ def test_average_follows_the_recursion_of_weights_and_buffers(bound: Callable[..
         torch.testing.assert_close(average[name].double(), expected[name], rtol=1e-5, atol=1e-6)
     assert average["1.num_batches_tracked"] == 6
     assert set(average) == set(model.state_dict())
+
+
+def test_an_update_is_one_launch_a_dtype() -> None:
+    model = resnet18().to(memory_format=torch.channels_last)
+    average = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    with Launches() as launches:
+        update_average(average, model.state_dict(), 0.5)
+    assert launches.count == 2
 
 
 def test_state_goes_on_bit_for_bit(bound: Callable[..., Any]) -> None:

@@ -8,6 +8,9 @@ import pytest
 import torch
 from timm.utils import adaptive_clip_grad
 from torch import nn
+from torchvision.models import resnet50
+
+from tests.launches import Launches
 
 
 @pytest.fixture
@@ -47,3 +50,13 @@ def test_adaptive_is_timms(bound: Callable[..., Any], model: nn.Module) -> None:
     bound("gradient_clipping", kind="adaptive", threshold=0.05).change_gradients(model)
     for ours, theirs in zip(gradients(model), gradients(other), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_adaptive_launches_once_a_gradient_and_twice_a_matrix(bound: Callable[..., Any]) -> None:
+    network = resnet50()
+    for parameter in network.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    matrices = sum(p.ndim > 1 for p in network.parameters())
+    with Launches() as launches:
+        bound("gradient_clipping", kind="adaptive", threshold=0.05).change_gradients(network)
+    assert launches.count <= len(gradients(network)) + 2 * matrices + 20

@@ -66,7 +66,7 @@ def test_other_steps_take_one_plain_pass(bound: Callable[..., Any], batch: Calla
 
 
 @pytest.mark.parametrize("bad_pass", [0, 1])
-def test_a_gradient_that_is_not_finite_skips_the_step(
+def test_weights_stay_where_a_gradient_is_not_finite(
     bound: Callable[..., Any], batch: Callable[..., Any], bad_pass: int
 ) -> None:
     model, passes = nn.Linear(3, 1), []
@@ -83,8 +83,21 @@ def test_a_gradient_that_is_not_finite_skips_the_step(
 
     bound("sam").compute_gradients(batch(step=LAST), model, gradients)
     assert len(passes) == bad_pass + 1
-    assert all(p.grad is None for p in model.parameters())
+    assert not model.bias.grad.isfinite().all()
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
+@pytest.mark.parametrize("bad_pass", [0, 1])
+def test_a_pass_whose_loss_is_not_finite_shows_in_the_loss(
+    bound: Callable[..., Any], batch: Callable[..., Any], bad_pass: int
+) -> None:
+    model, losses = nn.Linear(3, 1, bias=False), iter([torch.nan, 1.0] if bad_pass == 0 else [1.0, torch.nan])
+
+    def gradients(batch: Batch, **_: bool) -> Tensor:
+        model.weight.grad = torch.ones_like(model.weight)
+        return torch.tensor(next(losses))
+
+    assert bound("sam").compute_gradients(batch(step=LAST), model, gradients).isnan()
 
 
 def _climb(rank: int, folder: Path) -> None:
@@ -111,7 +124,7 @@ def _climb(rank: int, folder: Path) -> None:
             images[0, 0] = torch.nan
         batch = Batch(images, torch.zeros(4), images[:, 0].numpy(), Moment(0, 0, step, 100, rank))
         sam.compute_gradients(batch, model, gradients)
-        results[f"grad{step}"] = None if model.weight.grad is None else model.weight.grad.clone()
+        results[f"grad{step}"] = model.weight.grad.clone()
         results[f"weight{step}"] = model.weight.detach().clone()
     results["visited"] = visited
     torch.save(results, folder / f"{rank}.pt")
@@ -129,6 +142,6 @@ def test_ranks_climb_alone_average_the_second_gradient_and_skip_together(tmp_pat
         expected += 2 * (x @ moved.T).T @ x / 4 / 2
         assert torch.equal(result["weight0"], start)
         assert torch.equal(result["weight1"], start)
-        assert result["grad1"] is None
+        assert result["grad1"].isnan().all()
     torch.testing.assert_close(first["grad0"], expected)
     assert torch.equal(first["grad0"], second["grad0"])

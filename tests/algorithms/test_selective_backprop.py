@@ -13,6 +13,9 @@ from torchvision.models import resnet18
 
 from launcher.algorithms.selective_backprop import choose_ranks, sample_losses
 from launcher.training.losses import bce, cross_entropy
+from tests.training.test_every_algorithm import build, small_cache, steps
+
+__all__ = ["small_cache"]
 
 
 def test_a_single_draw_has_the_weights_of_the_percentiles() -> None:
@@ -42,6 +45,24 @@ def test_losses_of_single_samples_at_a_smaller_side(loss: Any, reference: Any) -
     else:
         expected = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
     torch.testing.assert_close(losses, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_choosing_pass_has_the_precision_of_the_run() -> None:
+    words = ["algorithms=[selective_backprop]", "algorithms.selective_backprop.start=0.0", "schedule.warmup=0ba"]
+    seen = {}
+    for precision in ("fp32", "bf16"):
+        run = build(*words, f"precision={precision}", "algorithms.selective_backprop.scale=1.0")
+        run.step.model.fc.register_forward_hook(
+            lambda layer, inputs, logits, key=precision: seen.update({(key, layer.training): logits.dtype})
+        )
+        steps(run, 2)
+    exact, rounded = torch.float32, torch.bfloat16
+    assert seen == {
+        ("fp32", True): exact,
+        ("fp32", False): exact,
+        ("bf16", True): rounded,
+        ("bf16", False): rounded,
+    }
 
 
 class Known(nn.Module):

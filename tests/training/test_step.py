@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +8,17 @@ import torch
 import torch.distributed as dist
 
 from launcher.errors import UserError
+from launcher.launch.signals import StopFlag
+from launcher.records.folder import RunFolder
+from launcher.records.metrics import read_metrics
+from launcher.training import run as building
+from launcher.training.journal import Journal
+from launcher.training.loop import train
+from launcher.training.precision import Precision
+from launcher.training.saving import Saver
+from launcher.training.trouble import Trouble
 from tests.training.test_every_algorithm import build, small_cache, steps, tensors
+from tests.training.test_several_ranks import tiny
 
 __all__ = ["small_cache"]
 
@@ -35,6 +46,36 @@ def test_a_step_that_is_not_finite_changes_nothing(precision: str, done: int) ->
     steps(run, 1)
     assert run.step.finite
     assert not all(map(torch.equal, decided(run), before))
+
+
+@pytest.mark.parametrize("policy", ["skip", "rollback", "stop"])
+@pytest.mark.parametrize("methods", ["", "sam"])
+def test_an_overflow_is_the_loss_scalers_business(
+    policy: str, methods: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run whose gradients overflow in fp16: the scale halves at each step, whatever is to follow a failure."""
+    monkeypatch.setattr(building, "build_model", tiny)
+    monkeypatch.setattr(Precision, "scaler", lambda self: torch.amp.GradScaler("cpu", init_scale=2.0**40))
+    words = [f"algorithms=[{methods}]", *(["algorithms.sam.interval=1"] if methods else []), "schedule.warmup=0ba"]
+    run = build(*words, "precision=fp16", f"nonfinite.policy={policy}", "logger.tensorboard=false")
+    folder = RunFolder(tmp_path)
+    run.next_step = run.plan.total_steps - 2
+    before = [p.detach().clone() for p in run.step.model.parameters()]
+    with (
+        Journal(run, folder, resumed=False) as journal,
+        Saver(folder, run.config.checkpoint, run.ranks) as saver,
+    ):
+        assert train(run, journal, saver, Trouble(run, folder, journal, saver), StopFlag())
+    assert run.next_step == run.plan.total_steps
+    assert run.step.scaler.get_scale() == 2.0**38
+    assert run.step.lr_factor == 1
+    assert all(map(torch.equal, run.step.model.parameters(), before))
+    assert not [row for row in read_metrics(folder.metrics) if row["kind"] == "nonfinite"]
+
+
+def test_the_running_statistics_are_kept_and_put_back_in_one_launch_a_dtype() -> None:
+    step = build("algorithms=[]", "schedule.warmup=0ba").step
+    assert [{tensor.dtype for tensor in group} for group in step._statistics] == [{torch.float32}, {torch.int64}]
 
 
 def test_gradients_that_are_not_finite_under_a_finite_loss_are_noticed() -> None:
