@@ -48,37 +48,46 @@ def to_device(*arrays: np.ndarray, device: torch.device) -> list[Tensor]:
     ]
 
 
-class Overlap:
-    """Iterates over loaded batches on the device, copying the next one on a side stream while the step runs.
+@lru_cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all epochs: the allocator keeps the memory of each stream apart."""
+    return torch.cuda.Stream(device)
 
-    `waited` is the time in seconds that the loop waited for the loader's last batch.
+
+class Overlap:
+    """Iterates over loaded batches on the device; on a GPU the next one is copied by a side stream while the step runs.
+
+    `waited` is the time in seconds that the loop waited for the loader since the batch before.
     """
 
     def __init__(self, batches: Iterable[Loaded], device: torch.device):
         self.waited = 0.0
         self._batches = iter(batches)
         self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream = _side_stream(device) if device.type == "cuda" else None
 
     def __iter__(self) -> Iterator[Loaded]:
         if self._stream is None:
             while (batch := self._next()) is not None:
                 yield batch
+                self.waited = 0.0
             return
         ahead = self._copy(self._next())
         while ahead is not None:
-            torch.cuda.current_stream(self._device).wait_stream(self._stream)
+            current = torch.cuda.current_stream(self._device)
+            current.wait_stream(self._stream)
             images, labels, indices = ahead
             for tensor in (images, labels):
-                tensor.record_stream(torch.cuda.current_stream(self._device))
-            yield images, labels, indices
-            # note: the step's kernels are queued by now, so waiting for the loader here costs the GPU nothing
+                tensor.record_stream(current)
+            # note: before the step, which waits for the GPU; after it this copy would find the GPU idle
             ahead = self._copy(self._next())
+            yield images, labels, indices
+            self.waited = 0.0
 
     def _next(self) -> Loaded | None:
         start = time.perf_counter()
         batch = next(self._batches, None)
-        self.waited = time.perf_counter() - start
+        self.waited += time.perf_counter() - start
         return batch
 
     def _copy(self, batch: Loaded | None) -> Loaded | None:
