@@ -36,7 +36,7 @@ def work(run_folder: Path) -> None:
             "rank": ranks.rank,
             "loss": loss.item(),
             "finite": run.step.finite,
-            "gradient_norm": global_norm(gradients_of(run.step.model)).item() if gradients_of(run.step.model) else None,
+            "gradient_norm": global_norm(gradients_of(run.step.model)).item(),
             "modules": found,
             "gradients": [n for n, p in run.step.model.named_parameters() if _is_bad(p.grad)],
             "indices": indices,
