@@ -13,6 +13,7 @@ from rich.table import Table
 from launcher.cli.estimate import seconds
 from launcher.config.compose import compose
 from launcher.console import console, verbatim
+from launcher.data.folder import is_folder
 from launcher.data.identity import identity_if_there
 from launcher.records.measured import Measured as MeasuredSteps
 from launcher.study.ablation import (
@@ -70,7 +71,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _holds_runs(path: Path) -> bool:
-    return path.is_dir() and any(path.glob("**/config.yaml"))
+    return is_folder(path) and any(path.glob("**/config.yaml"))
 
 
 def _parts(arguments: argparse.Namespace) -> dict[str, float]:

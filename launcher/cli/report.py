@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from launcher.console import console
+from launcher.data.folder import is_folder
 from launcher.errors import Problem, UserError
 
 EXAMPLES = [
@@ -34,7 +35,7 @@ def main(arguments: argparse.Namespace) -> int:
     for path in outputs:
         if path.suffix not in _FORMS:
             raise UserError(Problem(f"must end in one of {', '.join(_FORMS)}", "--output", path))
-        if not path.absolute().parent.is_dir():
+        if not is_folder(path.absolute().parent):
             raise UserError(Problem("its folder does not exist", "--output", path))
     from launcher.study.study import read_study
     from launcher.study.writing import write_csv, write_page, write_picture

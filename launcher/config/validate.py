@@ -90,6 +90,9 @@ def _dotted(location: tuple[int | str, ...], values: Any, missing: bool) -> str:
     """The dotted key of an error's location, without the names that unions put into it."""
     path: list[str] = []
     for number, part in enumerate(location, 1):
+        # note: the tag of a union stands before its keys, and may be the name of one of them
+        if isinstance(values, Mapping) and part == values.get("name") and number < len(location):
+            continue
         if isinstance(values, Mapping) and part in values:
             values = values[part]
             path.append(str(part))

@@ -118,6 +118,14 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def is_file(path: Path) -> bool:
+    """Is there a file? Not where `is_folder` would see no folder either."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def _scan(path: Path, root: Path, split: str) -> Folder:
     try:
         return _listed(path, root, split)

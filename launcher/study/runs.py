@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from launcher.config.layers import leaves
 from launcher.config.yaml_file import read_mapping
+from launcher.data.folder import is_folder
 from launcher.errors import UserError
 from launcher.plan.schedule import dilated_epochs
 from launcher.records.dataset import noted_datasets
@@ -154,7 +155,7 @@ def find_runs(paths: Iterable[str]) -> list[Path]:
     for name in paths:
         below = list(_walk(Path(name)))
         if not below:
-            reason = "holds no run folder" if Path(name).is_dir() else "is no folder"
+            reason = "holds no run folder" if is_folder(Path(name)) else "is no folder"
             raise UserError(f"{name} {reason}; give run folders such as runs/mild-1, or a folder of them such as runs")
         found.update(dict.fromkeys(sorted(below)))
     return list(found)

@@ -11,6 +11,7 @@ from typing import Any
 from launcher import paths
 from launcher.config.keys import all_keys, did_you_mean, nearest_key
 from launcher.config.yaml_file import read_mapping
+from launcher.data.folder import is_file
 from launcher.errors import Problem, UserError
 
 _RANGE = {"low", "high", "scale"}
@@ -105,7 +106,7 @@ def _path(name: str) -> Path:
     packaged = {path.stem: path for path in (paths.CONF / "tuning").glob("*.yaml")}
     if name in packaged:
         return packaged[name]
-    if not Path(name).is_file():
+    if not is_file(Path(name)):
         message = f"no such search space; give a YAML file, or a packaged one: {did_you_mean(name, packaged)}"
         raise UserError(Problem(message, "tune", name))
     return Path(name)

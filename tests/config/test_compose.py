@@ -107,6 +107,8 @@ def test_every_mistake_is_reported_at_once() -> None:
         ("run_name=${nope}", "cannot be resolved"),
         ("frobnicate", "is no verb and no key=value"),
         ("image.scale=[0.1]", "at least 2"),
+        ("logger.experiment=a", "logger.experiment=a (command line): no such key"),
+        ("logger.tensorboard=3", "logger.tensorboard=3 (command line): must be true or false"),
         ("optimizer.decay_norm_and_bias=true", "did you mean optimizer.no_decay?"),
     ],
 )

@@ -1,0 +1,223 @@
+"""Command lines of every verb, with right and wrong values of real keys: each works, or its wrong word is named.
+
+COMMAND_LINES=10000 makes more, each within two seconds of processor time; COMMAND_LINES_FIRST is where to begin.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import re
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.cli import main as cli
+from launcher.cli.plan import make_plan
+from launcher.config.compose import Composed, compose
+from launcher.config.continued import continued
+from launcher.config.keys import all_keys
+from launcher.config.layers import leaves
+from launcher.config.resolved import as_mapping, read, write
+from launcher.data.available import with_counts
+
+LINES = int(os.environ.get("COMMAND_LINES", "500"))
+FIRST = int(os.environ.get("COMMAND_LINES_FIRST", "0"))
+SHAPES = ["recipe=mild", "dataset=shapes", "model=resnet18", "launch=cpu", "batch_size=64"]
+VERBS: dict[str, list[str]] = {
+    **dict.fromkeys(("", "run", "show", "plan", "estimate", "diagnose", "prepare", "doctor"), SHAPES),
+    "ablate": [*SHAPES, "--grid"],
+    "curve": [*SHAPES, "epochs=3,6"],
+    "tune": ["adamw_narrow", *SHAPES, "--trials", "2", "--list"],
+    "submit": ["--slurm", *SHAPES, "launch.nproc=1"],
+    "resume": ["run"],
+}
+OTHERS = [
+    *(["ls"], ["ls", "algorithms"], ["diff", "mild", "hot"], ["completion", "bash"], ["help", "plan"], ["--version"]),
+    *(["replay", "run", "step=1"], ["eval", "run"], ["export", "run"], ["compare", "runs"], ["compare", "--published"]),
+    *(["report", "run", "-o", "page.html"], ["report", "x" * 300, "-o", f"{'x' * 300}/a.csv"], ["compare", "x" * 300]),
+    *(
+        ["tune", "x" * 300],
+        ["ablate", "--grid", f"runs={'x' * 300}"],
+        ["diff", "x" * 300, "hot"],
+        ["resume", "x" * 300],
+    ),
+]
+VALUES = [
+    *(
+        "",
+        "[0.2]",
+        "[[1],[2]]",
+        "{a: 1}",
+        "{a: {b: [1]}}",
+        "nan",
+        "inf",
+        "-1",
+        "0",
+        "1e400",
+        "9" * 30,
+        "x" * 300,
+        "null",
+    ),
+    *(
+        "true",
+        "off",
+        "of",
+        "8ep",
+        "0.5dur",
+        "日本",
+        "a b",
+        "it's",
+        "(x",
+        "]",
+        "a=b",
+        "1,2",
+        "${seed}",
+        "${nope}",
+        "~/x",
+        "*",
+    ),
+    *(
+        "glob(*)",
+        "range(0,1000000000)",
+        "choice(1,2)",
+        "--x",
+        "$HOME/é",
+        "[a",
+        "{",
+        "'",
+        '"',
+        "hot",
+        "resnet18",
+        "auto",
+    ),
+]
+BARE = [
+    *("", "plann", "hto", "hot", "frobnicate", "epochs", "=", "-q", "-m", "--dry-run", "--config", "--lr", "--epoch"),
+    *(
+        "--foo=1",
+        "-",
+        "~ema",
+        "~algorithms.ema",
+        "+x=1",
+        "x" * 300,
+        "[/x]",
+        "é",
+        "recipe=",
+        "=3",
+        "a.b.c=1",
+        "plan",
+        "@",
+    ),
+]
+
+
+class Stopped(Exception):
+    """Where the work of a verb would begin."""
+
+
+def stopped(*_: Any, **__: Any) -> Any:
+    raise Stopped
+
+
+def planned(composed: Composed) -> None:
+    make_plan(with_counts(composed.config, must_exist=True), composed.origins)
+    raise Stopped
+
+
+@pytest.fixture
+def nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory with a run, where verbs end before their work."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    write(compose(["recipe=mild", "dataset=shapes"]).config, tmp_path / "run" / "config.yaml")
+    for name in (
+        "launch.start.replay",
+        "launch.measuring.measure_steps",
+        "cli.prepare._prepare",
+        "cli.curve._train_all",
+    ):
+        monkeypatch.setattr(f"launcher.{name}", stopped)
+    for name in ("measuring.real_plan", "start.start"):
+        monkeypatch.setattr(f"launcher.launch.{name}", planned)
+    monkeypatch.setattr(
+        "launcher.launch.start.resume", lambda folder, words: continued(read(folder.config), words) and stopped()
+    )
+    monkeypatch.setattr("launcher.cli.doctor.examine", lambda config: [])
+
+
+def mangled(random_: random.Random, word: str) -> str:
+    place = random_.randrange(len(word))
+    return random_.choice([word[:place] + word[place + 1 :], word[:place] + "x" + word[place:], word.upper()])
+
+
+def word_of(random_: random.Random, right: dict[str, Any]) -> list[str]:
+    """One more word: a right value, a wrong one, a wrong key, something else; as a flag now and then."""
+    kind = random_.random()
+    key = random_.choice(sorted(right) if kind < 0.3 else all_keys())
+    value = str(right[key]) if kind < 0.3 else random_.choice(VALUES)
+    if kind > 0.9:
+        return [random_.choice(BARE)]
+    if kind > 0.75:
+        key = mangled(random_, key)
+    form = random_.random()
+    return [f"--{key}={value}"] if form < 0.1 else [f"--{key}", value] if form < 0.2 else [f"{key}={value}"]
+
+
+def line_of(number: int, right: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """A line that works, and the words put somewhere behind it."""
+    random_ = random.Random(number)
+    if random_.random() < 0.2:
+        return random_.choice(OTHERS), [random_.choice(BARE)]
+    verb = random_.choice(sorted(VERBS))
+    many = 1 if random_.random() < 0.6 else random_.randrange(4)
+    return [*([verb] if verb else []), *VERBS[verb]], [w for _ in range(many) for w in word_of(random_, right)]
+
+
+def named(added: list[str], told: str) -> bool:
+    """Whether an error has something of the words in it: a flag, a key or a value, as far as it is shown."""
+    parts = {part[:60] for word in added for part in (word, *word.split("=", 1), re.split("[.=]", word)[0]) if part}
+    return any(part.lstrip("-+~").replace("-", "_") in told.replace("-", "_") for part in parts) or "''" in told
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_every_line_works_or_is_answered() -> None:
+    right = {
+        key: str(value).lower() if isinstance(value, bool) else "null" if value is None else value
+        for key, value in leaves(as_mapping(compose(SHAPES).config))
+    }
+    for verb, base in VERBS.items():
+        ends([*([verb] if verb else []), *base])  # note: what is imported once is not a line's time
+    wrong = [found for number in range(FIRST, FIRST + LINES) if (found := fault(number, right))]
+    assert not wrong, f"{len(wrong)} of {LINES}: {wrong[:20]}"
+
+
+def fault(number: int, right: dict[str, Any]) -> tuple[Any, ...] | None:
+    """What is wrong with the answer to a line."""
+    base, added = line_of(number, right)
+    before = time.process_time()
+    code, told = ends([*base, *added])
+    taken = time.process_time() - before
+    fine = code in (0, 2) and (code == 2) == bool(told) and all(text.startswith("error: ") for text in told)
+    if added and told and base not in OTHERS:
+        fine = fine and any(named(added, text) for text in told)
+    return None if fine and (taken < 2 or LINES == 500) else (number, base, added, code, told, taken)
+
+
+def ends(words: list[str]) -> tuple[int | str, list[str]]:
+    """Exit code, or the exception that no user should see, and the errors told."""
+    errors = io.StringIO()
+    with redirect_stdout(io.StringIO()), redirect_stderr(errors):
+        try:
+            code: int | str = cli.main(words)
+        except Stopped:
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        except Exception as error:
+            code = repr(error)
+    return code, [text for text in errors.getvalue().splitlines() if not text.startswith("note: ")]

@@ -1,0 +1,50 @@
+"""docs/first_run.md, followed from an empty folder."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .pages import ROOT, blocks
+
+pytestmark = pytest.mark.system
+
+LINES = [line for block in blocks(ROOT / "docs" / "first_run.md") if not block.language for line in block.lines]
+SMALL = ["schedule.dilate=0.06", "dataset.train_samples=128", "dataset.val_samples=64", "dataset.native_size=32"]
+
+
+def test_the_page_can_be_followed(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    environment.pop("XDG_CACHE_HOME", None)
+    (tmp_path / "empty").mkdir()
+    for line in LINES:
+        program, *words = shlex.split(line)
+        if program != "train":
+            continue
+        if words == ["resume"]:
+            cut_short(tmp_path / "empty" / "runs")
+        more = SMALL if "dataset=shapes" in words else []
+        done = subprocess.run(
+            [sys.executable, "-m", "launcher", *words, *more],
+            cwd=tmp_path / "empty",
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, (line, done.stdout, done.stderr)
+        if words == ["resume"]:
+            assert "is the newest run that has not finished" in done.stdout
+
+
+def cut_short(runs: Path) -> None:
+    """Make the one run there as a kill would leave it just before its end."""
+    (records,) = runs.glob("*/metrics.jsonl")
+    rows = records.read_text().splitlines(keepends=True)
+    assert '"end"' in rows[-1]
+    records.write_text("".join(rows[:-1]))
