@@ -17,6 +17,7 @@ ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "schedule.counts_warmup": (False, ("cosine",)),
     "launch.bind": ("off", ()),
     "launch.expandable_segments": (False, ()),
+    "launch.warm_up": (False, ()),
     "algorithms.colout.order": ("before_resizing", ()),
 }
 # Keys that older run folders have, with today's key and its value for each of theirs.

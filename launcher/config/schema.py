@@ -183,6 +183,7 @@ class Launch:
     """Processes of this machine and how they meet those of others; `rdzv` is HOST:PORT, times are in seconds.
 
     `bind` gives each rank the cores near its GPU, `expandable_segments` is the CUDA allocator's option of that name.
+    `warm_up` takes a step of each image size before the clock starts, and undoes it.
     """
 
     name: str
@@ -195,6 +196,7 @@ class Launch:
     hang_timeout: Positive | None
     bind: Literal["auto", "off"]
     expandable_segments: bool
+    warm_up: bool
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -13,6 +13,7 @@ from launcher.training.ranks import check_same_config, join_ranks
 from launcher.training.run import build_run
 from launcher.training.saving import Saver, newest_for_all
 from launcher.training.trouble import Trouble
+from launcher.training.warm_up import warm_up
 
 
 def work(run_folder: Path) -> None:
@@ -25,6 +26,8 @@ def work(run_folder: Path) -> None:
         run = build_run(config, ranks)
         if state is not None:
             run.load_state_dict(state)
+        if config.launch.warm_up:
+            warm_up(run)
         with (
             Journal(run, folder, resumed=state is not None) as journal,
             Saver(folder, config.checkpoint, ranks) as saver,
