@@ -6,10 +6,13 @@ import io
 import os
 import re
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TextIO, cast
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from launcher.errors import one_line
 
@@ -31,6 +34,24 @@ def console(file: TextIO | None = None) -> Console:
 def verbatim(text: object) -> str:
     """A text from a file or a name, as it is: no markup of rich's, no control of the terminal."""
     return escape(one_line(str(text)))
+
+
+@contextmanager
+def progress_bars(out: Console) -> Iterator[tuple[Console, Callable[[str, int, int], None]]]:
+    """A bar for each thing that is told (what is done, how much of it, out of how much); none are left at the end.
+
+    What is printed meanwhile goes to the console given with it.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
+    with Progress(*columns, TimeRemainingColumn(), console=out, transient=True) as progress:
+        bars: dict[str, TaskID] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in bars:
+                bars[what] = progress.add_task(what, total=total)
+            progress.update(bars[what], completed=done)
+
+        yield progress.console, report
 
 
 class _Trimmed(io.TextIOBase):

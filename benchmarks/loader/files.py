@@ -88,7 +88,7 @@ def _write(folder: Path, values: FFCVFiles) -> Path:
     pieces = [Piece(path.name, str(path)) for path in originals(folder)]
     target = folder / "ffcv" / file_name("train", values)
     writer = BetonWriter(target, np.zeros(len(pieces), np.int64), max_side=values.max_side, identity="")
-    for number, picture in enumerate(encode_all(LocalFiles(), pieces, range(len(pieces)), values)):
+    for number, picture in enumerate(encode_all(LocalFiles(), pieces, range(len(pieces)), values, upright=False)):
         assert isinstance(picture, Encoded)
         writer.add(number, picture)
     writer.finish()

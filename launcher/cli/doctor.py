@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
 
+from rich.console import Console
+
 from launcher.config.compose import compose
-from launcher.console import console, verbatim
+from launcher.console import console, progress_bars, verbatim
 from launcher.doctor.examine import examine
 from launcher.doctor.finding import Finding
 from launcher.errors import EXIT_USER_ERROR
@@ -26,19 +29,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    findings = []
-    for finding in examine(compose(arguments.overrides).config):
-        findings.append(finding)
-        if not arguments.json:
-            _show(finding)
+    findings, config = [], compose(arguments.overrides).config
+    with progress_bars(console(sys.stderr if arguments.json else None)) as (out, report):
+        for finding in examine(config, report):
+            findings.append(finding)
+            if not arguments.json:
+                _show(finding, out)
     if arguments.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     return EXIT_USER_ERROR if any(finding.status == "problem" for finding in findings) else 0
 
 
-def _show(finding: Finding) -> None:
+def _show(finding: Finding, out: Console) -> None:
     """One line, at once: later findings may take seconds."""
     advice = f"; {finding.advice}" if finding.advice else ""
     color = _COLORS[finding.status]
     text = verbatim(finding.found + advice)
-    console().print(f"[{color}]{finding.status:8}[/] [bold]{finding.name:14}[/] {text}")
+    out.print(f"[{color}]{finding.status:8}[/] [bold]{finding.name:14}[/] {text}")

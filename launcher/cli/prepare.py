@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
-from launcher.console import console, verbatim
+from launcher.console import console, progress_bars, verbatim
 from launcher.data.available import look_at_data
 from launcher.errors import Problem, UserError
 from launcher.launch.exit_codes import DONE
@@ -35,7 +33,7 @@ def main(arguments: argparse.Namespace) -> int:
     request = StopRequest()
     try:
         with stop_noted(request):
-            _prepare(config, request, check=arguments.check, skip_bad=arguments.skip_bad)
+            _prepare(config, request, check=arguments.check, skip_bad=arguments.skip_bad or config.dataset.skip_bad)
     except Stopped:
         console().print("stopped; what is done is kept, and the same command goes on")
         return request.exit_code
@@ -54,16 +52,12 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool, skip_bad: 
     except ModuleNotFoundError as error:
         raise UserError(f"{error.name} is missing, which comes with FFCV; make setup installs it") from None
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
-    with Progress(*columns, TimeRemainingColumn(), console=console(), transient=True) as progress:
-        bars = {}
+    with progress_bars(console()) as (out, show):
 
         def report(what: str, done: int, total: int) -> None:
             if request.asked:
                 raise Stopped
-            if what not in bars:
-                bars[what] = progress.add_task(what, total=total)
-            progress.update(bars[what], completed=done)
+            show(what, done, total)
 
         found = verify(config, report) if check else prepare(config, skip_bad=skip_bad, report=report)
         for path, manifest in found:
@@ -71,6 +65,6 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool, skip_bad: 
             left_out = f"; {len(manifest.skipped):,} left out, listed in the manifest" if manifest.skipped else ""
             facts = f"{manifest.samples:,} pictures, {manifest.bytes / 1e6:,.1f} MB"
             checked = ", as written" if check else ""
-            progress.console.print(verbatim(f"{path}: {facts}{unusual}{left_out}{checked}"))
+            out.print(verbatim(f"{path}: {facts}{unusual}{left_out}{checked}"))
         for note in look_at_data(config, must_exist=True).notes:
-            progress.console.print(verbatim(f"note: {note}"), style="yellow")
+            out.print(verbatim(f"note: {note}"), style="yellow")

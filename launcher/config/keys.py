@@ -13,6 +13,8 @@ from launcher.config.schema import RunConfig
 # Keys that older run folders lack, with the value that says what was computed then, and the options that have the key.
 ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "dataset.val_split": (None, ()),
+    "dataset.skip_bad": (False, ()),
+    "dataset.exif_orientation": (False, ()),
     "schedule.warmup_includes_peak": (False, ("constant", "cosine", "linear", "multi_step")),
     "schedule.counts_warmup": (False, ("cosine",)),
     "launch.bind": ("off", ()),

@@ -57,7 +57,8 @@ class Model:
 class Dataset:
     """Pictures in class folders `train/` and `val/` below `path`; null counts are read from the folder.
 
-    With a `val_split` that share of each class's training pictures is for validation, and there is no `val/`.
+    `skip_bad` leaves out pictures that cannot be read. With a `val_split` that share of each class's training pictures
+    is for validation, and there is no `val/`. `exif_orientation` turns pictures as their EXIF data say.
     """
 
     name: str
@@ -67,6 +68,8 @@ class Dataset:
     train_samples: Count | None
     val_samples: Count | None
     val_split: Annotated[float, Field(gt=0, lt=1)] | None
+    skip_bad: bool
+    exif_orientation: bool
     native_size: Count
     mean: Annotated[list[float], Field(min_length=3, max_length=3)]
     std: Annotated[list[Positive], Field(min_length=3, max_length=3)]

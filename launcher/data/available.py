@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import itertools
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,32 +13,44 @@ import numpy as np
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
 from launcher.data.beton import Beton, open_split
 from launcher.data.classes import check_classes
-from launcher.data.folder import is_folder, only_prepared, splits
+from launcher.data.folder import Folder, is_folder, only_prepared, splits
 from launcher.data.shapes import FIGURES
 from launcher.data.small_file import open_small
+from launcher.data.sources.source import Report, quiet
+from launcher.data.unreadable import unreadable
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
+
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Available:
-    """The config with the number of classes and pictures that are there, and lines the user should read."""
+    """The config with the number of classes and pictures that are there, and lines the user should read.
+
+    `left_out` are the pictures that cannot be read, below the data set's folder, and why: those of `dataset.skip_bad`.
+    """
 
     config: RunConfig
     notes: list[str]
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
-def with_counts(config: RunConfig, *, must_exist: bool) -> RunConfig:
+def with_counts(config: RunConfig, *, must_exist: bool, left_out: Collection[str] | None = None) -> RunConfig:
     """The config with the number of classes and pictures read from the folder.
 
     Raises:
         UserError: as `look_at_data`.
     """
-    return look_at_data(config, must_exist=must_exist).config
+    return look_at_data(config, must_exist=must_exist, left_out=left_out).config
 
 
-def look_at_data(config: RunConfig, *, must_exist: bool) -> Available:
+def look_at_data(
+    config: RunConfig, *, must_exist: bool, left_out: Collection[str] | None = None, report: Report = quiet
+) -> Available:
     """Count the classes and pictures of a data set, and see that each class can be learnt.
+
+    What `dataset.skip_bad` leaves out is `left_out`; where that is None, all pictures are read to find it.
 
     Raises:
         UserError: the folder is not given, not there, or not what the config says; without `must_exist` only if
@@ -53,10 +68,14 @@ def look_at_data(config: RunConfig, *, must_exist: bool) -> Available:
         return Available(config, [])
     if dataset.path is None or not is_folder(Path(dataset.path)):
         raise UserError(_not_there(dataset))
-    train, val = splits(Path(dataset.path), dataset, config.seed)
+    path, bad = Path(dataset.path), {}
+    if dataset.skip_bad and left_out is None:
+        bad = unreadable(path, splits(path, dataset, config.seed), report)
+    train, val = splits(path, dataset, config.seed, bad if left_out is None else left_out)
     notes = check_classes(train.classes, train.labels, val.labels, "dataset.path", dataset.path)
+    notes += _left_out(train, val, bad)
     counts = len(train.classes), len(train.files), len(val.files)
-    return _counted(config, dataset.path, counts, notes)
+    return replace(_counted(config, dataset.path, counts, notes), left_out=bad)
 
 
 def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
@@ -76,6 +95,22 @@ def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
         raise UserError(*problems)
 
 
+def _left_out(train: Folder, val: Folder, bad: dict[str, str]) -> list[str]:
+    """What lies in the class folders and is not read."""
+    notes = []
+    if bad:
+        shown = ", ".join(f"{file} ({reason})" for file, reason in itertools.islice(bad.items(), _SHOWN))
+        more = f" and {len(bad) - _SHOWN:,} more" * (len(bad) > _SHOWN)
+        notes.append(f"dataset.skip_bad: {len(bad):,} pictures cannot be read and are left out: {shown}{more}")
+    whole = [train] if train.root == val.root else [train, val]
+    if others := sum((split.others for split in whole), Counter[str]()):
+        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(_SHOWN))
+        notes.append(f"{others.total():,} files in class folders have no picture's name and are left out: {kinds}")
+    if links := sum(split.skipped for split in whole):
+        notes.append(f"{links:,} links lead out of the split's folder, or to nothing, and are left out")
+    return notes
+
+
 def _look_at_files(config: RunConfig) -> Available:
     train, val = open_split(config, "train"), open_split(config, "val")
     open_small(config, train)
@@ -87,6 +122,12 @@ def _look_at_files(config: RunConfig) -> Available:
             Problem(message + "; remove both, and write them again by train prepare", "dataloader.folder", where)
         )
     notes = check_classes(*_labelled(train, val), "dataloader.folder", where)
+    old = [file.path.name for file in (train, val) if file.manifest and file.manifest.exif_orientation is None]
+    if old and config.dataset.exif_orientation:
+        notes.append(
+            f"{' and '.join(old)} hold pictures as they were stored, not turned as EXIF data say; to turn them, "
+            "remove the files and write them again by train prepare; dataset.exif_orientation=false is what they are"
+        )
     return _counted(config, where, (max(train.classes, val.classes), train.samples, val.samples), notes)
 
 

@@ -117,7 +117,13 @@ def open_split(config: schema.RunConfig, split: str) -> Beton:
     key = f"dataloader.{split}" if given is not None else "dataloader.folder"
     if not path.is_file():
         raise UserError(missing(config, path, key))
-    return open_beton(path, key)
+    found = open_beton(path, key)
+    if found.manifest is not None and found.manifest.exif_orientation not in (None, config.dataset.exif_orientation):
+        message = (
+            f"{path} was written with the other value; give that, or another dataloader.folder for files of this one"
+        )
+        raise UserError(Problem(message, "dataset.exif_orientation", config.dataset.exif_orientation))
+    return found
 
 
 def missing(config: schema.RunConfig, path: Path, key: str) -> Problem:
@@ -127,6 +133,7 @@ def missing(config: schema.RunConfig, path: Path, key: str) -> Problem:
     source = dataset.path or ("/data/pictures" if dataset.kind == "folder" else None)
     words = f"dataset={dataset.name}" + (f" dataset.path={source}" if source else "")
     words += f" dataset.val_split={dataset.val_split} seed={config.seed}" if dataset.val_split is not None else ""
+    words += "" if dataset.exif_orientation else " dataset.exif_orientation=false"
     words += f" dataloader.folder={loader.folder}" if loader.folder else ""
     files, default = asdict(loader.files), asdict(default_files())
     words += "".join(f" dataloader.files.{name}={value}" for name, value in files.items() if value != default[name])

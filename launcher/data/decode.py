@@ -7,14 +7,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 # note: what the file holds decides, not its name; among the others is PostScript, a program that Pillow would run
-_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 # Pillow's own bound, of which it only warns; ImageNet's largest picture has 61 million.
 _MOST_PIXELS = 89_478_485
+
+
+# EXIF's tag of how the camera was held (Exif 2.3, 4.6.4), and what puts its pictures upright.
+_ORIENTATION = 0x0112
+_TURNED = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+# Modes of Pillow with 16 bits a pixel, which it would cut off above 255.
+_DEEP = ("I;16", "I;16B", "I;16L", "I;16N")
 
 
 class NoPicture(Exception):
@@ -23,25 +39,43 @@ class NoPicture(Exception):
 
 @dataclass(frozen=True)
 class Decoded:
-    """A picture as RGB, and the format and mode of its file."""
+    """A picture as RGB, the format and mode of its file, and whether it was turned upright."""
 
     picture: Image.Image
     format: str
     mode: str
+    turned: bool
 
 
-def decode(file: Path | BinaryIO) -> Decoded:
-    """Decode a picture file.
+def decode(file: Path | BinaryIO, *, upright: bool) -> Decoded:
+    """Decode a picture file; `upright` turns it as its EXIF data say.
 
     Raises:
         NoPicture: it is missing, damaged, too large, or of no format that is read.
     """
     with _opened(file) as picture:
-        return Decoded(picture.convert("RGB"), str(picture.format), picture.mode)
+        pixels, mode = _rgb(picture), picture.mode
+        turn = _TURNED.get(_orientation(picture)) if upright else None
+        turned = pixels if turn is None else pixels.transpose(turn)
+        return Decoded(turned, str(picture.format), mode, turn is not None)
+
+
+def _rgb(picture: Image.Image) -> Image.Image:
+    if picture.mode not in _DEEP:
+        return picture.convert("RGB")
+    return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8)).convert("RGB")
+
+
+def _orientation(picture: Image.Image) -> Any:
+    try:
+        return picture.getexif().get(_ORIENTATION)
+    # note: whoever wrote the metadata; the pixels are whole
+    except Exception:
+        return None
 
 
 def size(path: Path) -> tuple[int, int]:
-    """Width and height of a picture file, which is not decoded.
+    """Width and height of a picture file as it is stored, which is not decoded.
 
     Raises:
         NoPicture: as `decode`, as far as the file's head tells.

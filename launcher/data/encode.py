@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 
 import cv2
 import numpy as np
+from PIL import Image
 
 from launcher import randomness
 from launcher.config.schema import FFCVFile
@@ -36,9 +37,11 @@ class Unreadable:
 
 
 def encode_all(
-    storage: Storage, pieces: Sequence[Piece], numbers: Sequence[int], values: FFCVFile
+    storage: Storage, pieces: Sequence[Piece], numbers: Sequence[int], values: FFCVFile, *, upright: bool
 ) -> list[Encoded | Unreadable]:
     """Encode some pictures; `numbers` are their places in the data set, which decide who is stored as a JPEG.
+
+    `upright` turns pictures as their EXIF data say.
 
     Raises:
         UserError: the storage cannot be read.
@@ -47,16 +50,18 @@ def encode_all(
     cv2.setNumThreads(1)
     chances = randomness.uniforms(0, "jpeg", 0, np.array(numbers), 1)[:, 0]
     return [
-        _encode(data, piece.name, values, as_jpeg=bool(chance < values.jpeg_share))
+        _encode(data, piece.name, values, upright=upright, as_jpeg=bool(chance < values.jpeg_share))
         for data, piece, chance in zip(storage.read(pieces), pieces, chances, strict=True)
     ]
 
 
-def _encode(data: bytes | NoPicture, name: str, values: FFCVFile, *, as_jpeg: bool) -> Encoded | Unreadable:
+def _encode(
+    data: bytes | NoPicture, name: str, values: FFCVFile, *, upright: bool, as_jpeg: bool
+) -> Encoded | Unreadable:
     try:
         if isinstance(data, NoPicture):
             raise data
-        decoded = decode(io.BytesIO(data))
+        decoded = decode(io.BytesIO(data), upright=upright)
     except NoPicture as reason:
         return Unreadable(str(reason))
     was = _unusual(decoded, name)
@@ -94,8 +99,10 @@ def aligned_interval(width: int, most: int) -> int:
 
 def _unusual(picture: Decoded, name: str) -> str | None:
     """What is unusual about a picture that can be converted all the same."""
-    expected = {".jpg": ("JPEG", "MPO"), ".jpeg": ("JPEG", "MPO"), ".png": ("PNG",), ".webp": ("WEBP",)}
     suffix = PurePosixPath(name).suffix.lower()
-    kind = f"{picture.format} named {suffix}" if picture.format not in expected[suffix] else None
-    parts: list[str] = [part for part in (kind, picture.mode if picture.mode != "RGB" else None) if part]
+    # note: Pillow calls a JPEG of several pictures MPO
+    format_, named = picture.format.replace("MPO", "JPEG"), Image.registered_extensions().get(suffix)
+    kind = f"{format_} named {suffix}" if format_ != named else None
+    turned = "turned upright" if picture.turned else None
+    parts: list[str] = [part for part in (kind, picture.mode if picture.mode != "RGB" else None, turned) if part]
     return ", ".join(parts) or None

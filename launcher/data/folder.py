@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import zlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from launcher.config.schema import Dataset
 from launcher.data.classes import same_classes
 from launcher.errors import Problem, UserError
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 TAR = ".tar"
 # The folder below a data set's own for its FFCV files, where no other is given.
 FFCV = "ffcv"
@@ -31,7 +32,8 @@ _UNDIVIDED = "; with dataset.val_split=0.1 a tenth of the pictures in train/CLAS
 class Folder:
     """The pictures of one split in the order of their names: `files` relative to `root`, `labels` int64 [N].
 
-    `skipped` counts links that lead out of the split's folder, or to nothing.
+    `place` is `root` below the data set's folder, ending in a slash, or empty. `skipped` counts links that lead out of
+    the split's folder, or to nothing; `others` counts the files that have no picture's name, by how theirs end.
     """
 
     root: Path
@@ -40,10 +42,12 @@ class Folder:
     files: list[str]
     labels: np.ndarray
     skipped: int
+    place: str
+    others: Counter[str]
 
 
-def splits(path: Path, dataset: Dataset, seed: int) -> tuple[Folder, Folder]:
-    """Training and validation pictures below a folder, of the same classes.
+def splits(path: Path, dataset: Dataset, seed: int, left_out: Collection[str] = ()) -> tuple[Folder, Folder]:
+    """Training and validation pictures below a folder, of the same classes; without those `left_out`, below `path`.
 
     With `dataset.val_split`, that share of each class is drawn for validation; the classes may lie in `path` itself.
 
@@ -51,7 +55,7 @@ def splits(path: Path, dataset: Dataset, seed: int) -> tuple[Folder, Folder]:
         UserError: a folder, its classes or all its pictures are missing, may not be read, or are there beside a share.
     """
     if dataset.val_split is None:
-        return same_classes(scan(path, "train"), scan(path, "val"))
+        return same_classes(*(_without(scan(path, split), left_out) for split in ("train", "val")))
     if is_folder(path / "val"):
         message = f"{path} holds validation pictures, in val/; leave it out, or move them elsewhere"
         raise UserError(Problem(message, "dataset.val_split", dataset.val_split))
@@ -59,7 +63,7 @@ def splits(path: Path, dataset: Dataset, seed: int) -> tuple[Folder, Folder]:
         whole = scan(path, "train")
     else:
         whole = _without_ffcv(_scan(path, path, "train"))
-    return _divided(whole, dataset.val_split, seed)
+    return _divided(_without(whole, left_out), dataset.val_split, seed)
 
 
 def scan(path: Path, split: str) -> Folder:
@@ -137,19 +141,22 @@ def _scan(path: Path, root: Path, split: str) -> Folder:
 
 def _listed(path: Path, root: Path, split: str) -> Folder:
     inside = f"{root.resolve()}{os.sep}"
-    classes, skipped = _entries(root, inside, os.DirEntry.is_dir)
+    classes, skipped, _ = _entries(root, inside, os.DirEntry.is_dir)
     if not classes:
         raise _problem(path, f"{root} holds no class folders; expected {root}/CLASS/*.jpg")
     files: list[str] = []
     labels: list[int] = []
+    others: Counter[str] = Counter()
     for label, name in enumerate(classes):
-        pictures, links = _entries(root / name, inside, _is_picture)
+        pictures, links, rest = _entries(root / name, inside, _is_picture)
         files += [f"{name}/{picture}" for picture in pictures]
         labels += [label] * len(pictures)
         skipped += links
+        others.update(Path(file).suffix.lower() or file for file in rest)
     if not files:
         raise _problem(path, f"{root} holds no pictures ({' '.join(EXTENSIONS)}) in its class folders")
-    return Folder(root, split, classes, files, np.array(labels, dtype=np.int64), skipped)
+    place = "" if root == path else f"{root.name}/"
+    return Folder(root, split, classes, files, np.array(labels, dtype=np.int64), skipped, place, others)
 
 
 def _without_ffcv(folder: Folder) -> Folder:
@@ -158,6 +165,12 @@ def _without_ffcv(folder: Folder) -> Folder:
         return folder
     classes = [name for name in folder.classes if name != FFCV]
     return replace(folder, classes=classes, labels=folder.labels - (folder.labels > number))
+
+
+def _without(folder: Folder, left_out: Collection[str]) -> Folder:
+    if not left_out:
+        return folder
+    return _part(folder, folder.split, np.array([f"{folder.place}{file}" not in left_out for file in folder.files]))
 
 
 def _divided(whole: Folder, share: float, seed: int) -> tuple[Folder, Folder]:
@@ -180,9 +193,10 @@ def _part(whole: Folder, split: str, chosen: np.ndarray) -> Folder:
     return replace(whole, split=split, files=files, labels=whole.labels[chosen])
 
 
-def _entries(folder: Path, inside: str, wanted: Callable[[os.DirEntry[str]], bool]) -> tuple[list[str], int]:
-    """Sorted names of the wanted entries, and the number of links that do not stay below `inside`."""
+def _entries(folder: Path, inside: str, wanted: Callable[[os.DirEntry[str]], bool]) -> tuple[list[str], int, list[str]]:
+    """Sorted names of the wanted entries, the number of links that do not stay below `inside`, and names of others."""
     names: list[str] = []
+    others: list[str] = []
     skipped = 0
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -192,7 +206,9 @@ def _entries(folder: Path, inside: str, wanted: Callable[[os.DirEntry[str]], boo
                 skipped += 1
             elif wanted(entry):
                 names.append(entry.name)
-    return sorted(names), skipped
+            elif entry.is_file():
+                others.append(entry.name)
+    return sorted(names), skipped, others
 
 
 def _stays(entry: os.DirEntry[str], inside: str) -> bool:

@@ -2,10 +2,43 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
 import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+from launcher.errors import Problem, UserError
+
+_TASKS_AHEAD = 4
+
+T = TypeVar("T")
+
+
+def in_workers(work: Callable[..., T], tasks: Iterator[tuple[Any, ...]], workers: int) -> Iterator[T]:
+    """What `work` returns for each task's arguments, in order, from worker processes that work a little ahead.
+
+    Raises:
+        UserError: a worker was killed.
+    """
+    ahead: deque[Future[T]] = deque()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=follow_parent) as pool:
+        try:
+            ahead.extend(pool.submit(work, *task) for task in itertools.islice(tasks, workers * _TASKS_AHEAD))
+            while ahead:
+                yield ahead.popleft().result()
+                ahead.extend(pool.submit(work, *task) for task in itertools.islice(tasks, 1))
+        except BrokenProcessPool:
+            message = "a worker process was killed, most often for want of memory; fewer workers need less of it"
+            raise UserError(Problem(message, "dataloader.workers", workers)) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def follow_parent() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -75,8 +75,9 @@ def build_loaders(
     device: torch.device,
     change_order: ChangeOrder | None,
     change_image: ChangeImage | None,
+    left_out: Collection[str] = (),
 ) -> Loaders:
-    """The loaders that a plan asks for, for one rank."""
+    """The loaders that a plan asks for, for one rank; of class folders, without the pictures `left_out`."""
     config = plan.config
     if isinstance(config.dataloader, schema.SyntheticLoader):
         synthetic = SyntheticTrain(plan, config.dataloader.batches, rank, device)
@@ -85,11 +86,11 @@ def build_loaders(
     share = Share(rank, world_size, workers, config.dataloader.prefetch, device)
     if isinstance(config.dataloader, schema.FFCVLoader):
         return Loaders(*_ffcv_loaders(plan, config.dataloader, share, change_order, change_image))
-    train, val = pictures(config)
+    train, val = pictures(config, left_out)
     check_counts(plan, len(train.classes), len(train.files), train.root)
-    crops = CroppedPictures(train, config.image, config.seed, change_image)
+    crops = CroppedPictures(train, config, change_image)
     centres = CentredPictures(
-        val, config.image, plan.image_side(config.image.eval_resize), plan.image_side(config.image.eval_size)
+        val, config, plan.image_side(config.image.eval_resize), plan.image_side(config.image.eval_size)
     )
     return Loaders(
         ShuffledLoader(plan, crops, share, change_order),
@@ -113,11 +114,11 @@ def _ffcv_loaders(
     return build_ffcv_loaders(plan, values, share, change_order, change_image)
 
 
-def pictures(config: schema.RunConfig) -> tuple[Folder, Folder]:
+def pictures(config: schema.RunConfig, left_out: Collection[str]) -> tuple[Folder, Folder]:
     """Training and validation pictures; the built-in ones are drawn if need be."""
     dataset = config.dataset
     path = ensure_shapes(dataset) if dataset.kind == "shapes" else Path(str(dataset.path))
-    return splits(path, dataset, config.seed)
+    return splits(path, dataset, config.seed, left_out)
 
 
 def worker_count(config: schema.TorchvisionLoader | schema.FFCVLoader, local_world_size: int) -> int:

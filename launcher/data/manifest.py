@@ -21,6 +21,7 @@ class Manifest:
     """`values` are those of dataloader.files; `converted` counts pictures by what they were; `skipped` are left out.
 
     `source` is the fingerprint of the pictures' list (launcher.data.identity); files of before lack it.
+    `exif_orientation` is dataset's: whether pictures were turned; None, in older manifests, is not.
     """
 
     split: str
@@ -32,6 +33,7 @@ class Manifest:
     bytes: int
     sha256: str
     source: str | None = None
+    exif_orientation: bool | None = None
 
 
 def manifest_path(path: Path) -> Path:

@@ -24,8 +24,8 @@ ChangeImage = Callable[[np.ndarray, int, int], np.ndarray]
 class Pictures(Dataset[tuple[np.ndarray, int, int]]):
     """Decoded pictures of a folder, one per key."""
 
-    def __init__(self, folder: Folder):
-        self.root, self.labels = folder.root, folder.labels
+    def __init__(self, folder: Folder, *, upright: bool):
+        self.root, self.labels, self.upright = folder.root, folder.labels, upright
         # note: one array of bytes, which worker processes share without a copy; a list of strings they would not
         self.files = np.array([os.fsencode(file) for file in folder.files])
         self.reading = Reading(1)
@@ -46,9 +46,11 @@ class Pictures(Dataset[tuple[np.ndarray, int, int]]):
         worker = get_worker_info()
         try:
             with self.reading.picture(index, worker.id if worker else 0):
-                return decode(self.path(index)).picture
+                return decode(self.path(index), upright=self.upright).picture
         except NoPicture as reason:
-            raise UserError(f"{self.path(index)} cannot be read as a picture ({reason}); repair or remove it") from None
+            message = f"{self.path(index)} cannot be read as a picture ({reason}); repair or remove it"
+            more = "train doctor names all such pictures, dataset.skip_bad=true leaves them out of a new run"
+            raise UserError(f"{message} ({more})") from None
 
     def path(self, index: int) -> Path:
         return self.root / os.fsdecode(self.files[index])
@@ -65,9 +67,9 @@ class CroppedPictures(Pictures):
     A sample index modulo the number of pictures is its picture.
     """
 
-    def __init__(self, folder: Folder, image: schema.Image, seed: int, change_image: ChangeImage | None):
-        super().__init__(folder)
-        self.image, self.seed, self.change_image = image, seed, change_image
+    def __init__(self, folder: Folder, config: schema.RunConfig, change_image: ChangeImage | None):
+        super().__init__(folder, upright=config.dataset.exif_orientation)
+        self.image, self.seed, self.change_image = config.image, config.seed, change_image
 
     def __getitem__(self, key: tuple[int, int, int]) -> tuple[np.ndarray, int, int]:
         epoch, index, side = key
@@ -83,9 +85,9 @@ class CroppedPictures(Pictures):
 class CentredPictures(Pictures):
     """Centre crops of the resized pictures; keyed by the sample index."""
 
-    def __init__(self, folder: Folder, image: schema.Image, resize: int, side: int):
-        super().__init__(folder)
-        self.image, self.resize, self.side = image, resize, side
+    def __init__(self, folder: Folder, config: schema.RunConfig, resize: int, side: int):
+        super().__init__(folder, upright=config.dataset.exif_orientation)
+        self.image, self.resize, self.side = config.image, resize, side
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int, int]:
         pixels = centre_cut(self.open(index), self.resize, self.side, self.image.eval_interpolation)

@@ -6,12 +6,9 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import multiprocessing
 import time
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +19,7 @@ from launcher.data.beton import file_path, open_beton, open_split
 from launcher.data.beton_writer import BetonWriter
 from launcher.data.cores import usable_cores
 from launcher.data.encode import Encoded, Unreadable, encode_all
-from launcher.data.following import follow_parent
+from launcher.data.following import in_workers
 from launcher.data.identity import divided, fingerprint
 from launcher.data.manifest import Manifest, checksum, manifest_path, write_manifest
 from launcher.data.shapes import ensure_shapes, shapes_folder
@@ -32,8 +29,8 @@ from launcher.data.sources.source import Report, Source
 from launcher.errors import Problem, UserError
 
 SPLITS = ("train", "val")
+Encode = Callable[..., list[Encoded | Unreadable]]
 _PICTURES_A_TASK = 16
-_TASKS_AHEAD = 4
 _SECONDS_A_SAVE = 30.0
 _SHOWN = 10
 
@@ -109,22 +106,23 @@ def _where(dataset: schema.Dataset) -> str:
 def _write(
     config: schema.RunConfig, source: Source, path: Path, values: FFCVFile, skip_bad: bool, report: Report
 ) -> Manifest:
-    assert isinstance(config.dataloader, schema.FFCVLoader)
-    workers = usable_cores() if config.dataloader.workers == "auto" else config.dataloader.workers
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return _write_source(source, path, values, workers, skip_bad, report)
+        return _write_source(config, source, path, values, skip_bad, report)
     except OSError as error:
         message = f"{path} cannot be written ({error.strerror}); what is done is kept, the same command goes on"
         raise UserError(Problem(message, "dataloader.folder", path.parent)) from None
 
 
 def _write_source(
-    source: Source, path: Path, values: FFCVFile, workers: int, skip_bad: bool, report: Report
+    config: schema.RunConfig, source: Source, path: Path, values: FFCVFile, skip_bad: bool, report: Report
 ) -> Manifest:
-    writer = BetonWriter(path, source.labels, max_side=values.max_side, identity=_identity(source, values))
+    assert isinstance(config.dataloader, schema.FFCVLoader)
+    upright, workers = config.dataset.exif_orientation, config.dataloader.workers
+    encode = partial(encode_all, values=values, upright=upright)
+    writer = BetonWriter(path, source.labels, max_side=values.max_side, identity=_identity(source, values, upright))
     try:
-        bad = _add_all(writer, source, values, workers, report)
+        bad = _add_all(writer, source, encode, usable_cores() if workers == "auto" else workers, report)
         if len(bad) == len(source.files):
             raise UserError(f"{source.root} holds no picture that can be read: {_listed(bad)}")
         if bad and not skip_bad:
@@ -139,6 +137,7 @@ def _write_source(
             samples=samples,
             classes=source.classes,
             values=dataclasses.asdict(values),
+            exif_orientation=upright,
             converted=dict(sorted(writer.converted.items())),
             skipped=bad,
             bytes=writer.partial.stat().st_size,
@@ -153,12 +152,12 @@ def _write_source(
         writer.close()
 
 
-def _add_all(writer: BetonWriter, source: Source, values: FFCVFile, workers: int, report: Report) -> dict[str, str]:
+def _add_all(writer: BetonWriter, source: Source, encode: Encode, workers: int, report: Report) -> dict[str, str]:
     """Encode and add all pictures that are missing; returns file and reason of those that cannot be read."""
     missing, total = writer.missing, len(source.files)
     done, bad, saved = total - len(missing), {}, time.monotonic()
     try:
-        for number, picture in _encoded(source, missing, values, workers):
+        for number, picture in _encoded(source, missing, encode, workers):
             if isinstance(picture, Unreadable):
                 bad[source.files[number]] = picture.reason
             else:
@@ -175,36 +174,18 @@ def _add_all(writer: BetonWriter, source: Source, values: FFCVFile, workers: int
 
 
 def _encoded(
-    source: Source, numbers: np.ndarray, values: FFCVFile, workers: int
+    source: Source, numbers: np.ndarray, encode: Encode, workers: int
 ) -> Iterator[tuple[int, Encoded | Unreadable]]:
-    """The pictures of those numbers in their order, encoded by worker processes that work a little ahead."""
-    tasks = (numbers[first : first + _PICTURES_A_TASK].tolist() for first in range(0, len(numbers), _PICTURES_A_TASK))
-    context = multiprocessing.get_context("spawn")
-    ahead: deque[tuple[list[int], Future[list[Encoded | Unreadable]]]] = deque()
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=follow_parent) as pool:
-
-        def submit(task: list[int]) -> None:
-            pieces = [source.piece(number) for number in task]
-            ahead.append((task, pool.submit(encode_all, source.storage, pieces, task, values)))
-
-        try:
-            for task in itertools.islice(tasks, workers * _TASKS_AHEAD):
-                submit(task)
-            while ahead:
-                task, future = ahead.popleft()
-                yield from zip(task, future.result(), strict=True)
-                for following in itertools.islice(tasks, 1):
-                    submit(following)
-        except BrokenProcessPool:
-            message = "a worker process was killed, most often for want of memory; fewer workers need less of it"
-            raise UserError(Problem(message, "dataloader.workers", workers)) from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    """The pictures of those numbers in their order, encoded by worker processes."""
+    parts = [numbers[first : first + _PICTURES_A_TASK].tolist() for first in range(0, len(numbers), _PICTURES_A_TASK)]
+    tasks = ((source.storage, [source.piece(number) for number in part], part) for part in parts)
+    for part, pictures in zip(parts, in_workers(encode, tasks, workers), strict=True):
+        yield from zip(part, pictures, strict=True)
 
 
-def _identity(source: Source, values: FFCVFile) -> str:
+def _identity(source: Source, values: FFCVFile, upright: bool) -> str:
     """Equal for equal lists of pictures and equal values."""
-    facts = [source.root, source.files, source.labels.tolist(), dataclasses.asdict(values)]
+    facts = [source.root, source.files, source.labels.tolist(), dataclasses.asdict(values), upright]
     return hashlib.sha256(json.dumps(facts).encode(errors="surrogateescape")).hexdigest()
 
 

@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from launcher.config.schema import FFCVLoader, RunConfig
 from launcher.data.available import look_at_data
 from launcher.data.beton import file_path
+from launcher.data.folder import splits
+from launcher.data.sources.source import Report, quiet
+from launcher.data.unreadable import unreadable
 from launcher.doctor.finding import Finding, ok, problem, warning
 from launcher.errors import UserError
 
 
-def examine_data(config: RunConfig) -> list[Finding]:
-    """Look at the data set's files; one finding for each thing that is wrong."""
+def examine_data(config: RunConfig, report: Report = quiet) -> list[Finding]:
+    """Look at the data set's files, and read all pictures of class folders; a finding for each thing that is wrong."""
     name = config.dataset.name
     if config.dataset.kind == "shapes" or config.dataloader.name == "synthetic":
         return [ok("data set", f"{name}, built in")]
     try:
-        found = look_at_data(config, must_exist=True)
+        whole = replace(config, dataset=replace(config.dataset, skip_bad=False))
+        found = look_at_data(whole, must_exist=True)
     except UserError as error:
         return [problem("data set", f"{wrong.key}={wrong.value}", wrong.message) for wrong in error.problems]
     dataset = found.config.dataset
     counts = f"{dataset.classes:,} classes, {dataset.train_samples:,} training and {dataset.val_samples:,} validation"
     where = file_path(config, "train").parent if isinstance(config.dataloader, FFCVLoader) else dataset.path
     notes = [warning("data set", note, "") for note in found.notes]
-    return [ok("data set", f"{name} in {where}: {counts} pictures"), *notes]
+    findings = [ok("data set", f"{name} in {where}: {counts} pictures"), *notes]
+    return findings if isinstance(config.dataloader, FFCVLoader) else findings + _examine_pictures(config, report)
+
+
+def _examine_pictures(config: RunConfig, report: Report) -> list[Finding]:
+    dataset = config.dataset
+    folder = Path(str(dataset.path))
+    found = splits(folder, dataset, config.seed)
+    bad = unreadable(folder, found, report)
+    total = sum(len(split.files) for split in found)
+    if not bad:
+        return [ok("pictures", f"all {total:,} can be read")]
+    told = f"{len(bad):,} of {total:,} cannot be read"
+    each = [(f"{folder / file} ({reason})", "") for file, reason in sorted(bad.items())]
+    if dataset.skip_bad:
+        return [warning("pictures", *line) for line in [(told, "dataset.skip_bad=true leaves them out"), *each]]
+    advice = "repair or remove them; dataset.skip_bad=true leaves them out"
+    return [problem("pictures", *line) for line in [(told, advice), *each]]

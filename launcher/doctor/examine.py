@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from launcher.config.schema import Launch, RunConfig, TorchvisionLoader
+from launcher.data.sources.source import Report, quiet
 from launcher.doctor.data import examine_data
 from launcher.doctor.finding import Finding, problem
 from launcher.doctor.gpus import cards_on_the_bus, judge_gpus, read_gpus
@@ -18,7 +19,7 @@ from launcher.probe import TORCH, ask
 _MOST_WORKERS = 8  # of a rank, where dataloader.workers=auto
 
 
-def examine(config: RunConfig) -> Iterator[Finding]:
+def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     """Findings in the order of a reader's questions; slow ones come last."""
     gpus = read_gpus()
     others = _of_amd() if not gpus and "rocm" in version("torch") else []
@@ -28,8 +29,8 @@ def examine(config: RunConfig) -> Iterator[Finding]:
     if config.launch.device == "cuda" and not (gpus or others):
         yield problem("launch.device", "cuda, and no GPU works", "launch.device=cpu trains on the CPU")
     yield from examine_machine(Need(ranks, shared_memory_need(config), Path(config.runs)))
-    yield from examine_data(config)
     yield from examine_software(gpus, config.dataloader.name)
+    yield from examine_data(config, report)
 
 
 def _of_amd() -> list[str]:

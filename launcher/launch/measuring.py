@@ -13,8 +13,10 @@ from typing import TypeVar
 
 from launcher.config.compose import Composed
 from launcher.config.resolved import write
-from launcher.data.available import with_counts
+from launcher.console import console, progress_bars
+from launcher.data.available import look_at_data
 from launcher.data.shapes import ensure_shapes
+from launcher.data.unreadable import write_left_out
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices, decide
 from launcher.plan.checks import check
@@ -40,7 +42,8 @@ def real_plan(composed: Composed) -> tuple[Plan, Devices]:
         raise UserError(
             Problem("only this machine can be measured; measure with launch.nnodes=1", "launch.nnodes", nodes)
         )
-    config = with_counts(composed.config, must_exist=True)
+    with progress_bars(console(sys.stderr)) as (_, report):
+        config = look_at_data(composed.config, must_exist=True, report=report).config
     assert config.dataset.train_samples is not None
     devices = decide(config.launch)
     for note in devices.notes:
@@ -81,6 +84,8 @@ def measure(plan: Plan, devices: Devices, target: str, request: dict[str, object
     with tempfile.TemporaryDirectory(prefix=".measuring-", dir=runs) as scratch:
         folder = RunFolder(Path(scratch))
         write(plan.config, folder.config)
+        if plan.config.dataset.skip_bad:
+            write_left_out(folder.left_out, look_at_data(plan.config, must_exist=True).left_out)
         (folder.path / REQUEST).write_text(json.dumps({**request, "asked_at": time.time()}))
         once = replace(plan.config.launch, max_restarts=0)
         code = Launcher(folder.path, devices, once, _Stderr(), target).run()

@@ -19,10 +19,11 @@ from launcher.config.compose import Composed
 from launcher.config.continued import continued
 from launcher.config.resolved import read, write
 from launcher.config.schema import RunConfig
-from launcher.console import console
+from launcher.console import console, progress_bars
 from launcher.data.available import look_at_data, with_counts
 from launcher.data.identity import identity
 from launcher.data.shapes import ensure_shapes
+from launcher.data.unreadable import read_left_out, write_left_out
 from launcher.errors import Problem, UserError, one_line
 from launcher.launch.devices import Devices, decide
 from launcher.launch.exit_codes import DONE, FAILED
@@ -48,13 +49,14 @@ def start(composed: Composed) -> int:
     Raises:
         UserError: something cannot work; nothing has been written then.
     """
-    available = look_at_data(composed.config, must_exist=True)
+    out = console()
+    with progress_bars(out) as (_, report):
+        available = look_at_data(composed.config, must_exist=True, report=report)
     config = available.config
     devices = decide(config.launch)
     plan = _plan(config, devices)
     check(plan, composed.origins)
     check_logger(config.logger)
-    out = console()
     for note in (*composed.notes, *available.notes, *notes(plan), *devices.notes):
         out.print(f"note: {note}", style="yellow", markup=False)
     # note: takes seconds, in which a Ctrl-C would leave an empty run folder behind
@@ -64,6 +66,9 @@ def start(composed: Composed) -> int:
     folder = _folder(config)
     with folder.locked(each_host=config.launch.nnodes > 1):
         _write_config(config, folder)
+        # note: several machines may join a run that has left out something already
+        if config.dataset.skip_bad and not folder.left_out.exists():
+            write_left_out(folder.left_out, available.left_out)
         write_environment(folder.environment, devices.gpus)
         note_dataset(folder, pictures)
         adopt_estimate(config, folder)
@@ -85,7 +90,7 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
     config = continued(before, words)
     with folder.locked(each_host=config.launch.nnodes > 1):
         devices = decide(config.launch)
-        plan = _plan(with_counts(config, must_exist=True), devices)
+        plan = _plan(_counted(config, folder), devices)
         done = folder.newest_step()
         if done is not None and plan.total_steps < done:
             message = f"is shorter than what the run has done, {done / plan.steps_per_epoch:.1f} epochs"
@@ -111,7 +116,7 @@ def replay(folder: RunFolder, step: int) -> int:
     config = dataclasses.replace(config, launch=one_machine)
     with folder.locked():
         devices = decide(one_machine)
-        plan = _plan(with_counts(config, must_exist=True), devices)
+        plan = _plan(_counted(config, folder), devices)
         if not 0 <= step < plan.total_steps:
             raise UserError(Problem(f"the run has steps 0 to {plan.total_steps - 1}", "step", step))
         from launcher.launch.elastic import Launcher
@@ -172,6 +177,11 @@ def _write_config(config: RunConfig, folder: RunFolder) -> None:
 def _plan(config: RunConfig, devices: Devices) -> Plan:
     assert config.dataset.train_samples is not None
     return Plan(config, devices.processes * config.launch.nnodes, config.dataset.train_samples)
+
+
+def _counted(config: RunConfig, folder: RunFolder) -> RunConfig:
+    """The config of a run that goes on, without the pictures that it left out when it began."""
+    return with_counts(config, must_exist=True, left_out=read_left_out(folder.left_out, config.dataset))
 
 
 def _train(folder: RunFolder, plan: Plan, devices: Devices, out: Console) -> int:

@@ -32,6 +32,10 @@ class RunFolder:
         return self.path / "dataset.json"
 
     @property
+    def left_out(self) -> Path:
+        return self.path / "left_out.json"
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from launcher.config.resolved import digest, read
 from launcher.config.schema import RunConfig
+from launcher.data.unreadable import read_left_out
 from launcher.errors import UserError
 from launcher.launch.devices import decide
 from launcher.models.export import export
@@ -37,7 +38,7 @@ def evaluate_run(folder: RunFolder, *, best: bool = False) -> tuple[int, Evaluat
         raise UserError(f"{folder.path} was trained on one class, of which every picture is right; there is no top-1")
     state = _saved(folder, best)
     device = claim(decide(replace(config.launch, nproc=1)).kind, 0)
-    run = build_run(config, Ranks(0, 1, 0, 1, device))
+    run = build_run(config, Ranks(0, 1, 0, 1, device), read_left_out(folder.left_out, config.dataset))
     try:
         run.load_state_dict(state)
         result = run.evaluate(should_stop=lambda: False)

@@ -21,6 +21,7 @@ from launcher.config.schema import RunConfig, SyntheticLoader
 from launcher.data.cores import rank_cores
 from launcher.data.device import Loaded
 from launcher.data.loaders import worker_count
+from launcher.data.unreadable import read_left_out
 from launcher.launch.heartbeat import HEARTBEAT
 from launcher.launch.signals import STOP
 from launcher.plan.points import Point, common_acting, points, step_kinds
@@ -52,7 +53,7 @@ def work(scratch: Path) -> None:
     config = read(RunFolder(scratch).config)
     request = Request(**json.loads((scratch / REQUEST).read_text()))
     with join_ranks(config) as ranks:
-        run = build_run(standing_still(config), ranks)
+        run = build_run(standing_still(config), ranks, read_left_out(RunFolder(scratch).left_out, config.dataset))
         try:
             measured = Measurement(run, request).measure(scratch)
         except Stopped:

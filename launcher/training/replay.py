@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from launcher.algorithms.finite import global_norm, gradients_of
 from launcher.config.resolved import read
+from launcher.data.unreadable import read_left_out
 from launcher.launch.heartbeat import HEARTBEAT
 from launcher.launch.rank import REPLAY_STEP
 from launcher.records.folder import RunFolder
@@ -25,8 +26,9 @@ from launcher.training.run import Run, build_run
 def work(run_folder: Path) -> None:
     """One rank's part: train from the newest save up to the step, then take that step under observation."""
     step, folder = int(os.environ[REPLAY_STEP]), RunFolder(run_folder)
-    with join_ranks(read(folder.config)) as ranks:
-        run = build_run(read(folder.config), ranks)
+    config = read(folder.config)
+    with join_ranks(config) as ranks:
+        run = build_run(config, ranks, read_left_out(folder.left_out, config.dataset))
         _load_before(run, folder, step)
         while run.next_step < step:
             _take(run, step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -136,8 +136,8 @@ class Run:
         self.step.lr_factor = state["lr_factor"]
 
 
-def build_run(config: RunConfig, ranks: Ranks) -> Run:
-    """Model, algorithms, optimizer and loaders of a run on this rank."""
+def build_run(config: RunConfig, ranks: Ranks, left_out: Collection[str] = ()) -> Run:
+    """Model, algorithms, optimizer and loaders of a run on this rank; its pictures are without those `left_out`."""
     classes, samples = config.dataset.classes, config.dataset.train_samples
     assert classes is not None
     assert samples is not None
@@ -154,6 +154,7 @@ def build_run(config: RunConfig, ranks: Ranks) -> Run:
         device=ranks.device,
         change_order=engine.change_order,
         change_image=engine.change_image,
+        left_out=left_out,
     )
     HEARTBEAT.watch_reading(loaders.stalled, config.launch.hang_timeout)
     synchronize = partial(torch.cuda.synchronize, ranks.device) if ranks.device.type == "cuda" else None

@@ -16,6 +16,7 @@ import torch
 from launcher.algorithms.base import Algorithm
 from launcher.config.resolved import read
 from launcher.data.device import Loaded
+from launcher.data.unreadable import read_left_out
 from launcher.launch.heartbeat import HEARTBEAT
 from launcher.plan.points import Point, StepKind, points, step_kinds
 from launcher.records.folder import RunFolder
@@ -87,7 +88,7 @@ def work(scratch: Path) -> None:
     request = json.loads((scratch / REQUEST).read_text())
     config = standing_still(read(RunFolder(scratch).config))
     with join_ranks(config) as ranks:
-        run = build_run(config, ranks)
+        run = build_run(config, ranks, read_left_out(RunFolder(scratch).left_out, config.dataset))
         try:
             parts = split(run, float(request["seconds"]))
         finally:

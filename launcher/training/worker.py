@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from launcher.config.resolved import read
+from launcher.data.unreadable import read_left_out
 from launcher.launch.signals import STOP
 from launcher.records.folder import RunFolder
 from launcher.training.journal import Journal
@@ -23,7 +24,7 @@ def work(run_folder: Path) -> None:
     with join_ranks(config) as ranks:
         state = newest_for_all(folder, ranks)
         check_same_config(config, ranks)
-        run = build_run(config, ranks)
+        run = build_run(config, ranks, read_left_out(folder.left_out, config.dataset))
         if state is not None:
             run.load_state_dict(state)
         if config.launch.warm_up:

@@ -145,7 +145,7 @@ def test_one_process_at_a_time_writes_a_file(pictures: Path, tmp_path: Path) -> 
 def test_pictures_are_stored_as_ffcv_stores_them(tmp_path: Path, share: float, mode: str) -> None:
     picture(300, 420).save(tmp_path / "a.png")
     values = dataclasses.replace(FILES, max_side=200, jpeg_share=share, quality=80)
-    (ours,) = encode_all(LocalFiles(), [Piece("a.png", f"{tmp_path}/a.png")], [0], values)
+    (ours,) = encode_all(LocalFiles(), [Piece("a.png", f"{tmp_path}/a.png")], [0], values, upright=True)
     pieces: list[np.ndarray] = []
 
     def allocate(size: int) -> tuple[int, np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from launcher import probe
 from launcher.config.compose import compose
@@ -179,7 +180,8 @@ def test_data_are_counted_or_named(tmp_path: Path) -> None:
         for name in ("a", "b"):
             (tmp_path / split / name).mkdir(parents=True)
             for number in range(count):
-                (tmp_path / split / name / f"{number}.jpg").touch()
-    (there,) = examine_data(compose(words).config)
-    assert there.status == "ok"
+                Image.new("RGB", (8, 8)).save(tmp_path / split / name / f"{number}.jpg")
+    there, readable = examine_data(compose(words).config)
+    assert there.status == readable.status == "ok"
+    assert readable.found == "all 8 can be read"
     assert "2 classes, 6 training and 2 validation pictures" in there.found

@@ -84,7 +84,8 @@ def test_a_run_outlives_a_worker_and_a_stall_and_ends_with_the_picture_that_is_g
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     gone = (
-        "error: pictures/train/dog/3.jpg cannot be read as a picture (No such file or directory); repair or remove it"
+        "error: pictures/train/dog/3.jpg cannot be read as a picture (No such file or directory); repair or remove it "
+        "(train doctor names all such pictures, dataset.skip_bad=true leaves them out of a new run)"
     )
     assert errors == f"{gone}\n"
     assert "Traceback" not in said.read_text()

@@ -15,6 +15,10 @@ from launcher.errors import Problem, UserError
 Report = Callable[[str, int, int], None]
 
 
+def quiet(what: str, done: int, total: int) -> None:
+    """A `Report` to nobody."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """A picture as bytes [start, start + size) of a file, to its end where `size` is None; `name` is the picture's."""

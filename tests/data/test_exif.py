@@ -1,0 +1,166 @@
+"""Pictures that a camera held otherwise has stored: all eight orientations of EXIF, on each way to a batch."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from torchvision.datasets.folder import pil_loader
+
+from launcher.config.compose import compose
+from launcher.data.available import look_at_data
+from launcher.data.beton import open_beton
+from launcher.data.decode import decode
+from launcher.data.manifest import manifest_path
+from launcher.errors import UserError
+
+from .conftest import make_loaders, words_for, write_files
+
+COLOURS = np.array([[[220, 20, 20], [20, 200, 20]], [[20, 20, 220], [210, 210, 210]]], dtype=np.uint8)
+UPRIGHT = COLOURS.repeat(40, axis=0).repeat(60, axis=1)
+# What is stored of the upright picture, by what Exif 2.3 calls the 0th row and the 0th column.
+STORED = {
+    1: UPRIGHT,  # top, left
+    2: UPRIGHT[:, ::-1],  # top, right
+    3: UPRIGHT[::-1, ::-1],  # bottom, right
+    4: UPRIGHT[::-1],  # bottom, left
+    5: UPRIGHT.swapaxes(0, 1),  # left, top
+    6: UPRIGHT.swapaxes(0, 1)[::-1],  # right, top
+    7: UPRIGHT[::-1, ::-1].swapaxes(0, 1),  # right, bottom
+    8: UPRIGHT.swapaxes(0, 1)[:, ::-1],  # left, bottom
+}
+WHOLE = ["image.scale=[1.0,1.0]", "image.ratio=[1.5,1.5]", "image.flip=0.0", "dataloader.workers=1", "batch_size=8"]
+SMALL = [
+    *("dataloader.files.max_side=120", "dataloader.files.small_side=60", "dataloader.files.small_jpeg_share=1.0"),
+    *("algorithms.progressive_resizing=on", "algorithms.progressive_resizing.where=loader"),
+]
+
+
+def save(orientation: int, file: Path | io.BytesIO, kind: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    quality = {"JPEG": {"quality": 95}, "WEBP": {"lossless": True}}.get(kind, {})
+    Image.fromarray(np.ascontiguousarray(STORED[orientation])).save(file, kind, exif=exif, **quality)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The upright picture in all orientations, four a class."""
+    root = tmp_path_factory.mktemp("exif")
+    for split in ("train", "val"):
+        for orientation in STORED:
+            path = root / split / "ab"[orientation // 5] / f"{orientation}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save(orientation, path, "JPEG")
+    return root
+
+
+def colours(image: torch.Tensor) -> np.ndarray:
+    """Mean colours [2, 2, 3] of the middles of an image's four quarters."""
+    pixels = image.permute(1, 2, 0).double().numpy()
+    height, width = (side // 2 for side in pixels.shape[:2])
+    cut = slice(height // 3, height - height // 3), slice(width // 3, width - width // 3)
+    quarters = [[pixels[y : y + height, x : x + width][cut].mean((0, 1)) for x in (0, width)] for y in (0, height)]
+    return np.array(quarters)
+
+
+def read(folder: Path, *words: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """All training and all validation images, in the order of orientations."""
+    found = make_loaders(folder, *WHOLE, *words)
+    try:
+        ((train, _, order),) = found.train.epoch(0)
+        evaluated = torch.cat([images for images, _, _ in found.evaluate])
+    finally:
+        found.close()
+    return train[np.argsort(order)], evaluated
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", STORED)
+def test_a_picture_is_turned_as_its_camera_was_held(kind: str, orientation: int) -> None:
+    save(orientation, file := io.BytesIO(), kind)
+    decoded = decode(file, upright=True)
+    assert np.abs(np.asarray(decoded.picture).astype(int) - UPRIGHT).mean() < 3
+    assert decoded.picture.tobytes() == ImageOps.exif_transpose(Image.open(file)).convert("RGB").tobytes()
+
+
+@pytest.mark.parametrize("orientation", STORED)
+def test_as_published_is_what_torchvision_reads(tmp_path: Path, orientation: int) -> None:
+    save(orientation, tmp_path / "p.jpg", "JPEG")
+    assert decode(tmp_path / "p.jpg", upright=False).picture.tobytes() == pil_loader(tmp_path / "p.jpg").tobytes()
+
+
+@pytest.mark.parametrize("value", [0, 9, 65535])
+def test_orientations_that_do_not_exist_turn_nothing(value: int) -> None:
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = value
+    Image.fromarray(UPRIGHT).save(file, "JPEG", exif=exif)
+    assert decode(file, upright=True).picture.size == (120, 80)
+
+
+def test_broken_exif_data_change_no_pixel(tmp_path: Path) -> None:
+    Image.fromarray(UPRIGHT).save(tmp_path / "p.jpg", exif=b"Exif\0\0II*\0\xff\xff\xff\xff" + b"\xff" * 40)
+    assert decode(tmp_path / "p.jpg", upright=True).picture.size == (120, 80)
+
+
+def test_sixteen_bits_are_scaled_not_cut_off(tmp_path: Path) -> None:
+    Image.fromarray((np.arange(256, dtype=np.uint16) * 257).reshape(16, 16)).save(tmp_path / "p.png")
+    assert np.array_equal(np.asarray(decode(tmp_path / "p.png", upright=True).picture)[..., 0].ravel(), np.arange(256))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["dataloader=torchvision"],
+        ["dataloader=ffcv", "dataloader.files.jpeg_share=0.0"],
+        ["dataloader=ffcv", "dataloader.files.jpeg_share=1.0"],
+        [
+            *("dataloader=ffcv", "dataloader.files.jpeg_share=1.0", "dataloader.files.restart_interval=1"),
+            "dataloader.decode=crop",
+        ],
+        [
+            *("dataloader=ffcv", "dataloader.files.jpeg_share=1.0", "dataloader.files.restart_interval=1"),
+            *("dataloader.decode=crop", "dataloader.dct_scaling=true"),
+        ],
+        ["dataloader=ffcv", *SMALL],
+    ],
+    ids=["torchvision", "pixels", "jpeg", "crop", "dct_scaling", "small"],
+)
+def test_every_way_to_a_batch_shows_them_upright(folder: Path, tmp_path: Path, words: list[str]) -> None:
+    if "dataloader=ffcv" in words:
+        words = [*words, f"dataloader.folder={tmp_path}"]
+        write_files(folder, *words)
+    for images in read(folder, *words):
+        assert len(images) == 8
+        for image in images:
+            assert np.abs(colours(image) - COLOURS).max() < 30
+
+
+@pytest.mark.parametrize("loader", ["torchvision", "ffcv"])
+def test_they_are_as_stored_where_asked_for(folder: Path, tmp_path: Path, loader: str) -> None:
+    words = [f"dataloader={loader}", "dataset.exif_orientation=false"]
+    if loader == "ffcv":
+        words.append(f"dataloader.folder={tmp_path}")
+        write_files(folder, *words)
+    for image, stored in zip(read(folder, *words)[1], STORED.values(), strict=True):
+        assert np.abs(colours(image) - colours(torch.tensor(stored.copy()).permute(2, 0, 1))).max() < 30
+
+
+def test_files_tell_whether_their_pictures_were_turned(folder: Path, tmp_path: Path) -> None:
+    train, _ = write_files(folder, f"dataloader.folder={tmp_path}")
+    assert (manifest := open_beton(train).manifest) is not None
+    assert manifest.converted == {"turned upright": 7}
+    words = words_for(folder, "dataloader=ffcv", f"dataloader.folder={tmp_path}")
+    assert look_at_data(compose(words).config, must_exist=True).notes == []
+    with pytest.raises(UserError, match=r"exif_orientation=false: .* was written with the other value"):
+        look_at_data(compose([*words, "dataset.exif_orientation=false"]).config, must_exist=True)
+    for file in tmp_path.glob("*.beton"):
+        older = manifest_path(file).read_text().replace('"exif_orientation": true', '"exif_orientation": null')
+        manifest_path(file).write_text(older)
+    (note,) = look_at_data(compose(words).config, must_exist=True).notes
+    assert "not turned as EXIF data say" in note
+    assert look_at_data(compose([*words, "dataset.exif_orientation=false"]).config, must_exist=True).notes == []

@@ -1,0 +1,164 @@
+"""Pictures that cannot be read: all named at once, or left out and counted, the same in every part of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from launcher.config.compose import compose
+from launcher.data import unreadable as module
+from launcher.data.available import look_at_data
+from launcher.data.folder import splits
+from launcher.data.sources.source import quiet
+from launcher.data.unreadable import read_left_out, unreadable, write_left_out
+from launcher.errors import UserError
+from tests.faults.commands import said
+
+from .conftest import words_for, write_files
+
+BAD = {
+    "train/cat/cut.jpg": "truncated",
+    "train/dog/empty.png": "none of JPEG",
+    "val/dog/text.gif": "none of JPEG",
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two classes of six and three whole pictures, and three that are not."""
+    root, random = tmp_path / "pictures", np.random.default_rng(0)
+    for split, count in (("train", 6), ("val", 3)):
+        for name in ("cat", "dog"):
+            (root / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = random.integers(0, 256, (40, 48, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(root / split / name / f"{number}.jpg")
+    whole = (root / "train" / "cat" / "0.jpg").read_bytes()
+    (root / "train" / "cat" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (root / "train" / "dog" / "empty.png").touch()
+    (root / "val" / "dog" / "text.gif").write_text("no picture")
+    return root
+
+
+def look(folder: Path) -> dict[str, str]:
+    dataset = compose(words_for(folder)).config.dataset
+    return unreadable(folder, splits(folder, dataset, 0), quiet)
+
+
+@pytest.mark.parametrize("at_once", [2, 64])
+def test_all_are_named_with_their_reasons(folder: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(module, "_PICTURES_A_TASK", at_once)
+    found = look(folder)
+    assert [*found] == [*BAD]
+    assert all(reason in found[file] for file, reason in BAD.items())
+
+
+def test_a_second_look_reads_what_was_bad_or_changed_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, read = look(folder), []
+    real = module.decode
+    monkeypatch.setattr(module, "decode", lambda path, **how: read.append(path.name) or real(path, **how))
+    assert look(folder) == first
+    assert sorted(read) == ["cut.jpg", "empty.png", "text.gif"]
+    read.clear()
+    Image.new("RGB", (9, 9)).save(folder / "train" / "cat" / "cut.jpg")
+    (folder / "val" / "cat" / "1.jpg").write_bytes(b"now broken")
+    assert [*look(folder)] == ["train/dog/empty.png", "val/cat/1.jpg", "val/dog/text.gif"]
+    assert sorted(read) == ["1.jpg", "cut.jpg", "empty.png", "text.gif"]
+
+
+def test_a_damaged_or_forbidden_cache_costs_time_alone(folder: Path, cache: Path) -> None:
+    first = look(folder)
+    (remembered,) = (cache / "train-launcher" / "readable").iterdir()
+    remembered.write_bytes(b"\x93NUMPY no")
+    assert look(folder) == first
+    remembered.unlink()
+    remembered.parent.rmdir()
+    remembered.parent.touch()
+    assert look(folder) == first
+
+
+def test_left_out_pictures_are_counted_told_and_decide_the_steps(folder: Path) -> None:
+    found = look_at_data(compose(words_for(folder, "dataset.skip_bad=true")).config, must_exist=True)
+    assert (found.config.dataset.train_samples, found.config.dataset.val_samples) == (12, 6)
+    assert [*found.left_out] == [*BAD]
+    assert found.notes[0].startswith(
+        "dataset.skip_bad: 3 pictures cannot be read and are left out: train/cat/cut.jpg ("
+    )
+    plain = look_at_data(compose(words_for(folder)).config, must_exist=True)
+    assert (plain.config.dataset.train_samples, plain.config.dataset.val_samples) == (14, 7)
+
+
+def test_a_class_of_which_nothing_is_left_is_refused(folder: Path) -> None:
+    for number in range(6):
+        (folder / "train" / "dog" / f"{number}.jpg").write_bytes(b"broken")
+    with pytest.raises(UserError, match=r"no training pictures: dog \(3 validation pictures\)"):
+        look_at_data(compose(words_for(folder, "dataset.skip_bad=true")).config, must_exist=True)
+
+
+def test_a_share_for_validation_is_drawn_from_what_is_left(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder / "val")
+    words = words_for(folder, "dataset.skip_bad=true", "dataset.val_split=0.34")
+    found = look_at_data(compose(words).config, must_exist=True)
+    assert (found.config.dataset.train_samples, found.config.dataset.val_samples) == (8, 4)
+
+
+def test_the_list_of_a_run_is_what_counts_when_it_goes_on(folder: Path, tmp_path: Path) -> None:
+    config = compose(words_for(folder, "dataset.skip_bad=true")).config
+    write_left_out(tmp_path / "left_out.json", {"train/cat/1.jpg": "it was broken"})
+    listed = read_left_out(tmp_path / "left_out.json", config.dataset)
+    again = look_at_data(config, must_exist=True, left_out=listed).config.dataset
+    assert (again.train_samples, again.val_samples) == (13, 7)
+    (tmp_path / "left_out.json").write_text("[1, ")
+    with pytest.raises(UserError, match="what pictures the run leaves out"):
+        read_left_out(tmp_path / "left_out.json", config.dataset)
+
+
+def test_doctor_names_them_all(folder: Path) -> None:
+    code, out, _ = said("doctor", *words_for(folder), "--json")
+    found = [finding for finding in json.loads(out) if finding["name"] == "pictures"]
+    assert code == 2
+    assert found[0]["found"] == "3 of 21 cannot be read"
+    assert "dataset.skip_bad=true" in found[0]["advice"]
+    assert [finding["found"].split(" (")[0] for finding in found[1:]] == [str(folder / file) for file in BAD]
+    _, out, _ = said("doctor", *words_for(folder), "dataset.skip_bad=true", "--json")
+    assert {finding["status"] for finding in json.loads(out) if finding["name"] == "pictures"} == {"warning"}
+
+
+def test_prepare_leaves_them_out_by_the_same_key(folder: Path) -> None:
+    code, out, _ = said("prepare", *words_for(folder)[:2], "dataset.skip_bad=true", "dataloader.workers=1")
+    assert code == 0
+    assert "12 pictures" in out
+
+
+def test_what_has_no_pictures_name_is_told(folder: Path) -> None:
+    for file in BAD:
+        (folder / file).unlink()
+    for name in ("a.heic", "b.HEIC", "notes.txt"):
+        (folder / "train" / "cat" / name).touch()
+    (folder / "val" / "dog" / "gone.jpg").symlink_to("/nowhere")
+    assert look_at_data(compose(words_for(folder)).config, must_exist=True).notes == [
+        "3 files in class folders have no picture's name and are left out: 2 .heic, 1 .txt",
+        "1 links lead out of the split's folder, or to nothing, and are left out",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["gif", "bmp", "tif", "tiff", "ppm", "pgm"])
+def test_other_kinds_are_read(tmp_path: Path, kind: str) -> None:
+    for split in ("train", "val"):
+        for name in ("a", "b"):
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.new("L", (9, 7), 200).save(tmp_path / split / name / f"1.{kind}")
+    assert look(tmp_path) == {}
+    assert len(write_files(tmp_path)) == 2
