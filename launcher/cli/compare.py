@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import sys
 
 from launcher.console import console, verbatim
@@ -23,6 +24,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUNS", help="run folders, or folders of them")
     parser.add_argument("--published", action="store_true", help="the published points and speed-ups too")
     parser.add_argument("--axis", choices=("time", "wall", "money", "epochs"), default="time", help="what a cost is")
+    parser.add_argument(
+        "--price",
+        type=float,
+        metavar="USD",
+        help="an hour of the machine, for runs whose config has no price of theirs",
+    )
     parser.add_argument("--baseline", metavar="CURVE", help="the curve to compare with (default: recipe baseline)")
     parser.add_argument(
         "--quality", type=float, action="append", metavar="TOP1", help="speed-up at this top-1, percent"
@@ -44,11 +51,13 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError(Problem("is for --algoperf external or --algoperf self", "--target", arguments.target))
     if not arguments.runs and not arguments.published:
         raise UserError("give run folders, such as `train compare runs`, or --published")
+    if arguments.price is not None and not 0 < arguments.price < math.inf:
+        raise UserError(Problem("must be above 0: USD an hour of the machine", "--price", arguments.price))
     from launcher.study import tables
     from launcher.study.published import stated_speedups
     from launcher.study.study import choose_baselines, comparisons, read_study
 
-    study = read_study(arguments.runs, published=arguments.published)
+    study = read_study(arguments.runs, published=arguments.published, price=arguments.price)
     baselines = choose_baselines(study.all_curves, arguments.baseline)
     found = comparisons(
         study.all_curves, baselines, arguments.axis, qualities=arguments.quality or (), costs=arguments.cost or ()
@@ -64,6 +73,10 @@ def main(arguments: argparse.Namespace) -> int:
         writer.writerows(rows)
         return 0
     out = console()
+    if arguments.axis == "money" and any(not curve.on("money") for curve in study.curves):
+        out.print(
+            "note: no price of the machine is known, so no money: --price USD says what an hour costs", style="yellow"
+        )
     for title, table in tables.rich_tables(study, found, stated, arguments.axis):
         out.print(f"[bold]{verbatim(title)}[/]")
         out.print(table)

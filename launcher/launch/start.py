@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -195,7 +196,14 @@ def _train(folder: RunFolder, plan: Plan, devices: Devices, out: Console) -> int
     from launcher.launch.elastic import Launcher
 
     view = ProgressView(folder.metrics, total_steps=plan.total_steps, epochs=plan.epochs, console=out)
-    code = Launcher(folder.path, devices, config.launch, view).run()
+    try:
+        folder.failure.unlink(missing_ok=True)
+        code = Launcher(folder.path, devices, config.launch, view).run()
+    except UserError as error:
+        # note: of a folder that cannot be written to, the terminal alone says it
+        with suppress(OSError):
+            folder.failure.write_text(f"{error}\n")
+        raise
     if code != FAILED and folder.metrics.exists():
         from launcher.records.curve import draw_curve
 

@@ -53,6 +53,11 @@ class RunFolder:
         return self.path / "lock", self.path / f"lock-{socket.gethostname()}"
 
     @property
+    def failure(self) -> Path:
+        """Why the run ended, where that was a mistake or a picture; gone once it goes on."""
+        return self.path / "failure.txt"
+
+    @property
     def tensorboard(self) -> Path:
         return self.path / "tensorboard"
 

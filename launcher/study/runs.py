@@ -15,12 +15,14 @@ from typing import Any, Literal
 from launcher.config.layers import leaves
 from launcher.config.yaml_file import read_mapping
 from launcher.data.folder import is_folder
-from launcher.errors import UserError
+from launcher.errors import UserError, one_line
 from launcher.plan.schedule import dilated_epochs
 from launcher.records.dataset import noted_datasets
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_rows, without_void
 from launcher.study.timing import Times, counted_at, times
+
+_LONGEST_REASON = 500
 
 State = Literal["finished", "stopped", "running", "unfinished", "damaged"]
 
@@ -51,6 +53,7 @@ class Run:
     evaluations: tuple[Evaluated, ...]
     times: Times | None
     world_sizes: tuple[int, ...] = ()  # of the start and each resume
+    price: float | None = None  # an hour of its machine, where its config has none
     pictures: tuple[str, ...] = ()  # identities of what it trained on; none in a run of an earlier version
 
     @cached_property
@@ -133,8 +136,9 @@ class Run:
     @property
     def money(self) -> float | None:
         """Price of the counted training time; None if the config has no price of the machine that it ran on."""
-        price = self.values.get("hardware.price_per_hour")
-        if not isinstance(price, int | float) or self.times is None or not self._is_priced_machine:
+        price = self.values.get("hardware.price_per_hour") if self._is_priced_machine else None
+        price = self.price if price is None else price
+        if not isinstance(price, int | float) or self.times is None:
             return None
         return price * self._machines * self.times.counted / 3600
 
@@ -281,7 +285,7 @@ def _state(
         return "damaged", problem
     ends = [row for row in without_void(rows) if row["kind"] == "end"]
     if not ends:
-        return ("running", None) if _held(folder.path) else ("unfinished", None)
+        return ("running", None) if _held(folder.path) else ("unfinished", _failure(folder))
     if facts["times"] is None:
         return "damaged", f"{folder.metrics.name} does not tell how the run began"
     if not ends[-1].get("finished"):
@@ -292,6 +296,13 @@ def _state(
     if not (facts["times"].counted > 0 and all(math.isfinite(v) for v in (facts["times"].counted, last.top1))):
         return "damaged", f"{folder.metrics.name}: time or accuracy is no number to count with"
     return "finished", None
+
+
+def _failure(folder: RunFolder) -> str | None:
+    try:
+        return one_line(folder.failure.read_text(errors="replace").strip()[:_LONGEST_REASON]) or None
+    except OSError:
+        return None
 
 
 def _held(folder: Path) -> bool:

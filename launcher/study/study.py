@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from launcher.errors import Problem, UserError
 from launcher.study.curves import Cost, Curve, Point, Setting, build_curves
@@ -29,13 +29,13 @@ class Study:
         return [*self.curves, *self.published]
 
 
-def read_study(paths: Iterable[str], *, published: bool) -> Study:
-    """Read all run folders at or below the paths.
+def read_study(paths: Iterable[str], *, published: bool, price: float | None = None) -> Study:
+    """Read all run folders at or below the paths; `price` is an hour of the machine of runs that have none.
 
     Raises:
         UserError: a path holds none.
     """
-    runs = [read_run(path) for path in find_runs(paths)]
+    runs = [replace(read_run(path), price=price) for path in find_runs(paths)]
     return Study(runs, build_curves(runs), published_curves() if published else [])
 
 

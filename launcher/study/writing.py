@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from launcher.errors import Problem, UserError
@@ -42,5 +43,6 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
         write(temporary)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise UserError(Problem(f"cannot be written: {error.strerror}", "--output", path)) from None

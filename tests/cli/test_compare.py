@@ -79,3 +79,35 @@ def test_algoperf_scores_a_folder(grid: Path, capsys: pytest.CaptureFixture[str]
 def test_mistakes_are_one_line(grid: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
     assert cli.main(["compare", *(str(grid) if word == "GRID" else word for word in words)]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_money_needs_a_price_and_takes_one(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", str(grid), "--axis", "money"]) == 0
+    assert "--price USD says what an hour costs" in capsys.readouterr().out
+    assert cli.main(["compare", str(grid), "--axis", "money", "--price", "6"]) == 0
+    shown = capsys.readouterr().out
+    assert "note:" not in shown
+    assert "0.2 USD" in shown.split("against the baseline")[1]
+    assert cli.main(["compare", str(grid), "--price", "0"]) == 2
+    assert "--price=0.0: must be above 0" in capsys.readouterr().err
+
+
+def test_a_run_that_failed_on_a_picture_is_listed_with_it(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = grid / "stopped" / "metrics.jsonl"
+    metrics.write_text("".join(line for line in metrics.open() if '"end"' not in line))
+    (grid / "stopped" / "failure.txt").write_text("dataset.path=/data/dog.jpg: cannot be read\n")
+    assert cli.main(["compare", str(grid)]) == 0
+    assert "dataset.path=/data/dog.jpg: cannot be read" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["compare", "report"])
+def test_a_name_that_is_too_long_is_refused(
+    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    output = ["-o", str(tmp_path / "r.html")] if verb == "report" else []
+    assert cli.main([verb, "a" * 300, *output]) == 2
+    assert "is no folder" in capsys.readouterr().err
+    if verb == "report":
+        for name, told in (("b" * 300, "cannot be written"), (f"{'b' * 300}/r", "its folder does not exist")):
+            assert cli.main([verb, str(grid), "-o", str(tmp_path / f"{name}.html")]) == 2
+            assert told in capsys.readouterr().err

@@ -162,6 +162,18 @@ def test_bars_stay_inside_the_chart_and_unused_controls_away(make_run: MakeRun, 
     assert answer == {"bars": 1, "inside": True, "published": False}
 
 
+def test_one_evaluation_is_a_dot_and_the_page_follows_the_systems_colours(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("g/short", (0.5,), (60.0,))
+    answer = in_browser(tmp_path / "g", tmp_path, """
+        const dot = document.querySelector("#learning circle");
+        const legend = find("legend");
+        return {dot: dot !== null && dot.getBoundingClientRect().width > 0,
+                whole: legend.scrollHeight <= legend.clientHeight,
+                dark: [...document.styleSheets[0].cssRules].some((rule) => /scheme: dark/.test(rule.conditionText))};
+    """, published=False)  # fmt: skip
+    assert answer == {"dot": True, "whole": True, "dark": True}
+
+
 def test_the_page_asks_no_network_and_data_stay_data(folder: Path) -> None:
     text = page(read_study([str(folder)], published=True), title=EVIL, written="today")
     links = set(re.findall(r"https?://[^\"'\s)]+", text))

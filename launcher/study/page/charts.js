@@ -54,7 +54,7 @@ function axes(plot, x, y, xLabel, yLabel) {
 }
 
 function marker(shape, x, y, colour, hollow) {
-  const style = { fill: hollow ? "#fff" : colour, stroke: colour, "stroke-width": 1.5 };
+  const style = { fill: hollow ? "var(--paper)" : colour, stroke: colour, "stroke-width": 1.5 };
   const path = {
     square: `M${x - 4} ${y - 4}h8v8h-8z`,
     triangle: `M${x} ${y - 5}l5 9h-10z`,
@@ -160,7 +160,8 @@ function drawLearning() {
     const curve = data.curves[run.curveIndex];
     const points = run.learning[0].map((epoch, index) => [epoch, run.learning[1][index]]);
     const style = { stroke: curve ? curve.colour : GREY, "stroke-width": 1.3, "stroke-dasharray": run.state === "finished" ? "none" : "2 3" };
-    const path = line(points, x, y, style);
+    // note: a line of one point would not be seen
+    const path = points.length > 1 ? line(points, x, y, style) : marker("circle", x(points[0][0]), y(points[0][1]), style.stroke, run.state !== "finished");
     path.append(draw("title", {}, `${run.name} (${run.state})`));
     plot.svg.append(path);
   }

@@ -21,7 +21,7 @@ function draw(tag, attributes, ...children) {
 }
 
 // Okabe & Ito's colours without yellow, which paper swallows; the marker's shape says the same again.
-const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
+const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "var(--ink)"];
 const SHAPES = ["circle", "square", "triangle", "diamond", "cross"];
 const GREY = "#767676";
 const AXES = { time: "training time, minutes", wall: "wall clock, minutes", money: "money, " + data.currency, epochs: "epochs" };
@@ -81,11 +81,11 @@ function plusMinus(pair, digits) {
   return pair ? number(pair[0], digits) + (pair[1] === null ? "" : " ± " + number(pair[1], 2)) : "–";
 }
 
-// What no other point of its data set and model beats on cost and quality.
+// What no other point of its data set, model and machine beats on cost and quality.
 function paretoFronts(points) {
   const tasks = new Map();
   for (const point of points) {
-    const key = JSON.stringify([point.curve.dataset, point.curve.model]);
+    const key = JSON.stringify([point.curve.dataset, point.curve.model, point.curve.hardware]);
     if (!tasks.has(key)) tasks.set(key, []);
     tasks.get(key).push(point);
   }
