@@ -21,7 +21,6 @@ from pathlib import Path
 
 import psutil
 import torch
-import torch.nn.functional as F
 from torch.autograd import DeviceType
 from torch.utils.benchmark import Timer
 
@@ -29,8 +28,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from launcher.algorithms.blurpool import binomial_filter, blur  # noqa: E402
+from launcher.algorithms.image_operations import operate  # noqa: E402
 from launcher.cli.plan import make_plan  # noqa: E402
 from launcher.config.compose import compose  # noqa: E402
+from launcher.data.available import look_at_data  # noqa: E402
 from launcher.launch.devices import decide  # noqa: E402
 from launcher.training import checkpoint  # noqa: E402
 from launcher.training.ranks import Ranks, claim  # noqa: E402
@@ -91,19 +92,14 @@ def gaps(machine: Machine) -> str:
     )
 
 
-def affine(machine: Machine) -> str:
+def rotation(machine: Machine) -> str:
     torch.set_float32_matmul_precision("high")
-    angles = torch.linspace(-0.5, 0.5, 4 if machine.dry else 256)
-    theta = torch.stack([angles.cos(), -angles.sin(), 0.1 * angles, angles.sin(), angles.cos(), -0.1 * angles], 1)
-    size = [len(angles), 3, 224, 224]
-    here = F.affine_grid(theta.view(-1, 2, 3), size, align_corners=False)
-    there = F.affine_grid(theta.view(-1, 2, 3).to(machine.device), size, align_corners=False).cpu()
-    pixels = torch.randint(0, 256, size, generator=torch.Generator().manual_seed(0)).float()
-    one, other = (F.grid_sample(pixels, grid, align_corners=False).round() for grid in (here, there))
-    return (
-        f"grids differ by up to {(here - there).abs().max() * 112:.2g} px, "
-        f"{(one != other).float().mean():.2%} of values by up to {(one - other).abs().max():.0f} levels"
-    )
+    degrees = torch.linspace(-30, 30, 4 if machine.dry else 256)
+    size = [len(degrees), 3, 224, 224]
+    pixels = torch.randint(0, 256, size, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    here = operate("rotate", pixels, degrees).float()
+    there = operate("rotate", pixels.to(machine.device), degrees.to(machine.device)).cpu().float()
+    return f"{(here != there).float().mean():.2%} of values differ, by up to {(here - there).abs().max():.0f} levels"
 
 
 def deterministic(machine: Machine) -> str:
@@ -243,7 +239,7 @@ class Check:
 
 CHECKS = {
     "gaps": Check("how long does the GPU idle after each wait of a step", 1, gaps),
-    "affine": Check("how far are affine_grid's points from the CPU's under matmul_precision=high", 1, affine),
+    "rotation": Check("how far are rotated pixels from the CPU's under matmul_precision=high", 1, rotation),
     "deterministic": Check("are 20 deterministic steps the same bits twice", 1, deterministic),
     "blur": Check("what does the depthwise blur cost in bf16, channels last", 1, depthwise),
     "sizes": Check("what do mild's image sizes cost in tuning and reserved memory", 1, sizes),
@@ -291,7 +287,8 @@ def _train_to_the_end(folder: str, *words: str) -> None:
 
 
 def _composed(words: list[str]) -> str:
-    make_plan(compose(words))
+    composed = compose(words)
+    make_plan(look_at_data(composed.config, must_exist=False).config, composed.origins)
     return "would run: train " + " ".join(words)
 
 
