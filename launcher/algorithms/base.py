@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from launcher.data.batch import Batch, Moment
+from launcher.models.surgery import Surgery
 from launcher.plan.plan import Plan
 
 # Computes gradients of a batch into `.grad` and returns the detached mean loss. `synchronize=False` leaves them
@@ -46,6 +47,10 @@ class Algorithm:
 
     def change_model(self, model: nn.Module) -> None:
         """Change the model in place before the optimizer is built; parameter names stay torchvision's if they can."""
+
+    def surgery(self) -> Surgery | None:
+        """How an exported model makes the change again; None: at evaluation the plain network computes the same."""
+        return None
 
     def change_order(self, order: np.ndarray, epoch: int) -> np.ndarray:
         """Change the sample indices [N] that an epoch reads; the length stays, index modulo N is the picture."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm
+from launcher.models.surgery import Surgery
 
 
 def binomial_filter() -> Tensor:
@@ -53,24 +56,32 @@ class BlurMaxPool2d(nn.MaxPool2d):
         return blur(dense, self.blur_filter, stride)
 
 
-class BlurPool(Algorithm):
-    """Replaces strided convolutions of enough input channels, and max-pools, in place."""
-
-    def change_model(self, model: nn.Module) -> None:
-        device = next(model.parameters()).device
-        for module in model.modules():
-            # note: changing the class keeps weights, names and hooks as they are
-            if self.values.replace_convs and type(module) is nn.Conv2d and self._strided(module):
-                module.__class__ = BlurConv2d
-                module.blur_first = self.values.blur_first
-            elif self.values.replace_maxpool and type(module) is nn.MaxPool2d:
-                module.__class__ = BlurMaxPool2d
-            else:
+def blur_pool(
+    network: nn.Module, *, replace_convs: bool, replace_maxpool: bool, min_channels: int, blur_first: bool
+) -> None:
+    """Replace strided convolutions of at least `min_channels` inputs, and max-pools, in place."""
+    device = next(network.parameters()).device
+    for module in network.modules():
+        # note: changing the class keeps weights, names and hooks as they are
+        if type(module) is nn.Conv2d and max(module.stride) > 1:
+            if not replace_convs or module.in_channels < min_channels:
                 continue
-            module.register_buffer("blur_filter", binomial_filter().to(device), persistent=False)
+            module.__class__ = BlurConv2d
+            assert isinstance(module, BlurConv2d)
+            module.blur_first = blur_first
+        elif type(module) is nn.MaxPool2d and replace_maxpool:
+            module.__class__ = BlurMaxPool2d
+        else:
+            continue
+        module.register_buffer("blur_filter", binomial_filter().to(device), persistent=False)
 
-    def _strided(self, conv: nn.Conv2d) -> bool:
-        return max(conv.stride) > 1 and conv.in_channels >= self.values.min_channels
+
+class BlurPool(Algorithm):
+    def change_model(self, model: nn.Module) -> None:
+        blur_pool(model, **asdict(self.values))
+
+    def surgery(self) -> Surgery:
+        return Surgery(blur_pool, asdict(self.values), (binomial_filter, blur, BlurConv2d, BlurMaxPool2d))
 
 
 ALGORITHM = BlurPool

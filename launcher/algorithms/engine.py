@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from launcher.algorithms.base import Algorithm, Gradients, Setting
 from launcher.config.algorithms import Algorithms
 from launcher.data.batch import Batch, Moment
+from launcher.models.surgery import Surgery
 from launcher.plan.order import NORMALIZE, acting
 
 
@@ -48,6 +49,11 @@ class Engine:
     def change_model(self, model: nn.Module) -> None:
         for algorithm in self._at("change_model"):
             algorithm.change_model(model)
+
+    def surgeries(self) -> dict[str, Surgery]:
+        """By name and in order, the changes of the model that evaluation sees."""
+        names = acting("change_model", self._algorithms)
+        return {name: surgery for name in names if (surgery := self._active[name].surgery()) is not None}
 
     def change_order(self, order: np.ndarray, epoch: int) -> np.ndarray:
         """The sample indices [N] that an epoch reads."""

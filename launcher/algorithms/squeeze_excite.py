@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm
+from launcher.models.surgery import Surgery
 
 
 class SqueezeExcite2d(nn.Module):
@@ -26,27 +28,39 @@ class SqueezeExcite2d(nn.Module):
         return images * scale[:, :, None, None].to(images.dtype)
 
 
-class SqueezeExcite(Algorithm):
-    """Follows convolutions of at least `min_channels` inputs and outputs; adds `<conv>.squeeze_excite.*` parameters."""
+def excite(conv: nn.Module, _: Any, output: Tensor) -> Tensor:
+    """A forward hook of a convolution that a squeeze-excite block follows."""
+    excited: Tensor = conv.get_submodule("squeeze_excite")(output)
+    return excited
 
+
+def squeeze_excite(network: nn.Module, *, latent_channels: int, min_channels: int) -> dict[str, SqueezeExcite2d]:
+    """Follow convolutions of at least `min_channels` inputs and outputs by blocks, whose weights are not set yet.
+
+    Returns each convolution's block; their parameters are `<conv>.squeeze_excite.*`.
+    """
+    blocks = {}
+    for name, conv in list(network.named_modules()):
+        if isinstance(conv, nn.Conv2d) and min(conv.in_channels, conv.out_channels) >= min_channels:
+            blocks[name] = SqueezeExcite2d(conv.out_channels, latent_channels).to(conv.weight.device)
+            conv.add_module("squeeze_excite", blocks[name])
+            conv.register_forward_hook(excite)
+    return blocks
+
+
+class SqueezeExcite(Algorithm):
     def change_model(self, model: nn.Module) -> None:
-        for name, conv in list(model.named_modules()):
-            if isinstance(conv, nn.Conv2d) and min(conv.in_channels, conv.out_channels) >= self.values.min_channels:
-                block = SqueezeExcite2d(conv.out_channels, self.values.latent_channels)
-                self._draw(block, name)
-                conv.add_module("squeeze_excite", block.to(conv.weight.device))
-                conv.register_forward_hook(_excite)
+        for name, block in squeeze_excite(model, **asdict(self.values)).items():
+            self._draw(block, name)
+
+    def surgery(self) -> Surgery:
+        return Surgery(squeeze_excite, asdict(self.values), (SqueezeExcite2d, excite))
 
     def _draw(self, block: SqueezeExcite2d, name: str) -> None:
         key = randomness.key(self.setting.plan.config.seed, f"squeeze_excite of {name}")
         generator = torch.Generator().manual_seed(key)
         for linear in (block.squeeze, block.excite):
             nn.init.kaiming_uniform_(linear.weight, a=math.sqrt(5), generator=generator)
-
-
-def _excite(conv: nn.Module, _: Any, output: Tensor) -> Tensor:
-    excited: Tensor = conv.get_submodule("squeeze_excite")(output)
-    return excited
 
 
 ALGORITHM = SqueezeExcite

@@ -7,17 +7,37 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.resnet import BasicBlock, Bottleneck
+from torchvision.models import resnet
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm, Setting
 from launcher.data.batch import Batch
 from launcher.data.device import to_device
+from launcher.models.surgery import Surgery
 
 
 def drop_rates(blocks: int, last: float, distribution: str) -> list[float]:
     """Drop rates of `blocks` residual blocks: `l / blocks * last` for l = 1 .. blocks, or `last` for each."""
     return [last * (block / blocks if distribution == "linear" else 1.0) for block in range(1, blocks + 1)]
+
+
+def last_of_branches(network: nn.Module) -> list[nn.Module]:
+    """The last layer of each residual branch, in the order of depth."""
+    blocks = [module for module in network.modules() if isinstance(module, resnet.BasicBlock | resnet.Bottleneck)]
+    return [block.bn3 if isinstance(block, resnet.Bottleneck) else block.bn2 for block in blocks]
+
+
+def times_keep_rate(layer: nn.Module, _: Any, branch: Tensor) -> Tensor:
+    """A forward hook of the last layer of a residual branch."""
+    return branch * layer.get_buffer("keep_rate")
+
+
+def scale_branches(network: nn.Module, *, drop_rate: float, distribution: str) -> None:
+    """Weight each residual branch by its keep rate, as evaluation does where training only drops."""
+    layers = last_of_branches(network)
+    for layer, rate in zip(layers, drop_rates(len(layers), drop_rate, distribution), strict=True):
+        layer.register_buffer("keep_rate", torch.tensor(1 - rate), persistent=False)
+        layer.register_forward_hook(times_keep_rate)
 
 
 class BranchDrop:
@@ -54,12 +74,17 @@ class StochasticDepth(Algorithm):
         self._drops: list[BranchDrop] = []
 
     def change_model(self, model: nn.Module) -> None:
-        blocks = [module for module in model.modules() if isinstance(module, BasicBlock | Bottleneck)]
-        rates = drop_rates(len(blocks), self.values.drop_rate, self.values.distribution)
+        layers = last_of_branches(model)
+        rates = drop_rates(len(layers), self.values.drop_rate, self.values.distribution)
         self._drops = [BranchDrop(rate, self.values.keep_scaling == "training") for rate in rates]
-        for block, drop in zip(blocks, self._drops, strict=True):
-            last = block.bn3 if isinstance(block, Bottleneck) else block.bn2
-            last.register_forward_hook(drop)
+        for layer, drop in zip(layers, self._drops, strict=True):
+            layer.register_forward_hook(drop)
+
+    def surgery(self) -> Surgery | None:
+        if self.values.keep_scaling == "training":
+            return None
+        values = {"drop_rate": self.values.drop_rate, "distribution": self.values.distribution}
+        return Surgery(scale_branches, values, (drop_rates, last_of_branches, times_keep_rate))
 
     def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
         moment = batch.moment

@@ -1,9 +1,13 @@
-"""`train export RUN`: the weights as safetensors under torchvision's names, with a model card."""
+"""`train export RUN`: the weights as safetensors, a model card, and a module that rebuilds the network anywhere."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
 
 from launcher.records.folder import existing
 
@@ -21,9 +25,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run, saved=True)
-    from launcher.training.finished import export_run
+    from launcher.models.export import WEIGHTS
+    from launcher.training.exporting import export_run
 
-    print(
-        export_run(folder, Path(arguments.output) if arguments.output else folder.path / "export", best=arguments.best)
-    )
+    output = Path(arguments.output) if arguments.output else folder.path / "export"
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("checking the export")
+
+        def report(done: int, total: int) -> None:
+            progress.update(bar, completed=done, total=total)
+
+        checked = export_run(folder, output, best=arguments.best, report=report)
+    found = "the logits of the run" if checked.top1 is None else f"top-1 {checked.top1:.2%}"
+    print(f"loaded without this project: {found} on {checked.pictures:,} {checked.on}", file=sys.stderr)
+    print(output / WEIGHTS)
     return 0

@@ -31,7 +31,7 @@ VERBS = {
     "replay": "take one step of a run again and see where its numbers stop being finite",
     "eval": "evaluate a run's newest checkpoint",
     "prepare": "write a data set's FFCV files, or check them",
-    "export": "write a run's weights as safetensors with a model card",
+    "export": "write a run's weights, with a module that rebuilds the network anywhere",
     "submit": "the same command as a job for Slurm, SkyPilot or Kubernetes",
     "completion": "a script that completes words in bash, zsh or fish",
     "doctor": "is this machine ready: GPUs, driver, data, memory, disk, loaders",

@@ -132,11 +132,15 @@ class FFCVEval:
 
     def __init__(self, pool: DecodingPool, share: Share, batch_size: int, resize: int):
         self._pool, self._share, self._resize = pool, share, resize
+        self.classes = pool.file.manifest.classes if pool.file.manifest else None
         self._indices = eval_indices(pool.file.samples, batch_size, share.rank, share.world_size)
         self._finish = weakref.finalize(self, pool.close)
 
     def __iter__(self) -> Iterator[Loaded]:
         return iter(Overlap(self._pool.batches(map(self._request, self._indices)), self._share.device))
+
+    def file(self, index: int) -> None:
+        return None
 
     def stalled(self, seconds: float) -> Path | None:
         return self._pool.stalled(seconds)

@@ -42,9 +42,18 @@ class TrainLoader(Protocol):
 
 
 class EvaluationLoader(Protocol):
-    """Yields the like of this rank's validation pictures, each once."""
+    """Yields the like of this rank's validation pictures, each once.
+
+    `classes` are the names of the labels, where they are known.
+    """
+
+    classes: list[str] | None
 
     def __iter__(self) -> Iterator[Loaded]: ...
+
+    def file(self, index: int) -> Path | None:
+        """The picture file of a sample, where it has one of its own."""
+        ...
 
     def stalled(self, seconds: float) -> Path | None: ...
 
@@ -166,6 +175,7 @@ class EvalLoader:
 
     def __init__(self, pictures: CentredPictures, share: Share, batch_size: int):
         self._pictures, self._share = pictures, share
+        self.classes: list[str] | None = pictures.classes
         self._keys = Keys()
         self._keys.batches = [
             batch.tolist() for batch in eval_indices(len(pictures.labels), batch_size, share.rank, share.world_size)
@@ -175,6 +185,9 @@ class EvalLoader:
 
     def __iter__(self) -> Iterator[Loaded]:
         return iter(Overlap(batches(self._loader), self._share.device))
+
+    def file(self, index: int) -> Path | None:
+        return self._pictures.path(index)
 
     def stalled(self, seconds: float) -> Path | None:
         return self._pictures.stalled(seconds)

@@ -25,7 +25,8 @@ class Pictures(Dataset[tuple[np.ndarray, int, int]]):
     """Decoded pictures of a folder, one per key."""
 
     def __init__(self, folder: Folder, *, upright: bool):
-        self.root, self.labels, self.upright = folder.root, folder.labels, upright
+        self.root, self.classes, self.labels = folder.root, folder.classes, folder.labels
+        self.upright = upright
         # note: one array of bytes, which worker processes share without a copy; a list of strings they would not
         self.files = np.array([os.fsencode(file) for file in folder.files])
         self.reading = Reading(1)

@@ -52,9 +52,13 @@ class SyntheticEval:
 
     def __init__(self, batches: list[Loaded]):
         self._batches = batches
+        self.classes: list[str] | None = None
 
     def __iter__(self) -> Iterator[Loaded]:
         return iter(self._batches)
+
+    def file(self, index: int) -> None:
+        return None
 
     def stalled(self, seconds: float) -> None:
         return None

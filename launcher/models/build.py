@@ -10,6 +10,7 @@ from torchvision.models import get_model
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from launcher.config import schema
+from launcher.models.surgery import Surgery
 from launcher.randomness import key
 
 
@@ -27,8 +28,18 @@ def build_model(model: schema.Model, classes: int, loss: schema.Loss, seed: int)
     _set_batchnorm(network, model, seed)
     if isinstance(loss, schema.BCE) and loss.log_classes_bias:
         nn.init.constant_(network.get_parameter("fc.bias"), -math.log(classes))
-    _replace_activations(network, model.activation)
+    if model.activation != "relu":
+        replace_relu(network, activation=model.activation)
     return network
+
+
+def model_surgeries(model: schema.Model) -> dict[str, Surgery]:
+    """By name, what `build_model` changes of torchvision's network besides its weights."""
+    return (
+        {}
+        if model.activation == "relu"
+        else {model.activation: Surgery(replace_relu, {"activation": model.activation})}
+    )
 
 
 def _generator(seed: int, name: str) -> torch.Generator:
@@ -59,9 +70,8 @@ def _set_batchnorm(network: nn.Module, model: schema.Model, seed: int) -> None:
                 module.bn2.weight.zero_()
 
 
-def _replace_activations(network: nn.Module, activation: str) -> None:
-    if activation == "relu":
-        return
+def replace_relu(network: nn.Module, *, activation: str) -> None:
+    """Replace each ReLU by SiLU or GELU, in place."""
     for parent in list(network.modules()):
         for name, child in parent.named_children():
             if isinstance(child, nn.ReLU):

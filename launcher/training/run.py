@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -91,12 +92,13 @@ class Run:
         return self.step.engine.evaluation_weights(self.step.model) or self.step.model.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that training from the next step on depends on."""
+        """Everything that training from the next step on depends on, and what an export tells of the classes."""
         return {
             "step": self.next_step,
             "config": fingerprint(self.config),
             "model": self.step.model.state_dict(),
             "weights": self.weights(),
+            "classes": self.loaders.evaluate.classes,
             "optimizer": self.step.optimizer.state_dict(),
             "scaler": self.step.scaler.state_dict(),
             "algorithms": self.step.engine.state_dict(),
@@ -114,14 +116,8 @@ class Run:
         Raises:
             UserError: it is that of another run, or something is missing from it.
         """
-        if state.get("config") != fingerprint(self.config):
-            raise UserError("the checkpoint is of a run with other values than this folder's config.yaml")
-        try:
+        with of_this_run(state, self.config):
             self._load(state)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            if is_of_the_machine(error):
-                raise
-            raise UserError(f"the checkpoint does not hold what this run needs: {error}") from error
 
     def _load(self, state: dict[str, Any]) -> None:
         self.next_step = state["step"]
@@ -134,6 +130,23 @@ class Run:
         self.best_top1, self.best_step = state["best_top1"], state["best_step"]
         self.skipped_in_a_row = state["skipped_in_a_row"]
         self.step.lr_factor = state["lr_factor"]
+
+
+@contextmanager
+def of_this_run(state: dict[str, Any], config: RunConfig) -> Iterator[None]:
+    """Around the reading of a saved state.
+
+    Raises:
+        UserError: it is that of another run, or something is missing from it.
+    """
+    if state.get("config") != fingerprint(config):
+        raise UserError("the checkpoint is of a run with other values than this folder's config.yaml")
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        if is_of_the_machine(error):
+            raise
+        raise UserError(f"the checkpoint does not hold what this run needs: {error}") from error
 
 
 def build_run(config: RunConfig, ranks: Ranks, left_out: Collection[str] = ()) -> Run:

@@ -1,64 +1,167 @@
+"""Networks that each method and activation have changed, exported and loaded where this project is not."""
+
+from __future__ import annotations
+
 import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
-from torchvision.models import resnet18
+from torch import Tensor, nn
+from torchvision.models import get_model
 
-from launcher.models.export import export
+from launcher.algorithms.base import Setting
+from launcher.algorithms.engine import Engine
+from launcher.config.compose import compose
+from launcher.models.build import build_model, model_surgeries
+from launcher.models.export import write_export
+from launcher.plan.order import ORDER
+from launcher.plan.plan import Plan
 
-CARD = {"architecture": "resnet18", "classes": 6, "surgery": [], "top1": 0.75}
+EVERYTHING = "algorithms=[blurpool,squeeze_excite,stochastic_depth,ghost_batchnorm,channels_last,ema]"
+EVALUATED = "algorithms.stochastic_depth.keep_scaling=evaluation"
+CASES = {
+    **{name: [f"algorithms=[{name}]"] for name in ORDER["change_model"]},
+    "plain": ["algorithms=[]"],
+    "bottlenecks": ["algorithms=[stochastic_depth,blurpool]", EVALUATED, "model=resnet50"],
+    "blur_later": ["algorithms=[blurpool]", "algorithms.blurpool.blur_first=false"],
+    "blur_pool_only": ["algorithms=[blurpool]", "algorithms.blurpool.replace_convs=false"],
+    "blur_all": ["algorithms=[blurpool]", "algorithms.blurpool.min_channels=1"],
+    "scaled_branches": ["algorithms=[stochastic_depth]", EVALUATED, "algorithms.stochastic_depth.drop_rate=0.5"],
+    "silu": ["algorithms=[]", "model.activation=silu"],
+    "gelu": ["algorithms=[]", "model.activation=gelu"],
+    "everything": [EVERYTHING, EVALUATED, "model.activation=silu"],
+}
+CHANGED = {"blurpool", "squeeze_excite", *list(CASES)[list(CASES).index("plain") + 1 :]}
+ELSEWHERE = """
+import importlib.util, sys
+sys.modules["launcher"] = None
+import torch
+images = torch.load(sys.argv[1])
+for folder in sys.argv[2:]:
+    spec = importlib.util.spec_from_file_location("model", folder + "/model.py")
+    model = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(model)
+    network = model.load()
+    assert type(network).__name__ == "ResNet" and not network.training
+    torch.save(model.predict(network, images), folder + "/logits.pt")
+"""
+
+
+@dataclass
+class Case:
+    folder: Path
+    network: nn.Module
+    plain: nn.Module
+
+
+def trained(network: nn.Module) -> None:
+    """Give every parameter and statistic values of its own, so that what is loaded wrongly shows."""
+    generator = torch.Generator().manual_seed(1)
+    for name, tensor in network.state_dict().items():
+        if tensor.is_floating_point() and tensor.dim() < 2:
+            low = 0.5 if name.endswith(("running_var", "weight")) else -0.2
+            tensor.uniform_(low, low + 1, generator=generator)
+
+
+def case(name: str, folder: Path) -> Case:
+    config = compose(["dataset.native_size=32", *CASES[name]]).config
+    engine = Engine(config.algorithms, Setting(Plan(config, 1, train_samples=80), 6))
+    network = build_model(config.model, 6, config.loss, config.seed)
+    engine.change_model(network)
+    trained(network)
+    surgeries = model_surgeries(config.model) | engine.surgeries()
+    card = {
+        "architecture": config.model.architecture,
+        "classes": list("abcdef"),
+        "surgery": {key: surgery.values for key, surgery in surgeries.items()},
+        "flip_average": False,
+    }
+    folder.mkdir()
+    write_export(network.state_dict(), folder, card, surgeries)
+    return Case(folder, network.eval(), get_model(config.model.architecture, num_classes=6).eval())
 
 
 @pytest.fixture(scope="module")
-def network():
-    torch.manual_seed(0)
-    model = resnet18(num_classes=6)
-    model(torch.randn(4, 3, 32, 32))
-    return model.eval().to(memory_format=torch.channels_last)
+def images() -> Tensor:
+    return torch.randn(3, 3, 48, 48, generator=torch.Generator().manual_seed(2))
 
 
-@pytest.mark.parametrize("prefix", ["", "module."])
-def test_torchvision_loads_the_export_and_gives_equal_logits(network, prefix, tmp_path):
-    state = {prefix + name: tensor for name, tensor in network.state_dict().items()}
-    path = export(state, tmp_path / "export", CARD)
-    loaded = resnet18(num_classes=6)
-    loaded.load_state_dict(load_file(path), strict=True)
-    images = torch.randn(3, 3, 48, 48)
-    with torch.inference_mode():
-        assert torch.equal(loaded.eval().to(memory_format=torch.channels_last)(images), network(images)), (
-            "same kernels, same weights"
-        )
-    assert all(tensor.is_contiguous() for tensor in load_file(path).values())
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory, images: Tensor) -> dict[str, Case]:
+    """All of them, and in each folder the logits that a process without this project has computed."""
+    root = tmp_path_factory.mktemp("exports")
+    made = {name: case(name, root / name) for name in CASES}
+    torch.save(images, root / "images.pt")
+    command = [sys.executable, "-c", ELSEWHERE, str(root / "images.pt"), *(str(c.folder) for c in made.values())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
+    assert done.returncode == 0, done.stderr
+    return made
 
 
-def test_the_card_stands_beside_the_weights_and_nothing_else_is_left(network, tmp_path):
-    path = export(network.state_dict(), tmp_path, CARD)
-    assert json.loads((tmp_path / "model_card.json").read_text()) == CARD
-    assert {file.name for file in tmp_path.iterdir()} == {path.name, "model_card.json"}
+@torch.inference_mode()
+@pytest.mark.parametrize("name", CASES)
+def test_the_export_computes_what_the_run_evaluates(name: str, cases: dict[str, Case], images: Tensor) -> None:
+    expected = cases[name].network(images)
+    assert expected.std() > 1e-3
+    torch.testing.assert_close(torch.load(cases[name].folder / "logits.pt"), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_names_that_torchvision_does_not_have_are_refused_without_surgery(network, tmp_path):
-    state = {**network.state_dict(), "squeeze.weight": torch.zeros(2)}
+@torch.inference_mode()
+@pytest.mark.parametrize("name", sorted(set(CASES) - CHANGED))
+def test_torchvision_loads_what_computes_the_same_there(name: str, cases: dict[str, Case], images: Tensor) -> None:
+    weights = load_file(cases[name].folder / "model.safetensors")
+    plain = cases[name].plain
+    plain.load_state_dict(weights, strict=True)
+    torch.testing.assert_close(plain(images), cases[name].network(images), rtol=1e-4, atol=1e-4)
+    assert all(tensor.is_contiguous() for tensor in weights.values())
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", sorted(CHANGED))
+def test_torchvision_takes_nothing_of_what_computes_otherwise_there(
+    name: str, cases: dict[str, Case], images: Tensor
+) -> None:
+    weights = load_file(cases[name].folder / "model.safetensors")
+    plain = cases[name].plain
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        plain.load_state_dict(weights, strict=True)
+    assert set(plain.load_state_dict(weights, strict=False).unexpected_keys) == set(weights)
+    # under torchvision's names they would have been taken, and wrong
+    bare = {key.split(".", 1)[1]: tensor for key, tensor in weights.items()}
+    assert not plain.load_state_dict(bare, strict=False).missing_keys
+    assert (plain(images) - cases[name].network(images)).abs().max() > 1e-2
+
+
+def test_the_file_says_what_it_is(cases: dict[str, Case]) -> None:
+    with safe_open(cases["everything"].folder / "model.safetensors", framework="pt") as file:
+        metadata = file.metadata()
+    assert metadata["architecture"] == "resnet18"
+    assert list(json.loads(metadata["surgery"])) == ["silu", "squeeze_excite", "blurpool", "stochastic_depth"]
+
+
+def test_weights_of_another_surgery_are_refused(cases: dict[str, Case], tmp_path: Path) -> None:
+    for name, file in (("silu", "model.py"), ("silu", "model_card.json"), ("gelu", "model.safetensors")):
+        (tmp_path / file).write_bytes((cases[name].folder / file).read_bytes())
+    done = subprocess.run(
+        [sys.executable, "-c", "import model; model.load()"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stderr.strip().endswith(
+        "model.safetensors needs another model.py, for {'gelu': {'activation': 'gelu'}}"
+    )
+
+
+def test_names_that_torchvision_does_not_have_are_refused_without_surgery(tmp_path: Path) -> None:
+    state = get_model("resnet18", num_classes=6).state_dict()
+    card = {"architecture": "resnet18", "classes": list("abcdef"), "surgery": {}}
     with pytest.raises(ValueError, match=r"unknown \['squeeze\.weight'\]"):
-        export(state, tmp_path, CARD)
-    del state["squeeze.weight"], state["fc.bias"]
+        write_export({**state, "squeeze.weight": torch.zeros(2)}, tmp_path, card, {})
+    del state["fc.bias"]
     with pytest.raises(ValueError, match=r"missing \['fc\.bias'\]"):
-        export(state, tmp_path, CARD)
+        write_export(state, tmp_path, card, {})
     assert not list(tmp_path.iterdir())
-
-
-def test_surgery_may_bring_its_own_names(network, tmp_path):
-    state = {**network.state_dict(), "squeeze.weight": torch.ones(2)}
-    path = export(state, tmp_path, {**CARD, "surgery": ["squeeze_excite"]})
-    assert set(load_file(path)) == set(state)
-
-
-def test_a_card_that_json_cannot_hold_leaves_the_former_export(network, tmp_path):
-    path = export(network.state_dict(), tmp_path, CARD)
-    before = path.read_bytes()
-    changed = {name: tensor + 1 for name, tensor in network.state_dict().items()}
-    with pytest.raises(TypeError):
-        export(changed, tmp_path, {**CARD, "top1": object()})
-    assert path.read_bytes() == before
-    assert json.loads((tmp_path / "model_card.json").read_text()) == CARD

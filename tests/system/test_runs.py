@@ -197,7 +197,7 @@ def test_eval_and_export_of_a_finished_run(train: Train) -> None:
     model = torchvision.models.resnet18(num_classes=10)
     model.load_state_dict(load_file(train.folder / path))
     card = json.loads((train.folder / path).with_name("model_card.json").read_text())
-    assert card["surgery"] == []
+    assert card["surgery"] == {}
     assert card["top1"] == last["top1"]
     assert torch.isfinite(model.eval()(torch.zeros(1, 3, 32, 32))).all()
 

@@ -1,0 +1,103 @@
+"""The trained network of this folder, for any program; needs torch, torchvision and safetensors.
+
+from model import CLASSES, load, predict, transform
+network = load()                                          # a torchvision ResNet in evaluation mode
+logits = predict(network, transform(Image.open("picture.jpg"))[None])
+
+python model.py picture.jpg                               # its likeliest classes
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image, ImageOps
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torchvision.models import get_model, resnet
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional as pictures
+
+FOLDER = Path(__file__).resolve().parent
+CARD: dict[str, Any] = json.loads((FOLDER / "model_card.json").read_text(encoding="utf-8"))
+CLASSES: list[str] = CARD["classes"]
+
+# What training changed of torchvision's network, in this order.
+SURGERY: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}
+
+
+def load() -> resnet.ResNet:
+    """The network in evaluation mode, float32 on the CPU.
+
+    Raises:
+        ValueError: the weights are of a network that was changed in another way.
+    """
+    path = FOLDER / "model.safetensors"
+    with safe_open(path, framework="pt") as file:
+        surgery = json.loads(file.metadata()["surgery"])
+    if surgery != {name: values for name, (_, values) in SURGERY.items()}:
+        raise ValueError(f"model.safetensors needs another model.py, for {surgery}")
+    network: resnet.ResNet = get_model(CARD["architecture"], weights=None, num_classes=len(CLASSES))
+    for change, values in SURGERY.values():
+        change(network, **values)
+    # note: the names are torchvision's only where its plain network computes the same
+    prefix = "+".join(SURGERY) + "." if SURGERY else ""
+    network.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in load_file(path).items()})
+    return network.eval()
+
+
+def transform(picture: Image.Image) -> Tensor:
+    """A picture as the network's input, float32 [3, side, side]."""
+    values = CARD["input"]
+    if values["exif_orientation"]:
+        picture = ImageOps.exif_transpose(picture)
+    if picture.mode.startswith("I;16"):
+        # note: Pillow would cut 16 bits off above 255
+        picture = Image.fromarray((np.asarray(picture) >> 8).astype("uint8"))
+    interpolation = InterpolationMode(values["interpolation"])
+    resized = pictures.resize(picture.convert("RGB"), [values["resize"]], interpolation=interpolation)
+    return normalize(pictures.pil_to_tensor(pictures.center_crop(resized, [values["size"]])))
+
+
+def normalize(pixels: Tensor) -> Tensor:
+    """Pixels uint8 [..., 3, H, W] as the network's input, float32."""
+    images: Tensor = pictures.normalize(pixels.float() / 255, CARD["input"]["mean"], CARD["input"]["std"])
+    return images
+
+
+@torch.inference_mode()
+def predict(network: nn.Module, images: Tensor) -> Tensor:
+    """Logits [B, classes] of images [B, 3, H, W] as they were evaluated: with their mirror images, if that was so."""
+    logits: Tensor = network(images)
+    return (logits + network(images.flip(3))) / 2 if CARD["flip_average"] else logits
+
+
+def main(paths: list[str]) -> None:
+    """Print the likeliest classes of picture files."""
+    if not paths:
+        sys.exit("usage: python model.py PICTURE ...")
+    network = load()
+    for path in paths:
+        try:
+            with Image.open(path) as picture:
+                image = transform(picture)
+        except OSError as error:
+            sys.exit(f"{path} cannot be read: {error}")
+        logits = predict(network, image[None])[0]
+        scores = logits.sigmoid() if CARD["scores"] == "sigmoid" else F.softmax(logits, dim=0)
+        best = scores.topk(min(5, len(CLASSES)))
+        print(path)
+        for score, number in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            print(f"{score:8.2%}  {CLASSES[number]}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

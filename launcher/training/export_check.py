@@ -1,0 +1,186 @@
+"""Does an exported model compute what the run did? Asked of it in a process where this project is not."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from launcher import randomness
+from launcher.data.device import Loaded, normalize
+from launcher.data.loaders import EvaluationLoader
+from launcher.errors import UserError
+from launcher.plan.plan import Plan
+
+# Error of a logit as a part of the picture's largest one. Measured on ResNet-18, 50 and 152: up to 10 roundings of
+# float32, whose sums round too, and up to 1.5 of the shorter formats, which are summed in float32.
+ERRORS = {"float32": 64 * 2**-24, "tf32": 4 * 2**-11, "float16": 4 * 2**-11, "bfloat16": 4 * 2**-8}
+_NOISE = 8
+
+_PROGRAM = """
+import pickle, sys
+sys.modules["launcher"] = None
+sys.path.insert(0, sys.argv[1])
+import torch, model
+from PIL import Image
+network = model.load()
+while True:
+    try:
+        pixels, files = pickle.load(sys.stdin.buffer)
+    except EOFError:
+        break
+    images = model.normalize(torch.from_numpy(pixels))
+    read = [model.transform(Image.open(file)) for file in files]
+    answer = model.predict(network, images), torch.stack(read) if read else torch.empty(0)
+    pickle.dump([tensor.numpy() for tensor in answer], sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+"""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """An evaluation of the run: its top-1 in [0, 1], its pictures, and the error of its logits by their format."""
+
+    top1: float
+    samples: int
+    error: float
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the export was tried on, and its top-1 in [0, 1] there; none of pictures of noise."""
+
+    on: Literal["validation pictures", "noise"]
+    pictures: int
+    top1: float | None
+
+
+class _Artefact:
+    """The exported model in a process of its own; a context."""
+
+    def __init__(self, folder: Path):
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        command = [sys.executable, "-c", _PROGRAM, str(folder)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=-1
+        )
+
+    def __enter__(self) -> _Artefact:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+
+    def ask(self, pixels: Tensor, files: Sequence[Path] = ()) -> tuple[Tensor, Tensor]:
+        """Logits of uint8 pixels, and what the files become as the network's input.
+
+        Raises:
+            UserError: it fails.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            pickle.dump((pixels.numpy(), [str(file) for file in files]), self._process.stdin)
+            self._process.stdin.flush()
+            logits, read = map(torch.from_numpy, pickle.load(self._process.stdout))
+        except (EOFError, BrokenPipeError):
+            self._process.wait()
+            self._errors.seek(0)
+            said = self._errors.read().decode(errors="replace").strip().splitlines() or ["nothing"]
+            raise UserError(
+                f"the exported model fails where this project is not: {said[-1]}; nothing is kept"
+            ) from None
+        return logits, read
+
+
+@torch.inference_mode()
+def check_export(
+    folder: Path,
+    network: nn.Module,
+    plan: Plan,
+    loader: EvaluationLoader | None,
+    recorded: Recorded | None,
+    report: Callable[[int, int], None],
+) -> Checked:
+    """Compare the export in a folder with the run's own network, and on all its pictures with the recorded result.
+
+    network: as the run evaluates, float32 on the CPU. Without a loader, noise takes the place of the pictures.
+
+    Raises:
+        UserError: they differ by more than rounding.
+    """
+    hits = torch.zeros(3, dtype=torch.int64)
+    pictures = 0
+    with _Artefact(folder) as artefact:
+        for pixels, labels, indices in loader if loader else _noise(plan):
+            if not pictures:
+                _compare(artefact, network.eval(), plan, pixels, _files(loader, indices))
+            logits, _ = artefact.ask(pixels)
+            hits += _hits(logits, labels, 2 * recorded.error if recorded else 0)
+            pictures += len(labels)
+            report(pictures, plan.config.dataset.val_samples or pictures)
+    if loader is None:
+        return Checked("noise", pictures, None)
+    exact, surely, possibly = hits.tolist()
+    if recorded and recorded.samples == pictures and not surely <= round(recorded.top1 * pictures) <= possibly:
+        raise UserError(
+            f"the exported model has a top-1 of {exact / pictures:.2%} on the {pictures:,} validation pictures, where "
+            f"the run recorded {recorded.top1:.2%}: have they been changed since? Nothing is kept; without pictures in "
+            f"their place only logits are compared, and those agree"
+        )
+    return Checked("validation pictures", pictures, exact / pictures)
+
+
+def _files(loader: EvaluationLoader | None, indices: np.ndarray) -> list[Path]:
+    found = [loader.file(int(index)) for index in indices] if loader else []
+    return [file for file in found if file is not None]
+
+
+def _compare(artefact: _Artefact, network: nn.Module, plan: Plan, pixels: Tensor, files: list[Path]) -> None:
+    """Logits of one batch, and what is made of its files."""
+    dataset = plan.config.dataset
+    images = normalize(pixels, dataset.mean, dataset.std, torch.float32)
+    ours = network(images)
+    if plan.config.image.eval_flip_average:
+        ours = (ours + network(images.flip(3))) / 2
+    theirs, read = artefact.ask(pixels, files)
+    if not _close(theirs, ours):
+        raise UserError("the exported model's logits are not those of the run's own network; nothing is kept")
+    if files and not _close(read, images[: len(files)], least=1.0):
+        raise UserError("the exported model prepares pictures in another way than the run did; nothing is kept")
+
+
+def _close(found: Tensor, expected: Tensor, least: float = 0.0) -> bool:
+    """Equal but for the rounding of each picture's largest number, which counts as `least` at least."""
+    largest = expected.abs().flatten(1).amax(1).clamp(min=least)
+    return bool(((found - expected).abs().flatten(1).amax(1) <= ERRORS["float32"] * largest).all())
+
+
+def _hits(logits: Tensor, labels: Tensor, error: float) -> Tensor:
+    """Pictures whose largest logit is the label's: as it is, with certainty, and possibly; int64 [3].
+
+    error: of the difference of two logits, as a part of the picture's largest.
+    """
+    classes = torch.arange(logits.shape[1])
+    others = logits.masked_fill(classes == labels[:, None], -torch.inf).amax(1)
+    ahead = logits.gather(1, labels[:, None])[:, 0] - others
+    slack = error * logits.abs().amax(1)
+    return torch.stack([(ahead > 0).sum(), (ahead > slack).sum(), (ahead >= -slack).sum()])
+
+
+def _noise(plan: Plan) -> list[Loaded]:
+    side = plan.image_side(plan.config.image.eval_size)
+    random = randomness.generator(plan.config.seed, "export")
+    pixels = random.integers(0, 256, (_NOISE, 3, side, side), dtype=np.uint8)
+    return [(torch.from_numpy(pixels), torch.zeros(_NOISE, dtype=torch.int64), np.arange(_NOISE))]

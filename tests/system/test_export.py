@@ -1,0 +1,81 @@
+"""Runs that are trained, exported and used as a user would: in a process where this project cannot be imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from .conftest import Train
+
+pytestmark = pytest.mark.system
+
+CLASSES = {"blau ü": (40, 60, 220), "green": (50, 190, 60), "red, dark": (150, 20, 30)}
+WORDS = [
+    *("dataset=image_folder", "dataset.path=pictures", "dataset.native_size=40", "model=resnet18", "launch=cpu"),
+    *("launch.nproc=1", "batch_size=8", "schedule.warmup=0ba", "dataloader.workers=1", "logger.tensorboard=false"),
+    *("algorithms.ema.half_life=3ba", "algorithms.ema.update_interval=1ba", "epochs=6", "optimizer.scale_lr=off"),
+    "optimizer.lr=0.02",
+]
+# What a user would write: reads the picture files, and knows the classes by their names.
+USER = """
+import sys, pathlib
+sys.modules["launcher"] = None
+sys.path.insert(0, sys.argv[1])
+import torch
+from PIL import Image
+from model import CLASSES, load, predict, transform
+network, hits, files = load(), 0, sorted(pathlib.Path(sys.argv[2]).glob("*/*"))
+logits = predict(network, torch.stack([transform(Image.open(file)) for file in files]))
+for file, number in zip(files, logits.argmax(1)):
+    hits += CLASSES[number] == file.parent.name
+print(len(files), hits)
+"""
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three colours under noise so strong that some pictures are taken for another."""
+    random = np.random.default_rng(0)
+    folder = tmp_path_factory.mktemp("data") / "pictures"
+    for split, count in (("train", 16), ("val", 20)):
+        for name, colour in CLASSES.items():
+            (folder / split / name).mkdir(parents=True)
+            for number in range(count):
+                shape = tuple(random.integers(40, 70, 2))
+                noise = random.normal(0, 70, (*shape, 3)) + random.normal(0, 60, 3)
+                pixels = np.clip(np.array(colour) + noise, 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / split / name / f"{number}.png")
+    return folder
+
+
+@pytest.mark.parametrize("recipe", ["mild", "medium", "hot"])
+def test_an_export_has_the_cards_top1_where_this_project_is_not(train: Train, pictures: Path, recipe: str) -> None:
+    (train.folder / "pictures").symlink_to(pictures)
+    train(f"recipe={recipe}", *WORDS, "run_name=a")
+    done = train("export", "runs/a", "--best", "-o", "taken")
+    assert done.stdout == "taken/model.safetensors\n"
+    card = json.loads((train.folder / "taken" / "model_card.json").read_text())
+    assert card["top1"] > 0.5
+    assert card["classes"] == list(CLASSES)
+    assert f"loaded without this project: top-1 {card['top1']:.2%} on 60 validation pictures" in done.stderr
+
+    used = subprocess.run(
+        [sys.executable, "-c", USER, str(train.folder / "taken"), str(pictures / "val")],
+        cwd="/", env=train.environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert used.stdout.split() == ["60", str(round(60 * card["top1"]))]
+
+    file = pictures / "val" / "green" / "0.png"
+    shown = subprocess.run(
+        [sys.executable, train.folder / "taken" / "model.py", file],
+        cwd="/", env=train.environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    lines = shown.stdout.splitlines()
+    assert lines[0] == str(file)
+    assert {line.split("%")[1].strip() for line in lines[1:]} == set(CLASSES)
