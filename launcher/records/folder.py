@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, UserError, one_line
+
+_LONGEST_REASON = 500
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,22 @@ class RunFolder:
         """Optimizer steps done at the newest save, whole or not; None without one."""
         names = (path.stem.removeprefix("step-") for path in self.checkpoints.glob("step-*.pt"))
         return max((int(name) for name in names if name.isdecimal()), default=None)
+
+    def told_failure(self) -> str | None:
+        """Why the run ended, in one line, where that was written down."""
+        try:
+            return one_line(self.failure.read_text(errors="replace").strip()[:_LONGEST_REASON]) or None
+        except OSError:
+            return None
+
+    def is_held(self) -> bool:
+        """Does a process of this machine hold the lock; asked without taking it, which could turn a run away."""
+        try:
+            inodes = [f":{lock.stat().st_ino} " for lock in self.path.glob("lock*")]
+            held = [line for line in Path("/proc/locks").read_text().splitlines() if " FLOCK " in line]
+        except OSError:
+            return False
+        return any(inode in line for line in held for inode in inodes)
 
     @contextmanager
     def locked(self, *, each_host: bool = False) -> Iterator[None]:

@@ -15,14 +15,12 @@ from typing import Any, Literal
 from launcher.config.layers import leaves
 from launcher.config.yaml_file import read_mapping
 from launcher.data.folder import is_folder
-from launcher.errors import UserError, one_line
+from launcher.errors import UserError
 from launcher.plan.schedule import dilated_epochs
 from launcher.records.dataset import noted_datasets
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_rows, without_void
 from launcher.study.timing import Times, counted_at, times
-
-_LONGEST_REASON = 500
 
 State = Literal["finished", "stopped", "running", "unfinished", "damaged"]
 
@@ -285,31 +283,14 @@ def _state(
         return "damaged", problem
     ends = [row for row in without_void(rows) if row["kind"] == "end"]
     if not ends:
-        return ("running", None) if _held(folder.path) else ("unfinished", _failure(folder))
+        return ("running", None) if folder.is_held() else ("unfinished", folder.told_failure())
     if facts["times"] is None:
         return "damaged", f"{folder.metrics.name} does not tell how the run began"
     if not ends[-1].get("finished"):
-        return ("running", None) if _held(folder.path) else ("stopped", None)
+        return ("running", None) if folder.is_held() else ("stopped", None)
     last = facts["evaluations"][-1] if facts["evaluations"] else None
     if last is None:
         return "damaged", "the run ended without an evaluation"
     if not (facts["times"].counted > 0 and all(math.isfinite(v) for v in (facts["times"].counted, last.top1))):
         return "damaged", f"{folder.metrics.name}: time or accuracy is no number to count with"
     return "finished", None
-
-
-def _failure(folder: RunFolder) -> str | None:
-    try:
-        return one_line(folder.failure.read_text(errors="replace").strip()[:_LONGEST_REASON]) or None
-    except OSError:
-        return None
-
-
-def _held(folder: Path) -> bool:
-    """Does a process of this machine hold the run's lock; asked without taking it, which could turn a run away."""
-    try:
-        inodes = [f":{lock.stat().st_ino} " for lock in folder.glob("lock*")]
-        held = [line for line in Path("/proc/locks").read_text().splitlines() if " FLOCK " in line]
-    except OSError:
-        return False
-    return any(inode in line for line in held for inode in inodes)
