@@ -17,7 +17,7 @@ from launcher.data.folder import Folder, is_folder, only_prepared, splits
 from launcher.data.shapes import FIGURES
 from launcher.data.small_file import open_small
 from launcher.data.sources.source import Report, quiet
-from launcher.data.unreadable import unreadable
+from launcher.data.unreadable import found_unreadable
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 
@@ -68,9 +68,8 @@ def look_at_data(
         return Available(config, [])
     if dataset.path is None or not is_folder(Path(dataset.path)):
         raise UserError(_not_there(dataset))
-    path, bad = Path(dataset.path), {}
-    if dataset.skip_bad and left_out is None:
-        bad = unreadable(path, splits(path, dataset, config.seed), report)
+    path = Path(dataset.path)
+    bad = found_unreadable(config, path, report) if left_out is None else {}
     train, val = splits(path, dataset, config.seed, bad if left_out is None else left_out)
     notes = check_classes(train.classes, train.labels, val.labels, "dataset.path", dataset.path)
     notes += _left_out(train, val, bad)

@@ -55,7 +55,7 @@ def splits(path: Path, dataset: Dataset, seed: int, left_out: Collection[str] = 
         UserError: a folder, its classes or all its pictures are missing, may not be read, or are there beside a share.
     """
     if dataset.val_split is None:
-        return same_classes(*(_without(scan(path, split), left_out) for split in ("train", "val")))
+        return same_classes(*(without(scan(path, split), left_out) for split in ("train", "val")))
     if is_folder(path / "val"):
         message = f"{path} holds validation pictures, in val/; leave it out, or move them elsewhere"
         raise UserError(Problem(message, "dataset.val_split", dataset.val_split))
@@ -63,7 +63,7 @@ def splits(path: Path, dataset: Dataset, seed: int, left_out: Collection[str] = 
         whole = scan(path, "train")
     else:
         whole = _without_ffcv(_scan(path, path, "train"))
-    return _divided(_without(whole, left_out), dataset.val_split, seed)
+    return _divided(without(whole, left_out), dataset.val_split, seed)
 
 
 def scan(path: Path, split: str) -> Folder:
@@ -167,7 +167,8 @@ def _without_ffcv(folder: Folder) -> Folder:
     return replace(folder, classes=classes, labels=folder.labels - (folder.labels > number))
 
 
-def _without(folder: Folder, left_out: Collection[str]) -> Folder:
+def without(folder: Folder, left_out: Collection[str]) -> Folder:
+    """The same without those pictures, named below the data set's folder; it keeps its classes."""
     if not left_out:
         return folder
     return _part(folder, folder.split, np.array([f"{folder.place}{file}" not in left_out for file in folder.files]))

@@ -11,7 +11,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,10 @@ from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import FFCVLoader, RunConfig
 from launcher.data.beton import Beton, open_split
-from launcher.data.folder import is_folder, scan, sizes, splits
+from launcher.data.folder import Folder, is_folder, scan, sizes, splits, without
 from launcher.data.shapes import drawn_as, ensure_shapes
+from launcher.data.sources.source import quiet
+from launcher.data.unreadable import found_unreadable
 from launcher.errors import UserError
 
 COUNTS = ("dataset.classes", "dataset.train_samples", "dataset.val_samples")
@@ -32,8 +34,10 @@ COUNTS = ("dataset.classes", "dataset.train_samples", "dataset.val_samples")
 _SETTLED_NS = 2_000_000_000
 
 
-def identity(config: RunConfig) -> str:
+def identity(config: RunConfig, left_out: Collection[str] | None = None) -> str:
     """Equal for equal pictures: on every machine, below any path, and in the FFCV files that were written from them.
+
+    It counts the pictures that a run reads: without those `left_out`, which are found if None is given.
 
     Raises:
         UserError: the data set is not there, or cannot be read.
@@ -45,20 +49,22 @@ def identity(config: RunConfig) -> str:
         return known
     dataset = config.dataset
     path = ensure_shapes(dataset) if dataset.kind == "shapes" else Path(str(dataset.path))
+    if left_out is None:
+        left_out = found_unreadable(config, path, quiet)
     if dataset.val_split is not None:
-        lists = (zip(part.files, sizes(part), strict=True) for part in splits(path, dataset, config.seed))
+        lists = (zip(part.files, sizes(part), strict=True) for part in splits(path, dataset, config.seed, left_out))
         known = divided(itertools.chain(*lists), dataset.val_split)
         return _of_splits(known, known)
-    return _of_splits(*(_of_folder(path, split) for split in ("train", "val")))
+    return _of_splits(*(_of_folder(path, split, left_out) for split in ("train", "val")))
 
 
-def identity_if_there(config: RunConfig) -> str | None:
+def identity_if_there(config: RunConfig, left_out: Collection[str] | None = None) -> str | None:
     """The same; None where the data set is not on this machine, or not given. Nothing is drawn."""
     path = config.dataset.path
     if path is not None and config.dataset.kind == "shapes" and not is_folder(Path(path)):
         return None
     try:
-        return identity(config)
+        return identity(config, left_out)
     except UserError:
         return None
 
@@ -100,16 +106,21 @@ def _of_file(file: Beton) -> str:
     return hashlib.sha256(np.ascontiguousarray(file.rows).tobytes()).hexdigest()
 
 
-def _of_folder(path: Path, split: str) -> str:
+def _of_folder(path: Path, split: str, left_out: Collection[str]) -> str:
+    if any(name.startswith(f"{split}/") for name in left_out):
+        return _of_pictures(without(scan(path, split), left_out))
     root = path / split
     stamp, kept = _stamp(root), _kept(root)
     if stamp is not None and (known := _read(kept, stamp)) is not None:
         return known
-    folder = scan(path, split)
-    found = fingerprint(zip(folder.files, sizes(folder), strict=True))
+    found = _of_pictures(scan(path, split))
     if stamp is not None:
         _write(kept, stamp, found)
     return found
+
+
+def _of_pictures(folder: Folder) -> str:
+    return fingerprint(zip(folder.files, sizes(folder), strict=True))
 
 
 def _stamp(root: Path) -> str | None:

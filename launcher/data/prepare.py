@@ -53,7 +53,7 @@ def prepare(config: schema.RunConfig, *, skip_bad: bool, report: Report) -> Iter
     if all(_is_written(path) for _, path, _ in files):
         sources = {}
     else:
-        found = open_sources(config, _where(config.dataset), report)
+        found = open_sources(config, _where(config.dataset), report, skip_bad=skip_bad)
         sources = dict(zip(SPLITS, _named(config.dataset, *found), strict=True))
     for split, path, values in files:
         if _is_written(path):
@@ -139,7 +139,7 @@ def _write_source(
             values=dataclasses.asdict(values),
             exif_orientation=upright,
             converted=dict(sorted(writer.converted.items())),
-            skipped=bad,
+            skipped={**source.left_out, **bad},
             bytes=writer.partial.stat().st_size,
             sha256=_checksum(writer.partial, report),
             source=source.known_as or fingerprint(kept),

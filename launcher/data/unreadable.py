@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from launcher.config.schema import Dataset
+from launcher.config.schema import Dataset, RunConfig
 from launcher.data.cores import usable_cores
 from launcher.data.decode import NoPicture, decode
-from launcher.data.folder import Folder
+from launcher.data.folder import Folder, splits
 from launcher.data.following import in_workers
 from launcher.data.sources.source import Report
 from launcher.errors import Problem, UserError
@@ -55,6 +55,14 @@ def unreadable(path: Path, splits: Sequence[Folder], report: Report) -> dict[str
     finally:
         _save(remembered, keys[known])
     return bad
+
+
+def found_unreadable(config: RunConfig, path: Path, report: Report) -> dict[str, str]:
+    """What `dataset.skip_bad` leaves out of class folders: nothing where it is not set."""
+    dataset = config.dataset
+    if not dataset.skip_bad or dataset.kind == "shapes":
+        return {}
+    return unreadable(path, splits(path, dataset, config.seed), report)
 
 
 def write_left_out(file: Path, left_out: dict[str, str]) -> None:

@@ -63,7 +63,7 @@ def start(composed: Composed) -> int:
     # note: takes seconds, in which a Ctrl-C would leave an empty run folder behind
     import launcher.launch.elastic  # noqa: F401
 
-    pictures = identity(config)
+    pictures = identity(config, available.left_out)
     folder = _folder(config)
     with folder.locked(each_host=config.launch.nnodes > 1):
         _write_config(config, folder)
@@ -101,7 +101,7 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
         out = console()
         if config != before:
             write(config, folder.config)
-        _note_others(folder, plan, devices, out, pictures=identity(config))
+        _note_others(folder, plan, devices, out, pictures=_pictures(config, folder))
         return _train(folder, plan, devices, out)
 
 
@@ -183,6 +183,10 @@ def _plan(config: RunConfig, devices: Devices) -> Plan:
 def _counted(config: RunConfig, folder: RunFolder) -> RunConfig:
     """The config of a run that goes on, without the pictures that it left out when it began."""
     return with_counts(config, must_exist=True, left_out=read_left_out(folder.left_out, config.dataset))
+
+
+def _pictures(config: RunConfig, folder: RunFolder) -> str:
+    return identity(config, read_left_out(folder.left_out, config.dataset))
 
 
 def _train(folder: RunFolder, plan: Plan, devices: Devices, out: Console) -> int:

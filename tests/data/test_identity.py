@@ -117,6 +117,34 @@ def test_a_picture_left_out_makes_another(flowers: Path) -> None:
     assert of(flowers, "dataloader=ffcv") == whole
 
 
+@pytest.mark.parametrize("words", [[], ["dataset.val_split=0.4"]])
+def test_only_the_pictures_that_are_read_count(flowers: Path, tmp_path: Path, words: list[str]) -> None:
+    if words:
+        shutil.rmtree(flowers / "val")
+    whole = of(flowers, *words)
+    skipping = [*words, "dataset.skip_bad=true"]
+    assert of(flowers, *skipping) == whole
+    broken = ["train/rose/9.jpg", "train/tulip/00.jpg", *(["val/rose/8.jpg"] * (not words))]
+    for name in broken:
+        (flowers / name).write_text("no picture")
+    settle(flowers)
+    assert of(flowers, *words) != whole
+    assert of(flowers, *skipping) == whole
+    assert of(flowers, *words) != whole
+    config = compose(words_for(flowers, *skipping)).config
+    assert identity(config, left_out=broken) == whole
+    assert identity(config, left_out=broken[:1]) != whole
+    folder = f"dataloader.folder={tmp_path / 'ffcv'}"
+    files = write_files(flowers, *words, folder, skip_bad=True)
+    assert of(flowers, *skipping, "dataloader=ffcv", folder) == whole
+    manifests = [json.loads(manifest_path(file).read_text()) for file in files]
+    assert {name for manifest in manifests for name in manifest["skipped"]} == {
+        name.split("/", 1)[1] for name in broken
+    }
+    kept = with_counts(config, must_exist=True).dataset
+    assert [manifest["samples"] for manifest in manifests] == [kept.train_samples, kept.val_samples]
+
+
 def test_a_file_of_an_earlier_version_is_known_by_what_it_holds(flowers: Path, tmp_path: Path) -> None:
     def without_source(folder: Path) -> str:
         for path in (folder / "ffcv").glob("*.beton"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.config.schema import RunConfig
@@ -12,11 +13,14 @@ from launcher.data.sources.local import LocalFiles, folder_source
 from launcher.data.sources.remote import RemoteFiles, remote_folders
 from launcher.data.sources.source import Report, Source, Storage, below, problem
 from launcher.data.sources.tar import class_folders
+from launcher.data.unreadable import unreadable
 from launcher.errors import Problem, UserError
 
 
-def open_sources(config: RunConfig, path: str, report: Report) -> tuple[Source, Source]:
+def open_sources(config: RunConfig, path: str, report: Report, *, skip_bad: bool) -> tuple[Source, Source]:
     """The training and validation pictures of a data set, of the same classes.
+
+    With `skip_bad`, a share for validation is drawn from the pictures that can be read.
 
     Raises:
         UserError: there are none, they cannot be listed, or a class cannot be learnt.
@@ -28,9 +32,17 @@ def open_sources(config: RunConfig, path: str, report: Report) -> tuple[Source, 
         message = "takes class folders on this machine; unpack or copy the pictures, or leave it out"
         raise UserError(Problem(message, "dataset.val_split", share))
     else:
-        train, val = map(folder_source, splits(Path(path), config.dataset, config.seed))
+        train, val = _divided(config, Path(path), report, skip_bad=skip_bad)
     check_classes(train.classes, train.labels, val.labels, "dataset.path", path)
     return train, val
+
+
+def _divided(config: RunConfig, path: Path, report: Report, *, skip_bad: bool) -> tuple[Source, Source]:
+    whole = splits(path, config.dataset, config.seed)
+    bad = unreadable(path, whole, report) if skip_bad else {}
+    train, val = map(folder_source, splits(path, config.dataset, config.seed, bad))
+    names = {name.removeprefix(whole[0].place): reason for name, reason in bad.items()}
+    return replace(train, left_out=names), val
 
 
 def open_source(path: str, split: str, report: Report) -> Source:

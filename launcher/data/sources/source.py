@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
 import numpy as np
@@ -52,6 +52,7 @@ class Source:
 
     `root` is what messages call the place; `piece` says where the picture of a number is in `storage`; `sizes` gives
     the bytes of each, None where only reading would tell. `known_as` stands for their list where that would mislead.
+    `left_out` says why some that lie there are not among them.
     """
 
     root: str
@@ -63,6 +64,7 @@ class Source:
     piece: Callable[[int], Piece]
     sizes: Callable[[], Sequence[int | None]]
     known_as: str | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def below(path: str, name: str) -> str:
