@@ -17,6 +17,7 @@ ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "dataset.exif_orientation": (False, ()),
     "schedule.warmup_includes_peak": (False, ("constant", "cosine", "linear", "multi_step")),
     "schedule.counts_warmup": (False, ("cosine",)),
+    "checkpoint.elsewhere": (None, ()),
     "launch.bind": ("off", ()),
     "launch.expandable_segments": (False, ()),
     "launch.warm_up": (False, ()),

@@ -225,6 +225,7 @@ class Checkpoint:
     best: bool
     asynchronous: bool
     on_failure: Literal["continue", "stop"]
+    elsewhere: AnyPath | None
 
 
 @dataclass(frozen=True, config=STRICT)

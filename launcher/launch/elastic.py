@@ -23,7 +23,7 @@ from launcher.launch.binding import bind
 from launcher.launch.devices import Devices
 from launcher.launch.exit_codes import DONE, FAILED
 from launcher.launch.failure import describe, describe_hang, describe_loss, first_failure, is_from_outside
-from launcher.launch.kept import KeptFolder
+from launcher.launch.kept import KeptFolder, rescued
 from launcher.launch.leftovers import remove_semaphores
 from launcher.launch.rank import DEVICE, log_file
 from launcher.launch.stopping import StopRequest, stop_requests
@@ -48,13 +48,23 @@ class Failure:
 class Launcher:
     """Runs a target, a `module:function` of the run folder, on so many ranks of this machine, once."""
 
-    def __init__(self, run_folder: Path, devices: Devices, launch: Launch, view: TerminalView, target: str = WORKER):
+    def __init__(
+        self,
+        run_folder: Path,
+        devices: Devices,
+        launch: Launch,
+        view: TerminalView,
+        target: str = WORKER,
+        *,
+        elsewhere: str | None = None,
+    ):
         self._run_folder, self._devices, self._launch, self._target = run_folder, devices, launch, target
         self._request = StopRequest()
         self._watch: RankWatch | None = None
         self._follower = LogFollower(log_file(run_folder, 0), view, muted=self._has_failure)
         self._rendezvous: Rendezvous | None = None
-        self._kept = KeptFolder(run_folder, on_lost=self.kill)
+        self._kept = KeptFolder(run_folder, on_lost=self._lost)
+        self._elsewhere = elsewhere
 
     def run(self) -> int:
         """Run to the end, through restarts; returns the exit code. No process is left then.
@@ -81,7 +91,8 @@ class Launcher:
             if self._rendezvous is not None:
                 self._rendezvous.shutdown()
         if self._kept.lost is not None:
-            failure = Failure(describe_loss(self._run_folder, self._kept.lost), False)
+            saved = rescued(self._run_folder, self._elsewhere)
+            failure = Failure(describe_loss(self._run_folder, self._kept.lost, saved), False)
         if failure is not None:
             print(failure.message, file=sys.stderr)
             return FAILED
@@ -111,6 +122,13 @@ class Launcher:
         """Kill every rank and what it has started."""
         if self._watch is not None:
             self._watch.kill()
+
+    def _lost(self) -> None:
+        """The run folder is gone: end the ranks, having them save elsewhere if that was asked for."""
+        if self._elsewhere is None:
+            self.kill()
+        else:
+            self.send(signal.SIGTERM)
 
     def _has_failure(self) -> bool:
         return self._watch is not None and self._watch.has_failure()

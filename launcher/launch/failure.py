@@ -74,11 +74,14 @@ def describe_hang(
     return "\n".join([*lines, f"logs: {logs}"])
 
 
-def describe_loss(run_folder: Path, what: str) -> str:
-    """That the run's folder went away under it."""
+def describe_loss(run_folder: Path, what: str, saved: Path | None) -> str:
+    """That the run's folder went away under it, and where its state was saved all the same."""
+    cause = f"error: the run folder {run_folder} was deleted, moved or replaced while the run trained ({what})"
+    if saved is not None:
+        return one_line(f"{cause}: its state was saved in {saved}; go on by: train resume {saved}")
     return one_line(
-        f"error: the run folder {run_folder} was deleted, moved or replaced while the run trained ({what}): nothing "
-        "more can be saved, all ranks were ended; where it was moved, train resume NEW_PATH goes on from its last save"
+        f"{cause}: nothing more can be saved, all ranks were ended; where it was moved, train resume NEW_PATH goes on "
+        "from its last save (checkpoint.elsewhere=FOLDER has the next run save there then)"
     )
 
 

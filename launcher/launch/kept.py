@@ -1,4 +1,4 @@
-"""Notices when a run's folder goes away under it: what is written on goes nowhere, and nothing of it would be found."""
+"""A run's folder that goes away under it: what is written on goes nowhere, and nothing of it would be found."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.records.folder import RunFolder
+from launcher.errors import UserError
+from launcher.records.folder import RunFolder, create_or_join
 
 _INTERVAL = 1.0  # seconds
 
@@ -46,12 +47,13 @@ class KeptFolder:
 
     def _surely(self) -> str | None:
         """Looks twice, since a network file system may show old names for a moment."""
-        if self._look() is not None:
+        if self.look() is not None:
             self._closed.wait(self._interval)
-            return self._look()
+            return self.look()
         return None
 
-    def _look(self) -> str | None:
+    def look(self) -> str | None:
+        """What is gone, if anything is."""
         try:
             if not self._path.is_dir():
                 return "the folder is gone"
@@ -67,3 +69,33 @@ class KeptFolder:
         except OSError:
             return None
         return None
+
+
+class Rescue:
+    """Where a run saves at its end: in its folder, or where that is lost in one of its name below `elsewhere`."""
+
+    def __init__(self, folder: RunFolder, elsewhere: str):
+        self._folder, self._elsewhere = folder, elsewhere
+        self._kept, self._config = KeptFolder(folder.path, on_lost=lambda: None), folder.config.read_bytes()
+
+    def folder(self) -> RunFolder:
+        """The folder, made if need be.
+
+        Raises:
+            UserError: it cannot be made, or is another run's.
+        """
+        if self._kept.look() is None:
+            return self._folder
+        found = create_or_join(Path(self._elsewhere), self._folder.path.name)
+        if found.exists() and found.config.read_bytes() != self._config:
+            raise UserError(f"{found.path} is another run's: what was trained is lost")
+        temporary = found.config.with_suffix(".tmp")
+        temporary.write_bytes(self._config)
+        temporary.replace(found.config)
+        return found
+
+
+def rescued(run_folder: Path, elsewhere: str | None) -> Path | None:
+    """The folder that has a lost run's last save, if there is one."""
+    folder = RunFolder(Path(elsewhere) / run_folder.name) if elsewhere is not None else None
+    return folder.path if folder is not None and folder.newest_step() is not None else None

@@ -17,6 +17,7 @@ from torch import Tensor
 from launcher.config.schema import Checkpoint
 from launcher.errors import UserError
 from launcher.launch.heartbeat import HEARTBEAT
+from launcher.launch.kept import Rescue
 from launcher.records.folder import RunFolder
 from launcher.training import checkpoint
 from launcher.training.ranks import Ranks
@@ -39,6 +40,7 @@ class Saver:
         self._pending: Future[None] | None = None
         self._snapshots = Snapshots()
         self._last = now()
+        self._rescue = Rescue(folder, settings.elsewhere) if settings.elsewhere and ranks.is_first else None
 
     def __enter__(self) -> Saver:
         return self
@@ -60,7 +62,9 @@ class Saver:
         if not self._ranks.is_first:
             return
         self.wait(must_succeed=False)
-        self._pending = self._thread.submit(self._write, self._snapshots.take(state), best and self._settings.best)
+        folder = self._rescue.folder() if last and self._rescue else self._folder
+        best = best and self._settings.best
+        self._pending = self._thread.submit(self._write, folder, self._snapshots.take(state), best)
         self._last = self._now()
         if last or not self._settings.asynchronous:
             self.wait(must_succeed=last)
@@ -80,15 +84,15 @@ class Saver:
                 raise
             print(f"warning: {error}; training goes on, the next save is the next chance", flush=True)
 
-    def _write(self, state: dict[str, Any], best: bool) -> None:
-        path = self._folder.checkpoints / checkpoint.file_name(state["step"])
+    def _write(self, folder: RunFolder, state: dict[str, Any], best: bool) -> None:
+        path = folder.checkpoints / checkpoint.file_name(state["step"])
         checkpoint.save(state, path)
         try:
             if best:
                 _second_name(path, path.with_name(BEST))
-            checkpoint.prune(self._folder.checkpoints, keep=self._settings.keep)
+            checkpoint.prune(folder.checkpoints, keep=self._settings.keep)
         except OSError as error:
-            raise UserError(f"{self._folder.checkpoints} cannot be written: {error.strerror}") from error
+            raise UserError(f"{folder.checkpoints} cannot be written: {error.strerror}") from error
         HEARTBEAT.beat()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.training import checkpoint
 from tests.system.conftest import Train
@@ -57,7 +58,7 @@ def test_the_run_may_end_at_the_first_failing_save(train: Train, small_disk: Pat
 def test_a_run_ends_at_once_when_its_folder_goes_away(train: Train, loss: str) -> None:
     process = train.start(*SHORT, "epochs=1000", "eval_every=1000ep", "run_name=lost", "launch.nproc=1")
     run, moved = train.folder / "runs" / "lost", train.folder / "moved"
-    wait_for(lambda: steps_done(run) >= 5)
+    wait_for(lambda: RunFolder(run).newest_step() is not None)
     run.rename(moved)
     if loss == "deleted":
         shutil.rmtree(moved)
@@ -71,3 +72,20 @@ def test_a_run_ends_at_once_when_its_folder_goes_away(train: Train, loss: str) -
         saved = checkpoint.newest_valid(moved / "checkpoints", on_damaged=lambda error: None)
         assert saved is not None
         train("resume", str(moved), f"epochs={saved[1]['step'] // 6 + 2}")
+
+
+def test_a_run_whose_folder_goes_away_saves_elsewhere_if_asked(train: Train) -> None:
+    words = [*SHORT, "epochs=1000", "eval_every=1000ep", "checkpoint.every=1000ep", "run_name=lost"]
+    process = train.start(*words, "checkpoint.elsewhere=rescued")
+    run, saved = train.folder / "runs" / "lost", train.folder / "rescued" / "lost"
+    wait_for(lambda: steps_done(run) >= 5)
+    shutil.rmtree(run)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "its state was saved in rescued/lost; go on by: train resume rescued/lost" in errors
+    assert "Traceback" not in errors
+    assert not run.exists()
+    found = checkpoint.newest_valid(saved / "checkpoints", on_damaged=lambda error: None)
+    assert found is not None
+    assert found[1]["step"] >= 5
+    train("resume", str(saved), f"epochs={found[1]['step'] // 6 + 2}")

@@ -43,7 +43,7 @@ def test_a_loss_is_told_once(run: Path, loss: Callable[[Path], object], told: st
     lost = threading.Event()
     kept = KeptFolder(run, lost.set, interval=0.01 if noticed == "while it trains" else 3600)
     with kept:
-        kept._look()
+        kept.look()
         loss(run)
         assert lost.wait(60 if noticed == "while it trains" else 0) == (noticed == "while it trains")
     assert kept.lost == told
