@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import psutil
 import pytest
 from PIL import Image
 
+from launcher.records.metrics import read_metrics
 from tests.data.conftest import write_files
 from tests.system.conftest import Train
 from tests.system.test_runs import ranks_of, steps_done, wait_for
@@ -149,3 +151,30 @@ def test_a_run_that_goes_on_with_other_pictures_says_so_and_is_not_compared(trai
     said = told(train("resume", str(run), "epochs=4").stdout)
     assert "note: the data set holds other pictures than before" in said
     assert "its data set held other pictures after a resume" in train("compare", str(run)).stdout
+
+
+def test_broken_pictures_and_a_drawn_share_stay_what_they_were_through_eval_and_resume(
+    train: Train, pictures: Path
+) -> None:
+    run, bad = train.folder / "runs" / "run", ["cat/cut.jpg", "dog/text.png"]
+    shutil.rmtree(pictures / "val")
+    for name in ("cat", "dog"):
+        (pictures / "train" / name).rename(pictures / name)
+    (pictures / "train").rmdir()
+    (pictures / bad[0]).write_bytes((pictures / "cat" / "0.jpg").read_bytes()[:300])
+    (pictures / bad[1]).write_text("no picture")
+    choice = ["dataset.val_split=0.2", "dataset.skip_bad=true", "batch_size=6", "eval_every=1ep", "schedule.warmup=1ba"]
+    choice += ["epochs=1", "dataloader.workers=0"]
+    said = told(train(*FOLDER, *choice).stdout)
+    assert "2 pictures cannot be read and are left out" in said
+    assert "dataset.val_split=0.2: 4 of 16 pictures are for validation" in said
+    notes = {file: (run / file).read_bytes() for file in ("left_out.json", "dataset.json")}
+    assert {*json.loads(notes["left_out.json"])} == {*bad}
+    # note: it can be read from now on, and the list of the run decides all the same
+    Image.new("RGB", (40, 48)).save(pictures / bad[0])
+    assert json.loads(train("eval", str(run), "--json").stdout)["samples"] == 4
+    assert "other pictures" not in told(train("resume", str(run), "epochs=2").stdout)
+    assert {file: (run / file).read_bytes() for file in notes} == notes
+    rows = read_metrics(run / "metrics.jsonl")
+    assert [row["samples"] for row in rows if row["kind"] == "eval"] == [4, 4]
+    assert [row["step"] for row in rows if row["kind"] == "epoch"] == [2, 4]
