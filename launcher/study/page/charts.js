@@ -96,7 +96,8 @@ function drawTradeoff() {
     plot.svg.append(line(front.map((p) => [p.cost[state.axis][0], p.top1[0]]), x, y, { class: "front" }));
   }
   const ordered = [...points].sort((a, b) => a.cost[state.axis][0] - b.cost[state.axis][0]);
-  const nodes = ordered.map((point) => drawPoint(point, x, y));
+  const named = labels([...new Set(points.map((point) => point.curve))]);
+  const nodes = ordered.map((point) => drawPoint(point, x, y, named.get(point.curve)));
   nodes.forEach((node, index) => {
     node.setAttribute("tabindex", index ? -1 : 0);
     node.addEventListener("keydown", (event) => pointKey(event, ordered[index], nodes, index));
@@ -111,7 +112,7 @@ function costEnds(point) {
   return [spread < mean ? mean - spread : mean, mean + (spread || 0)];
 }
 
-function drawPoint(point, x, y) {
+function drawPoint(point, x, y, label) {
   const [cost, spread] = point.cost[state.axis], [top1, deviation] = point.top1, curve = point.curve;
   const at = [x(cost), y(top1)], node = draw("g", { class: "point", role: "button" });
   const bar = { stroke: curve.colour, "stroke-width": 1.5 };
@@ -121,7 +122,7 @@ function drawPoint(point, x, y) {
     node.append(draw("line", { x1: x(low), x2: x(high), y1: at[1], y2: at[1], ...bar }));
   }
   node.append(marker(curve.shape, ...at, curve.colour, curve.published), draw("circle", { class: "halo", cx: at[0], cy: at[1], r: 11 }));
-  const text = `${curve.label}: ${plusMinus(point.top1)} % top-1, ` +
+  const text = `${label}: ${plusMinus(point.top1)} % top-1, ` +
     `${plusMinus(point.cost[state.axis])} ${AXES[state.axis]}${point.epochs ? `, ${point.epochs} epochs` : ""}`;
   node.setAttribute("aria-label", text);
   node.append(draw("title", {}, text));
@@ -169,9 +170,9 @@ function drawLearning() {
 
 function drawLegend() {
   const shown = new Set(shownPoints().map((point) => point.curve));
-  find("legend").replaceChildren(...[...shown].sort((a, b) => a.index - b.index).map((curve) => {
+  find("legend").replaceChildren(...[...labels([...shown].sort((a, b) => a.index - b.index))].map(([curve, label]) => {
     const key = draw("svg", { viewBox: "0 0 26 14", "aria-hidden": "true" });
     key.append(draw("line", { x1: 0, x2: 26, y1: 7, y2: 7, stroke: curve.colour, "stroke-width": 1.5 }), marker(curve.shape, 13, 7, curve.colour, curve.published));
-    return make("li", {}, key, curve.label);
+    return make("li", {}, key, label);
   }));
 }

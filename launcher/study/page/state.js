@@ -25,17 +25,20 @@ const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9
 const SHAPES = ["circle", "square", "triangle", "diamond", "cross"];
 const GREY = "#767676";
 const AXES = { time: "training time, minutes", wall: "wall clock, minutes", money: "money, " + data.currency, epochs: "epochs" };
-const FILTERS = { curve: "recipe", model: "model", dataset: "data set", hardware: "hardware", epochs: "duration, epochs" };
+const SETTING = { dataset: "data set", model: "model", hardware: "machine" };
+const FILTERS = { curve: "recipe", epochs: "duration, epochs" };
 
-const varying = ["model", "dataset", "hardware"].filter((key) => new Set(data.curves.map((curve) => curve[key])).size > 1);
 data.curves.forEach((curve, index) => {
   curve.index = index;
-  curve.label = [curve.name, ...varying.map((key) => curve[key])].join(", ") + (curve.published ? " (published)" : "");
   curve.points.forEach((point) => { point.curve = curve; });
 });
-data.curves.filter((curve) => !curve.published).forEach((curve, index) => {
+const own = data.curves.filter((curve) => !curve.published);
+const names = [...new Set(own.map((curve) => curve.name))], settings = [...new Set(own.map(settingOf))];
+// note: one colour a recipe on all data sets, and another shape on each
+own.forEach((curve) => {
+  const index = names.indexOf(curve.name);
   curve.colour = COLOURS[index % COLOURS.length];
-  curve.shape = SHAPES[(index + Math.floor(index / COLOURS.length)) % SHAPES.length];
+  curve.shape = SHAPES[(index + Math.floor(index / COLOURS.length) + settings.indexOf(settingOf(curve))) % SHAPES.length];
 });
 data.curves.filter((curve) => curve.published).forEach((curve, index) => {
   curve.colour = GREY;
@@ -43,14 +46,53 @@ data.curves.filter((curve) => curve.published).forEach((curve, index) => {
 });
 data.runs.forEach((run, index) => { run.index = index; });
 
-// note: beside runs on other pictures the published points say little and leave them little room
-const ownPictures = new Set(data.curves.filter((curve) => !curve.published).map((curve) => curve.dataset));
-const comparable = !ownPictures.size || data.curves.some((curve) => curve.published && ownPictures.has(curve.dataset));
-const state = { axis: "time", off: {}, published: comparable, selected: null, sort: "name", descending: false, all: false };
-for (const name of Object.keys(FILTERS)) state.off[name] = new Set();
+const choices = Object.fromEntries(
+  Object.keys(SETTING).map((key) => [key, [...new Set(data.runs.map((run) => run[key]).filter(isKnown))].sort()]));
+const inCurves = data.runs.filter((run) => run.curveIndex >= 0);
+const state = { axis: "time", chosen: commonest(inCurves.length ? inCurves : data.runs), off: {}, published: false,
+  selected: null, sort: "name", descending: false, all: false };
+begin();
+
+// What is shown of a data set, model and machine at first: all, and published points where they are on its pictures.
+function begin() {
+  for (const name of Object.keys(FILTERS)) state.off[name] = new Set();
+  // note: beside runs on other pictures the published points say little and leave them little room
+  const pictures = new Set(own.filter(isChosen).map((curve) => curve.dataset));
+  state.published = !own.length || data.curves.some((curve) => curve.published && pictures.has(curve.dataset));
+}
+
+function settingOf(values) {
+  return JSON.stringify(Object.keys(SETTING).map((key) => values[key]));
+}
+
+// note: a damaged run is of no known data set, one that never started of no known machine; they belong to all
+function isKnown(value) {
+  return !String(value).startsWith("?");
+}
+
+// The data set, model and machine of most of the runs; null where there is but one.
+function commonest(runs) {
+  const chosen = (run) => JSON.stringify(Object.fromEntries(
+    Object.keys(SETTING).map((key) => [key, choices[key].length > 1 && isKnown(run[key]) ? run[key] : null])));
+  const counts = new Map();
+  for (const setting of runs.map(chosen)) counts.set(setting, (counts.get(setting) || 0) + 1);
+  return JSON.parse([...counts].sort((a, b) => b[1] - a[1])[0][0]);
+}
+
+function choose(key, value) {
+  state.chosen[key] = value;
+  const there = data.runs.filter((run) => run[key] === value);
+  // note: not every model ran on every data set
+  if (there.length && !there.some(isChosen)) state.chosen = commonest(there);
+  begin();
+}
+
+function isChosen(values) {
+  return Object.entries(state.chosen).every(([key, value]) => value === null || values[key] === value || !isKnown(values[key]));
+}
 
 function passes(values) {
-  return Object.keys(FILTERS).every((name) => !state.off[name].has(String(values[name])));
+  return isChosen(values) && Object.keys(FILTERS).every((name) => !state.off[name].has(String(values[name])));
 }
 
 function ofPoint(point) {
@@ -61,12 +103,16 @@ function ofPoint(point) {
 function shownPoints() {
   return data.curves.flatMap((curve) => curve.points).filter((point) => {
     if (!point.cost[state.axis]) return false;
-    // note: published points have no filter of their own but the switch; a hidden model or data set hides them too
-    if (point.curve.published) {
-      return state.published && !state.off.model.has(point.curve.model) && !state.off.dataset.has(point.curve.dataset);
-    }
-    return passes(ofPoint(point));
+    // note: published points have no filter but their switch
+    return point.curve.published ? state.published : passes(ofPoint(point));
   });
+}
+
+// Names of curves, with what else tells them apart.
+function labels(curves) {
+  const varying = Object.keys(SETTING).filter((key) => new Set(curves.map((curve) => curve[key])).size > 1);
+  return new Map(curves.map((curve) => [curve,
+    [curve.name, ...varying.map((key) => curve[key])].join(", ") + (curve.published ? " (published)" : "")]));
 }
 
 function shownRuns() {

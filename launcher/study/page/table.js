@@ -1,7 +1,7 @@
 // The table of runs, a point's or a run's details, the filters; and the first drawing.
 const MOST_ROWS = 200;
 const COLUMNS = [
-  ["name", "run"], ["curve", "recipe"], ["model", "model", "wide"], ["dataset", "data set", "wide"],
+  ["name", "run", "long"], ["curve", "recipe"], ["model", "model", "wide"], ["dataset", "data set", "wide long"],
   ["hardware", "hardware", "wide"], ["epochs", "epochs", "number"], ["seed", "seed", "number wide"],
   ["top1", "top-1 %", "number"], ["time", "minutes", "number"], ["wall", "wall clock", "number wide"],
   ["money", data.currency, "number wide"], ["state", "state"],
@@ -110,6 +110,7 @@ function redraw() {
   drawLegend();
   drawLearning();
   drawTable();
+  find("scope").textContent = Object.values(state.chosen).filter((value) => value !== null).join(", ");
   const off = Object.values(state.off).reduce((sum, values) => sum + values.size, 0);
   find("filtered").textContent = off ? `(${off} hidden)` : "";
   find("said").textContent = `${shownPoints().length} points, ${shownRuns().length} runs shown`;
@@ -120,8 +121,41 @@ function buildControls() {
   if (known.length && !known.includes(state.axis)) state.axis = known[0];
   find("axes").append(...known.map((axis) => make("label", { class: "check" },
     make("input", { type: "radio", name: "axis", value: axis, checked: axis === state.axis, onchange: () => { state.axis = axis; redraw(); } }), AXES[axis])));
+  buildChooser();
+  buildFilters();
+  find("published").closest("label").hidden = !data.curves.some((curve) => curve.published);
+  find("published").addEventListener("change", (event) => { state.published = event.target.checked; redraw(); });
+  find("controls").addEventListener("submit", (event) => event.preventDefault());
+  find("close").addEventListener("click", closeDetails);
+  find("more").addEventListener("click", () => { state.all = true; drawTable(); });
+  find("csv").addEventListener("click", saveCsv);
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !find("details").hidden) closeDetails(); });
+}
+
+// One list each of data sets, models and machines, where there are several.
+function buildChooser() {
+  const several = Object.entries(SETTING).filter(([key]) => choices[key].length > 1);
+  find("setting").hidden = !several.length;
+  find("setting").replaceChildren(...several.map(([key, label]) => {
+    const options = choices[key].map((value) => make("option", { value, selected: state.chosen[key] === value },
+      `${value} (${data.runs.filter((run) => run[key] === value).length} runs)`));
+    options.push(make("option", { value: "", selected: state.chosen[key] === null }, "all, each with its own front"));
+    const chosen = (event) => {
+      choose(key, event.target.value || null);
+      if (!find("details").hidden) closeDetails();
+      buildChooser();
+      buildFilters();
+      redraw();
+      find("setting").querySelector(`[name=${key}]`).focus();
+    };
+    return make("label", {}, label, make("select", { name: key, onchange: chosen }, ...options));
+  }));
+}
+
+function buildFilters() {
+  find("filter-groups").replaceChildren();
   for (const [name, label] of Object.entries(FILTERS)) {
-    const values = [...new Set(data.runs.map((run) => run[name]))];
+    const values = [...new Set(data.runs.filter(isChosen).map((run) => run[name]))];
     values.sort((a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b))));
     if (values.length < 2) continue;
     const boxes = values.map((value) => make("input", { type: "checkbox", checked: true, name, value: String(value), onchange: (event) => {
@@ -137,14 +171,8 @@ function buildControls() {
       make("div", { class: "row" }, make("button", { type: "button", onclick: () => setAll(true) }, "all"), make("button", { type: "button", onclick: () => setAll(false) }, "none")),
       make("div", { class: "choices" }, ...boxes.map((box, index) => make("label", { class: "check" }, box, values[index] === null ? "unknown" : String(values[index]))))));
   }
-  find("published").closest("label").hidden = !data.curves.some((curve) => curve.published);
+  find("filters").hidden = !find("filter-groups").children.length;
   find("published").checked = state.published;
-  find("published").addEventListener("change", (event) => { state.published = event.target.checked; redraw(); });
-  find("controls").addEventListener("submit", (event) => event.preventDefault());
-  find("close").addEventListener("click", closeDetails);
-  find("more").addEventListener("click", () => { state.all = true; drawTable(); });
-  find("csv").addEventListener("click", saveCsv);
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !find("details").hidden) closeDetails(); });
 }
 
 const states = data.runs.reduce((counts, run) => ({ ...counts, [run.state]: (counts[run.state] || 0) + 1 }), {});
