@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms.base import Algorithm
-from launcher.algorithms.randaugment import SETS, Choice, apply, chosen, magnitudes, to_rounds
+from launcher.algorithms.base import DrawingAlgorithm, Drawn
+from launcher.algorithms.randaugment import SETS, Choice, apply, arrays_of, chosen, magnitudes, rounds_of
 from launcher.config import algorithms as schema
 from launcher.data.batch import Batch
-from launcher.data.device import to_device
 
 NAMES = SETS["safe"]
 _LONGEST = 3
@@ -27,6 +26,15 @@ class Mix:
     chains: np.ndarray
     mixed: np.ndarray
     rounds: list[list[Choice]]
+
+    @property
+    def choices(self) -> list[Choice]:
+        return [choice for chain in self.rounds for choice in chain]
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """What mixing needs on the device."""
+        return [np.stack([self.mixed, *self.chains.T]).astype(np.float32), *arrays_of(self.choices)]
 
 
 def choose(values: schema.AugMix, indices: np.ndarray, *, seed: int, epoch: int, side: int) -> Mix:
@@ -56,12 +64,11 @@ def _choice(values: schema.AugMix, draws: np.ndarray, active: np.ndarray, side: 
     return chosen(operations, [magnitudes(name, levels, signs, side) for name in NAMES])
 
 
-def mix(images: Tensor, chosen: Mix) -> Tensor:
-    """uint8 images [B, 3, H, W] to `(1 - m) x + m sum_i w_i chain_i(x)`, uint8."""
-    chosen_weights = np.stack([chosen.mixed, *chosen.chains.T]).astype(np.float32)
-    (weights,) = to_device(chosen_weights, device=images.device)
+def mix(images: Tensor, chosen: Mix, drawn: Sequence[Tensor]) -> Tensor:
+    """uint8 images [B, 3, H, W] to `(1 - m) x + m sum_i w_i chain_i(x)`, uint8; `drawn` are the mix's arrays there."""
+    weights, *others = drawn
     mixed, *chains = weights.view(*weights.shape, 1, 1, 1)
-    rounds = iter(to_rounds([choice for chain in chosen.rounds for choice in chain], images.device))
+    rounds = iter(rounds_of(chosen.choices, others))
     total = torch.zeros_like(images, dtype=torch.float32)
     for weight, choices in zip(chains, chosen.rounds, strict=True):
         chained = images
@@ -72,13 +79,13 @@ def mix(images: Tensor, chosen: Mix) -> Tensor:
     return blended.round().clamp(0, 255).to(torch.uint8)
 
 
-class AugMix(Algorithm):
+class AugMix(DrawingAlgorithm):
     """Mixes chains of operations on the device for the whole batch."""
 
-    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
-        moment, images = batch.moment, batch.images
-        chosen = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, side=images.shape[3])
-        return batch.having(images=mix(images, chosen))
+    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
+        moment = batch.moment
+        chosen = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, side=width)
+        return Drawn(chosen.arrays, lambda batch, drawn: batch.having(images=mix(batch.images, chosen, drawn)))
 
 
 ALGORITHM = AugMix

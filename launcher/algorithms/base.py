@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from launcher.data.batch import Batch, Moment
+from launcher.data.device import to_device
 from launcher.models.surgery import Surgery
 from launcher.plan.plan import Plan
 
@@ -40,6 +42,8 @@ class Algorithm:
 
     # whether some steps leave parameters without gradients, which DDP must then look for in every step
     leaves_parameters_unused = False
+    # whether `change_batch` may leave pictures out: what later methods draw is for the others
+    chooses_pictures = False
 
     def __init__(self, values: Any, setting: Setting):
         self.values = values
@@ -64,6 +68,10 @@ class Algorithm:
         """Change a batch on the device, and what the model does with it; `loss` is the mean over logits and targets."""
         return batch
 
+    def size_after(self, height: int, width: int, moment: Moment) -> tuple[int, int]:
+        """Height and width in pixels of what `change_batch` makes of images of this size."""
+        return height, width
+
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
         """Compute the gradients of a step; returns the detached mean loss of the batch, not finite if a pass's was not.
 
@@ -87,3 +95,23 @@ class Algorithm:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What chance decides about a batch: `arrays`, and what `apply` does to it with them as tensors on its device."""
+
+    arrays: Sequence[np.ndarray]
+    apply: Callable[[Batch, Sequence[Tensor]], Batch]
+
+
+class DrawingAlgorithm(Algorithm):
+    """An algorithm that changes the batch by chance; what all of them draw goes to the device in one copy a step."""
+
+    @abstractmethod
+    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
+        """Draw for a batch, whose images will have this size when their turn comes."""
+
+    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+        drawn = self.draw(batch, *batch.images.shape[-2:])
+        return drawn.apply(batch, to_device(*drawn.arrays, device=batch.images.device))

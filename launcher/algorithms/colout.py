@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms.base import Algorithm
-from launcher.data.batch import Batch
-from launcher.data.device import to_device
+from launcher.algorithms.base import DrawingAlgorithm, Drawn
+from launcher.data.batch import Batch, Moment
 from launcher.plan import sizes
 
 
@@ -24,14 +21,16 @@ def colout(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return images.index_select(2, rows).index_select(3, columns)
 
 
-class ColOut(Algorithm):
+class ColOut(DrawingAlgorithm):
     """Draws rows and columns anew for each step, the same on all ranks."""
 
-    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         random = randomness.generator(batch.moment.seed, "colout", batch.moment.step)
-        rows = kept(batch.images.shape[2], self.values.rows, random)
-        columns = kept(batch.images.shape[3], self.values.columns, random)
-        return batch.having(images=colout(batch.images, *to_device(rows, columns, device=batch.images.device)))
+        rows, columns = kept(height, self.values.rows, random), kept(width, self.values.columns, random)
+        return Drawn([rows, columns], lambda batch, drawn: batch.having(images=colout(batch.images, *drawn)))
+
+    def size_after(self, height: int, width: int, moment: Moment) -> tuple[int, int]:
+        return sizes.kept(height, self.values.rows), sizes.kept(width, self.values.columns)
 
 
 ALGORITHM = ColOut

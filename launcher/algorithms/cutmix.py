@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from launcher.algorithms.base import Algorithm
-from launcher.algorithms.mixing import draws_of, is_chosen, mix_targets, permutation
+from launcher.algorithms.base import DrawingAlgorithm, Drawn
+from launcher.algorithms.mixing import UNMIXED, draws_of, is_chosen, mix_targets
 from launcher.data.batch import Batch
 
 
@@ -31,20 +31,23 @@ def paste(images: Tensor, order: Tensor, edges: tuple[int, int, int, int]) -> tu
     return pasted, (bottom - top) * (right - left) / (images.shape[-2] * images.shape[-1])
 
 
-class CutMix(Algorithm):
+class CutMix(DrawingAlgorithm):
     """One box of area z ~ Beta(alpha, alpha) and one permutation for a process's batch."""
 
-    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         if not is_chosen("cutmix", self.setting.plan.config.algorithms, batch.moment):
-            return batch
+            return UNMIXED
         draws = draws_of("cutmix", batch.moment)
-        height, width = batch.images.shape[-2:]
         part = draws.beta(self.values.alpha, self.values.alpha)
         edges = box(height, width, part, int(draws.integers(height)), int(draws.integers(width)))
-        order = permutation(draws, batch.images)
-        images, weight = paste(batch.images, order, edges)
-        targets = mix_targets(batch.targets, order, weight, self.setting.classes, self.values.smoothed)
-        return batch.having(images=images, targets=targets)
+
+        def mix(batch: Batch, drawn: Sequence[Tensor]) -> Batch:
+            (order,) = drawn
+            images, weight = paste(batch.images, order, edges)
+            targets = mix_targets(batch.targets, order, weight, self.setting.classes, self.values.smoothed)
+            return batch.having(images=images, targets=targets)
+
+        return Drawn([draws.permutation(len(batch.indices))], mix)
 
 
 ALGORITHM = CutMix

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms.base import Algorithm
+from launcher.algorithms.base import DrawingAlgorithm, Drawn
 from launcher.data.batch import Batch
-from launcher.data.device import to_device
 
 
 def erase(images: Tensor, boxes: Tensor, fill: Tensor | float = 0.0) -> Tensor:
@@ -32,15 +29,13 @@ def square_boxes(centres: np.ndarray, side: int, height: int, width: int) -> np.
     return np.concatenate([(middle - side // 2).clip(0), (middle + side // 2).clip(max=(height, width))], axis=1)
 
 
-class CutOut(Algorithm):
+class CutOut(DrawingAlgorithm):
     """Blanks normalised pictures with zero, the mean colour."""
 
-    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
-        height, width = batch.images.shape[2:]
+    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         centres = randomness.uniforms(batch.moment.seed, "cutout", batch.moment.epoch, batch.indices, 2)
         boxes = square_boxes(centres, int(self.values.size * min(height, width)), height, width)
-        (on_device,) = to_device(boxes, device=batch.images.device)
-        return batch.having(images=erase(batch.images, on_device))
+        return Drawn([boxes], lambda batch, drawn: batch.having(images=erase(batch.images, *drawn)))
 
 
 ALGORITHM = CutOut

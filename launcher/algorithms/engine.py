@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
-from launcher.algorithms.base import Algorithm, Gradients, Setting
+from launcher.algorithms.base import Algorithm, DrawingAlgorithm, Gradients, Setting
 from launcher.config.algorithms import Algorithms
 from launcher.data.batch import Batch, Moment
+from launcher.data.device import to_device
 from launcher.models.surgery import Surgery
 from launcher.plan.order import NORMALIZE, acting
 
@@ -74,13 +76,41 @@ class Engine:
         loss: Callable[[Tensor, Tensor], Tensor],
         normalize: Callable[[Tensor], Tensor],
     ) -> Batch:
-        """Augment, normalise and mix a batch of uint8 images."""
-        for name in acting("change_batch", self._algorithms):
-            if name == NORMALIZE:
-                batch = batch.having(images=normalize(batch.images))
-            else:
-                batch = self._active[name].change_batch(batch, model, loss)
+        """Augment, normalise and mix a batch of uint8 images.
+
+        All that is drawn goes to the device in one copy, in another what follows a choice among the pictures.
+        """
+        names = acting("change_batch", self._algorithms)
+        choices = [number for number, name in enumerate(names, 1) if self._chooses(name)]
+        for first, last in itertools.pairwise([0, *choices, len(names)]):
+            drawn = self._draw(names[first:last], batch)
+            for name in names[first:last]:
+                if name == NORMALIZE:
+                    batch = batch.having(images=normalize(batch.images))
+                elif name in drawn:
+                    batch = drawn[name](batch)
+                else:
+                    batch = self._active[name].change_batch(batch, model, loss)
         return batch
+
+    def _chooses(self, name: str) -> bool:
+        return name != NORMALIZE and self._active[name].chooses_pictures
+
+    def _draw(self, names: Sequence[str], batch: Batch) -> dict[str, Callable[[Batch], Batch]]:
+        """By name, what the algorithms that draw do to the batch; what they have drawn is on its device."""
+        (height, width), found = batch.images.shape[-2:], {}
+        for name in names:
+            if name != NORMALIZE:
+                algorithm = self._active[name]
+                if isinstance(algorithm, DrawingAlgorithm):
+                    found[name] = algorithm.draw(batch, height, width)
+                height, width = algorithm.size_after(height, width, batch.moment)
+        arrays = [array for drawn in found.values() for array in drawn.arrays]
+        tensors = iter(to_device(*arrays, device=batch.images.device))
+        return {
+            name: partial(_applied, drawn.apply, list(itertools.islice(tensors, len(drawn.arrays))))
+            for name, drawn in found.items()
+        }
 
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
         """Compute a step's gradients; at most one algorithm changes how."""
@@ -109,6 +139,10 @@ class Engine:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, algorithm in self._active.items():
             algorithm.load_state_dict(state[name])
+
+
+def _applied(apply: Callable[[Batch, Sequence[Tensor]], Batch], drawn: list[Tensor], batch: Batch) -> Batch:
+    return apply(batch, drawn)
 
 
 def _change_image(algorithms: list[Algorithm], image: np.ndarray, index: int, epoch: int) -> np.ndarray:

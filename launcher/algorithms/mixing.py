@@ -6,10 +6,13 @@ import numpy as np
 from torch import Tensor
 
 from launcher import randomness
+from launcher.algorithms.base import Drawn
 from launcher.algorithms.label_smoothing import one_hot
 from launcher.config.algorithms import Algorithms
 from launcher.data.batch import Moment
-from launcher.data.device import to_device
+
+# Of a batch that the method does not get.
+UNMIXED = Drawn((), lambda batch, _: batch)
 
 
 def share(name: str, algorithms: Algorithms) -> tuple[float, float]:
@@ -28,12 +31,6 @@ def is_chosen(name: str, algorithms: Algorithms, moment: Moment) -> bool:
     """Whether this process's batch is mixed by `name`."""
     low, high = share(name, algorithms)
     return low <= draws_of("mixing", moment).random() < high
-
-
-def permutation(draws: np.random.Generator, like: Tensor) -> Tensor:
-    """A random order [B] of the batch `like` [B, ...], on its device."""
-    (order,) = to_device(draws.permutation(len(like)), device=like.device)
-    return order
 
 
 def mix_targets(targets: Tensor, order: Tensor, weight: float, classes: int, smoothed: str) -> Tensor:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from launcher.algorithms.base import Algorithm
-from launcher.algorithms.mixing import draws_of, is_chosen, mix_targets, permutation
+from launcher.algorithms.base import DrawingAlgorithm, Drawn
+from launcher.algorithms.mixing import UNMIXED, draws_of, is_chosen, mix_targets
 from launcher.data.batch import Batch
 
 
@@ -16,20 +16,24 @@ def mix_images(images: Tensor, order: Tensor, weight: float) -> Tensor:
     return images.lerp(images[order], weight)
 
 
-class MixUp(Algorithm):
+class MixUp(DrawingAlgorithm):
     """One weight min(z, 1 - z), z ~ Beta(alpha, alpha), and one permutation for a process's batch."""
 
-    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         if not is_chosen("mixup", self.setting.plan.config.algorithms, batch.moment):
-            return batch
+            return UNMIXED
         draws = draws_of("mixup", batch.moment)
         z = draws.beta(self.values.alpha, self.values.alpha)
         weight = min(z, 1 - z)
-        order = permutation(draws, batch.images)
-        return batch.having(
-            images=mix_images(batch.images, order, weight),
-            targets=mix_targets(batch.targets, order, weight, self.setting.classes, self.values.smoothed),
-        )
+
+        def mix(batch: Batch, drawn: Sequence[Tensor]) -> Batch:
+            (order,) = drawn
+            return batch.having(
+                images=mix_images(batch.images, order, weight),
+                targets=mix_targets(batch.targets, order, weight, self.setting.classes, self.values.smoothed),
+            )
+
+        return Drawn([draws.permutation(len(batch.indices))], mix)
 
 
 ALGORITHM = MixUp

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm
-from launcher.data.batch import Batch
+from launcher.data.batch import Batch, Moment
 
 
 def resize(images: Tensor, side: int, interpolation: str) -> Tensor:
@@ -31,6 +31,10 @@ class ProgressiveResizing(Algorithm):
         if batch.images.is_contiguous(memory_format=torch.channels_last):
             images = images.contiguous(memory_format=torch.channels_last)
         return batch.having(images=images)
+
+    def size_after(self, height: int, width: int, moment: Moment) -> tuple[int, int]:
+        side = self.setting.plan.resized_size(moment.step)
+        return side, side
 
 
 ALGORITHM = ProgressiveResizing

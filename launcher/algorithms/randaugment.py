@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from launcher import randomness
 from launcher.algorithms import image_operations, pillow_operations
-from launcher.algorithms.base import Algorithm
+from launcher.algorithms.base import DrawingAlgorithm, Drawn
 from launcher.algorithms.image_operations import BLACK, Colour
 from launcher.config import algorithms as schema
 from launcher.data.batch import Batch
-from launcher.data.device import to_device
 
 _LEVELS = 10
 _SAFE = (
@@ -143,13 +141,17 @@ class Round:
     magnitudes: Tensor
 
 
-def to_rounds(choices: Sequence[Choice], device: torch.device) -> list[Round]:
-    """Everything drawn for a batch, in one copy."""
+def arrays_of(choices: Sequence[Choice]) -> list[np.ndarray]:
+    """What the rounds of these choices need on the device: all rows, then all magnitudes."""
     orders = [np.argsort(choice.operations, kind="stable") for choice in choices]
     sizes = [choice.magnitudes[order].astype(np.float32) for choice, order in zip(choices, orders, strict=True)]
-    tensors = to_device(*orders, *sizes, device=device)
+    return [*orders, *sizes]
+
+
+def rounds_of(choices: Sequence[Choice], drawn: Sequence[Tensor]) -> list[Round]:
+    """The rounds of these choices, with their arrays on the device."""
     counts = [np.bincount(choice.operations).tolist() for choice in choices]
-    return [Round(*parts) for parts in zip(counts, tensors[: len(choices)], tensors[len(choices) :], strict=True)]
+    return [Round(*parts) for parts in zip(counts, drawn[: len(choices)], drawn[len(choices) :], strict=True)]
 
 
 def apply(images: Tensor, round_: Round, names: Sequence[str], fill: Colour = BLACK) -> Tensor:
@@ -165,15 +167,20 @@ def apply(images: Tensor, round_: Round, names: Sequence[str], fill: Colour = BL
     return result
 
 
-class RandAugment(Algorithm):
+class RandAugment(DrawingAlgorithm):
     """On the device for the whole batch, or with `where: loader` picture by picture; the same draws either way."""
 
-    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
-        images, moment = batch.images, batch.moment
-        choices = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, side=images.shape[3])
-        for round_ in to_rounds(choices, images.device):
-            images = apply(images, round_, SETS[self.values.operations], self._fill())
-        return batch.having(images=images)
+    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
+        moment = batch.moment
+        choices = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, side=width)
+
+        def augment(batch: Batch, drawn: Sequence[Tensor]) -> Batch:
+            images = batch.images
+            for round_ in rounds_of(choices, drawn):
+                images = apply(images, round_, SETS[self.values.operations], self._fill())
+            return batch.having(images=images)
+
+        return Drawn(arrays_of(choices), augment)
 
     def change_image(self, image: np.ndarray, index: int, epoch: int) -> np.ndarray:
         picture = Image.fromarray(image)

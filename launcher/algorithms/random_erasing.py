@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms.base import Algorithm
+from launcher.algorithms.base import DrawingAlgorithm, Drawn
 from launcher.algorithms.cutout import erase
 from launcher.data.batch import Batch
-from launcher.data.device import to_device
 
 _TRIES = 10
 
@@ -43,22 +42,25 @@ def random_boxes(
     return boxes
 
 
-class RandomErasing(Algorithm):
+class RandomErasing(DrawingAlgorithm):
     """Erases in normalised pictures: zero is the mean colour, noise is standard normal."""
 
-    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
-        values, moment, images = self.values, batch.moment, batch.images
-        height, width = images.shape[2:]
+    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
+        values, moment = self.values, batch.moment
         draws = randomness.uniforms(moment.seed, "random_erasing", moment.epoch, batch.indices, 1 + 4 * _TRIES)
         boxes = random_boxes(draws, values.probability, values.area, values.ratio, height, width)
+        return Drawn([boxes], self._erase)
+
+    def _erase(self, batch: Batch, drawn: Sequence[Tensor]) -> Batch:
+        images, moment = batch.images, batch.moment
         fill: Tensor | float = 0.0
-        if values.fill == "noise":
+        if self.values.fill == "noise":
             generator = torch.Generator(images.device)
             # note: torch takes seeds below 2^63
             generator.manual_seed(randomness.key(moment.seed, "random_erasing", moment.step, moment.rank) >> 1)
             fill = torch.empty_like(images).normal_(generator=generator)
-        (on_device,) = to_device(boxes, device=images.device)
-        return batch.having(images=erase(images, on_device, fill))
+        (boxes,) = drawn
+        return batch.having(images=erase(images, boxes, fill))
 
 
 ALGORITHM = RandomErasing

@@ -46,6 +46,8 @@ def sample_losses(
 class SelectiveBackprop(Algorithm):
     """Between `start` and `end`, every `interval`-th batch keeps its part `keep`; the others train whole."""
 
+    chooses_pictures = True
+
     def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
         if not self._acts(batch.moment) or (count := self._count(len(batch.images))) == len(batch.images):
             return batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torchvision.models import resnet
 
 from launcher import randomness
-from launcher.algorithms.base import Algorithm, Setting
+from launcher.algorithms.base import DrawingAlgorithm, Drawn, Setting
 from launcher.data.batch import Batch
-from launcher.data.device import to_device
 from launcher.models.surgery import Surgery
 
 
@@ -66,7 +65,7 @@ class BranchDrop:
         return branch * kept.to(branch.dtype).view(-1, 1, 1, 1)
 
 
-class StochasticDepth(Algorithm):
+class StochasticDepth(DrawingAlgorithm):
     """Draws for every (epoch, sample, block) whether the block's branch is kept."""
 
     def __init__(self, values: Any, setting: Setting):
@@ -86,11 +85,14 @@ class StochasticDepth(Algorithm):
         values = {"drop_rate": self.values.drop_rate, "distribution": self.values.distribution}
         return Surgery(scale_branches, values, (drop_rates, last_of_branches, times_keep_rate))
 
-    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         moment = batch.moment
         draws = randomness.uniforms(moment.seed, "stochastic_depth", moment.epoch, batch.indices, len(self._drops))
         keep_rates = [drop.keep_rate for drop in self._drops]
-        (kept,) = to_device((draws < keep_rates).T.astype("float32"), device=batch.images.device)
+        return Drawn([(draws < keep_rates).T.astype("float32")], self._set)
+
+    def _set(self, batch: Batch, drawn: Sequence[Tensor]) -> Batch:
+        (kept,) = drawn
         for drop, row in zip(self._drops, kept, strict=True):
             drop.set(row)
         return batch

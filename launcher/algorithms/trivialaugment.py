@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms.base import Algorithm, Setting
-from launcher.algorithms.randaugment import Choice, apply, chosen, to_rounds
+from launcher.algorithms.base import DrawingAlgorithm, Drawn, Setting
+from launcher.algorithms.randaugment import Choice, apply, arrays_of, chosen, rounds_of
 from launcher.config import algorithms as schema
 from launcher.data.batch import Batch
 
@@ -65,17 +65,21 @@ def choose(magnitudes: dict[str, np.ndarray], indices: np.ndarray, *, seed: int,
     return chosen(operations, drawn)
 
 
-class TrivialAugment(Algorithm):
+class TrivialAugment(DrawingAlgorithm):
     """One operation a picture, or none, on the device for the whole batch."""
 
     def __init__(self, values: schema.TrivialAugment, setting: Setting):
         super().__init__(values, setting)
         self._space = space(values.bins)
 
-    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         choice = choose(self._space, batch.indices, seed=batch.moment.seed, epoch=batch.moment.epoch)
-        (round_,) = to_rounds([choice], batch.images.device)
-        return batch.having(images=apply(batch.images, round_, NAMES))
+
+        def augment(batch: Batch, drawn: Sequence[Tensor]) -> Batch:
+            (round_,) = rounds_of([choice], drawn)
+            return batch.having(images=apply(batch.images, round_, NAMES))
+
+        return Drawn(arrays_of([choice]), augment)
 
 
 ALGORITHM = TrivialAugment

@@ -34,6 +34,8 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
 
 def to_device(*arrays: np.ndarray, device: torch.device) -> list[Tensor]:
     """The arrays as tensors on the device: one copy, from pinned memory, for which the host does not wait."""
+    if not arrays:
+        return []
     starts = np.cumsum([0, *(-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays)]).tolist()
     packed = np.empty(starts[-1], dtype=np.uint8)
     for array, start in zip(arrays, starts[:-1], strict=True):
