@@ -40,10 +40,13 @@ def verbatim(text: object) -> str:
 def progress_bars(out: Console) -> Iterator[tuple[Console, Callable[[str, int, int], None]]]:
     """A bar for each thing that is told (what is done, how much of it, out of how much); none are left at the end.
 
+    Where the console is no terminal there are none.
+
     What is printed meanwhile goes to the console given with it.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
-    with Progress(*columns, TimeRemainingColumn(), console=out, transient=True) as progress:
+    percentage = TextColumn("{task.percentage:3.0f}%")
+    columns = (TextColumn("{task.description}"), BarColumn(), percentage, TimeRemainingColumn())
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as progress:
         bars: dict[str, TaskID] = {}
 
         def report(what: str, done: int, total: int) -> None:

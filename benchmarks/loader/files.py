@@ -30,12 +30,15 @@ class Files:
     small: Path
 
 
+_CLASSES = ("a", "b")
+
+
 @contextmanager
 def pictures(tar: Path) -> Iterator[Path]:
     """A data set for as long as it is needed: the tar file's JPEGs, for training and for validation, in one class."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        folder_of_class = root / "train" / "a"
+        folder_of_class = root / "train" / _CLASSES[0]
         folder_of_class.mkdir(parents=True)
         with tarfile.open(tar) as archive:
             for member in archive:
@@ -47,7 +50,7 @@ def pictures(tar: Path) -> Iterator[Path]:
 
 
 def originals(folder: Path) -> list[Path]:
-    return sorted((folder / "train" / "a").glob("*.jp*g"))
+    return sorted((folder / "train").glob("*/*.jp*g"))
 
 
 def write_all(folder: Path, files: FFCVFiles) -> Files:
@@ -72,11 +75,13 @@ def write_all(folder: Path, files: FFCVFiles) -> Files:
 def repeated(folder: Path, copies: int) -> Path:
     """A data set of so many copies of each picture, with its FFCV files."""
     root = folder / "copies"
-    (root / "train" / "a").mkdir(parents=True)
+    # note: a run refuses one class alone
+    for name in _CLASSES:
+        (root / "train" / name).mkdir(parents=True)
     (root / "val").symlink_to("train")
-    for path in originals(folder):
+    for number, path in enumerate(originals(folder)):
         for copy in range(copies):
-            (root / "train" / "a" / f"{copy}-{path.name}").hardlink_to(path)
+            (root / "train" / _CLASSES[number % 2] / f"{copy}-{path.name}").hardlink_to(path)
     composed = compose(["dataloader=ffcv"]).config.dataloader
     assert isinstance(composed, FFCVLoader)
     (root / "ffcv").mkdir()
@@ -87,7 +92,8 @@ def repeated(folder: Path, copies: int) -> Path:
 def _write(folder: Path, values: FFCVFiles) -> Path:
     pieces = [Piece(path.name, str(path)) for path in originals(folder)]
     target = folder / "ffcv" / file_name("train", values)
-    writer = BetonWriter(target, np.zeros(len(pieces), np.int64), max_side=values.max_side, identity="")
+    labels = np.arange(len(pieces)) % len(_CLASSES)
+    writer = BetonWriter(target, labels, max_side=values.max_side, identity="")
     for number, picture in enumerate(encode_all(LocalFiles(), pieces, range(len(pieces)), values, upright=False)):
         assert isinstance(picture, Encoded)
         writer.add(number, picture)

@@ -49,7 +49,7 @@ class RecipeLoader:
         composed = compose([f"recipe={recipe}", "dataloader=ffcv", "dataloader.workers=1", *given])
         config = with_counts(composed.config, must_exist=True)
         self.plan = Plan(config, 1, count)
-        engine = Engine(config.algorithms, Setting(self.plan, 1))
+        engine = Engine(config.algorithms, Setting(self.plan, 2))
         self.loaders: Loaders = build_loaders(
             self.plan,
             rank=0,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import Progress
-
+from launcher.console import console, progress_bars
 from launcher.records.folder import existing
 
 EXAMPLES = [
@@ -29,13 +28,8 @@ def main(arguments: argparse.Namespace) -> int:
     from launcher.training.exporting import export_run
 
     output = Path(arguments.output) if arguments.output else folder.path / "export"
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("checking the export")
-
-        def report(done: int, total: int) -> None:
-            progress.update(bar, completed=done, total=total)
-
-        checked = export_run(folder, output, best=arguments.best, report=report)
+    with progress_bars(console(sys.stderr)) as (_, report):
+        checked = export_run(folder, output, best=arguments.best, report=partial(report, "checking the export"))
     found = "the logits of the run" if checked.top1 is None else f"top-1 {checked.top1:.2%}"
     print(f"loaded without this project: {found} on {checked.pictures:,} {checked.on}", file=sys.stderr)
     print(output / WEIGHTS)

@@ -15,7 +15,7 @@ WARNED = [ok("Python", "3.11"), warning("GPUs", "none", "trains on the CPU [slow
 
 
 def finding(monkeypatch: pytest.MonkeyPatch, found: list[Finding]) -> None:
-    monkeypatch.setattr(doctor, "examine", lambda config: iter(found))
+    monkeypatch.setattr(doctor, "examine", lambda config, report: iter(found))
 
 
 def test_warnings_are_shown_and_end_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,7 +37,7 @@ def test_a_problem_ends_with_code_2(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 
 def test_findings_are_shown_as_they_come(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def slowly(config: object) -> Iterator[Finding]:
+    def slowly(config: object, report: object) -> Iterator[Finding]:
         yield WARNED[0]
         assert "Python" in capsys.readouterr().out
 
