@@ -6,6 +6,9 @@ import importlib
 import json
 import os
 import shlex
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -131,3 +134,19 @@ def test_waiting_threads_sleep_unless_the_user_says_otherwise(
         monkeypatch.delenv("OMP_WAIT_POLICY")
     assert cli.main(["ls", "fidelity"]) in (0, 2)
     assert os.environ["OMP_WAIT_POLICY"] == taken
+
+
+@pytest.mark.parametrize(("module", "code"), [("launcher.cli.main", -signal.SIGINT), ("launcher.cli.plan", 130)])
+def test_a_ctrl_c_in_the_first_moment_leaves_no_traceback(module: str, code: int) -> None:
+    interrupts = f"""
+import os, runpy, signal, sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+sys.argv[1:] = ["plan"]
+runpy.run_module("launcher", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", interrupts], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
