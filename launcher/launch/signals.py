@@ -53,6 +53,11 @@ class StopFlag:
         self._pending = (dist.all_reduce(flags, op=dist.ReduceOp.MAX, async_op=True), flags)
         return agreement
 
+    def agreed_now(self) -> bool:
+        """Whether any rank has been asked already; called by every rank, and waits for all of them."""
+        self.agreed()
+        return self.agreed().stop
+
 
 # This process's flag: installed before anything slow is imported, so that an early signal is not lost.
 STOP = StopFlag()

@@ -7,13 +7,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from launcher.algorithms.base import Algorithm
+from launcher.algorithms.base import Algorithm, DrawingAlgorithm, Drawn
 from launcher.config.resolved import read
 from launcher.data.device import Loaded
 from launcher.data.unreadable import read_left_out
@@ -67,13 +68,16 @@ class Splitter:
 
     def wrap(self, owner: Any, method: str, name: str) -> None:
         """Have an object's method count as a part."""
-        inner = getattr(owner, method)
+        setattr(owner, method, self.timed(getattr(owner, method), name))
 
-        def timed(*arguments: Any, **named: Any) -> Any:
+    def timed(self, inner: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """The function, counting as a part."""
+
+        def counted(*arguments: Any, **named: Any) -> Any:
             with self.part(name):
                 return inner(*arguments, **named)
 
-        setattr(owner, method, timed)
+        return counted
 
     def _switch(self) -> None:
         self._synchronize()
@@ -157,6 +161,14 @@ def _instrument(run: Run, splitter: Splitter) -> None:
         for point in ("change_batch", "compute_gradients", "change_gradients", "after_step"):
             if getattr(type(algorithm), point) is not getattr(Algorithm, point):
                 splitter.wrap(algorithm, point, name)
+        if isinstance(algorithm, DrawingAlgorithm):
+            algorithm.draw = partial(_drawn_in_parts, splitter, name, splitter.timed(algorithm.draw, name))  # type: ignore[method-assign]
+
+
+def _drawn_in_parts(splitter: Splitter, name: str, draw: Callable[..., Drawn], *arguments: Any) -> Drawn:
+    """Draw, and have what is done with it later count for the same algorithm."""
+    drawn = draw(*arguments)
+    return replace(drawn, apply=splitter.timed(drawn.apply, name))
 
 
 def _wait_for(device: torch.device) -> None:

@@ -29,6 +29,9 @@ def work(run_folder: Path) -> None:
             run.load_state_dict(state)
         if config.launch.warm_up:
             warm_up(run)
+        if STOP.agreed_now():
+            run.loaders.close()
+            return
         with (
             Journal(run, folder, resumed=state is not None) as journal,
             Saver(folder, config.checkpoint, ranks) as saver,

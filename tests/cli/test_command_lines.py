@@ -147,7 +147,7 @@ def nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "launcher.launch.start.resume", lambda folder, words: continued(read(folder.config), words) and stopped()
     )
-    monkeypatch.setattr("launcher.cli.doctor.examine", lambda config: [])
+    monkeypatch.setattr("launcher.cli.doctor.examine", lambda config, say: [])
 
 
 def mangled(random_: random.Random, word: str) -> str:
