@@ -23,8 +23,8 @@ from rich.table import Table
 
 from benchmarks.step import machine
 from launcher.config.compose import compose
+from launcher.rank.group import Ranks
 from launcher.records.folder import RunFolder
-from launcher.training.ranks import Ranks
 from launcher.training.run import Run, build_run
 from launcher.training.saving import Saver
 

@@ -30,8 +30,8 @@ from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
 from launcher.data.batch import Moment
 from launcher.plan.plan import Plan
+from launcher.rank.group import Ranks
 from launcher.training.precision import Precision
-from launcher.training.ranks import Ranks
 from launcher.training.run import build_step
 
 Step = Callable[[], object]

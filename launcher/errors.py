@@ -70,3 +70,9 @@ def shown(value: Any) -> str:
         return str(value)
     text = str(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+DONE = 0
+FAILED = 1
+INTERRUPTED = 130  # Ctrl-C: saved, `train resume` goes on
+TERMINATED = 143  # SIGTERM or SIGUSR1: saved, `train resume` goes on

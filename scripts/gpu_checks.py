@@ -33,8 +33,8 @@ from launcher.cli.plan import make_plan  # noqa: E402
 from launcher.config.compose import compose  # noqa: E402
 from launcher.data.available import look_at_data  # noqa: E402
 from launcher.launch.devices import decide  # noqa: E402
+from launcher.rank.group import Ranks, claim  # noqa: E402
 from launcher.training import checkpoint  # noqa: E402
-from launcher.training.ranks import Ranks, claim  # noqa: E402
 from launcher.training.run import Run, build_run  # noqa: E402
 
 SHAPES = ["dataset=shapes", "dataset.val_samples=64", "dataset.native_size=32", "model=resnet18", "schedule.warmup=1ba"]

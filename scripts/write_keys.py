@@ -14,8 +14,8 @@ from typing import Any, get_type_hints
 import yaml
 
 from launcher.config.algorithms import Algorithms
+from launcher.config.keys import in_words, options, own_types
 from launcher.config.schema import GROUPS, RunConfig
-from launcher.config.types import in_words, options, own_types
 from launcher.paths import CONF
 from launcher.submit.values import Kubernetes, Sky, Slurm
 

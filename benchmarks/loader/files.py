@@ -13,10 +13,10 @@ import numpy as np
 
 from launcher.config.compose import compose
 from launcher.config.schema import FFCVFiles, FFCVLoader
-from launcher.data.beton import file_name
-from launcher.data.beton_writer import BetonWriter
-from launcher.data.encode import Encoded, encode_all
-from launcher.data.sources.local import LocalFiles
+from launcher.data.ffcv.encode import Encoded, encode_all
+from launcher.data.ffcv.file import file_name
+from launcher.data.ffcv.writer import BetonWriter
+from launcher.data.sources.find import LocalFiles
 from launcher.data.sources.source import Piece
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from launcher.data.batch import Batch, Moment
-from launcher.data.device import to_device
+from launcher.data.batch import Batch, Moment, to_device
 from launcher.models.surgery import Surgery
 from launcher.plan.plan import Plan
 

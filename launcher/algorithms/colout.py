@@ -8,7 +8,7 @@ from torch import Tensor
 from launcher import randomness
 from launcher.algorithms.base import DrawingAlgorithm, Drawn
 from launcher.data.batch import Batch, Moment
-from launcher.plan import sizes
+from launcher.plan import schedule as sizes
 
 
 def kept(length: int, dropped: float, random: np.random.Generator) -> np.ndarray:

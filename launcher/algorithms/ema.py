@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Setting
-from launcher.algorithms.peers import by_dtype
 from launcher.data.batch import Moment
+from launcher.rank.peers import by_dtype
 
 
 def keep_rate(half_life: float, interval: float) -> float:

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, DrawingAlgorithm, Gradients, Setting
 from launcher.config.algorithms import Algorithms
-from launcher.data.batch import Batch, Moment
-from launcher.data.device import to_device
+from launcher.data.batch import Batch, Moment, to_device
 from launcher.models.surgery import Surgery
 from launcher.plan.order import NORMALIZE, acting
 

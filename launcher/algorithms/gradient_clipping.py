@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm
-from launcher.algorithms.finite import gradients_of
+from launcher.rank.peers import gradients_of
 
 _SMALLEST_WEIGHT_NORM = 1e-3
 _SMALLEST_GRADIENT_NORM = 1e-6

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from launcher.data.device import constant
+from launcher.data.batch import constant
 
 Operation = Callable[[Tensor, Tensor], Tensor]
 Colour = tuple[float, float, float]

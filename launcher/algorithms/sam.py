@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Gradients
-from launcher.algorithms.finite import global_norm
-from launcher.algorithms.peers import everywhere
 from launcher.data.batch import Batch
+from launcher.rank.peers import everywhere, global_norm
 
 
 @torch.no_grad()

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from launcher import randomness
 from launcher.algorithms.base import Algorithm
 from launcher.algorithms.label_smoothing import one_hot
-from launcher.algorithms.peers import broadcast_first
 from launcher.data.batch import Batch, Moment
+from launcher.rank.peers import broadcast_first
 
 
 def choose_ranks(samples: int, count: int, keep: float, draws: np.random.Generator) -> np.ndarray:

@@ -15,10 +15,11 @@ from launcher.config.compose import compose
 from launcher.console import console, verbatim
 from launcher.data.folder import is_folder
 from launcher.data.identity import identity_if_there
-from launcher.records.measured import Measured as MeasuredSteps
+from launcher.measure.measured import Measured as MeasuredSteps
 from launcher.study.ablation import (
     Effect,
     Measured,
+    Tradeoff,
     Variant,
     comparable,
     curve_of,
@@ -26,9 +27,9 @@ from launcher.study.ablation import (
     grid,
     limits,
     measured,
+    tradeoffs,
 )
-from launcher.study.ablation_tradeoff import Tradeoff, tradeoffs
-from launcher.study.bootstrap import Estimate
+from launcher.study.curve_math import Estimate
 from launcher.study.runs import find_runs, read_run
 
 EXAMPLES = [
@@ -76,8 +77,8 @@ def _holds_runs(path: Path) -> bool:
 
 def _parts(arguments: argparse.Namespace) -> dict[str, float]:
     """Mean seconds of a step of the whole recipe, waiting for data and copies included."""
-    from launcher.launch.measuring import measure_parts, measure_steps, real_plan
-    from launcher.study.estimate import mean_sizes
+    from launcher.measure.estimate import mean_sizes
+    from launcher.measure.launch import measure_parts, measure_steps, real_plan
 
     plan, devices = real_plan(compose(arguments.overrides))
     steps: MeasuredSteps = measure_steps(plan, devices, arguments.seconds)

@@ -16,12 +16,11 @@ from types import FrameType
 from launcher.console import console, verbatim
 from launcher.data.available import with_counts
 from launcher.errors import UserError
-from launcher.launch.rank import die_with
 from launcher.plan.checks import check
-from launcher.plan.plan import Plan
-from launcher.plan.world import planned_processes
+from launcher.plan.plan import Plan, planned_processes
+from launcher.rank.main import die_with
 from launcher.records.sinks import check_logger
-from launcher.study.grid import Cell, check_existing, expand
+from launcher.study.sweep import Cell, check_existing, expand
 from launcher.submit import slurm
 from launcher.submit.job import Job, make_job
 from launcher.submit.queue import JobNotes, queued, submit
@@ -33,7 +32,7 @@ EXAMPLES = [
     "train curve recipe=hot algorithms.sam.interval=5,10 epochs=180,450 dataset.path=/data/imagenet",
     "train curve --slurm recipe=mild,hot epochs=36,72 seed=0,1 dataset.path=/data/imagenet submit.time=08:00:00",
 ]
-# Exit codes of a run that was asked to stop, by Ctrl-C or by a signal; docs of launcher.launch.exit_codes.
+# Exit codes of a run that was asked to stop, by Ctrl-C or by a signal; docs of launcher.errors.
 _STOPPED = (130, 143)
 
 

@@ -14,10 +14,9 @@ from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.console import console
 from launcher.data.folder import is_folder, splits
-from launcher.data.folder_facts import PictureFacts, picture_facts
-from launcher.records.measured import Measured
+from launcher.measure.diagnosis import Diagnosis, PictureFacts, Surroundings, diagnose, picture_facts
+from launcher.measure.measured import Measured
 from launcher.records.progress import duration
-from launcher.study.diagnosis import Diagnosis, Surroundings, diagnose
 
 EXAMPLES = [
     "train diagnose recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64",
@@ -34,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     composed = compose(arguments.overrides)
-    from launcher.launch.measuring import measure_steps, real_plan
+    from launcher.measure.launch import measure_steps, real_plan
 
     plan, devices = real_plan(composed)
     measured = measure_steps(plan, devices, arguments.seconds)

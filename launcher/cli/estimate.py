@@ -11,9 +11,9 @@ from rich.table import Table
 from launcher.config.compose import compose, options
 from launcher.config.schema import Hardware
 from launcher.console import console, verbatim
+from launcher.measure.estimate import CONFIDENCE, Estimate, Price, Span, estimate, prices
 from launcher.records.prediction import keep_estimate
 from launcher.records.progress import duration
-from launcher.study.estimate import CONFIDENCE, Estimate, Price, Span, estimate, prices
 
 EXAMPLES = [
     "train estimate recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 schedule.dilate=0.25",
@@ -38,7 +38,7 @@ def seconds(text: str) -> float:
 
 def main(arguments: argparse.Namespace) -> int:
     composed = compose(arguments.overrides)
-    from launcher.launch.measuring import measure_steps, real_plan
+    from launcher.measure.launch import measure_steps, real_plan
 
     plan, devices = real_plan(composed)
     measured = measure_steps(plan, devices, arguments.seconds)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 
+from launcher.config.resolved import read
+from launcher.launch.devices import decide
 from launcher.records.folder import existing
 
 EXAMPLES = [
@@ -21,12 +24,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run, saved=True)
+    devices = decide(replace(read(folder.config).launch, nproc=1))
     from launcher.training.finished import evaluate_run
 
-    step, result = evaluate_run(folder, best=arguments.best)
+    step, result = evaluate_run(folder, devices.kind, best=arguments.best)
     if arguments.json:
         print(json.dumps({"step": step, **vars(result)}))
     else:
         print(f"step {step:,}: top-1 {result.top1:.2%}  top-5 {result.top5:.2%}  loss {result.loss:.4f}")
-        print(f"{result.samples:,} pictures")
+        print(f"{result.samples:,} pictures on {devices}")
     return 0

@@ -11,8 +11,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from launcher import __version__
-from launcher.errors import EXIT_USER_ERROR, MachineError, UserError, one_line, shown
-from launcher.launch.exit_codes import FAILED
+from launcher.errors import EXIT_USER_ERROR, FAILED, MachineError, UserError, one_line, shown
 
 VERBS = {
     "run": "train a model (the verb may be left out)",

@@ -16,8 +16,7 @@ from launcher.data.available import look_at_data
 from launcher.plan.checks import check
 from launcher.plan.notes import notes
 from launcher.plan.order import ORDER, acting
-from launcher.plan.plan import Plan
-from launcher.plan.world import planned_processes
+from launcher.plan.plan import Plan, planned_processes
 
 EXAMPLES = [
     "train plan recipe=hot epochs=240",

@@ -8,8 +8,7 @@ from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.console import console, progress_bars, verbatim
 from launcher.data.available import look_at_data
-from launcher.errors import Problem, UserError
-from launcher.launch.exit_codes import DONE
+from launcher.errors import DONE, Problem, UserError
 from launcher.launch.stopping import Stopped, StopRequest, stop_noted
 
 EXAMPLES = [
@@ -48,7 +47,7 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool, skip_bad: 
         Stopped: asked for by `request`.
     """
     try:
-        from launcher.data.prepare import prepare, verify
+        from launcher.data.ffcv.prepare import prepare, verify
     except ModuleNotFoundError as error:
         raise UserError(f"{error.name} is missing, which comes with FFCV; make setup installs it") from None
 

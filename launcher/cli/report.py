@@ -37,8 +37,8 @@ def main(arguments: argparse.Namespace) -> int:
             raise UserError(Problem(f"must end in one of {', '.join(_FORMS)}", "--output", path))
         if not is_folder(path.absolute().parent):
             raise UserError(Problem("its folder does not exist", "--output", path))
+    from launcher.study.report import write_csv, write_page, write_picture
     from launcher.study.study import read_study
-    from launcher.study.writing import write_csv, write_page, write_picture
 
     study = read_study(arguments.runs, published=not arguments.no_published)
     for path in outputs:

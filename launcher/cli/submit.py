@@ -12,7 +12,7 @@ from launcher.config.compose import compose
 from launcher.data.available import look_at_data
 from launcher.submit import kubernetes, sky, slurm
 from launcher.submit.job import Job, make_job
-from launcher.submit.send import FILE, send
+from launcher.submit.queue import FILE, send
 from launcher.submit.values import PREFIX, Kubernetes, Sky, Slurm, read_values
 
 EXAMPLES = [

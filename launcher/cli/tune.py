@@ -14,13 +14,11 @@ from rich.table import Table
 from launcher.config.compose import compose
 from launcher.config.overrides import word_of
 from launcher.console import console
-from launcher.errors import Problem, UserError
-from launcher.launch.exit_codes import DONE, INTERRUPTED, TERMINATED
+from launcher.errors import DONE, INTERRUPTED, TERMINATED, Problem, UserError
 from launcher.records.folder import RunFolder
 from launcher.records.progress import duration
-from launcher.study.grid import MOST_RUNS, check_existing
-from launcher.study.tuning import read_space, trials, words
-from launcher.study.tuning_results import Result, is_finished, results
+from launcher.study.sweep import MOST_RUNS, check_existing
+from launcher.study.tuning import Result, is_finished, read_space, results, trials, words
 
 EXAMPLES = [
     "train tune adamw_narrow recipe=mild dataset.path=/data/imagenet --trials 5 --studies 3",

@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from launcher.config import recipes
-from launcher.config.keys import all_keys, nearest, nearest_key
-from launcher.config.types import choices
+from launcher.config.keys import all_keys, choices, nearest, nearest_key
 from launcher.errors import Problem, UserError, shown
 
 KEYS = "key="  # note: begins the metavar of a verb's key=value words

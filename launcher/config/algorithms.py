@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from launcher.config.durations import Duration
+from launcher.config.fields import Duration
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 

@@ -1,15 +1,21 @@
-"""What may change when a run goes on: the place and manner of computing, and the future; never what was done."""
+"""What differs between two configs, and what may differ when a run goes on."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from functools import cache
 
-from launcher.config.keys import ADDED, REPLACED
-from launcher.config.layers import leaves
+from launcher.config.compose import ON, command_line_algorithms, compose, merge, options
+from launcher.config.keys import ADDED, REPLACED, did_you_mean
+from launcher.config.layers import COMMAND_LINE, Layers, leaves
+from launcher.config.overrides import OFF, Assignment, parse
+from launcher.config.references import resolve
 from launcher.config.resolved import as_mapping
-from launcher.config.schema import RunConfig
+from launcher.config.schema import GROUPS, RunConfig
+from launcher.config.validate import validate
+from launcher.errors import Problem, UserError
 
 # Keys, and groups of keys (ending in a dot), that training so far did not depend on.
 FREE = (
@@ -57,3 +63,51 @@ def fingerprint(config: RunConfig) -> str:
 def is_free(key: str) -> bool:
     """Whether a run may go on with another value of that key."""
     return any(key == free or (free.endswith(".") and key.startswith(free)) for free in FREE)
+
+
+_PAST = "would change what the run has done; start a new run, or change only " + ", ".join(FREE)
+
+
+def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
+    """The config to go on with; a group's option such as `launch=cpu` replaces the whole group.
+
+    Raises:
+        UserError: with every word that is wrong, or that would change what training has done so far.
+    """
+    assignments, problems = parse(words)
+    layers, before = Layers(), as_mapping(config)
+    layers.values = as_mapping(config)
+    active, given = command_line_algorithms(assignments, before["algorithms"], problems)
+    for name in sorted(active ^ set(before["algorithms"])):
+        problems.append(Problem(_PAST, f"algorithms.{name}", ON if name in active else OFF, COMMAND_LINE))
+    for name in sorted(active & set(before["algorithms"])):
+        problems += merge(layers, given[name], f"algorithms.{name}.")
+    for assignment in assignments:
+        if assignment.key.partition(".")[0] != "algorithms":
+            problems += _laid(layers, assignment)
+    problems += resolve(layers)
+    after, invalid = validate(layers)
+    told = {problem.key for problem in (*problems, *invalid)}
+    first, now = dict(leaves(before)), dict(leaves(as_mapping(after) if after else layers.values))
+    past = [key for key in first if key in now and first[key] != now[key] and not is_free(key)]
+    problems += [Problem(_PAST, key, now[key], COMMAND_LINE) for key in past if key not in told]
+    if problems or invalid or after is None:
+        raise UserError(*problems, *invalid)
+    return after
+
+
+def _laid(layers: Layers, assignment: Assignment) -> list[Problem]:
+    """Lay one word over the run's config; a problem where it has no place there, or chooses another option of a group.
+
+    An option such as `launch=cpu` replaces the whole group where training did not depend on it.
+    """
+    key, value = assignment.key, assignment.value
+    group = key.removesuffix(".name")
+    if group not in GROUPS or not isinstance(value, str):
+        return merge(layers, {key: value})
+    if value not in (known := options(group)):
+        return [Problem(f"no such {group}; {did_you_mean(value, known)}", key, value, COMMAND_LINE)]
+    if f"{group}." in FREE:
+        layers.set(group, as_mapping(compose([f"{group}={value}"]).config)[group], COMMAND_LINE)
+        return []
+    return [] if value == layers.get(f"{group}.name") else [Problem(_PAST, key, value, COMMAND_LINE)]

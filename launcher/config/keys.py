@@ -1,4 +1,4 @@
-"""Every dotted key that a run config can have, and the nearest valid name to a wrong one."""
+"""What a key can hold, which keys there are, and the nearest one to a word."""
 
 from __future__ import annotations
 
@@ -6,9 +6,127 @@ import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from pydantic.fields import FieldInfo
+
+from launcher.config.fields import AnyPath, Duration
 from launcher.config.schema import RunConfig
+
+_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", NoneType: "null"}
+_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+
+
+def own_types(schema: type) -> dict[str, Any]:
+    """Name to type of each field that is no group or mapping of its own, bounds included."""
+    hints = get_type_hints(schema, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(schema) if not options(hints[field.name])}
+
+
+def options(hint: Any) -> list[type]:
+    """The dataclasses that a field may hold."""
+    if is_dataclass(hint) and isinstance(hint, type):
+        return [hint]
+    return [] if get_origin(hint) is list else [found for part in get_args(hint) for found in options(part)]
+
+
+def in_words(hint: Any) -> str:
+    """`whole number, at least 1, or auto`."""
+    if hint in (Duration, AnyPath):
+        return "duration" if hint == Duration else "path"
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return ", ".join([in_words(parts[0]), *_bounds(parts[1:])])
+    if origin is Literal:
+        return " or ".join(map(str, parts))
+    if origin in (Union, UnionType):
+        return ", or ".join(in_words(part) for part in parts)
+    if origin is list:
+        return f"list: {in_words(parts[0])}"
+    if origin is dict:
+        return f"mapping of {in_words(parts[0])} to {in_words(parts[1])}"
+    return _WORDS[hint]
+
+
+def choices(key: str) -> list[str]:
+    """The words among which a dotted key's value is chosen; empty where it is a number or text."""
+    return list(dict.fromkeys(word for hint in _hints_of(RunConfig).get(key, ()) for word in _choices(hint)))
+
+
+def text_keys(schema: type) -> frozenset[str]:
+    """Dotted keys whose values are nothing but text: names, paths, durations, one of several words."""
+    return frozenset(key for key, hints in _hints_of(schema).items() if all(map(_is_text, hints)))
+
+
+def path_keys() -> list[str]:
+    """Dotted keys of a run's config whose values are paths."""
+    found = _hints_of(RunConfig).items()
+    return [key for key, hints in found if any(AnyPath in (hint, *get_args(hint)) for hint in hints)]
+
+
+def described(key: str) -> str:
+    """`: must be a whole number, ...` for a known dotted key of a run's config; nothing for another."""
+    hints = _hints_of(RunConfig).get(key)
+    return f": must be {', or '.join(dict.fromkeys(map(in_words, hints)))}" if hints else ""
+
+
+def _is_text(hint: Any) -> bool:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _is_text(parts[0])
+    if origin is Literal:
+        return all(isinstance(part, str) for part in parts)
+    if origin in (Union, UnionType):
+        return all(part is NoneType or _is_text(part) for part in parts)
+    return hint is str
+
+
+@cache
+def _hints_of(schema: type) -> dict[str, list[Any]]:
+    """Dotted key to its types, of which a group's options may have several."""
+    found: dict[str, list[Any]] = {}
+    for key, hint in _hints(schema, ""):
+        found.setdefault(key, []).append(hint)
+    return found
+
+
+def _hints(schema: type, prefix: str) -> Iterator[tuple[str, Any]]:
+    hints = get_type_hints(schema, include_extras=True)
+    for field in fields(schema):
+        hint = hints[field.name]
+        if inner := options(hint):
+            for option in inner:
+                yield from _hints(option, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, hint
+
+
+def _choices(hint: Any) -> list[str]:
+    origin, parts = get_origin(hint), get_args(hint)
+    if hint is bool:
+        return ["true", "false"]
+    if hint is NoneType:
+        return ["null"]
+    if origin is Literal:
+        return list(map(str, parts))
+    if origin is Annotated:
+        return _choices(parts[0])
+    if origin in (Union, UnionType):
+        return [word for part in parts for word in _choices(part)]
+    return []
+
+
+def _bounds(extras: tuple[Any, ...]) -> Iterator[str]:
+    for extra in extras:
+        limits = extra.metadata if isinstance(extra, FieldInfo) else []
+        for limit in limits:
+            for name, words in _BOUNDS.items():
+                if (bound := getattr(limit, name, None)) is not None:
+                    yield f"{words} {bound:g}" if bound < 2**53 else f"{words} 2^{bound.bit_length() - 1}"
+            if (length := getattr(limit, "min_length", None)) is not None:
+                yield f"{length} of them"
+
 
 # Keys that older run folders lack, with the value that says what was computed then, and the options that have the key.
 ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
@@ -30,16 +148,16 @@ REPLACED = {"optimizer.decay_norm_and_bias": ("optimizer.no_decay", {True: "none
 @cache
 def all_keys() -> tuple[str, ...]:
     """Dotted keys of the schema, every option of a group included, in the order of writing."""
-    return tuple(dict.fromkeys(_walk(RunConfig, "")))
+    return tuple(dict.fromkeys(_all_keys(RunConfig, "")))
 
 
-def _walk(schema: type, prefix: str) -> Iterator[str]:
+def _all_keys(schema: type, prefix: str) -> Iterator[str]:
     hints = get_type_hints(schema)
     for field in fields(schema):
         key = prefix + field.name
         yield key
         for option in _dataclasses(hints[field.name]):
-            yield from _walk(option, key + ".")
+            yield from _all_keys(option, key + ".")
 
 
 def _dataclasses(hint: Any) -> list[type]:

@@ -11,9 +11,9 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
+from launcher.config.keys import described, text_keys
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import GROUPS, RunConfig
-from launcher.config.types import described, text_keys
 from launcher.errors import Problem, shown
 
 OFF = "off"

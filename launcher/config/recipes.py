@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass as typed
 
 from launcher import paths
 from launcher.config.algorithms import STRICT, Count, Positive
-from launcher.config.folder_name import expanded
+from launcher.config.fields import expanded
 from launcher.config.keys import nearest
 from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.yaml_file import read_mapping

@@ -17,11 +17,8 @@ from launcher.config.algorithms import (
     Probability,
     ProbabilityRange,
 )
-from launcher.config.durations import Duration
-from launcher.config.folder_name import AnyPath, FolderName
-from launcher.config.loggers import Logger
-from launcher.config.optimizers import LAMB, SGD, AdamW, DecoupledSGD
-from launcher.config.targets import Target
+from launcher.config.choices import LAMB, SGD, AdamW, DecoupledSGD, Logger
+from launcher.config.fields import AnyPath, Duration, FolderName, Target
 
 GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "launch", "hardware", "logger")
 

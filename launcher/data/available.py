@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
-from launcher.data.beton import Beton, open_split
 from launcher.data.classes import check_classes
+from launcher.data.ffcv.file import Beton, open_small, open_split
 from launcher.data.folder import Folder, is_folder, only_prepared, splits
 from launcher.data.shapes import FIGURES
-from launcher.data.small_file import open_small
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import found_unreadable
 from launcher.errors import Problem, UserError

@@ -1,9 +1,16 @@
-"""What a loader yields and what the algorithms change."""
+"""From the loader to the device: normalisation there, and copies that overlap with the step."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,3 +50,93 @@ class Batch:
     def having(self, **changes: Any) -> Batch:
         """The same batch with some fields replaced."""
         return replace(self, **changes)
+
+
+Loaded = tuple[Tensor, Tensor, np.ndarray]
+
+_ALIGNMENT = 16  # bytes, a multiple of every dtype's size
+
+
+def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype) -> Tensor:
+    """uint8 images [B, 3, H, W] to `dtype` with mean 0 and deviation 1, for `mean` and `std` of pixels in [0, 1].
+
+    The memory format stays.
+    """
+    shift = constant(tuple(-m / s for m, s in zip(mean, std, strict=True)), dtype, images.device)
+    scale = constant(tuple(1 / (255 * s) for s in std), dtype, images.device)
+    return torch.addcmul(shift, images.to(dtype), scale)
+
+
+@lru_cache(maxsize=32)
+def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """One value a channel [1, C, 1, 1]; kept, so that a step copies nothing to the device for it."""
+    (kept,) = to_device(np.array(values, dtype=np.float32), device=device)
+    return kept.to(dtype).view(1, -1, 1, 1)
+
+
+def to_device(*arrays: np.ndarray, device: torch.device) -> list[Tensor]:
+    """The arrays as tensors on the device: one copy, from pinned memory, for which the host does not wait."""
+    if not arrays:
+        return []
+    starts = np.cumsum([0, *(-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays)]).tolist()
+    packed = np.empty(starts[-1], dtype=np.uint8)
+    for array, start in zip(arrays, starts[:-1], strict=True):
+        packed[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    host = torch.from_numpy(packed)
+    if device.type == "cuda":
+        host = host.pin_memory()
+    copied = host.to(device, non_blocking=True)
+    return [
+        copied[start : start + array.nbytes].view(torch.from_numpy(array[:0]).dtype).view(array.shape)
+        for array, start in zip(arrays, starts[:-1], strict=True)
+    ]
+
+
+@lru_cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all epochs: the allocator keeps the memory of each stream apart."""
+    return torch.cuda.Stream(device)
+
+
+class Overlap:
+    """Iterates over loaded batches on the device; on a GPU the next one is copied by a side stream while the step runs.
+
+    `waited` is the time in seconds that the loop waited for the loader since the batch before.
+    """
+
+    def __init__(self, batches: Iterable[Loaded], device: torch.device):
+        self.waited = 0.0
+        self._batches = iter(batches)
+        self._device = device
+        self._stream = _side_stream(device) if device.type == "cuda" else None
+
+    def __iter__(self) -> Iterator[Loaded]:
+        if self._stream is None:
+            while (batch := self._next()) is not None:
+                yield batch
+                self.waited = 0.0
+            return
+        ahead = self._copy(self._next())
+        while ahead is not None:
+            current = torch.cuda.current_stream(self._device)
+            current.wait_stream(self._stream)
+            images, labels, indices = ahead
+            for tensor in (images, labels):
+                tensor.record_stream(current)
+            # note: before the step, which waits for the GPU; after it this copy would find the GPU idle
+            ahead = self._copy(self._next())
+            yield images, labels, indices
+            self.waited = 0.0
+
+    def _next(self) -> Loaded | None:
+        start = time.perf_counter()
+        batch = next(self._batches, None)
+        self.waited += time.perf_counter() - start
+        return batch
+
+    def _copy(self, batch: Loaded | None) -> Loaded | None:
+        if batch is None or self._stream is None:
+            return batch
+        images, labels, indices = batch
+        with torch.cuda.stream(self._stream):
+            return images.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True), indices

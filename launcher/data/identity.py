@@ -22,7 +22,7 @@ from launcher import paths
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import FFCVLoader, RunConfig
-from launcher.data.beton import Beton, open_split
+from launcher.data.ffcv.file import Beton, open_split
 from launcher.data.folder import Folder, is_folder, scan, sizes, splits, without
 from launcher.data.shapes import drawn_as, ensure_shapes
 from launcher.data.sources.source import quiet

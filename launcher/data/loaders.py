@@ -12,17 +12,16 @@ import torch
 
 from launcher.config import schema
 from launcher.data.available import check_counts
-from launcher.data.cores import rank_cores
-from launcher.data.device import Loaded, Overlap
+from launcher.data.batch import Loaded, Overlap
 from launcher.data.folder import Folder, splits
 from launcher.data.pictures import CentredPictures, ChangeImage, CroppedPictures
-from launcher.data.sampling import epoch_order, eval_indices, rank_indices
+from launcher.data.sampling import ChangeOrder, Share, epoch_order, eval_indices, rank_indices
 from launcher.data.shapes import ensure_shapes
-from launcher.data.share import ChangeOrder, Share
 from launcher.data.synthetic import SyntheticTrain
 from launcher.data.worker_processes import Keys, batches, data_loader, shut_down
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
+from launcher.probe import rank_cores
 
 _MOST_WORKERS = 8
 
@@ -115,7 +114,7 @@ def _ffcv_loaders(
     change_image: ChangeImage | None,
 ) -> tuple[TrainLoader, EvaluationLoader]:
     try:
-        from launcher.data.ffcv_loader import build_ffcv_loaders
+        from launcher.data.ffcv.loader import build_ffcv_loaders
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
         message = f"{missing} is not installed; make setup builds FFCV, dataloader=torchvision needs none"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
+import torch
 
 from launcher import randomness
 
@@ -26,3 +30,17 @@ def eval_indices(samples: int, batch_size: int, rank: int, world_size: int) -> l
     """A rank's evaluation batches: the ranks' together hold each sample exactly once; the last may be smaller."""
     mine = np.arange(rank, samples, world_size)
     return [mine[first : first + batch_size] for first in range(0, len(mine), batch_size)]
+
+
+ChangeOrder = Callable[[np.ndarray, int], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Share:
+    """Whose batches these are, and where they go."""
+
+    rank: int
+    world_size: int
+    workers: int
+    prefetch: int
+    device: torch.device

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from launcher import randomness
-from launcher.data.device import Loaded, Overlap
+from launcher.data.batch import Loaded, Overlap
 from launcher.plan.plan import Plan
 
 

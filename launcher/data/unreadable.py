@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.schema import Dataset, RunConfig
-from launcher.data.cores import usable_cores
 from launcher.data.decode import NoPicture, decode
 from launcher.data.folder import Folder, splits
 from launcher.data.following import in_workers
 from launcher.data.sources.source import Report
 from launcher.errors import Problem, UserError
 from launcher.paths import cache
+from launcher.probe import usable_cores
 
 _PICTURES_A_TASK = 64
 # note: one more where other pictures than before can be read

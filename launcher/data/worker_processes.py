@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 
-from launcher.data.device import Loaded
+from launcher.data.batch import Loaded
 from launcher.data.following import follow_parent
-from launcher.data.pictures import Pictures
-from launcher.data.reading import Reading
-from launcher.data.share import Share
+from launcher.data.pictures import Pictures, Reading
+from launcher.data.sampling import Share
 from launcher.errors import MachineError, Problem, UserError
 
 _SHARED_MEMORY = "/dev/shm"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launcher.config.schema import FFCVLoader, RunConfig
 from launcher.data.available import look_at_data
-from launcher.data.beton import file_path
+from launcher.data.ffcv.file import file_path
 from launcher.data.folder import splits
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import unreadable

@@ -11,9 +11,8 @@ from launcher.data.sources.source import Report, quiet
 from launcher.doctor.data import examine_data
 from launcher.doctor.finding import Finding, problem
 from launcher.doctor.gpus import cards_on_the_bus, judge_gpus, read_gpus
-from launcher.doctor.machine import Need, examine_machine
-from launcher.doctor.software import examine_software
-from launcher.plan.sizes import scaled
+from launcher.doctor.machine import Need, examine_machine, examine_software
+from launcher.plan.schedule import scaled
 from launcher.probe import TORCH, ask
 
 _MOST_WORKERS = 8  # of a rank, where dataloader.workers=auto

@@ -16,20 +16,18 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
 
 from launcher.config.schema import Launch
-from launcher.data.cores import BOUND
-from launcher.errors import Problem, UserError
+from launcher.errors import DONE, FAILED, Problem, UserError
 from launcher.launch.agent import PeersRejoin, Rendezvous, make_agent
-from launcher.launch.binding import bind
-from launcher.launch.devices import Devices
-from launcher.launch.exit_codes import DONE, FAILED
+from launcher.launch.devices import Devices, bind
 from launcher.launch.failure import describe, describe_hang, describe_loss, first_failure, is_from_outside
-from launcher.launch.kept import KeptFolder, rescued
-from launcher.launch.leftovers import remove_semaphores
-from launcher.launch.rank import DEVICE, log_file
 from launcher.launch.stopping import StopRequest, stop_requests
 from launcher.launch.terminal import LogFollower, TerminalView
 from launcher.launch.watch import RankWatch
+from launcher.probe import BOUND
+from launcher.rank.heartbeat import remove_semaphores
+from launcher.rank.main import DEVICE, log_file
 from launcher.records.folder import RunFolder
+from launcher.records.kept import KeptFolder, rescued
 
 WORKER = "launcher.training.worker:work"
 # note: torch 2.15 still reads the name that older ones know
@@ -181,7 +179,7 @@ class Launcher:
             )
             if self._rendezvous is None or self._launch.nnodes == 1:
                 self._rendezvous = Rendezvous(self._launch)
-            arguments: tuple[str, ...] = ("-u", "-m", "launcher.launch.rank", self._target, str(self._run_folder))
+            arguments: tuple[str, ...] = ("-u", "-m", "launcher.rank.main", self._target, str(self._run_folder))
             arguments += (str(os.getpid()), scratch)
             agent = make_agent(self._devices.processes, self._rendezvous, arguments, scratch)
             try:

@@ -11,7 +11,7 @@ import psutil
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.errors import EXIT_USER_ERROR, UserError, one_line
-from launcher.launch.rank import log_file
+from launcher.rank.main import log_file
 
 _LAST_LINES = 20
 

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from launcher.config.changes import changed
+from launcher.config.changes import changed, continued
 from launcher.config.compose import Composed
-from launcher.config.continued import continued
 from launcher.config.resolved import read, write
 from launcher.config.schema import RunConfig
 from launcher.console import console, progress_bars
@@ -25,17 +24,15 @@ from launcher.data.available import look_at_data, with_counts
 from launcher.data.identity import identity
 from launcher.data.shapes import ensure_shapes
 from launcher.data.unreadable import read_left_out, write_left_out
-from launcher.errors import Problem, UserError, one_line
+from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.devices import Devices, decide
-from launcher.launch.exit_codes import DONE, FAILED
-from launcher.launch.rank import REPLAY_STEP
 from launcher.launch.terminal import PlainView
 from launcher.plan.checks import check
 from launcher.plan.notes import notes
 from launcher.plan.plan import Plan
-from launcher.records.dataset import note_dataset
+from launcher.rank.main import REPLAY_STEP
 from launcher.records.environment import write_environment
-from launcher.records.folder import RunFolder, create, create_or_join
+from launcher.records.folder import RunFolder, create, create_or_join, note_dataset
 from launcher.records.metrics import read_metrics
 from launcher.records.mlperf import write_mlperf
 from launcher.records.prediction import adopt_estimate

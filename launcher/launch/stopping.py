@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
 
-from launcher.launch.exit_codes import INTERRUPTED, TERMINATED
+from launcher.errors import INTERRUPTED, TERMINATED
 
 # note: a wrapper may forward the same Ctrl-C that the terminal has sent already
 _SAME_CTRL_C = 0.3  # seconds

@@ -16,13 +16,12 @@ from pathlib import Path
 
 import psutil
 
-from launcher.launch.heartbeat import DUMP_SIGNAL, beat_file, told_stalls
-from launcher.launch.rank import done_file, is_alive, told_failed
+from launcher.rank.heartbeat import DUMP_SIGNAL, SECONDS_TO_START, beat_file, told_stalls
+from launcher.rank.main import done_file, is_alive, told_failed
 
 _INTERVAL = 0.05  # seconds
 _SECONDS_TO_END = 2.0
 _SECONDS_TO_DUMP = 1.0
-SECONDS_TO_START = 600.0  # at least, to the first step: imports, reading folders, meeting the other ranks
 
 
 @dataclass

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from launcher.config.durations import parse_duration
-from launcher.config.optimizers import SGD, DecoupledSGD
+from launcher.config.choices import SGD, DecoupledSGD
+from launcher.config.fields import parse_duration
 from launcher.config.schema import FFCVLoader, MultiStep
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from launcher.errors import Problem, UserError, one_line
 
@@ -180,3 +182,23 @@ def _make(path: Path, *, exist_ok: bool) -> RunFolder:
 
 def _not_writable(runs: Path, error: OSError) -> UserError:
     return UserError(Problem(f"cannot be written: {error.strerror}", "runs", runs))
+
+
+def note_dataset(folder: RunFolder, identity: str) -> bool:
+    """Write down what the run trains on from now on; returns whether it is other than before."""
+    before = noted_datasets(folder)
+    if before[-1:] == (identity,):
+        return False
+    temporary = folder.dataset.with_suffix(".tmp")
+    temporary.write_text(json.dumps({"identities": [*before, identity]}, indent=1) + "\n")
+    temporary.replace(folder.dataset)
+    return bool(before)
+
+
+def noted_datasets(folder: RunFolder) -> tuple[str, ...]:
+    """What was written down, in order; nothing of a run of an earlier version."""
+    try:
+        found: Any = json.loads(folder.dataset.read_bytes())["identities"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ()
+    return tuple(map(str, found)) if isinstance(found, list) else ()

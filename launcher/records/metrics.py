@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
+
+from launcher.config.fields import target_accuracy
 
 Row = dict[str, Any]
 
@@ -193,3 +195,43 @@ def _fits(value: Any, hint: Any) -> bool:
         # note: anything beyond these is no measurement, and would not survive arithmetic
         return (type(value) in kinds or float in kinds) and abs(value) < _LARGEST[type(value)]
     return type(value) in kinds
+
+
+def scalars(record: Record) -> dict[str, float]:
+    """A record's finite numbers as `train/loss`: its kind and the name in metrics.jsonl; step and time stand apart."""
+    return {
+        f"{record.kind}/{name}": value
+        for name, value in record.row().items()
+        if type(value) in (int, float) and name not in ("step", "time")
+    }
+
+
+def closing_scalars(rows: Sequence[Row]) -> dict[str, float]:
+    """What a run came to so far: the accuracy at its end and its best, in [0, 1], and the seconds of its clocks."""
+    evaluations = [row for row in rows if row["kind"] == "eval"]
+    ends = [row for row in rows if row["kind"] == "end"]
+    found: dict[str, float] = {}
+    if evaluations:
+        found |= {"end/top1": evaluations[-1]["top1"], "end/best_top1": max(row["top1"] for row in evaluations)}
+    if ends:
+        found |= {f"end/{clock}": ends[-1][clock] for clock in ("train_seconds", "eval_seconds", "save_seconds")}
+    return found
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The first evaluation at the target; `seconds` on the training clock, evaluation and saves apart."""
+
+    top1: float
+    epoch: float
+    step: int
+    seconds: float
+
+
+def reached(rows: Sequence[Row], target: str) -> Reached | None:
+    """The first evaluation at the target, or None if there is none yet."""
+    wanted = target_accuracy(target)
+    for row in rows:
+        if row["kind"] == "eval" and row["top1"] >= wanted:
+            return Reached(row["top1"], row["epoch"], row["step"], row["train_seconds"])
+    return None

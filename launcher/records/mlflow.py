@@ -8,15 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
+from launcher.config.choices import Mlflow
 from launcher.config.layers import leaves
-from launcher.config.loggers import Mlflow
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
 from launcher.records.folder import RunFolder
-from launcher.records.metrics import Record, read_metrics
-from launcher.records.remote import Outcome
-from launcher.records.scalars import closing_scalars, scalars
-from launcher.records.tracked import keep_id, kept_id, labels
+from launcher.records.metrics import Record, closing_scalars, read_metrics, scalars
+from launcher.records.remote import Outcome, keep_id, kept_id, labels
 
 # Most of each that one request may hold, and the longest value, by MLflow's REST API.
 _METRICS, _PARAMETERS, _LONGEST = 1000, 100, 6000

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.config.optimizers import SGD, DecoupledSGD
+from launcher.config.choices import SGD, DecoupledSGD
 from launcher.plan.plan import Plan
 from launcher.records.folder import RunFolder
-from launcher.records.metrics import Row, read_metrics
-from launcher.records.target import reached
+from launcher.records.metrics import Row, reached, read_metrics
 
 _POINT, _START, _STOP = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
 

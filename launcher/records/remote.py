@@ -8,7 +8,9 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Literal, Protocol
 
+from launcher.config.schema import RunConfig
 from launcher.errors import one_line
+from launcher.records.folder import RunFolder
 from launcher.records.metrics import EndRecord, Record
 
 Outcome = Literal["finished", "stopped", "failed"]
@@ -90,3 +92,27 @@ class RemoteSink:
         self._complained = True
         with suppress(OSError):
             print(f"warning: {self._name}: {one_line(why[:300])}; training goes on", flush=True)
+
+
+def kept_id(folder: RunFolder, server: str) -> str | None:
+    """The run's id there, or None before its first record."""
+    path = folder.path / f"{server}.id"
+    return path.read_text(encoding="ascii").strip() or None if path.is_file() else None
+
+
+def keep_id(folder: RunFolder, server: str, run_id: str) -> None:
+    """Have a resumed run go on in the same run there; written atomically."""
+    path = folder.path / f"{server}.id"
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(f"{run_id}\n", encoding="ascii")
+    temporary.replace(path)
+
+
+def labels(config: RunConfig) -> dict[str, str]:
+    """The few values that runs are filtered by."""
+    return {
+        "recipe": config.recipe or "none",
+        "model": config.model.name,
+        "dataset": config.dataset.name,
+        "seed": str(config.seed),
+    }

@@ -1,21 +1,48 @@
-"""Where a config's records go: the append-only file first, then what its logger asks for."""
+"""Rank 0's records to metrics.jsonl and every other sink; the other ranks have none."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Protocol
 
-from launcher.config.loggers import Logger, Mlflow, Wandb
+from launcher.config.choices import Logger, Mlflow, Wandb
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
 from launcher.records.folder import RunFolder
-from launcher.records.metrics import MetricsWriter, Record
+from launcher.records.metrics import EvalRecord, MetricsWriter, Record, ResumeRecord, TrainRecord, scalars
 from launcher.records.mlflow import MlflowTracker
 from launcher.records.remote import RemoteSink
-from launcher.records.tensorboard import TensorBoard
 from launcher.records.wandb import WandbTracker
+
+
+class TensorBoard:
+    """Writes the numbers of training and evaluation records; a resume voids what was written of later steps."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._writer = self._open(None)
+
+    def write(self, record: Record) -> None:
+        if isinstance(record, ResumeRecord):
+            self._writer.close()
+            self._writer = self._open(record.step + 1)
+        elif isinstance(record, TrainRecord | EvalRecord):
+            for name, value in scalars(record).items():
+                self._writer.add_scalar(name, value, record.step, walltime=record.time)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _open(self, purge_step: int | None):  # type: ignore[no-untyped-def]
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(str(self._folder), purge_step=purge_step)
+
 
 # Logger to the package that a user installs for it.
 _PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
@@ -61,3 +88,30 @@ def _is_installed(module: str) -> bool:
     found = importlib.util.find_spec(module)
     # note: a mere folder of that name, as W&B leaves where it ran, is found too, but has no origin
     return found is not None and found.origin is not None
+
+
+class Recorder:
+    """Hands each record to the sinks in turn."""
+
+    def __init__(self, sinks: Sequence[Sink]):
+        self._complained = False
+        self._sinks = sinks
+
+    def record(self, record: Record) -> None:
+        for sink in self._sinks:
+            try:
+                sink.write(record)
+            except OSError as error:
+                # note: a full disk costs records, not the run
+                self._complain(error)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            with suppress(OSError):
+                sink.close()
+
+    def _complain(self, error: OSError) -> None:
+        if not self._complained:
+            self._complained = True
+            with suppress(OSError):
+                print(f"warning: records cannot be written: {error.strerror}; training goes on", flush=True)

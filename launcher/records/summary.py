@@ -8,10 +8,9 @@ from rich.table import Table
 from launcher.config.resolved import read
 from launcher.errors import one_line
 from launcher.records.folder import RunFolder
-from launcher.records.metrics import Row, read_metrics
+from launcher.records.metrics import Row, reached, read_metrics
 from launcher.records.prediction import deviations
 from launcher.records.progress import duration
-from launcher.records.target import reached
 
 
 def summary_table(folder: RunFolder) -> Table:

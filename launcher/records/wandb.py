@@ -6,14 +6,12 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from launcher.config.loggers import Wandb
+from launcher.config.choices import Wandb
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
 from launcher.records.folder import RunFolder
-from launcher.records.metrics import Record, read_metrics
-from launcher.records.remote import Outcome
-from launcher.records.scalars import closing_scalars, scalars
-from launcher.records.tracked import keep_id, kept_id, labels
+from launcher.records.metrics import Record, closing_scalars, read_metrics, scalars
+from launcher.records.remote import Outcome, keep_id, kept_id, labels
 
 _LONGEST_TAG = 64
 _SECONDS_TO_OPEN, _SECONDS_TO_FINISH = 30, 12

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from launcher.study.curve_math import pareto_front
 from launcher.study.curves import Cost, Curve, deviation
-from launcher.study.pareto import pareto_front
 from launcher.study.study import Study
 
 # Okabe & Ito's colours, which colour-blind readers can tell apart; the marker's shape says the same again.

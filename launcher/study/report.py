@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import json
 import math
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from launcher.study.curves import COSTS, Curve, Point, deviation
+from launcher.errors import Problem, UserError
+from launcher.study.curves import COSTS, Cost, Curve, Point, deviation
 from launcher.study.datasets import dataset_names
 from launcher.study.runs import Evaluated, Run
 from launcher.study.study import Study
+from launcher.study.tables import POINT_COLUMNS, point_rows
 
 _PAGE = Path(__file__).with_name("page")
 _SCRIPTS = ("state.js", "charts.js", "table.js")
@@ -149,3 +154,36 @@ def _plain(value: Any) -> Any:
 def _short(number: float | None) -> float | None:
     """A number with the digits that a page shows; None if it is none."""
     return float(f"{number:.{_DIGITS}g}") if number is not None and math.isfinite(number) else None
+
+
+def write_page(study: Study, path: Path, *, title: str, written: str) -> None:
+    """Write the page; raises UserError where the file cannot be written, as the others do."""
+    content = page(study, title=title, written=written).encode()
+    _replace(path, lambda temporary: temporary.write_bytes(content))
+
+
+def write_csv(study: Study, path: Path) -> None:
+    """Write one row a point."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(POINT_COLUMNS))
+    writer.writeheader()
+    writer.writerows(point_rows(study))
+    _replace(path, lambda temporary: temporary.write_bytes(text.getvalue().encode()))
+
+
+def write_picture(study: Study, path: Path, *, title: str, axis: Cost) -> None:
+    """Write quality against one cost as PNG."""
+    from launcher.study.picture import draw_tradeoff
+
+    _replace(path, lambda temporary: draw_tradeoff(study, temporary, title=title, axis=axis))
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise UserError(Problem(f"cannot be written: {error.strerror}", "--output", path)) from None

@@ -17,8 +17,7 @@ from launcher.config.yaml_file import read_mapping
 from launcher.data.folder import is_folder
 from launcher.errors import UserError
 from launcher.plan.schedule import dilated_epochs
-from launcher.records.dataset import noted_datasets
-from launcher.records.folder import RunFolder
+from launcher.records.folder import RunFolder, noted_datasets
 from launcher.records.metrics import Row, read_rows, without_void
 from launcher.study.timing import Times, counted_at, times
 

@@ -9,9 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from launcher.study.bootstrap import Estimate, estimate, resample
+from launcher.study.curve_math import Estimate, Floats, cost_at, estimate, quality_at, resample
 from launcher.study.curves import Cost, Curve, Point, Setting
-from launcher.study.interpolation import Floats, cost_at, quality_at
 
 _SEED = 0  # of the resampling: the same runs give the same interval
 

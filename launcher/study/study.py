@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from launcher.errors import Problem, UserError
+from launcher.study.curve_math import pareto_front
 from launcher.study.curves import Cost, Curve, Point, Setting, build_curves
-from launcher.study.pareto import pareto_front
 from launcher.study.published import published_curves
 from launcher.study.runs import Run, find_runs, read_run
 from launcher.study.speedup import Comparison, at_equal_cost, at_equal_quality

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from launcher.config.keys import all_keys, did_you_mean, nearest_key
 from launcher.config.yaml_file import read_mapping
 from launcher.data.folder import is_file
 from launcher.errors import Problem, UserError
+from launcher.records.folder import RunFolder
+from launcher.records.metrics import reached, read_metrics
 
 _RANGE = {"low", "high", "scale"}
 
@@ -143,3 +145,40 @@ def _word(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.6g}" if isinstance(value, float) and math.isfinite(value) else str(value)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A trial's best top-1 in [0, 1] so far, and its training seconds: to the target, or to the last evaluation."""
+
+    trial: Trial
+    run: str
+    finished: bool
+    top1: float | None
+    seconds: float | None
+
+
+def results(trials: Sequence[Trial], runs: Path, target: str | None) -> list[Result]:
+    """With a target the soonest at it first, otherwise the most accurate."""
+    found = [_result(trial, RunFolder(runs / trial.name), target) for trial in trials]
+
+    def order(result: Result) -> tuple[float, float]:
+        seconds = math.inf if target is None or result.seconds is None else result.seconds
+        return seconds, -(result.top1 or 0.0)
+
+    return sorted(found, key=order)
+
+
+def is_finished(folder: RunFolder) -> bool:
+    """Whether a run came to its end."""
+    return any(row["kind"] == "end" and row["finished"] for row in read_metrics(folder.metrics))
+
+
+def _result(trial: Trial, folder: RunFolder, target: str | None) -> Result:
+    evaluations = [row for row in read_metrics(folder.metrics) if row["kind"] == "eval"]
+    if not evaluations:
+        return Result(trial, str(folder.path), is_finished(folder), None, None)
+    top1 = max(float(row["top1"]) for row in evaluations)
+    at = reached(evaluations, target) if target is not None else None
+    seconds = evaluations[-1]["train_seconds"] if target is None else at.seconds if at else None
+    return Result(trial, str(folder.path), is_finished(folder), top1, seconds)

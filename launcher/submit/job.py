@@ -7,10 +7,29 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import yaml
 
 from launcher.config.overrides import word_of
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
+
+
+class _Dumper(yaml.SafeDumper):
+    pass
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def dump(values: dict[str, Any]) -> str:
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, width=110)
+
 
 _OF_THE_JOB = ("run_name", "runs", "launch.nnodes", "launch.rdzv")
 _LONGEST_NAME = 40

@@ -6,9 +6,8 @@ import shlex
 from typing import Any
 
 from launcher.errors import EXIT_USER_ERROR
-from launcher.submit.job import Job, command, dns_name, stamped
+from launcher.submit.job import Job, command, dns_name, dump, stamped
 from launcher.submit.values import Kubernetes
-from launcher.submit.yaml_text import dump
 
 _PORT = 29400
 _CONTAINER = "pytorch"  # note: the name by which the training operator finds the container

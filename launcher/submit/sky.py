@@ -6,9 +6,8 @@ import shlex
 from typing import Any
 
 from launcher.errors import Problem, UserError
-from launcher.submit.job import Job, command, dns_name, stamped
+from launcher.submit.job import Job, command, dns_name, dump, stamped
 from launcher.submit.values import Sky
-from launcher.submit.yaml_text import dump
 
 _PORT = 29400
 _FIRST = 'first=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'

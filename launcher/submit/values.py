@@ -14,10 +14,9 @@ from pydantic.dataclasses import dataclass
 from launcher import paths
 from launcher.config import overrides
 from launcher.config.algorithms import STRICT, Count
-from launcher.config.folder_name import AnyPath
-from launcher.config.keys import did_you_mean
+from launcher.config.fields import AnyPath
+from launcher.config.keys import did_you_mean, text_keys
 from launcher.config.layers import COMMAND_LINE
-from launcher.config.types import text_keys
 from launcher.config.validate import message
 from launcher.errors import Problem, UserError
 

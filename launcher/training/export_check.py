@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher import randomness
-from launcher.data.device import Loaded, normalize
+from launcher.data.batch import Loaded, normalize
 from launcher.data.loaders import EvaluationLoader
 from launcher.errors import UserError
 from launcher.plan.plan import Plan

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from launcher.config.resolved import read
 from launcher.data.unreadable import read_left_out
 from launcher.errors import UserError
-from launcher.launch.devices import decide
+from launcher.rank.group import Ranks, claim
 from launcher.records.folder import RunFolder
 from launcher.training import checkpoint
 from launcher.training.evaluation import Evaluation
-from launcher.training.ranks import Ranks, claim
 from launcher.training.run import build_run
 from launcher.training.saving import BEST, newest
 
 
-def evaluate_run(folder: RunFolder, *, best: bool = False) -> tuple[int, Evaluation]:
-    """Step of the newest checkpoint, or of the best, and its result on the validation set.
+def evaluate_run(folder: RunFolder, device: str, *, best: bool = False) -> tuple[int, Evaluation]:
+    """Step of the newest checkpoint, or of the best, and its result on the validation set, on `cpu` or `cuda`.
 
     Raises:
         UserError: the run has no valid checkpoint, or its data are gone.
-        MachineError: there is a GPU, and it cannot be used.
+        MachineError: the GPU cannot be used.
     """
     config = read(folder.config)
     if config.dataset.classes == 1:
         raise UserError(f"{folder.path} was trained on one class, of which every picture is right; there is no top-1")
     state = saved(folder, best=best)
-    device = claim(decide(replace(config.launch, nproc=1)).kind, 0)
-    run = build_run(config, Ranks(0, 1, 0, 1, device), read_left_out(folder.left_out, config.dataset))
+    run = build_run(config, Ranks(0, 1, 0, 1, claim(device, 0)), read_left_out(folder.left_out, config.dataset))
     try:
         run.load_state_dict(state)
         result = run.evaluate(should_stop=lambda: False)

@@ -10,12 +10,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from launcher.data.batch import Moment
+from launcher.rank.group import Ranks
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, Record, ResumeRecord, StartRecord, TrainRecord
-from launcher.records.recorder import Recorder
-from launcher.records.sinks import build_sinks
+from launcher.records.sinks import Recorder, build_sinks
 from launcher.training.evaluation import Evaluation
-from launcher.training.ranks import Ranks
 from launcher.training.run import Run
 
 

@@ -13,12 +13,12 @@ for each epoch:
 
 from __future__ import annotations
 
-from launcher.launch.heartbeat import HEARTBEAT
-from launcher.launch.signals import StopFlag
+from launcher.rank.heartbeat import HEARTBEAT
+from launcher.rank.stop import StopFlag
 from launcher.training.journal import Journal
+from launcher.training.nonfinite import Trouble
 from launcher.training.run import Run
 from launcher.training.saving import Saver
-from launcher.training.trouble import Trouble
 
 
 def train(run: Run, journal: Journal, saver: Saver, trouble: Trouble, stop: StopFlag) -> bool:

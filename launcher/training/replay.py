@@ -12,14 +12,14 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from launcher.algorithms.finite import global_norm, gradients_of
 from launcher.config.resolved import read
 from launcher.data.unreadable import read_left_out
-from launcher.launch.heartbeat import HEARTBEAT
-from launcher.launch.rank import REPLAY_STEP
+from launcher.rank.group import Ranks, join_ranks
+from launcher.rank.heartbeat import HEARTBEAT
+from launcher.rank.main import REPLAY_STEP
+from launcher.rank.peers import global_norm, gradients_of
 from launcher.records.folder import RunFolder
 from launcher.training import checkpoint
-from launcher.training.ranks import Ranks, join_ranks
 from launcher.training.run import Run, build_run
 
 

@@ -14,22 +14,22 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Setting
 from launcher.algorithms.engine import Engine
-from launcher.algorithms.peers import broadcast_first
 from launcher.config.changes import fingerprint
+from launcher.config.fields import target_accuracy
 from launcher.config.schema import RunConfig
-from launcher.config.targets import target_accuracy
 from launcher.data.batch import Moment
 from launcher.data.loaders import Loaders, build_loaders
 from launcher.errors import UserError, is_of_the_machine
-from launcher.launch.heartbeat import HEARTBEAT
 from launcher.models.build import build_model
 from launcher.plan.plan import Plan
-from launcher.records.clock import Clock
+from launcher.rank.group import Ranks, distribute
+from launcher.rank.heartbeat import HEARTBEAT
+from launcher.rank.peers import broadcast_first
+from launcher.training.clock import Clock
 from launcher.training.evaluation import Evaluation, evaluate
 from launcher.training.losses import build_loss
 from launcher.training.optimizers import build_optimizer
 from launcher.training.precision import choose_precision
-from launcher.training.ranks import Ranks, distribute
 from launcher.training.step import TrainStep
 
 

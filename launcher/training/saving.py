@@ -16,11 +16,11 @@ from torch import Tensor
 
 from launcher.config.schema import Checkpoint
 from launcher.errors import UserError
-from launcher.launch.heartbeat import HEARTBEAT
-from launcher.launch.kept import Rescue
+from launcher.rank.group import Ranks
+from launcher.rank.heartbeat import HEARTBEAT
 from launcher.records.folder import RunFolder
+from launcher.records.kept import Rescue
 from launcher.training import checkpoint
-from launcher.training.ranks import Ranks
 
 BEST = "best.pt"
 

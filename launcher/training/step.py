@@ -11,11 +11,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from launcher.algorithms.engine import Engine
-from launcher.algorithms.finite import global_norm, gradients_of
-from launcher.algorithms.peers import by_dtype, everywhere
-from launcher.data.batch import Batch, Moment
-from launcher.data.device import normalize
+from launcher.data.batch import Batch, Moment, normalize
 from launcher.plan.plan import Plan
+from launcher.rank.peers import by_dtype, everywhere, global_norm, gradients_of
 from launcher.training.losses import Loss
 from launcher.training.optimizers import set_lr
 from launcher.training.precision import Precision

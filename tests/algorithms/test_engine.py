@@ -18,8 +18,7 @@ from launcher.algorithms.base import Algorithm, DrawingAlgorithm, Setting
 from launcher.algorithms.engine import Engine
 from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
-from launcher.data.batch import Batch, Moment
-from launcher.data.device import constant, normalize
+from launcher.data.batch import Batch, Moment, constant, normalize
 from launcher.plan.order import NORMALIZE, ORDER
 from launcher.plan.plan import Plan
 

@@ -17,8 +17,8 @@ from launcher.algorithms.layer_freezing import frozen_layers, layers_of
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
 from launcher.plan.plan import Plan
+from launcher.rank.group import Ranks, distribute
 from launcher.training.optimizers import DecoupledSGD
-from launcher.training.ranks import Ranks, distribute
 from tests.two_ranks import on_two_ranks
 
 

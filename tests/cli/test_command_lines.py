@@ -18,8 +18,8 @@ import pytest
 
 from launcher.cli import main as cli
 from launcher.cli.plan import make_plan
+from launcher.config.changes import continued
 from launcher.config.compose import Composed, compose
-from launcher.config.continued import continued
 from launcher.config.keys import all_keys
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping, read, write
@@ -137,13 +137,13 @@ def nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(compose(["recipe=mild", "dataset=shapes"]).config, tmp_path / "run" / "config.yaml")
     for name in (
         "launch.start.replay",
-        "launch.measuring.measure_steps",
+        "measure.launch.measure_steps",
         "cli.prepare._prepare",
         "cli.curve._train_all",
     ):
         monkeypatch.setattr(f"launcher.{name}", stopped)
-    for name in ("measuring.real_plan", "start.start"):
-        monkeypatch.setattr(f"launcher.launch.{name}", planned)
+    for name in ("measure.launch.real_plan", "launch.start.start"):
+        monkeypatch.setattr(f"launcher.{name}", planned)
     monkeypatch.setattr(
         "launcher.launch.start.resume", lambda folder, words: continued(read(folder.config), words) and stopped()
     )

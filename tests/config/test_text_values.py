@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from launcher.cli.main import main
 from launcher.config import resolved
+from launcher.config.changes import continued
 from launcher.config.compose import compose
-from launcher.config.continued import continued
+from launcher.config.keys import path_keys, text_keys
 from launcher.config.overrides import parse, word_of
 from launcher.config.schema import RunConfig
-from launcher.config.types import path_keys, text_keys
 from launcher.errors import UserError
-from launcher.study.grid import expand
+from launcher.study.sweep import expand
 from launcher.submit.values import PREFIX, Slurm, read_values
 
 NAMES = [

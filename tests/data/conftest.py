@@ -9,9 +9,9 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data.available import with_counts
-from launcher.data.device import Loaded
+from launcher.data.batch import Loaded
+from launcher.data.ffcv.prepare import prepare
 from launcher.data.loaders import Loaders, build_loaders
-from launcher.data.prepare import prepare
 from launcher.plan.plan import Plan
 
 

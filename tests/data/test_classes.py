@@ -10,7 +10,7 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data.available import look_at_data
-from launcher.data.beton import open_beton
+from launcher.data.ffcv.file import open_beton
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from launcher.data.device import Overlap
+from launcher.data.batch import Overlap
 
 GPU = torch.device("cuda", 0)
 
@@ -82,7 +82,7 @@ def test_the_time_waited_is_that_since_the_batch_before(
     asked: Asked, monkeypatch: pytest.MonkeyPatch, device: torch.device
 ) -> None:
     clock = iter(range(100))
-    monkeypatch.setattr("launcher.data.device.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("launcher.data.batch.time.perf_counter", lambda: next(clock))
     batches = Overlap(map(asked.batch, range(3)), device)
     waited = [batches.waited for _ in batches]
     assert waited == ([2, 1, 1] if device == GPU else [1, 1, 1])

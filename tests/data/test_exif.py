@@ -13,9 +13,9 @@ from torchvision.datasets.folder import pil_loader
 
 from launcher.config.compose import compose
 from launcher.data.available import look_at_data
-from launcher.data.beton import open_beton
 from launcher.data.decode import decode
-from launcher.data.manifest import manifest_path
+from launcher.data.ffcv.file import open_beton
+from launcher.data.ffcv.manifest import manifest_path
 from launcher.errors import UserError
 
 from .conftest import make_loaders, words_for, write_files

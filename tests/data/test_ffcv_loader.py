@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.data.beton import file_name, open_beton
 from launcher.data.crops import centre_boxes, random_crop, random_crops
-from launcher.data.decoding_pool import DecodingPool, Request
-from launcher.data.encode import to_jpeg
-from launcher.data.os_cache import choose
-from launcher.data.restart import cut
+from launcher.data.ffcv.encode import to_jpeg
+from launcher.data.ffcv.file import file_name, open_beton
+from launcher.data.ffcv.jpeg_crop import cut
+from launcher.data.ffcv.loader import choose
+from launcher.data.ffcv.pool import DecodingPool, Request
 from launcher.errors import UserError
 
 from .conftest import make_loaders, same, stream, write_files
@@ -175,14 +175,14 @@ def test_two_loaders_at_once_keep_apart(pictures: Path) -> None:
 
 
 def test_importing_ffcv_leaves_torchs_threads_alone() -> None:
-    code = "import torch; torch.set_num_threads(3); import launcher.data.ffcv_decoder; print(torch.get_num_threads())"
+    code = "import torch; torch.set_num_threads(3); import launcher.data.ffcv.decoder; print(torch.get_num_threads())"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "3\n"
 
 
 def test_without_ffcv_one_line_says_so(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in sys.modules if n.split(".")[0] == "ffcv" or n.startswith("launcher.data.ffcv")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "launcher.data.decoding_pool")
+    monkeypatch.delitem(sys.modules, "launcher.data.ffcv.pool")
     monkeypatch.setitem(sys.modules, "ffcv", None)
     with pytest.raises(UserError, match="dataloader=ffcv: ffcv is not installed; make setup builds FFCV"):
         make_loaders(pictures, "dataloader=ffcv")

@@ -17,9 +17,9 @@ from PIL import Image
 from launcher.config.compose import compose
 from launcher.data import identity as module
 from launcher.data.available import with_counts
+from launcher.data.ffcv.manifest import manifest_path
+from launcher.data.ffcv.prepare import prepare
 from launcher.data.identity import identity, identity_if_there
-from launcher.data.manifest import manifest_path
-from launcher.data.prepare import prepare
 
 from .conftest import words_for, write_files
 

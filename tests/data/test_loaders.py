@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from launcher.data.device import normalize
+from launcher.data.batch import normalize
 from launcher.data.folder import scan
 from launcher.errors import UserError
 

@@ -19,12 +19,12 @@ from PIL import Image
 
 from launcher.cli.main import main
 from launcher.config.compose import compose
-from launcher.data import beton_writer, prepare
-from launcher.data.beton import ROW, ROWS_START, file_name, open_beton
-from launcher.data.encode import Encoded, aligned_interval, encode_all
-from launcher.data.manifest import manifest_path, read_manifest
-from launcher.data.small_file import full_values
-from launcher.data.sources.local import LocalFiles
+from launcher.data.ffcv import prepare
+from launcher.data.ffcv import writer as beton_writer
+from launcher.data.ffcv.encode import Encoded, aligned_interval, encode_all
+from launcher.data.ffcv.file import ROW, ROWS_START, file_name, full_values, open_beton
+from launcher.data.ffcv.manifest import manifest_path, read_manifest
+from launcher.data.sources.find import LocalFiles
 from launcher.data.sources.source import Piece
 from launcher.errors import UserError
 

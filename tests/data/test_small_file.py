@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from launcher.cli.main import main
 from launcher.config.compose import compose
-from launcher.data.beton import file_name, open_beton
 from launcher.data.crops import same_parts
-from launcher.data.manifest import read_manifest
-from launcher.data.prepare import prepare
-from launcher.data.small_file import small_values
+from launcher.data.ffcv.file import file_name, open_beton, small_values
+from launcher.data.ffcv.manifest import read_manifest
+from launcher.data.ffcv.prepare import prepare
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan

@@ -17,7 +17,7 @@ import yaml
 from launcher.cli import main as cli
 from launcher.cli.words import read
 from launcher.config.compose import compose
-from launcher.study.grid import expand
+from launcher.study.sweep import expand
 from launcher.submit.values import PREFIX
 
 from .pages import PAGES, ROOT, Block, all_blocks

@@ -68,7 +68,7 @@ def kill_over_and_over(train: Train, words: Sequence[str], times: int, moments: 
 def _is_rank(process: psutil.Process) -> bool:
     """A rank leads its process group; the guardian that it forks, which nobody may kill, does not."""
     with suppress(psutil.Error, ProcessLookupError):
-        return "launcher.launch.rank" in process.cmdline() and os.getpgid(process.pid) == process.pid
+        return "launcher.rank.main" in process.cmdline() and os.getpgid(process.pid) == process.pid
     return False
 
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.data.beton import ALLOCATION, HEADER, ROW, ROWS_START, open_beton
-from launcher.data.manifest import manifest_path, read_manifest
+from launcher.data.ffcv.file import ALLOCATION, HEADER, ROW, ROWS_START, open_beton
+from launcher.data.ffcv.manifest import manifest_path, read_manifest
 from launcher.errors import UserError
 
 pytest.importorskip("ffcv", exc_type=ImportError)
-from launcher.data.prepare import prepare
+from launcher.data.ffcv.prepare import prepare
 
 SAMPLES = 6
 

@@ -16,9 +16,9 @@ from launcher.config.compose import compose
 from launcher.data.crops import centre_cut
 from launcher.data.decode import NoPicture, decode, size
 from launcher.data.folder import scan, splits
-from launcher.data.folder_facts import picture_facts
 from launcher.data.pictures import Pictures
 from launcher.errors import UserError
+from launcher.measure.diagnosis import picture_facts
 
 from .commands import refused, said
 

@@ -31,7 +31,7 @@ def assert_same_end(train: Train, run: Path, whole: dict[str, object], equal: Eq
 
 def rank(run: Path, number: int) -> psutil.Process:
     return next(
-        p for p in ranks_of(run) if "launcher.launch.rank" in p.cmdline() and p.environ().get("RANK") == str(number)
+        p for p in ranks_of(run) if "launcher.rank.main" in p.cmdline() and p.environ().get("RANK") == str(number)
     )
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from launcher.config.compose import compose
 from launcher.errors import Problem, UserError
-from launcher.launch.heartbeat import HEARTBEAT
-from launcher.launch.signals import STOP
+from launcher.rank.heartbeat import HEARTBEAT
+from launcher.rank.stop import STOP
 
 RANK = os.environ.get("RANK", "")
 
@@ -155,7 +155,7 @@ def killed_once(run: Path) -> None:
 
 def gpu_lost_before_a_restart(run: Path) -> None:
     """The first attempt is lost to something else; by the next one there are no GPUs."""
-    from launcher.training.ranks import join_ranks
+    from launcher.rank.group import join_ranks
 
     if not (run / "killed-once").exists():
         if RANK == "1":

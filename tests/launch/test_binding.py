@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from launcher.config.compose import compose
-from launcher.data.cores import BOUND
 from launcher.data.loaders import worker_count
 from launcher.launch import elastic
-from launcher.launch.binding import Binding, bind
-from launcher.launch.devices import Devices
-from launcher.launch.rank import DEVICE
+from launcher.launch.devices import Binding, Devices, bind
 from launcher.launch.terminal import PlainView
+from launcher.probe import BOUND
+from launcher.rank.main import DEVICE
 
 
 def machine(system: Path, near: dict[str, str], threads: dict[int, str]) -> Path:
@@ -80,9 +79,7 @@ def test_where_nothing_is_bound_it_says_why(
 
 
 def test_a_rank_takes_its_cores_and_counts_them_as_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = (
-        "import os; from launcher.launch.rank import take_cores; take_cores(); print(sorted(os.sched_getaffinity(0)))"
-    )
+    code = "import os; from launcher.rank.main import take_cores; take_cores(); print(sorted(os.sched_getaffinity(0)))"
     first = min(os.sched_getaffinity(0))
     environment = {**os.environ, BOUND: f";{first}", "LOCAL_RANK": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

@@ -22,8 +22,8 @@ from launcher.errors import MachineError, UserError
 from launcher.launch import devices
 from launcher.launch.devices import Devices, decide
 from launcher.probe import Answer
+from launcher.rank.group import check_same_kind, claim
 from launcher.training import checkpoint
-from launcher.training.ranks import check_same_kind, claim
 from tests.two_ranks import on_two_ranks
 
 ROOT = Path(launcher.__file__).parent

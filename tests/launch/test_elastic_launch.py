@@ -179,7 +179,7 @@ def test_a_second_ctrl_c_stops_deaf_ranks_at_once(start: Start, run: Path) -> No
 
 def test_a_stop_before_the_ranks_listen_is_no_failure(start: Start, run: Path) -> None:
     process = start("save_when_asked")
-    wait_until(lambda: any("launcher.launch.rank" in words_of(member) for member in processes_of(run)))
+    wait_until(lambda: any("launcher.rank.main" in words_of(member) for member in processes_of(run)))
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=25)
     assert process.returncode == 130, errors

@@ -12,7 +12,7 @@ import pytest
 PRINTS = """
 import sys, warnings
 from pathlib import Path
-from launcher.launch.rank import _redirect_output
+from launcher.rank.main import _redirect_output
 _redirect_output(Path(sys.argv[1]))
 print("first", flush=True)
 warnings.warn("second")

@@ -11,9 +11,9 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.launch.failure import describe_hang
-from launcher.launch.heartbeat import Heartbeat, beat_file, stall_file, told_stalls
-from launcher.launch.rank import done_file, failed_file
 from launcher.launch.watch import RankWatch
+from launcher.rank.heartbeat import Heartbeat, beat_file, stall_file, told_stalls
+from launcher.rank.main import done_file, failed_file
 
 
 def start(code: str) -> subprocess.Popen[bytes]:

@@ -45,7 +45,7 @@ def test_it_holds_every_value_the_scripts_and_the_licence(wheel: Path) -> None:
     for folder in ("conf", "recipes"):
         for path in (ROOT / folder).rglob("*.yaml"):
             assert f"launcher/assets/{path.relative_to(ROOT)}" in names
-    assert {f"launcher/completion/train.{shell}" for shell in ("bash", "zsh", "fish")} <= names
+    assert {f"launcher/cli/train.{shell}" for shell in ("bash", "zsh", "fish")} <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert not any(name.startswith(("tests/", "benchmarks/")) for name in names)
 

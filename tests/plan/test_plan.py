@@ -12,7 +12,7 @@ from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.plan.checks import REFUSED, check
 from launcher.plan.plan import Plan
-from launcher.plan.sizes import scaled
+from launcher.plan.schedule import scaled
 
 IMAGENET = 1_281_167
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.config.compose import compose
-from launcher.plan.world import planned_processes
+from launcher.plan.plan import planned_processes
 
 
 @pytest.mark.parametrize(

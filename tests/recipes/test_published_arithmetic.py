@@ -15,8 +15,7 @@ from torch.nn import functional as F
 from launcher.config.compose import compose
 from launcher.config.schema import LAMB
 from launcher.plan.plan import Plan
-from launcher.plan.schedule import multiplier
-from launcher.plan.sizes import progressive_size
+from launcher.plan.schedule import multiplier, progressive_size
 
 IMAGES = 1_281_167
 

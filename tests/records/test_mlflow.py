@@ -21,8 +21,7 @@ from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 from launcher.records.folder import create
 from launcher.records.metrics import ResumeRecord
-from launcher.records.recorder import Recorder
-from launcher.records.sinks import build_sinks
+from launcher.records.sinks import Recorder, build_sinks
 
 from .test_remote import end, evaluation
 

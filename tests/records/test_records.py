@@ -17,7 +17,6 @@ from rich.console import Console
 
 from launcher.config.compose import compose
 from launcher.errors import UserError
-from launcher.records.clock import Clock
 from launcher.records.curve import draw_curve
 from launcher.records.folder import RunFolder, create, existing
 from launcher.records.metrics import (
@@ -31,9 +30,9 @@ from launcher.records.metrics import (
     read_metrics,
 )
 from launcher.records.progress import ProgressView, duration
-from launcher.records.recorder import Recorder
-from launcher.records.sinks import build_sinks
+from launcher.records.sinks import Recorder, build_sinks
 from launcher.records.summary import summary_table
+from launcher.training.clock import Clock
 
 
 def training(step: int, loss: float = 1.0) -> TrainRecord:

@@ -11,9 +11,8 @@ import pytest
 from launcher.cli import main as cli
 from launcher.config.compose import compose
 from launcher.records import sinks
-from launcher.records.metrics import EndRecord, EvalRecord, Record, ResumeRecord, StartRecord
+from launcher.records.metrics import EndRecord, EvalRecord, Record, ResumeRecord, StartRecord, closing_scalars, scalars
 from launcher.records.remote import Outcome, RemoteSink
-from launcher.records.scalars import closing_scalars, scalars
 
 
 def evaluation(step: int, top1: float = 0.5) -> EvalRecord:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from launcher.config.compose import compose
-from launcher.config.targets import target_accuracy
+from launcher.config.fields import target_accuracy
 from launcher.errors import UserError
-from launcher.records.target import reached
+from launcher.records.metrics import reached
 
 ROWS = [
     {"kind": "train", "step": 10, "loss": 1.0},

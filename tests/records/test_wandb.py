@@ -15,8 +15,7 @@ from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.records.folder import RunFolder, create, existing
 from launcher.records.metrics import ResumeRecord
-from launcher.records.recorder import Recorder
-from launcher.records.sinks import build_sinks
+from launcher.records.sinks import Recorder, build_sinks
 
 from .test_remote import end, evaluation
 

@@ -10,11 +10,9 @@ import yaml
 
 from launcher.config.compose import compose
 from launcher.config.resolved import as_mapping
-from launcher.records.dataset import note_dataset
-from launcher.records.folder import RunFolder, create
+from launcher.records.folder import RunFolder, create, note_dataset
 from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, MetricsWriter, StartRecord
-from launcher.study.ablation import Measured, Variant, comparable, curve_of, effects, grid, limits, measured
-from launcher.study.ablation_tradeoff import tradeoffs
+from launcher.study.ablation import Measured, Variant, comparable, curve_of, effects, grid, limits, measured, tradeoffs
 from launcher.study.curves import Curve, Point, Setting
 from launcher.study.runs import read_run
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.cli import main as cli
-from launcher.records.dataset import note_dataset
-from launcher.records.folder import RunFolder
+from launcher.records.folder import RunFolder, note_dataset
 from launcher.study.algoperf import score_runs
 from launcher.study.curves import build_curves
 from launcher.study.report import page_data

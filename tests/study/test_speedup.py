@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from launcher.study.bootstrap import estimate, resample
+from launcher.study.curve_math import estimate, resample
 from launcher.study.curves import Curve, Point, Setting
 from launcher.study.speedup import at_equal_cost, at_equal_quality
 

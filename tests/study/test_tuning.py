@@ -14,8 +14,7 @@ from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import EndRecord, EvalRecord, MetricsWriter
-from launcher.study.tuning import Space, Trial, read_space, trials, values_at, words
-from launcher.study.tuning_results import results
+from launcher.study.tuning import Space, Trial, read_space, results, trials, values_at, words
 
 PACKAGED = sorted(path.stem for path in (paths.CONF / "tuning").glob("*.yaml"))
 

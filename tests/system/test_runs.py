@@ -124,7 +124,7 @@ def test_a_killed_rank_ends_all_and_is_named_first(train: Train) -> None:
     process = train.start(*SMALL, "run_name=broken", "epochs=200", "launch.max_restarts=0")
     run = train.folder / "runs" / "broken"
     wait_for(lambda: steps_done(run) >= 2)
-    victim = next(p for p in ranks_of(run) if "launcher.launch.rank" in p.cmdline() and p.environ()["RANK"] == "1")
+    victim = next(p for p in ranks_of(run) if "launcher.rank.main" in p.cmdline() and p.environ()["RANK"] == "1")
     victim.kill()
     start = time.monotonic()
     _, errors = process.communicate(timeout=240)

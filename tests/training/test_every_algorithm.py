@@ -11,8 +11,8 @@ import torch
 from launcher.config import recipes
 from launcher.config.compose import compose, options
 from launcher.errors import UserError
+from launcher.rank.group import Ranks
 from launcher.training import checkpoint
-from launcher.training.ranks import Ranks
 from launcher.training.run import Run, build_run
 
 SMALL = [

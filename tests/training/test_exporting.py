@@ -16,11 +16,11 @@ from launcher.algorithms.blurpool import BlurPool
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.errors import UserError
+from launcher.rank.group import Ranks
 from launcher.records.folder import RunFolder, create
 from launcher.training import checkpoint, exporting
 from launcher.training.export_check import _hits
 from launcher.training.exporting import export_run
-from launcher.training.ranks import Ranks
 from launcher.training.run import build_run
 
 SMALL = [

@@ -8,9 +8,9 @@ import torch
 
 from launcher.config.compose import compose
 from launcher.errors import UserError
+from launcher.rank.group import Ranks
 from launcher.records.folder import RunFolder
 from launcher.training import checkpoint
-from launcher.training.ranks import Ranks
 from launcher.training.saving import BEST, Saver, Snapshots, newest
 
 FIRST = Ranks(0, 1, 0, 1, torch.device("cpu"))

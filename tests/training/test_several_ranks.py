@@ -17,9 +17,9 @@ from torchvision.models.resnet import BasicBlock, ResNet
 from launcher.config import recipes
 from launcher.config.compose import compose, options
 from launcher.config.schema import RunConfig
+from launcher.rank.group import Ranks
 from launcher.training import checkpoint
 from launcher.training import run as building
-from launcher.training.ranks import Ranks
 from launcher.training.run import build_run
 from tests.training.test_every_algorithm import EARLY, SMALL, steps
 from tests.two_ranks import on_ranks

@@ -8,15 +8,15 @@ import torch
 import torch.distributed as dist
 
 from launcher.errors import UserError
-from launcher.launch.signals import StopFlag
+from launcher.rank.stop import StopFlag
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.training import run as building
 from launcher.training.journal import Journal
 from launcher.training.loop import train
+from launcher.training.nonfinite import Trouble
 from launcher.training.precision import Precision
 from launcher.training.saving import Saver
-from launcher.training.trouble import Trouble
 from tests.training.test_every_algorithm import build, small_cache, steps, tensors
 from tests.training.test_several_ranks import tiny
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from launcher.training.warm_up import warm_up
+from launcher.training.worker import warm_up
 from tests.training.test_every_algorithm import EARLY, build, small_cache, steps, tensors
 
 __all__ = ["small_cache"]

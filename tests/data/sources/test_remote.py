@@ -18,11 +18,10 @@ from launcher.cli import diagnose
 from launcher.cli.main import main
 from launcher.config.compose import compose
 from launcher.data.available import with_counts
+from launcher.data.ffcv.prepare import prepare
 from launcher.data.folder import scan
-from launcher.data.prepare import prepare
 from launcher.data.sources import remote
-from launcher.data.sources.find import open_source
-from launcher.data.sources.local import folder_source
+from launcher.data.sources.find import folder_source, open_source
 from launcher.doctor.data import examine_data
 from launcher.errors import UserError
 

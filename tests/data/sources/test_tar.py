@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 from torchvision.datasets import ImageNet, imagenet
 
-from launcher.data import prepare
 from launcher.data.decode import NoPicture
+from launcher.data.ffcv import prepare
+from launcher.data.ffcv.manifest import read_manifest
 from launcher.data.folder import scan
-from launcher.data.manifest import read_manifest
-from launcher.data.sources.find import open_source
-from launcher.data.sources.local import folder_source
+from launcher.data.sources.find import folder_source, open_source
 from launcher.data.sources.source import Source
 from launcher.errors import UserError
 

@@ -1,0 +1,88 @@
+"""Values with a form of their own: durations and targets as the field writes them, names of run folders."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+_DURATION = re.compile(r"([0-9]{1,18}(?:\.[0-9]*)?|\.[0-9]+)(ep|ba|dur)")
+
+
+def parse_duration(text: str) -> tuple[float, str]:
+    """Split `8ep` into (8.0, "ep").
+
+    Raises:
+        ValueError: the text is no number followed by ep, ba or dur.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("not a duration: write epochs as 8ep, batches as 100ba, a part of the run as 0.5dur")
+    return float(match[1]), match[2]
+
+
+def _duration(text: str) -> str:
+    parse_duration(text)
+    return text
+
+
+Duration = Annotated[str, AfterValidator(_duration)]
+
+
+def in_steps(text: str, *, steps_per_epoch: int, total_steps: int) -> int:
+    """Length of a duration in optimizer steps, rounded to the nearest whole one."""
+    number, unit = parse_duration(text)
+    return round(number * {"ep": steps_per_epoch, "ba": 1, "dur": total_steps}[unit])
+
+
+_TARGET = re.compile(r"top1:(\d?\.\d+|[01])")
+
+
+def target_accuracy(text: str) -> float:
+    """The top-1 accuracy of a target.
+
+    Raises:
+        ValueError: the text is no `top1:` followed by a number above 0 and at most 1.
+    """
+    match = _TARGET.fullmatch(text.strip())
+    if match is None or not 0 < float(match[1]) <= 1:
+        raise ValueError("not a target: write the top-1 accuracy to stop at as top1:0.759, above 0 and at most 1")
+    return float(match[1])
+
+
+def _target(text: str) -> str:
+    target_accuracy(text)
+    return text
+
+
+Target = Annotated[str, AfterValidator(_target)]
+
+
+_MOST_BYTES = 200
+_HOME = re.compile(r"^\$HOME(?=/|$)")
+
+
+def _folder_name(text: str) -> str:
+    if "/" in text or text in ("", ".", "..") or not text.isprintable() or len(text.encode()) > _MOST_BYTES:
+        raise ValueError(f"must be the name of a folder: no /, at most {_MOST_BYTES} bytes; runs=FOLDER says where")
+    return text
+
+
+def expanded(text: str) -> str:
+    """The path with `~` or `$HOME` at its start as the folder that it stands for, which no shell has done in YAML."""
+    if not text:
+        raise ValueError("is empty; write a path")
+    head, slash, rest = _HOME.sub("~", text, count=1).partition("/")
+    if not head.startswith("~"):
+        return text
+    try:
+        return f"{Path(head).expanduser()}{slash}{rest}"
+    except RuntimeError:
+        raise ValueError(f"{head} is nobody's home folder here; write ./{head} for what lies in this one") from None
+
+
+# note: no path, so that a recipe from elsewhere cannot say where a run is kept
+FolderName = Annotated[str, AfterValidator(_folder_name)]
+AnyPath = Annotated[str, AfterValidator(expanded)]

@@ -1,0 +1,184 @@
+"""Training and evaluation batches from FFCV files: the stream of launcher.data.loaders, decoded by threads."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from launcher.config import schema
+from launcher.data.available import check_counts
+from launcher.data.batch import Loaded, Overlap
+from launcher.data.crops import centre_boxes, random_crops, same_parts
+from launcher.data.ffcv.file import Beton, open_small, open_split
+from launcher.data.ffcv.pool import DecodingPool, Request
+from launcher.data.pictures import ChangeImage
+from launcher.data.sampling import ChangeOrder, Share, epoch_order, eval_indices, rank_indices
+from launcher.plan.plan import Plan
+
+# Part of the free memory that files may take: workers, pinned batches and evaluation need the rest.
+_SHARE = 0.8
+_GROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def free_memory() -> int:
+    """Bytes that are available on the machine, or left to this container if that is less."""
+    free = int(psutil.virtual_memory().available)
+    for limit_file, used_file in _GROUPS:
+        try:
+            limit, used = Path(limit_file).read_text().strip(), Path(used_file).read_text().strip()
+        except OSError:
+            continue
+        if limit != "max":
+            free = min(free, max(0, int(limit) - int(used)))
+    return free
+
+
+def choose(asked: bool | str, sizes: Iterable[int], free: int) -> tuple[bool, str]:
+    """Whether to have the system read the files into memory, and a line that says so and why.
+
+    asked: true, false, or auto. sizes: the files' in bytes. free: bytes of memory.
+    """
+    files = sum(sizes)
+    facts = f"files {files / 1e9:.2f} GB, free memory {free / 1e9:.2f} GB"
+    fits = files <= _SHARE * free
+    kept = fits if asked == "auto" else bool(asked)
+    how = "read into memory ahead" if kept else "read picture by picture"
+    return kept, f"dataloader.os_cache={str(asked).lower()}: {how} ({facts})"
+
+
+def build_ffcv_loaders(
+    plan: Plan,
+    values: schema.FFCVLoader,
+    share: Share,
+    change_order: ChangeOrder | None,
+    change_image: ChangeImage | None,
+) -> tuple[FFCVTrain, FFCVEval]:
+    """The loaders of one rank; the first rank says how the files are read.
+
+    Raises:
+        UserError: a file is missing, not whole, or not what was planned for.
+    """
+    config = plan.config
+    train, val = open_split(config, "train"), open_split(config, "val")
+    small = open_small(config, train)
+    check_counts(plan, max(train.classes, val.classes), train.samples, train.path)
+    files = [file for file in (train, val, small) if file is not None]
+    preload, said = choose(values.os_cache, [file.bytes for file in files], free_memory())
+    if share.rank == 0:
+        print(said, flush=True)
+
+    def pool(file: Beton, side: int, *, training: bool) -> DecodingPool:
+        return DecodingPool(
+            file,
+            side=side,
+            workers=share.workers,
+            prefetch=share.prefetch,
+            preload=preload,
+            only_crop=training and values.decode == "crop",
+            scaled=training and values.dct_scaling,
+            pinned=share.device.type == "cuda",
+            change_image=change_image if training else None,
+        )
+
+    crops = pool(train, plan.train_size, training=True)
+    small_crops = pool(small, plan.train_size, training=True) if small else None
+    centres = pool(val, plan.image_side(config.image.eval_size), training=False)
+    return (
+        FFCVTrain(plan, crops, small_crops, share, change_order),
+        FFCVEval(
+            centres,
+            share,
+            max(1, config.eval_batch_size // share.world_size),
+            plan.image_side(config.image.eval_resize),
+        ),
+    )
+
+
+class FFCVTrain:
+    """Random resized crops of the pictures of an FFCV file, in the epoch's order.
+
+    Steps with crops so small that the smaller pictures beside them do read those, the same parts of them.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        full: DecodingPool,
+        small: DecodingPool | None,
+        share: Share,
+        change_order: ChangeOrder | None,
+    ):
+        self._plan, self._full, self._small, self._share, self._change_order = plan, full, small, share, change_order
+        self._pools = [full, small] if small else [full]
+        self._finish = weakref.finalize(self, _close, self._pools)
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
+        return Overlap(self._batches(epoch, first_step), self._share.device)
+
+    def stalled(self, seconds: float) -> Path | None:
+        return next(filter(None, (pool.stalled(seconds) for pool in self._pools)), None)
+
+    def close(self) -> None:
+        self._finish()
+
+    def _batches(self, epoch: int, first_step: int) -> Iterator[Loaded]:
+        # note: nothing is decoded ahead across a change of the file, which happens once a run
+        for pool, requests in itertools.groupby(self._requests(epoch, first_step), itemgetter(0)):
+            yield from pool.batches(request for _, request in requests)
+
+    def _requests(self, epoch: int, first_step: int) -> Iterator[tuple[DecodingPool, Request]]:
+        plan, full = self._plan, self._full
+        config = plan.config
+        order = epoch_order(config.seed, epoch, full.file.samples)
+        if self._change_order is not None:
+            order = self._change_order(order, epoch)
+        for step in range(first_step, plan.steps_per_epoch):
+            indices = rank_indices(order, step, config.batch_size, self._share.rank, self._share.world_size)
+            numbers = indices % full.file.samples
+            sizes = full.heights[numbers], full.widths[numbers]
+            boxes = random_crops(config.image, *sizes, seed=config.seed, epoch=epoch, indices=indices)
+            of_run = epoch * plan.steps_per_epoch + step
+            small = self._small if plan.reads_small(of_run) else None
+            if small is not None:
+                boxes = same_parts(boxes, *sizes, small.heights[numbers], small.widths[numbers])
+            yield small or full, Request(epoch, indices, boxes, plan.loaded_size(of_run))
+
+
+def _close(pools: list[DecodingPool]) -> None:
+    for pool in pools:
+        pool.close()
+
+
+class FFCVEval:
+    """This rank's share of the validation pictures, centre crops, each once; the last batch may be smaller."""
+
+    def __init__(self, pool: DecodingPool, share: Share, batch_size: int, resize: int):
+        self._pool, self._share, self._resize = pool, share, resize
+        self.classes = pool.file.manifest.classes if pool.file.manifest else None
+        self._indices = eval_indices(pool.file.samples, batch_size, share.rank, share.world_size)
+        self._finish = weakref.finalize(self, pool.close)
+
+    def __iter__(self) -> Iterator[Loaded]:
+        return iter(Overlap(self._pool.batches(map(self._request, self._indices)), self._share.device))
+
+    def file(self, index: int) -> None:
+        return None
+
+    def stalled(self, seconds: float) -> Path | None:
+        return self._pool.stalled(seconds)
+
+    def close(self) -> None:
+        self._finish()
+
+    def _request(self, indices: np.ndarray) -> Request:
+        heights, widths = self._pool.heights[indices], self._pool.widths[indices]
+        return Request(0, indices, centre_boxes(heights, widths, self._resize, self._pool.side))

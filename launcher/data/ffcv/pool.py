@@ -1,0 +1,181 @@
+"""Threads that decode the pictures of an FFCV file into batches."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from launcher.data.batch import Loaded
+from launcher.data.ffcv.decoder import PictureBytes, Reader, compiled_decode
+from launcher.data.ffcv.file import Beton
+from launcher.data.pictures import ChangeImage, Reading
+from launcher.errors import UserError
+
+_PICTURES_A_TASK = 8
+_MOST_JPEG_BYTES_ADDED = 1024
+_PRELOADED_AT_ONCE = 1 << 26
+
+
+@dataclass(frozen=True)
+class Request:
+    """One batch: sample indices int64 [B], as they key randomness, and boxes int64 [B, 5] for their pictures.
+
+    `side` in pixels is that of the crops; None is the pool's.
+    """
+
+    epoch: int
+    indices: np.ndarray
+    boxes: np.ndarray
+    side: int | None = None
+
+
+class DecodingPool:
+    """Decodes requested batches of one file with FFCV's kernels, a few ahead, in `workers` threads of its own.
+
+    The threads wait for no other library's, so any number of pools can run at once, and more threads than cores.
+    """
+
+    def __init__(
+        self,
+        file: Beton,
+        *,
+        side: int,
+        workers: int,
+        prefetch: int,
+        preload: bool,
+        only_crop: bool,
+        scaled: bool = False,
+        pinned: bool,
+        change_image: ChangeImage | None = None,
+    ):
+        self.file, self.side, self.prefetch = file, side, prefetch
+        self._pinned, self._change_image = pinned, change_image
+        self._closed = threading.Event()
+        self._reader = Reader(str(file.path))
+        self._descriptor = os.open(file.path, os.O_RDONLY)
+        self._access = PictureBytes(self._reader, self._descriptor)
+        self._rows = self._reader.metadata["f0"]
+        self._decode, self._only_crop, self._scaled = compiled_decode(), only_crop, scaled
+        self._room = threading.local()
+        self._reading, self._readers = Reading(workers), itertools.count()
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="decode")
+        self._preload = threading.Thread(target=self._read_all, daemon=True)
+        if preload:
+            self._preload.start()
+        else:
+            # note: reading ahead of a picture would fetch another that is not wanted now
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+
+    @property
+    def heights(self) -> np.ndarray:
+        """Heights [samples] of the stored pictures."""
+        return np.asarray(self._rows["height"])
+
+    @property
+    def widths(self) -> np.ndarray:
+        """Widths [samples] of the stored pictures."""
+        return np.asarray(self._rows["width"])
+
+    def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
+        """The requested batches in their order; leaving early ends what is not begun.
+
+        Raises:
+            UserError: a picture is damaged, or the file was cut off meanwhile; names which.
+        """
+        waiting: list[tuple[Request, Tensor, list[Future[None]]]] = []
+        requested = iter(requests)
+        try:
+            while True:
+                while len(waiting) <= self.prefetch and (request := next(requested, None)) is not None:
+                    waiting.append((request, *self._begin(request)))
+                if not waiting:
+                    return
+                request, images, tasks = waiting[0]
+                for task in tasks:
+                    task.result()
+                waiting.pop(0)
+                labels = self._reader.metadata["f1"][request.indices % self.file.samples]
+                yield images.permute(0, 3, 1, 2), torch.from_numpy(labels), request.indices
+        finally:
+            for _, _, tasks in waiting:
+                for task in tasks:
+                    task.cancel()
+
+    def stalled(self, seconds: float) -> Path | None:
+        """The file, if a few pictures of it have been read for more than so many seconds."""
+        return None if self._reading.stalled(seconds) is None else self.file.path
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._closed.set()
+        if self._preload.ident is not None:
+            self._preload.join()
+        os.close(self._descriptor)
+
+    def _read_all(self) -> None:
+        """Have the system keep the whole file in memory: one pass in order is faster than pictures in random order."""
+        for place in range(0, self.file.bytes, _PRELOADED_AT_ONCE):
+            if self._closed.is_set():
+                return
+            os.posix_fadvise(self._descriptor, place, _PRELOADED_AT_ONCE, os.POSIX_FADV_WILLNEED)
+
+    def _begin(self, request: Request) -> tuple[Tensor, list[Future[None]]]:
+        """Have a batch decoded; uint8 [B, side, side, 3], filled once the tasks are done."""
+        count, side = len(request.indices), request.side or self.side
+        images = torch.empty((count, side, side, 3), dtype=torch.uint8, pin_memory=self._pinned)
+        pixels = images.numpy()
+        self._check_size()
+        return images, [
+            self._threads.submit(self._fill, request, slice(first, first + _PICTURES_A_TASK), pixels)
+            for first in range(0, count, _PICTURES_A_TASK)
+        ]
+
+    def _check_size(self) -> None:
+        try:
+            size = os.fstat(self._descriptor).st_size
+        except OSError as error:
+            raise UserError(f"{self.file.path} can no longer be read ({error.strerror}); look at its disk") from None
+        if size != self.file.bytes:
+            raise UserError(f"{self.file.path} was changed while it was read; write it again by train prepare")
+
+    def _fill(self, request: Request, part: slice, images: np.ndarray) -> None:
+        numbers = request.indices[part] % self.file.samples
+        # note: the first call compiles, which takes longer than a disk may
+        self._decode_part(request, slice(0), images)
+        with self._reading.picture(int(numbers[0]), self._room.reader):
+            failed = self._decode_part(request, part, images)
+        if failed >= 0:
+            message = f"picture {numbers[failed]} is damaged; train prepare --check tells more, or write it again"
+            raise UserError(f"{self.file.path}: {message}")
+        if self._change_image is not None:
+            for place, index in enumerate(request.indices[part].tolist(), part.start):
+                images[place] = self._change_image(images[place], index, request.epoch)
+
+    def _decode_part(self, request: Request, part: slice, images: np.ndarray) -> int:
+        """The place of the first picture that is damaged, or -1."""
+        numbers = request.indices[part] % self.file.samples
+        pixels, jpeg, state = self._thread_room()
+        return self._decode(
+            numbers, request.boxes[part], images[part], pixels, jpeg, self._rows, state, self._only_crop, self._scaled
+        )
+
+    def _thread_room(self) -> tuple[np.ndarray, np.ndarray, tuple[object, ...]]:
+        """This thread's room for the pixels of a picture and for a JPEG, and FFCV's storage state."""
+        room = self._room
+        if not hasattr(room, "pixels"):
+            largest = int((self.heights.astype(np.int64) * self.widths).max())
+            room.pixels = np.empty(3 * largest, np.uint8)
+            room.jpeg = np.empty(int(self._access.sizes.max()) + _MOST_JPEG_BYTES_ADDED, np.uint8)
+            room.state = self._access.state()
+            room.reader = next(self._readers)
+        return room.pixels, room.jpeg, room.state

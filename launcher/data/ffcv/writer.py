@@ -1,0 +1,166 @@
+"""Writes an FFCV file page by page, under a temporary name, so that a killed writer goes on where it was.
+
+The bytes depend on the pictures and values alone, not on the number of workers or on interruptions.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from launcher.data.ffcv.encode import Encoded
+from launcher.data.ffcv.file import ALLOCATION, FIELD, HEADER, IMAGE, LABEL, ROW, ROWS_START, VERSION
+from launcher.errors import UserError
+
+_LEAST_PAGE = 1 << 23
+_KINDS = {IMAGE: 2, LABEL: 1}
+
+
+def page_size(max_side: int) -> int:
+    """The least power of two from 8 MiB on that holds the pixels of any picture."""
+    return max(_LEAST_PAGE, 1 << (3 * max_side**2 - 1).bit_length())
+
+
+class BetonWriter:
+    """`add` pictures by their number, then `finish`; `missing` are the numbers still to be added, in order.
+
+    Raises:
+        UserError: another process writes the same file.
+    """
+
+    def __init__(self, target: Path, labels: np.ndarray, *, max_side: int, identity: str):
+        self.target, self.labels, self.identity = target, labels, identity
+        self.partial = target.with_name(target.name + ".partial")
+        self._state = target.with_name(target.name + ".state.npz")
+        self._page_size = page_size(max_side)
+        self._first_page = -(-(ROWS_START + len(labels) * ROW.itemsize) // self._page_size)
+        self._rows = np.zeros(len(labels), ROW)
+        self._sizes = np.zeros(len(labels), np.uint64)
+        self._done = np.zeros(len(labels), bool)
+        self._pages = 0
+        self._page = bytearray()
+        self._on_page: list[int] = []
+        self.converted: dict[str, int] = {}
+        self._converted_on_page: list[str] = []
+        self._file = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o644)
+        self._lock()
+        self._go_on()
+
+    @property
+    def missing(self) -> np.ndarray:
+        """Numbers of the pictures that are not stored yet."""
+        return np.flatnonzero(~self._done)
+
+    def add(self, number: int, picture: Encoded) -> None:
+        """Store one picture."""
+        if len(self._page) + len(picture.data) > self._page_size:
+            self._flush()
+        place = self._offset() + len(self._page)
+        self._rows[number] = ((picture.mode, picture.width, picture.height, place), self.labels[number])
+        self._sizes[number] = len(picture.data)
+        self._page += picture.data
+        self._on_page.append(number)
+        if picture.was:
+            self._converted_on_page.append(picture.was)
+
+    def save(self) -> None:
+        """Put on disk what has been added so far, less the page that is being filled, so that it need not be redone."""
+        os.fsync(self._file)
+        temporary = self._state.with_name(self._state.name + ".tmp")
+        facts = json.dumps({"identity": self.identity, "pages": self._pages, "converted": self.converted})
+        with temporary.open("wb") as file:
+            np.savez(file, facts=np.array(facts), rows=self._rows, sizes=self._sizes, done=self._done)
+        temporary.replace(self._state)
+
+    def flush(self) -> None:
+        """End the page that is being filled."""
+        if self._page:
+            self._flush()
+
+    def finish(self) -> int:
+        """Write metadata and table of what has been added; returns the number of pictures. The name stays temporary."""
+        self.flush()
+        kept = np.flatnonzero(self._done)
+        table = (self._first_page + self._pages) * self._page_size
+        # note: field by field, since numpy fills the bytes between them with whatever it finds in memory
+        rows = np.zeros(len(kept), ROW)
+        rows["f0"], rows["f1"] = self._rows["f0"][kept], self._rows["f1"][kept]
+        header = np.zeros(1, HEADER)
+        header["version"], header["fields"], header["page_size"] = VERSION, len(_KINDS), self._page_size
+        header["samples"], header["table"] = len(kept), table
+        allocations = np.zeros(len(kept), ALLOCATION)
+        allocations["sample"] = np.arange(len(kept))
+        allocations["place"], allocations["size"] = self._rows["f0"]["place"][kept], self._sizes[kept]
+        _write(self._file, allocations.tobytes(), table)
+        os.ftruncate(self._file, table + allocations.nbytes)
+        _write(self._file, header.tobytes() + _descriptions() + rows.tobytes(), 0)
+        os.fsync(self._file)
+        return len(kept)
+
+    def publish(self) -> None:
+        """Give the finished file its name."""
+        self.partial.replace(self.target)
+        self._state.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _flush(self) -> None:
+        _write(self._file, bytes(self._page).ljust(self._page_size, b"\0"), self._offset())
+        self._pages += 1
+        self._page.clear()
+        self._done[self._on_page] = True
+        self._on_page.clear()
+        for was in self._converted_on_page:
+            self.converted[was] = self.converted.get(was, 0) + 1
+        self._converted_on_page.clear()
+
+    def _offset(self) -> int:
+        return (self._first_page + self._pages) * self._page_size
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._file)
+            raise UserError(f"{self.target} is being written by another process; wait for it, or stop it") from None
+
+    def _go_on(self) -> None:
+        """Take over what an interrupted writer of the same pictures and values has saved."""
+        state = self._saved()
+        if state is not None:
+            facts = json.loads(str(state["facts"]))
+            self._rows, self._sizes, self._done = state["rows"], state["sizes"], state["done"]
+            self._pages, self.converted = facts["pages"], facts["converted"]
+        os.ftruncate(self._file, self._offset())
+
+    def _saved(self) -> dict[str, Any] | None:
+        try:
+            with np.load(self._state) as arrays:
+                state = {name: arrays[name] for name in arrays.files}
+        except (OSError, ValueError, EOFError):
+            return None
+        facts = json.loads(str(state["facts"]))
+        whole = os.fstat(self._file).st_size >= (self._first_page + facts["pages"]) * self._page_size
+        return state if facts["identity"] == self.identity and whole else None
+
+
+def _descriptions() -> bytes:
+    fields = np.zeros(len(_KINDS), FIELD)
+    for field, (name, kind) in zip(fields, _KINDS.items(), strict=True):
+        field["kind"] = kind
+        field["name"][: len(name)] = np.frombuffer(name.encode(), np.uint8)
+    return fields.tobytes()
+
+
+def _write(file: int, data: bytes, offset: int) -> None:
+    """All of the data: one call may write less, and at most 2 GiB."""
+    view = memoryview(data)
+    while view:
+        done = os.pwrite(file, view, offset)
+        view, offset = view[done:], offset + done

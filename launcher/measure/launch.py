@@ -1,0 +1,105 @@
+"""Measure a config on the processes that a run of it would get, in a folder that is gone afterwards."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from launcher.config.compose import Composed
+from launcher.config.resolved import write
+from launcher.console import console, progress_bars
+from launcher.data.available import look_at_data
+from launcher.data.shapes import ensure_shapes
+from launcher.data.unreadable import write_left_out
+from launcher.errors import Problem, UserError
+from launcher.launch.devices import Devices, decide
+from launcher.measure.measured import ANSWER, REQUEST, Measured, read_measured
+from launcher.plan.checks import check
+from launcher.plan.plan import Plan
+from launcher.records.folder import RunFolder
+
+_STEPS = "launcher.measure.probes:work"
+_SPLIT = "launcher.measure.split:work"
+
+T = TypeVar("T")
+
+
+def real_plan(composed: Composed) -> tuple[Plan, Devices]:
+    """The checked plan on this machine's devices and data; the built-in pictures are drawn if need be.
+
+    Raises:
+        UserError: something cannot work here.
+        MachineError: GPUs are there, and torch cannot use them.
+    """
+    nodes = composed.config.launch.nnodes
+    if nodes > 1:
+        raise UserError(
+            Problem("only this machine can be measured; measure with launch.nnodes=1", "launch.nnodes", nodes)
+        )
+    with progress_bars(console(sys.stderr)) as (_, report):
+        config = look_at_data(composed.config, must_exist=True, report=report).config
+    assert config.dataset.train_samples is not None
+    devices = decide(config.launch)
+    for note in devices.notes:
+        _Stderr().print(f"note: {note}")
+    plan = Plan(config, devices.processes, config.dataset.train_samples)
+    check(plan, composed.origins)
+    if config.dataset.kind == "shapes" and config.dataloader.name != "synthetic":
+        ensure_shapes(config.dataset)
+    return plan, devices
+
+
+def measure_steps(plan: Plan, devices: Devices, seconds: float) -> Measured:
+    """Measure every kind of step, loading and evaluation of a run, for so many seconds each."""
+    return measure(plan, devices, _STEPS, {"seconds": seconds}, read_measured)
+
+
+def measure_parts(plan: Plan, devices: Devices, seconds: float) -> dict[str, float]:
+    """Mean seconds of a step's parts over the schedule, each kind of step measured for so many seconds."""
+
+    def answer(path: Path) -> dict[str, float]:
+        parts: dict[str, float] = json.loads(path.read_text())
+        return parts
+
+    return measure(plan, devices, _SPLIT, {"seconds": seconds}, answer)
+
+
+def measure(plan: Plan, devices: Devices, target: str, request: dict[str, object], answer: Callable[[Path], T]) -> T:
+    """Launch a target on a folder that holds the plan's config and the request; `answer` reads the file it leaves.
+
+    Raises:
+        UserError: a rank ended with one, or the measurement was stopped or failed.
+    """
+    from launcher.launch.elastic import Launcher
+
+    runs = Path(plan.config.runs)
+    runs.mkdir(parents=True, exist_ok=True)
+    # note: beside the runs, so that saving is measured on their disk
+    with tempfile.TemporaryDirectory(prefix=".measuring-", dir=runs) as scratch:
+        folder = RunFolder(Path(scratch))
+        write(plan.config, folder.config)
+        if plan.config.dataset.skip_bad:
+            write_left_out(folder.left_out, look_at_data(plan.config, must_exist=True).left_out)
+        (folder.path / REQUEST).write_text(json.dumps({**request, "asked_at": time.time()}))
+        once = replace(plan.config.launch, max_restarts=0)
+        code = Launcher(folder.path, devices, once, _Stderr(), target).run()
+        if code != 0:
+            raise UserError(f"the measurement ended early, with exit code {code}")
+        return answer(folder.path / ANSWER)
+
+
+class _Stderr:
+    """What the ranks say, beside what the command prints."""
+
+    def poll(self) -> None: ...
+
+    def print(self, line: str) -> None:
+        print(line, file=sys.stderr)
+
+    def close(self) -> None: ...

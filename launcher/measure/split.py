@@ -1,0 +1,176 @@
+"""One rank of a split: where the time of a step goes, part by part, with the device waited for at each boundary."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from launcher.algorithms.base import Algorithm, DrawingAlgorithm, Drawn
+from launcher.config.resolved import read
+from launcher.data.batch import Loaded
+from launcher.data.unreadable import read_left_out
+from launcher.measure.measured import ANSWER, REQUEST
+from launcher.measure.probes import agreed_count, standing_still
+from launcher.plan.points import Point, StepKind, points, step_kinds
+from launcher.rank.group import join_ranks
+from launcher.rank.heartbeat import HEARTBEAT
+from launcher.records.folder import RunFolder
+from launcher.training.run import Run, build_run
+
+# The part that a step computes gradients in, less its forward passes.
+GRADIENT = "backward"
+_WARMUP_STEPS = 2
+
+
+@dataclass
+class _Part:
+    """A part that time is counted for; `whole`: with everything inside it."""
+
+    name: str
+    whole: bool
+    entered: set[str] = field(default_factory=set)
+
+
+class Splitter:
+    """Adds up seconds by part; a part within another counts for itself alone.
+
+    A part that is entered again while the same outer part goes on (a second gradient) counts, whole, for the outer one.
+    """
+
+    def __init__(self, synchronize: Callable[[], None], now: Callable[[], float] = time.perf_counter):
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._synchronize, self._now = synchronize, now
+        self._parts: list[_Part] = []
+        self._since = now()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Time inside belongs to this part."""
+        self._switch()
+        outer = self._parts[-1] if self._parts else _Part("", whole=False)
+        again = name == GRADIENT and name in outer.entered
+        self._parts.append(_Part(outer.name, whole=True) if outer.whole or again else _Part(name, whole=False))
+        outer.entered.add(name)
+        try:
+            yield
+        finally:
+            self._switch()
+            self._parts.pop()
+
+    def wrap(self, owner: Any, method: str, name: str) -> None:
+        """Have an object's method count as a part."""
+        setattr(owner, method, self.timed(getattr(owner, method), name))
+
+    def timed(self, inner: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """The function, counting as a part."""
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            with self.part(name):
+                return inner(*arguments, **named)
+
+        return counted
+
+    def _switch(self) -> None:
+        self._synchronize()
+        now = self._now()
+        if self._parts:
+            self.seconds[self._parts[-1].name] += now - self._since
+        self._since = now
+
+
+def work(scratch: Path) -> None:
+    """Split the steps of the scratch folder's config; rank 0 leaves mean seconds of each part of a step."""
+    request = json.loads((scratch / REQUEST).read_text())
+    config = standing_still(read(RunFolder(scratch).config))
+    with join_ranks(config) as ranks:
+        run = build_run(config, ranks, read_left_out(RunFolder(scratch).left_out, config.dataset))
+        try:
+            parts = split(run, float(request["seconds"]))
+        finally:
+            run.loaders.close()
+        if ranks.is_first:
+            (scratch / ANSWER).write_text(json.dumps(parts))
+
+
+def split(run: Run, seconds: float) -> dict[str, float]:
+    """Mean seconds of a step's parts over the schedule, on a batch that is there already.
+
+    An algorithm's part is what it does itself at the points of the loop; what it changes in the model is in forward
+    and backward. A second gradient belongs to the algorithm that asks for it.
+    """
+    splitter = Splitter(lambda: _wait_for(run.ranks.device))
+    # note: a last step's pictures have full size, whoever resizes them
+    batch = next(iter(run.loaders.train.epoch(*divmod(run.plan.total_steps - 1, run.plan.steps_per_epoch))))
+    kinds = step_kinds(run.plan)
+    chosen = points(kinds)
+    counts = {}
+    for point in chosen:
+        _steps(run, batch, point, _WARMUP_STEPS)
+        start = time.perf_counter()
+        _steps(run, batch, point, 1)
+        _wait_for(run.ranks.device)
+        counts[point] = agreed_count(seconds, time.perf_counter() - start)
+    _instrument(run, splitter)
+    means: dict[str, float] = defaultdict(float)
+    for point, weight in weights(kinds, chosen).items():
+        splitter.seconds.clear()
+        for number in range(counts[point]):
+            with splitter.part("rest"):
+                _steps(run, batch, point, 1, first=number)
+        for name, spent in splitter.seconds.items():
+            means[name] += weight * spent / counts[point]
+    return dict(means)
+
+
+def weights(kinds: dict[StepKind, list[int]], chosen: list[Point]) -> dict[Point, float]:
+    """The part of the run that each measured point stands for: the kinds whose side is nearest to its own."""
+    total = sum(map(len, kinds.values()))
+    found = dict.fromkeys(chosen, 0.0)
+    for kind, steps in kinds.items():
+        alike = [point for point in chosen if point.kind.acting == kind.acting]
+        nearest = min(alike, key=lambda point: abs(point.kind.image_size - kind.image_size))
+        found[nearest] += len(steps) / total
+    return found
+
+
+def _steps(run: Run, batch: Loaded, point: Point, count: int, first: int = 0) -> None:
+    for number in range(first, first + count):
+        images, labels, indices = batch
+        run.step(images, labels, indices, run.moment(point.steps[number % len(point.steps)]))
+        HEARTBEAT.beat()
+
+
+def _instrument(run: Run, splitter: Splitter) -> None:
+    """Wrap the step's parts, once the model has been warmed up."""
+    step = run.step
+    splitter.wrap(step, "normalize", "normalize")
+    splitter.wrap(step, "gradients", GRADIENT)
+    splitter.wrap(step.network, "forward", "forward")
+    splitter.wrap(step, "loss", "loss")
+    splitter.wrap(step.optimizer, "step", "optimizer")
+    for name, algorithm in step.engine.active.items():
+        for point in ("change_batch", "compute_gradients", "change_gradients", "after_step"):
+            if getattr(type(algorithm), point) is not getattr(Algorithm, point):
+                splitter.wrap(algorithm, point, name)
+        if isinstance(algorithm, DrawingAlgorithm):
+            algorithm.draw = partial(_drawn_in_parts, splitter, name, splitter.timed(algorithm.draw, name))  # type: ignore[method-assign]
+
+
+def _drawn_in_parts(splitter: Splitter, name: str, draw: Callable[..., Drawn], *arguments: Any) -> Drawn:
+    """Draw, and have what is done with it later count for the same algorithm."""
+    drawn = draw(*arguments)
+    return replace(drawn, apply=splitter.timed(drawn.apply, name))
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,170 @@
+"""This process among its peers: rank, device, process group."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from launcher.config.changes import fingerprint
+from launcher.config.schema import RunConfig
+from launcher.errors import MachineError, UserError
+from launcher.rank.heartbeat import SECONDS_TO_START
+from launcher.rank.main import DEVICE
+
+_AFTER_THE_WATCH = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Zero-based rank of this process, among all and on this machine, and its device."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+
+def claim(kind: str, number: int) -> torch.device:
+    """The device that the launcher has decided on, `cpu` or the GPU of that number, in use by this process from now on.
+
+    Raises:
+        MachineError: the GPU cannot be used.
+    """
+    if kind == "cpu":
+        return torch.device("cpu")
+    # note: deterministic cuBLAS needs it before the first CUDA call
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    device = torch.device(kind, number)
+    try:
+        torch.cuda.set_device(device)
+        torch.zeros(1, device=device).add_(1).item()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        advice = "train doctor and nvidia-smi tell of it; launch.nproc or launch.device=cpu goes on without it"
+        raise MachineError(f"GPU {number}, which the start counted, cannot be used: {reason}; {advice}") from error
+    return device
+
+
+def collective_timeout(hang_timeout: float | None) -> timedelta:
+    """How long a collective waits for its peers: longer than the watch, which ends ranks that hang with stacks."""
+    if hang_timeout is None:
+        return timedelta(days=365)
+    return timedelta(seconds=max(hang_timeout, SECONDS_TO_START)) + _AFTER_THE_WATCH
+
+
+@contextmanager
+def join_ranks(config: RunConfig) -> Iterator[Ranks]:
+    """Join the process group that the environment names (NCCL on GPUs, gloo on a CPU); leave it at the end.
+
+    Raises:
+        MachineError: this rank cannot have the device that the launcher decided on, or others have another kind.
+    """
+    local_rank = int(os.environ["LOCAL_RANK"])
+    device = claim(os.environ[DEVICE], local_rank)
+    # note: gloo beside NCCL lets flags and sums on the CPU cross ranks without a GPU synchronisation
+    backends = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "cpu:gloo"
+    dist.init_process_group(backends, timeout=collective_timeout(config.launch.hang_timeout))
+    check_same_kind(device.type)
+    yield Ranks(
+        rank=dist.get_rank(),
+        world_size=dist.get_world_size(),
+        local_rank=local_rank,
+        local_world_size=int(os.environ["LOCAL_WORLD_SIZE"]),
+        device=device,
+    )
+    # note: not after a failure, where it may wait for peers and lets them fail before the cause is recorded
+    dist.destroy_process_group()
+
+
+def check_same_kind(kind: str) -> None:
+    """All ranks must train on GPUs, or all on the CPU: each machine's launcher decides for its own.
+
+    Raises:
+        MachineError: they do not.
+    """
+    everyone = [""] * dist.get_world_size()
+    dist.all_gather_object(everyone, kind)
+    if len(set(everyone)) > 1:
+        without = [rank for rank, other in enumerate(everyone) if other == "cpu"]
+        raise MachineError(
+            f"ranks {without} have no GPU, the others have; launch.device=cuda says why on their machine"
+        )
+
+
+def check_same_config(config: RunConfig, ranks: Ranks) -> None:
+    """All ranks, on whatever machine, must have been given the same run.
+
+    Raises:
+        UserError: they have not.
+    """
+    mine = fingerprint(config)
+    if ranks.world_size > 1:
+        everyone = [""] * ranks.world_size
+        dist.all_gather_object(everyone, mine)
+        others = [rank for rank, other in enumerate(everyone) if other != everyone[0]]
+        if others:
+            raise UserError(f"ranks {others} were started with another config than rank 0; give all the same command")
+
+
+def distribute(model: nn.Module, ranks: Ranks, find_unused: bool) -> nn.Module:
+    """The model wrapped in DDP where there are peers.
+
+    `find_unused` looks in every step for parameters without gradients. Batch-norm statistics stay local while
+    training; where a network evaluates, rank 0's count, and they are the ones saved.
+    """
+    if ranks.world_size == 1:
+        return model
+    device_ids = [ranks.device.index] if ranks.device.type == "cuda" else None
+    with warnings.catch_warnings():
+        # note: torch 2.15 has another name for it, which older ones do not know
+        warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
+        network = DistributedDataParallel(
+            model,
+            device_ids=device_ids,
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=find_unused,
+        )
+    _settle_buckets(network, ranks.device)
+    return network
+
+
+def _settle_buckets(network: DistributedDataParallel, device: torch.device) -> None:
+    """Have DDP sort its buckets before the first step.
+
+    It does so after the first backward pass that crosses ranks, by the order in which gradients came. Sums of three
+    and more depend on where in a bucket a gradient lies, so a resumed run's first step would differ from the same step
+    of a run that went through. Here the gradients come as in training, the last parameter's first.
+    """
+    model, network.module = network.module, _Touch(network.module)
+    network(torch.zeros((), device=device)).backward()
+    network.module = model
+    model.zero_grad(set_to_none=True)
+
+
+class _Touch(nn.Module):
+    """Depends on every parameter, and on nothing else of the model."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, start: torch.Tensor) -> torch.Tensor:
+        total = start
+        for parameter in self.model.parameters():
+            total = total + parameter.sum()
+        return total

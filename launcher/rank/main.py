@@ -1,0 +1,169 @@
+"""One rank's process: `python -m launcher.rank.main MODULE:FUNCTION RUN_FOLDER LAUNCHER_PID SCRATCH`, under elastic.
+
+Its output goes to the run folder's logs/rank-N.log from the first line on, and what ends it to elastic's error file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import io
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from launcher.errors import DONE, EXIT_USER_ERROR, FAILED, MachineError, UserError, one_line
+from launcher.probe import BOUND
+from launcher.rank.heartbeat import HEARTBEAT, name_after, remove_semaphores
+from launcher.rank.stop import STOP, STOP_SIGNALS
+
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+# The environment variable that tells ranks what they train on: cpu or cuda.
+DEVICE = "TRAIN_DEVICE"
+# The environment variable that tells ranks which step to take again.
+REPLAY_STEP = "TRAIN_REPLAY_STEP"
+_FAILED = "failed-"
+_PR_SET_PDEATHSIG = 1
+_GUARD_SECONDS = 0.5
+
+
+def main(target: str, run_folder: Path, scratch: Path) -> int:
+    """Run the target in this process; returns the exit code, having recorded it for the launcher."""
+    _redirect_output(log_file(run_folder, os.environ["RANK"]))
+    try:
+        module, _, function = target.partition(":")
+        getattr(importlib.import_module(module), function)(run_folder)
+    except UserError as error:
+        _record(error, scratch)
+        return EXIT_USER_ERROR
+    except Exception as error:
+        # note: recorded before the peers lose this rank's connection, so the cause is earlier than its consequences
+        _record(error, scratch)
+        traceback.print_exc()
+        return FAILED
+    done_file(scratch, os.getpid()).touch()
+    return DONE
+
+
+def take_cores() -> None:
+    """Stay on the cores that the launcher has given to this rank, with all that it starts from now on."""
+    if shares := os.environ.get(BOUND):
+        mine = shares.split(";")[int(os.environ["LOCAL_RANK"])]
+        os.sched_setaffinity(0, [int(core) for core in mine.split(",")])
+
+
+def log_file(run_folder: Path, rank: str | int) -> Path:
+    return run_folder / "logs" / f"rank-{rank}.log"
+
+
+def done_file(scratch: Path, process: int) -> Path:
+    """What a rank leaves in the launcher's scratch folder when it ends well."""
+    return scratch / f"done-{process}"
+
+
+def failed_file(scratch: Path, process: int) -> Path:
+    """What a rank leaves there when an error ends it."""
+    return scratch / f"{_FAILED}{process}"
+
+
+def told_failed(scratch: Path) -> set[int]:
+    """The process ids of all ranks that an error has ended."""
+    return {int(path.name.removeprefix(_FAILED)) for path in scratch.glob(f"{_FAILED}*")}
+
+
+def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent dies, however that dies; Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), number)
+
+
+def guard_group(launcher: int, scratch: Path) -> None:
+    """Fork a guardian that kills this process group once this process, its leader, is gone, however it went.
+
+    Loader workers and the server that forks them keep each other alive otherwise. Where the launcher is gone too, the
+    guardian also removes what that would have removed. Call it while there are no threads.
+    """
+    leader, starter = os.getpid(), psutil.Process(launcher)
+    if os.getpgrp() != leader or os.fork():
+        return
+    # note: elastic's SIGTERM goes to the whole group
+    for number in (*STOP_SIGNALS, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    while os.getppid() == leader:
+        time.sleep(_GUARD_SECONDS)
+    os.setpgid(0, 0)
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+    if not is_alive(starter):
+        remove_semaphores(scratch)
+        shutil.rmtree(scratch, ignore_errors=True)
+    os._exit(0)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process runs: it has not ended, reaped or not, and no other has its number."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _record(error: BaseException, scratch: Path) -> None:
+    """Write elastic's error file, with a finer time and what one line or several tell; then tell the launcher."""
+    told: dict[str, object] = {}
+    if isinstance(error, UserError):
+        told = {"problems": [str(problem) for problem in error.problems]}
+    elif isinstance(error, MachineError):
+        told = {"from_outside": one_line(str(error))}
+    now = time.time()
+    extra = {"py_callstack": traceback.format_exc(), "timestamp": str(int(now))}
+    message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
+    path = Path(os.environ[_ERROR_FILE])
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps({"message": message, "time": now, **told}))
+    temporary.replace(path)
+    failed_file(scratch, os.getpid()).touch()
+
+
+class _Unfailing(io.FileIO):
+    """A file that loses what a full disk does not take: a line of the log is no reason to end a run."""
+
+    def write(self, data: Any) -> int:
+        with suppress(OSError):
+            return super().write(data)
+        return len(data)
+
+
+def _redirect_output(path: Path) -> None:
+    # note: of a run folder that is gone nothing is made anew
+    path.parent.mkdir(exist_ok=True)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    log = _Unfailing(1, "w", closefd=False)
+    sys.stdout = sys.stderr = io.TextIOWrapper(log, errors="backslashreplace", write_through=True)
+
+
+if __name__ == "__main__":
+    STOP.install()
+    launcher, scratch = int(sys.argv[3]), Path(sys.argv[4])
+    die_with(launcher)
+    take_cores()
+    guard_group(launcher, scratch)
+    name_after(scratch)
+    HEARTBEAT.start(scratch)
+    code = main(sys.argv[1], Path(sys.argv[2]), scratch)
+    # note: loader threads and NCCL may hang an ordinary exit; everything is on disk by now
+    os._exit(code)

@@ -1,0 +1,103 @@
+"""The bound and the advice, on machines made up for the purpose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from launcher.config.compose import compose
+from launcher.measure.diagnosis import PictureFacts, Surroundings, diagnose
+from launcher.measure.estimate import together
+from launcher.measure.measured import Measured, MeasuredEvaluation, MeasuredPoint
+from launcher.plan.plan import Plan
+from launcher.plan.points import points, step_kinds
+
+AROUND = Surroundings(
+    on_gpu=True, cores=8, processes=1, workers=8, memory_bytes=64 << 30, pillow_simd=True, pictures=None
+)
+
+
+def plan(*words: str) -> Plan:
+    return Plan(compose(["recipe=mild", "dataset=shapes", "epochs=10", "batch_size=64", *words]).config, 1, 4000)
+
+
+def measured(run: Plan, *, step: float, load: float, transfer: float = 0.0, shared: float = 0.0) -> Measured:
+    """Steps whose time grows with the area, up to `step` at the full side."""
+    found = []
+    for point in points(step_kinds(run)):
+        kind = point.kind
+        alone = step * (kind.image_size / run.train_size) ** 2
+        both = together(alone, load, shared)
+        found.append(MeasuredPoint(kind.image_size, list(kind.acting), [alone], [load], [both]))
+    evaluation = MeasuredEvaluation(0.0, [0.0], [0.0], 1)
+    return Measured("GPU", 1, 8, 8, 0.0, found, [transfer], 0.0, [0.0], [0.0], evaluation, [0.0], 0.0)
+
+
+def test_the_longest_part_is_the_bound() -> None:
+    run = plan()
+    assert diagnose(run, measured(run, step=1.0, load=0.01), AROUND).bound == "step"
+    assert diagnose(run, measured(run, step=0.01, load=1.0), AROUND).bound == "data"
+    assert diagnose(run, measured(run, step=0.01, load=0.02, transfer=1.0), AROUND).bound == "transfer"
+
+
+def test_the_bound_may_change_with_the_side() -> None:
+    run = plan()
+    found = diagnose(run, measured(run, step=1.0, load=0.5), AROUND)
+    assert found.bounds[0] == "data"
+    assert found.bounds[-1] == "step"
+    assert found.sizes[0].image_size < found.sizes[-1].image_size
+
+
+def test_the_gain_is_what_free_loading_would_save() -> None:
+    run = plan("algorithms.progressive_resizing=off")
+    assert diagnose(run, measured(run, step=1.0, load=2.0), AROUND).gain == pytest.approx(0.5)
+    assert diagnose(run, measured(run, step=1.0, load=0.5), AROUND).gain == 0.0
+    assert diagnose(run, measured(run, step=1.0, load=0.5, shared=1.0), AROUND).gain == pytest.approx(1 / 3)
+
+
+def told(*words: str, step: float = 0.1, load: float = 1.0, **around: object) -> str:
+    run = plan(*words)
+    return "\n".join(diagnose(run, measured(run, step=step, load=load), replace(AROUND, **around)).advice)  # type: ignore[arg-type]
+
+
+def test_what_to_change_where_loading_is_the_bound() -> None:
+    assert "dataloader.workers=8: 2 of the 8 cores" in told(workers=2)
+    assert "dataloader.workers" not in told(workers=8)
+    assert "dataloader=ffcv" in told("dataloader=torchvision")
+    assert "Pillow-SIMD" in told("dataloader=torchvision", pillow_simd=False)
+    words = ["algorithms.randaugment=on", "algorithms.randaugment.where=loader"]
+    assert "algorithms.randaugment.where=device" in told(*words)
+    where = "algorithms.progressive_resizing.where=loader"
+    assert where in told()
+    assert where not in told(where)
+    assert "dataloader.dct_scaling=true" in told(where, "dataloader=ffcv")
+    assert "dataloader.dct_scaling" not in told(where, "dataloader=ffcv", "dataloader.dct_scaling=true")
+    assert "smaller files" in told(pictures=PictureFacts(1 << 30, 500))
+    assert "cache" not in told(pictures=PictureFacts(1 << 30, 64))
+    assert "do not fit into memory" in told(pictures=PictureFacts(140 << 30, 64))
+
+
+def test_what_to_change_where_the_step_is_the_bound() -> None:
+    slow = {"step": 1.0, "load": 0.01}
+    assert "precision=auto" in told("precision=fp32", **slow)  # type: ignore[arg-type]
+    assert "channels_last=on" in told("algorithms.channels_last=off", **slow)  # type: ignore[arg-type]
+    assert "sam.interval=10" in told("algorithms.sam.interval=5", **slow)  # type: ignore[arg-type]
+    assert "deterministic=false" in told("deterministic=true", **slow)  # type: ignore[arg-type]
+    assert "dataloader" not in told("deterministic=true", **slow)  # type: ignore[arg-type]
+    assert told(**slow) == ""  # type: ignore[arg-type]
+
+
+def test_shared_cores_are_said() -> None:
+    run = plan()
+    found = diagnose(run, measured(run, step=1.0, load=0.5, shared=1.0), AROUND)
+    assert "same cores" in "\n".join(found.advice)
+
+
+def test_the_longest_part_is_told_of_first() -> None:
+    run = plan("precision=fp32")
+    around = replace(AROUND, workers=2)
+    step_bound = diagnose(run, measured(run, step=1.0, load=0.5, shared=1.0), around)
+    assert step_bound.bound == "step"
+    assert ["precision" in line for line in step_bound.advice].index(True) == 0
+    assert any("dataloader.workers=8" in line for line in step_bound.advice)

@@ -1,0 +1,130 @@
+"""The integral over the schedule against sums taken step by step, and its interval."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.config.compose import compose
+from launcher.measure.estimate import competition, estimate, occasions, prices, sizes_of, span, together
+from launcher.measure.measured import Measured, MeasuredEvaluation, MeasuredPoint, read_measured
+from launcher.plan.plan import Plan
+from launcher.plan.points import acting_at, points, step_kinds
+
+ROUNDS = 3
+
+
+def plan(*words: str) -> Plan:
+    base = ["dataset=shapes", "batch_size=64", "schedule.warmup=1ep", "epochs=10"]
+    return Plan(compose([*words, *base]).config, 1, 4000)
+
+
+def cost(size: int, acting: tuple[str, ...]) -> float:
+    """A machine whose steps cost their area; SAM doubles them."""
+    return size**2 * 1e-4 * (2 if "sam" in acting else 1)
+
+
+def measured(run: Plan, load: float, shared: float = 0.0) -> Measured:
+    found = []
+    for point in points(step_kinds(run)):
+        size, acting = point.kind.image_size, point.kind.acting
+        step = cost(size, acting)
+        both = together(step, load, shared)
+        found.append(MeasuredPoint(size, list(acting), [step] * ROUNDS, [load] * ROUNDS, [both] * ROUNDS))
+    return Measured(
+        device="cpu",
+        world_size=1,
+        workers=2,
+        cores=2,
+        start_seconds=3.0,
+        points=found,
+        transfer_seconds=[0.0],
+        first_batch_seconds=2.0,
+        epoch_start_seconds=[0.5] * ROUNDS,
+        new_size_seconds=[0.1, 0.1],
+        evaluation=MeasuredEvaluation(1.0, [0.25], [0.2, 0.2], 4),
+        save_seconds=[0.3, 0.3],
+        last_save_seconds=1.0,
+    )
+
+
+@pytest.mark.parametrize("recipe", ["baseline", "mild", "medium", "hot"])
+def test_a_run_bound_by_its_steps_takes_the_sum_of_them(recipe: str) -> None:
+    run = plan(f"recipe={recipe}")
+    found = estimate(run, measured(run, load=1e-6))
+    steps = sum(cost(run.image_size(step), acting_at(run, step)) for step in range(run.total_steps))
+    sizes = len({run.image_size(step) for step in range(run.total_steps)})
+    starts = 2.0 + (run.epochs - 1) * 0.5 + 0.1 + (sizes - 1) * 0.1
+    assert found.training.seconds == pytest.approx(steps + starts, rel=1e-6)
+    assert found.training.low == pytest.approx(found.training.high)
+
+
+def test_a_run_bound_by_its_loader_takes_the_loading_alone() -> None:
+    run = plan("recipe=mild")
+    found = estimate(run, measured(run, load=5.0))
+    assert found.training.seconds == pytest.approx(run.total_steps * 5.0, rel=0.01)
+    assert found.images_per_second == pytest.approx(64 / 5.0, rel=0.01)
+
+
+def test_competition_adds_the_shorter_time() -> None:
+    run = plan("recipe=mild")
+    alone, shared = (estimate(run, measured(run, load=0.01, shared=c)).training.seconds for c in (0.0, 1.0))
+    assert shared - alone == pytest.approx(run.total_steps * 0.01, rel=1e-6)
+
+
+@given(step=st.floats(0.001, 10), load=st.floats(0.001, 10), both=st.floats(0.001, 20))
+def test_competition_is_what_makes_both_of_its_parts(step: float, load: float, both: float) -> None:
+    assert together(step, load, competition(step, load, both)) == pytest.approx(both)
+
+
+def test_the_parts_by_hand() -> None:
+    run = plan("recipe=mild")
+    found = estimate(run, measured(run, load=1e-6))
+    assert found.evaluations == 10
+    assert found.evaluation.seconds == pytest.approx(1.0 + 9 * 0.25 + 10 * 4 * 0.2)
+    assert found.saving.seconds == pytest.approx((found.saves - 1) * 0.3 + 1.0)
+    parts = found.training.seconds + found.evaluation.seconds + found.saving.seconds
+    assert found.wall.seconds == pytest.approx(parts + 3.0)
+    assert sum(size.steps for size in found.sizes) == run.total_steps
+
+
+def test_an_evaluation_at_the_end_is_counted_once() -> None:
+    run = plan("recipe=mild", "eval_every=4ep")
+    assert occasions(run, "4ep") == 3
+    assert occasions(run, "5ep") == 2
+    assert occasions(run, "100ep") == 1
+
+
+def test_steps_between_the_measured_sizes_lie_between_them() -> None:
+    run = plan("recipe=hot")
+    sizes = sizes_of(run, measured(run, load=1e-6), 0)
+    costs = [size.step_seconds for size in sizes]
+    assert costs == sorted(costs)
+
+
+def test_the_interval_is_students_prediction_interval() -> None:
+    found = span([1.0, 2.0, 3.0])
+    # note: t of 0.95 with 2 degrees of freedom is 2.920; the deviation 1; sqrt(1 + 1/3) = 1.1547
+    assert (found.seconds, found.high) == (2.0, pytest.approx(2 + 2.920 * 1.1547, abs=1e-3))
+    assert found.low == 0.0
+    assert span([2.0]).low == span([2.0]).high == 2.0
+
+
+def test_prices_are_of_the_wall_clock_and_only_where_there_is_one() -> None:
+    run = plan("recipe=mild")
+    found = estimate(run, measured(run, load=1e-6))
+    free, dear = (compose([f"hardware={name}"]).config.hardware for name in ("this_machine", "p4d_24xlarge"))
+    (offer,) = prices(found, [free, dear])
+    assert offer.hardware == dear
+    assert offer.cost == pytest.approx(32.7726 * found.wall.seconds / 3600)
+    assert prices(found, [replace(free, price_per_hour=0.0)])[0].cost == 0
+
+
+def test_a_measurement_reads_back_as_written(tmp_path: Path) -> None:
+    before = measured(plan("recipe=hot"), load=0.1)
+    before.write(tmp_path / "measured.json")
+    assert read_measured(tmp_path / "measured.json") == before
