@@ -16,26 +16,11 @@ from launcher.records.folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[1] / "launcher"
 
-# package -> the packages of the launcher that it may import; what is not listed lies at the top and imports no package
-ALLOWED: dict[str, set[str]] = {
-    "config": set(),
-    "plan": {"config"},
-    "data": {"config", "plan"},
-    "models": {"config"},
-    "rank": {"config"},
-    "algorithms": {"config", "plan", "data", "models", "rank"},
-    "records": {"config", "plan"},
-    "training": {"config", "plan", "data", "models", "rank", "algorithms", "records"},
-    "doctor": {"config", "plan", "data"},
-    # note: the training that it starts in ranks is named by a string
-    "launch": {"config", "plan", "data", "rank", "records", "doctor", "training"},
-    "study": {"config", "plan", "data", "records"},
-    "measure": {"config", "plan", "data", "rank", "algorithms", "records", "training", "launch"},
-    "submit": {"config"},
-    "cli": {
-        *("config", "plan", "data", "models", "rank", "records", "training"),
-        *("doctor", "launch", "study", "measure", "submit"),
-    },
+PAGE = (ROOT.parent / "docs" / "architecture.md").read_text()
+# room -> the rooms that it may import, as the page tells it
+ALLOWED = {
+    room: set(filter(None, allowed.replace(" ", "").split(",")))
+    for room, allowed in re.findall(r"^\| `(\w+)` \|.*\|([\w, ]*)\|$", PAGE, re.MULTILINE)
 }
 TORCH_FREE = (
     "cli",
@@ -77,8 +62,25 @@ def started(path: Path) -> set[str]:
     return {value for value in constants if isinstance(value, str) and re.match(r"launcher\.\w+", value)}
 
 
-def test_every_package_has_its_arrows() -> None:
+def test_the_page_shows_every_room_and_file_at_the_top() -> None:
     assert ALLOWED.keys() == {path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()}
+    assert re.findall(r"^  (\w+\.py)", PAGE, re.MULTILINE) == sorted(
+        path.name for path in ROOT.glob("*.py") if path.name != "__init__.py"
+    )
+    folders = re.findall(r"^(\w+)/", PAGE, re.MULTILINE)
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT.parent, capture_output=True, text=True, check=False).stdout
+    if tracked:
+        there = {line.split("/")[0] for line in tracked.splitlines() if "/" in line and not line.startswith(".")}
+        assert set(folders) == there
+    else:
+        assert all((ROOT.parent / folder).is_dir() for folder in folders)
+
+
+def test_rooms_are_listed_below_those_that_they_import() -> None:
+    before: set[str] = set()
+    for room, allowed in ALLOWED.items():
+        assert allowed <= before, room
+        before.add(room)
 
 
 @pytest.mark.parametrize("package", ALLOWED)
