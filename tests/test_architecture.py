@@ -33,7 +33,7 @@ TORCH_FREE = (
     "measure/launch.py",
     "measure/estimate.py",
     "measure/diagnosis.py",
-    "measure/measured.py",
+    "measure/measurement.py",
     "rank/stop.py",
     "rank/heartbeat.py",
     "console.py",

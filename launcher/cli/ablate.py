@@ -15,12 +15,12 @@ from launcher.config.compose import compose
 from launcher.console import console, verbatim
 from launcher.data.folder import is_folder
 from launcher.data.identity import identity_if_there
-from launcher.measure.measured import Measured as MeasuredSteps
+from launcher.measure.measurement import Measurement
 from launcher.study.ablation import (
     Effect,
-    Measured,
     Tradeoff,
     Variant,
+    VariantResult,
     comparable,
     curve_of,
     effects,
@@ -29,7 +29,7 @@ from launcher.study.ablation import (
     measured,
     tradeoffs,
 )
-from launcher.study.curve_math import Estimate
+from launcher.study.curve_math import BootstrapEstimate
 from launcher.study.runs import find_runs, read_run
 
 EXAMPLES = [
@@ -81,7 +81,7 @@ def _parts(arguments: argparse.Namespace) -> dict[str, float]:
     from launcher.measure.launch import measure_parts, measure_steps, real_plan
 
     plan, devices = real_plan(compose(arguments.overrides))
-    steps: MeasuredSteps = measure_steps(plan, devices, arguments.seconds)
+    steps: Measurement = measure_steps(plan, devices, arguments.seconds)
     sizes = mean_sizes(plan, steps)
     waited = sum(size.steps * max(0.0, size.both_seconds - size.step_seconds) for size in sizes) / plan.total_steps
     transfer = sum(steps.transfer_seconds) / len(steps.transfer_seconds)
@@ -92,7 +92,7 @@ def _parts(arguments: argparse.Namespace) -> dict[str, float]:
 def _as_json(
     variants: list[Variant],
     commands: dict[str, list[str]],
-    found: dict[str, Measured | None],
+    found: dict[str, VariantResult | None],
     changes: list[Effect],
     exchanges: list[Tradeoff],
     parts: dict[str, float],
@@ -113,7 +113,7 @@ def _as_json(
     }
 
 
-def _grid(commands: dict[str, list[str]], found: dict[str, Measured | None]) -> Table:
+def _grid(commands: dict[str, list[str]], found: dict[str, VariantResult | None]) -> Table:
     table = Table("variant", "runs", "top-1 %", "minutes", "command", box=None, header_style="bold")
     for name, words in commands.items():
         measured = found[name]
@@ -145,7 +145,7 @@ def _tradeoffs(exchanges: list[Tradeoff]) -> Table:
     return table
 
 
-def _number(value: Estimate | None, form: str) -> str:
+def _number(value: BootstrapEstimate | None, form: str) -> str:
     """The value with its interval, where it has one."""
     if value is None:
         return ""

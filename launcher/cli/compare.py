@@ -55,29 +55,29 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError(Problem("must be above 0: USD an hour of the machine", "--price", arguments.price))
     from launcher.study import tables
     from launcher.study.published import stated_speedups
-    from launcher.study.study import choose_baselines, comparisons, read_study
+    from launcher.study.results import choose_baselines, comparisons, read_results
 
-    study = read_study(arguments.runs, published=arguments.published, price=arguments.price)
-    baselines = choose_baselines(study.all_curves, arguments.baseline)
+    results = read_results(arguments.runs, published=arguments.published, price=arguments.price)
+    baselines = choose_baselines(results.all_curves, arguments.baseline)
     found = comparisons(
-        study.all_curves, baselines, arguments.axis, qualities=arguments.quality or (), costs=arguments.cost or ()
+        results.all_curves, baselines, arguments.axis, qualities=arguments.quality or (), costs=arguments.cost or ()
     )
     stated = stated_speedups() if arguments.published else []
     if arguments.json:
-        print(json.dumps(tables.as_json(study, found, stated, arguments.axis), indent=2, allow_nan=False))
+        print(json.dumps(tables.as_json(results, found, stated, arguments.axis), indent=2, allow_nan=False))
         return 0
     if arguments.csv:
-        rows = tables.point_rows(study)
+        rows = tables.point_rows(results)
         writer = csv.DictWriter(sys.stdout, list(tables.POINT_COLUMNS))
         writer.writeheader()
         writer.writerows(rows)
         return 0
     out = console()
-    if arguments.axis == "money" and any(not curve.on("money") for curve in study.curves):
+    if arguments.axis == "money" and any(not curve.on("money") for curve in results.curves):
         out.print(
             "note: no price of the machine is known, so no money: --price USD says what an hour costs", style="yellow"
         )
-    for title, table in tables.rich_tables(study, found, stated, arguments.axis):
+    for title, table in tables.rich_tables(results, found, stated, arguments.axis):
         out.print(f"[bold]{verbatim(title)}[/]")
         out.print(table)
         out.print()

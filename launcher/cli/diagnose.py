@@ -15,7 +15,7 @@ from launcher.config.schema import RunConfig
 from launcher.console import console
 from launcher.data.folder import is_folder, splits
 from launcher.measure.diagnosis import Diagnosis, PictureFacts, Surroundings, diagnose, picture_facts
-from launcher.measure.measured import Measured
+from launcher.measure.measurement import Measurement
 from launcher.records.progress import duration
 
 EXAMPLES = [
@@ -50,7 +50,7 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def surroundings(config: RunConfig, measured: Measured) -> Surroundings:
+def surroundings(config: RunConfig, measured: Measurement) -> Surroundings:
     """This machine and these pictures."""
     import PIL
     import psutil

@@ -38,16 +38,16 @@ def main(arguments: argparse.Namespace) -> int:
         if not is_folder(path.absolute().parent):
             raise UserError(Problem("its folder does not exist", "--output", path))
     from launcher.study.report import write_csv, write_page, write_picture
-    from launcher.study.study import read_study
+    from launcher.study.results import read_results
 
-    study = read_study(arguments.runs, published=not arguments.no_published)
+    results = read_results(arguments.runs, published=not arguments.no_published)
     for path in outputs:
         if path.suffix == ".html":
-            write_page(study, path, title=arguments.title, written=time.strftime("%Y-%m-%d"))
+            write_page(results, path, title=arguments.title, written=time.strftime("%Y-%m-%d"))
         elif path.suffix == ".png":
-            write_picture(study, path, title=arguments.title, axis=arguments.axis)
+            write_picture(results, path, title=arguments.title, axis=arguments.axis)
         else:
-            write_csv(study, path)
-        points = sum(len(curve.points) for curve in study.curves)
-        console().print(f"{path}: {len(study.runs):,} runs, {points:,} points")
+            write_csv(results, path)
+        points = sum(len(curve.points) for curve in results.curves)
+        console().print(f"{path}: {len(results.runs):,} runs, {points:,} points")
     return 0

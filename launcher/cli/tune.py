@@ -18,7 +18,7 @@ from launcher.errors import DONE, INTERRUPTED, TERMINATED, Problem, UserError
 from launcher.records.folder import RunFolder
 from launcher.records.progress import duration
 from launcher.study.sweep import MOST_RUNS, check_existing
-from launcher.study.tuning import Result, is_finished, read_space, results, trials, words
+from launcher.study.tuning import TrialResult, is_finished, read_space, results, trials, words
 
 EXAMPLES = [
     "train tune adamw_narrow recipe=mild dataset.path=/data/imagenet --trials 5 --studies 3",
@@ -85,7 +85,7 @@ def _run(folder: RunFolder, command: list[str]) -> int:
     return DONE if is_finished(folder) else resume(folder)
 
 
-def _table(found: list[Result], target: str | None) -> Table:
+def _table(found: list[TrialResult], target: str | None) -> Table:
     first = found[0].trial.values
     varied = [key for key in first if len({str(result.trial.values[key]) for result in found}) > 1]
     seconds = f"to {target}" if target else "training"

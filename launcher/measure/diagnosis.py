@@ -13,7 +13,7 @@ from launcher.config.schema import FFCVLoader, RunConfig, TorchvisionLoader
 from launcher.data.decode import NoPicture, size
 from launcher.data.folder import Folder
 from launcher.measure.estimate import SizeCost, mean_sizes
-from launcher.measure.measured import Measured
+from launcher.measure.measurement import Measurement
 from launcher.plan.plan import Plan
 
 Bound = Literal["data", "transfer", "step"]
@@ -55,7 +55,7 @@ class Diagnosis:
     advice: list[str]
 
 
-def diagnose(plan: Plan, measured: Measured, around: Surroundings) -> Diagnosis:
+def diagnose(plan: Plan, measured: Measurement, around: Surroundings) -> Diagnosis:
     """Integrate each part over the schedule and compare."""
     sizes = mean_sizes(plan, measured)
     transfer = sum(measured.transfer_seconds) / len(measured.transfer_seconds)

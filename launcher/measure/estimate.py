@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from launcher.config.schema import Hardware
-from launcher.measure.measured import Measured, MeasuredPoint
+from launcher.measure.measurement import Measurement, StepTimes
 from launcher.plan.plan import Plan
 from launcher.plan.points import StepKind, common_acting, step_kinds
 
@@ -67,7 +67,7 @@ class Price:
     high: float
 
 
-def estimate(plan: Plan, measured: Measured) -> Estimate:
+def estimate(plan: Plan, measured: Measurement) -> Estimate:
     """Integrate over the schedule, round by round, so that the rounds give the interval."""
     rounds = len(measured.points[0].step_seconds)
     by_round = [sizes_of(plan, measured, number) for number in range(rounds)]
@@ -101,7 +101,7 @@ def occasions(plan: Plan, interval: str) -> int:
     return math.ceil(plan.total_steps / plan.every(interval))
 
 
-def sizes_of(plan: Plan, measured: Measured, number: int) -> list[SizeCost]:
+def sizes_of(plan: Plan, measured: Measurement, number: int) -> list[SizeCost]:
     """The cost at each side of the schedule, from one round of the measurement."""
     kinds = {kind: len(steps) for kind, steps in step_kinds(plan).items()}
     model = _CostModel(measured, common_acting(step_kinds(plan)), number)
@@ -115,7 +115,7 @@ def sizes_of(plan: Plan, measured: Measured, number: int) -> list[SizeCost]:
     return costs
 
 
-def mean_sizes(plan: Plan, measured: Measured) -> list[SizeCost]:
+def mean_sizes(plan: Plan, measured: Measurement) -> list[SizeCost]:
     """The cost at each side of the schedule, the mean of all rounds."""
     by_round = [sizes_of(plan, measured, number) for number in range(len(measured.points[0].step_seconds))]
     return [_mean_size(sizes) for sizes in zip(*by_round, strict=True)]
@@ -150,8 +150,8 @@ def _new_value(count: int) -> float:
 class _CostModel:
     """Seconds of steps at any side, from one round: piecewise linear in the pictures' area between the measured."""
 
-    def __init__(self, measured: Measured, common: tuple[str, ...], number: int):
-        at: dict[tuple[str, ...], list[MeasuredPoint]] = {}
+    def __init__(self, measured: Measurement, common: tuple[str, ...], number: int):
+        at: dict[tuple[str, ...], list[StepTimes]] = {}
         for point in measured.points:
             at.setdefault(tuple(point.acting), []).append(point)
         self._common = common
@@ -184,7 +184,7 @@ def _over_area(values: dict[int, float]) -> Callable[[int], float]:
     return lambda size: float(np.interp(size**2, areas, heights))
 
 
-def _training(plan: Plan, measured: Measured, sizes: list[SizeCost], number: int) -> float:
+def _training(plan: Plan, measured: Measurement, sizes: list[SizeCost], number: int) -> float:
     steps = sum(cost.steps * cost.both_seconds for cost in sizes)
     starts = measured.first_batch_seconds + (plan.epochs - 1) * measured.epoch_start_seconds[number]
     first, *others = measured.new_size_seconds
@@ -192,7 +192,7 @@ def _training(plan: Plan, measured: Measured, sizes: list[SizeCost], number: int
     return steps + starts + new
 
 
-def _evaluating(measured: Measured, count: int) -> list[float]:
+def _evaluating(measured: Measurement, count: int) -> list[float]:
     found = measured.evaluation
     again = statistics.fmean(found.start_seconds)
     starts = found.first_start_seconds + (count - 1) * again

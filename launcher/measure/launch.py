@@ -19,7 +19,7 @@ from launcher.data.shapes import ensure_shapes
 from launcher.data.unreadable import write_left_out
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices, decide
-from launcher.measure.measured import ANSWER, REQUEST, Measured, read_measured
+from launcher.measure.measurement import ANSWER, REQUEST, Measurement, read_measurement
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 from launcher.records.folder import RunFolder
@@ -55,9 +55,9 @@ def real_plan(composed: Composed) -> tuple[Plan, Devices]:
     return plan, devices
 
 
-def measure_steps(plan: Plan, devices: Devices, seconds: float) -> Measured:
+def measure_steps(plan: Plan, devices: Devices, seconds: float) -> Measurement:
     """Measure every kind of step, loading and evaluation of a run, for so many seconds each."""
-    return measure(plan, devices, _STEPS, {"seconds": seconds}, read_measured)
+    return measure(plan, devices, _STEPS, {"seconds": seconds}, read_measurement)
 
 
 def measure_parts(plan: Plan, devices: Devices, seconds: float) -> dict[str, float]:

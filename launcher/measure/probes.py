@@ -21,7 +21,8 @@ from launcher.config.schema import RunConfig, SyntheticLoader
 from launcher.data.batch import Loaded
 from launcher.data.loaders import worker_count
 from launcher.data.unreadable import read_left_out
-from launcher.measure.measured import ANSWER, REQUEST, Measured, MeasuredEvaluation, MeasuredPoint
+from launcher.launch.stopping import Stopped
+from launcher.measure.measurement import ANSWER, REQUEST, EvaluationTimes, Measurement, StepTimes
 from launcher.plan.points import Point, common_acting, points, step_kinds
 from launcher.probe import rank_cores
 from launcher.rank.group import join_ranks
@@ -36,12 +37,8 @@ _WARMUP_STEPS = 2
 _SAVES = 3
 
 
-class Stopped(Exception):
-    """The measurement was asked to end."""
-
-
 @dataclass(frozen=True)
-class Request:
+class MeasureRequest:
     """Seconds for each thing to measure; `asked_at` is when the command was given, in seconds since 1970."""
 
     seconds: float
@@ -51,11 +48,11 @@ class Request:
 def work(scratch: Path) -> None:
     """Measure what the scratch folder's request asks for; rank 0 leaves the answer there."""
     config = read(RunFolder(scratch).config)
-    request = Request(**json.loads((scratch / REQUEST).read_text()))
+    request = MeasureRequest(**json.loads((scratch / REQUEST).read_text()))
     with join_ranks(config) as ranks:
         run = build_run(standing_still(config), ranks, read_left_out(RunFolder(scratch).left_out, config.dataset))
         try:
-            measured = Measurement(run, request).measure(scratch)
+            measured = StepProfiler(run, request).measure(scratch)
         except Stopped:
             return
         finally:
@@ -69,10 +66,10 @@ def standing_still(config: RunConfig) -> RunConfig:
     return replace(config, optimizer=replace(config.optimizer, lr=0.0))
 
 
-class Measurement:
+class StepProfiler:
     """Times one run's parts; all ranks do the same number of steps."""
 
-    def __init__(self, run: Run, request: Request):
+    def __init__(self, run: Run, request: MeasureRequest):
         self.run, self.request = run, request
         self._started = time.time()
         self._round_seconds = request.seconds / ROUNDS
@@ -85,7 +82,7 @@ class Measurement:
         self._loads: dict[Point, list[float]] = {point: [] for point in self._ends}
         self._both: dict[Point, list[float]] = {point: [] for point in self._common}
 
-    def measure(self, scratch: Path) -> Measured:
+    def measure(self, scratch: Path) -> Measurement:
         """Everything, in rounds."""
         first_batch, self._batch = self._first_batch()
         new_sizes = self._warm_up()
@@ -103,7 +100,7 @@ class Measurement:
             epoch_starts.append(self._epoch_start())
         evaluation = self._evaluation()
         saves, last_save = self._saves(scratch)
-        return Measured(
+        return Measurement(
             device=device_name(self.run.ranks.device),
             world_size=self.run.ranks.world_size,
             workers=self._workers,
@@ -119,10 +116,10 @@ class Measurement:
             last_save_seconds=last_save,
         )
 
-    def _of(self, point: Point) -> MeasuredPoint:
+    def _of(self, point: Point) -> StepTimes:
         kind = point.kind
         steps, loads, both = self._steps[point], self._loads.get(point), self._both.get(point)
-        return MeasuredPoint(kind.image_size, list(kind.acting), steps, loads, both)
+        return StepTimes(kind.image_size, list(kind.acting), steps, loads, both)
 
     @property
     def _workers(self) -> int:
@@ -197,13 +194,13 @@ class Measurement:
             pass
         return seconds
 
-    def _evaluation(self) -> MeasuredEvaluation:
+    def _evaluation(self) -> EvaluationTimes:
         """Evaluate for the seconds of the request, twice; the first time starts the loader's workers."""
         (first_start, batch), (start, again) = self._evaluate(), self._evaluate()
         samples, ranks = self.run.config.dataset.val_samples or 0, self.run.ranks.world_size
         batch_size = max(1, self.run.config.eval_batch_size // ranks)
         batches = math.ceil(math.ceil(samples / ranks) / batch_size)
-        return MeasuredEvaluation(first_start, [start], [batch, again], batches)
+        return EvaluationTimes(first_start, [start], [batch, again], batches)
 
     def _evaluate(self) -> tuple[float, float]:
         """Seconds until the first batch, and of a batch."""

@@ -18,7 +18,7 @@ from launcher.algorithms.base import Algorithm, DrawingAlgorithm, Drawn
 from launcher.config.resolved import read
 from launcher.data.batch import Loaded
 from launcher.data.unreadable import read_left_out
-from launcher.measure.measured import ANSWER, REQUEST
+from launcher.measure.measurement import ANSWER, REQUEST
 from launcher.measure.probes import agreed_count, standing_still
 from launcher.plan.points import Point, StepKind, points, step_kinds
 from launcher.rank.group import join_ranks

@@ -20,7 +20,7 @@ from launcher.records.remote import RemoteSink
 from launcher.records.wandb import WandbTracker
 
 
-class TensorBoard:
+class TensorBoardSink:
     """Writes the numbers of training and evaluation records; a resume voids what was written of later steps."""
 
     def __init__(self, folder: Path):
@@ -61,7 +61,7 @@ def build_sinks(folder: RunFolder, config: RunConfig) -> list[Sink]:
     logger = config.logger
     sinks: list[Sink] = [MetricsWriter(folder.metrics)]
     if logger.tensorboard:
-        sinks.append(TensorBoard(folder.tensorboard))
+        sinks.append(TensorBoardSink(folder.tensorboard))
     if isinstance(logger, Wandb):
         sinks.append(RemoteSink("Weights & Biases", WandbTracker(folder, config, logger)))
     elif isinstance(logger, Mlflow):

@@ -12,9 +12,9 @@ from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
 from launcher.plan.schedule import dilated_epochs
-from launcher.study.curve_math import Estimate
-from launcher.study.curves import Curve, Point, build_curves, changed_with_length
-from launcher.study.runs import Run
+from launcher.study.curve_math import BootstrapEstimate
+from launcher.study.curves import Curve, CurvePoint, build_curves, changed_with_length
+from launcher.study.runs import RunSummary
 from launcher.study.speedup import Comparison, at_equal_cost, at_equal_quality
 
 # Keys that runs of one variant may differ in, beside those that a run may change while it goes on.
@@ -34,7 +34,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Measured:
+class VariantResult:
     """Mean top-1 in percent and training minutes of a variant's finished runs, one a seed."""
 
     runs: int
@@ -65,7 +65,7 @@ def grid(algorithms: Sequence[str]) -> list[Variant]:
     return found
 
 
-def comparable(configs: Sequence[RunConfig], runs: Sequence[Run], pictures: str | None) -> list[Run]:
+def comparable(configs: Sequence[RunConfig], runs: Sequence[RunSummary], pictures: str | None) -> list[RunSummary]:
     """The finished runs of the configs, at any length and seed, on the machine that has the most of them.
 
     All on one data set, that of the identity `pictures`; where it is not known the one that most of them are on.
@@ -78,7 +78,7 @@ def comparable(configs: Sequence[RunConfig], runs: Sequence[Run], pictures: str 
     return [run for run in found if run.hardware == machines.most_common(1)[0][0]]
 
 
-def curve_of(config: RunConfig, runs: Sequence[Run]) -> tuple[Curve, Point] | None:
+def curve_of(config: RunConfig, runs: Sequence[RunSummary]) -> tuple[Curve, CurvePoint] | None:
     """A config's runs on one machine as a curve over their lengths, and its point at the config's own; None without."""
     wanted = _decisive(config.recipe, dict(leaves(as_mapping(config))))
     length = dilated_epochs(config.epochs, config.schedule.dilate)
@@ -89,12 +89,12 @@ def curve_of(config: RunConfig, runs: Sequence[Run]) -> tuple[Curve, Point] | No
     return None
 
 
-def measured(point: Point) -> Measured:
+def measured(point: CurvePoint) -> VariantResult:
     """A point's runs, whatever their seed."""
-    return Measured(len(point.top1), point.quality, point.cost("time") or 0.0)
+    return VariantResult(len(point.top1), point.quality, point.cost("time") or 0.0)
 
 
-def effects(variants: Sequence[Variant], found: Mapping[str, Measured | None]) -> list[Effect]:
+def effects(variants: Sequence[Variant], found: Mapping[str, VariantResult | None]) -> list[Effect]:
     """The effect of each algorithm where both runs are there that it takes."""
     listed = []
     for variant in variants:
@@ -133,15 +133,15 @@ class Tradeoff:
 
     algorithm: str
     kind: str  # "without": that run against the curve of all; "only": against the curve of none
-    speedup: Estimate | None
+    speedup: BootstrapEstimate | None
     why_no_speedup: str
     at_least: float | None
     at_most: float | None
-    gain: Estimate | None
+    gain: BootstrapEstimate | None
     why_no_gain: str
 
 
-def tradeoffs(variants: Sequence[Variant], curves: Mapping[str, tuple[Curve, Point] | None]) -> list[Tradeoff]:
+def tradeoffs(variants: Sequence[Variant], curves: Mapping[str, tuple[Curve, CurvePoint] | None]) -> list[Tradeoff]:
     """Of each algorithm where the runs are there: the point of its variant, read on the curve of all or of none."""
     found = []
     for variant in variants:
@@ -176,7 +176,7 @@ def _of_adding(variant: Variant, speed: Comparison, gain: Comparison) -> Tradeof
     )  # fmt: skip
 
 
-def _turned(value: Estimate | None, turn: Callable[[float], float]) -> Estimate | None:
+def _turned(value: BootstrapEstimate | None, turn: Callable[[float], float]) -> BootstrapEstimate | None:
     """A value seen from the other side, whose interval's ends change places."""
     if value is None:
         return None

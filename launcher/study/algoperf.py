@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from launcher.study.datasets import dataset_names
-from launcher.study.runs import Run
+from launcher.study.runs import RunSummary
 
 Ruleset = Literal["external", "self"]
 Seconds = Mapping[str, Mapping[str, float]]  # submission to workload to seconds; a missed target is infinite
@@ -34,7 +34,7 @@ class Scores:
     notes: Sequence[str]
 
 
-def score_runs(runs: Sequence[Run], target: float, ruleset: Ruleset) -> Scores:
+def score_runs(runs: Sequence[RunSummary], target: float, ruleset: Ruleset) -> Scores:
     """Score all recipes among the runs; `target` is top-1 in [0, 1]. A damaged run is a miss."""
     studies: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     notes: list[str] = []
@@ -59,7 +59,7 @@ def score_runs(runs: Sequence[Run], target: float, ruleset: Ruleset) -> Scores:
     return Scores({name: score(seconds, name) for name in submissions}, seconds, notes)
 
 
-def seconds_to(run: Run, target: float) -> float:
+def seconds_to(run: RunSummary, target: float) -> float:
     """Training clock at the first evaluation that reached the target; evaluation is off the clock, warm-up is on it."""
     reached = (e.clock_minutes * 60 for e in run.evaluations if e.top1 >= 100 * target)
     return next(reached, math.inf)
@@ -90,7 +90,7 @@ def _ratios(seconds: Seconds, submission: str) -> list[float]:
     return ratios
 
 
-def _on_one_machine(runs: Sequence[Run], notes: list[str]) -> list[Run]:
+def _on_one_machine(runs: Sequence[RunSummary], notes: list[str]) -> list[RunSummary]:
     """The runs on the machine that has the most of them, and those that did not come so far; the others are noted."""
     machines = Counter(run.hardware for run in runs if run.device is not None)
     chosen = machines.most_common(1)[0][0] if machines else None
@@ -101,7 +101,7 @@ def _on_one_machine(runs: Sequence[Run], notes: list[str]) -> list[Run]:
     return [run for run in runs if run.device is None or run.hardware == chosen]
 
 
-def _workload(run: Run, dataset: str) -> str:
+def _workload(run: RunSummary, dataset: str) -> str:
     activation = run.values.get("model.activation", "relu")
     return " ".join([dataset, run.model, *([] if activation == "relu" else [str(activation)])])
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.study.curves import Cost, Point
+from launcher.study.curves import Cost, CurvePoint
 
 Floats = NDArray[np.float64]
 
@@ -76,7 +76,7 @@ _OUT_OF_RANGE = 0.05
 
 
 @dataclass(frozen=True)
-class Estimate:
+class BootstrapEstimate:
     """A value with its interval; an end is None where the interval leaves the measured range.
 
     `low`, `high` and `p` are all None without seeds enough for an interval; `note` says why one is missing.
@@ -89,7 +89,7 @@ class Estimate:
     note: str = ""
 
 
-def resample(points: Sequence[Point], axis: Cost, generator: np.random.Generator) -> tuple[Floats, Floats]:
+def resample(points: Sequence[CurvePoint], axis: Cost, generator: np.random.Generator) -> tuple[Floats, Floats]:
     """Costs and qualities of resampled curves, each of shape (RESAMPLES, points).
 
     At each point whole seeds are drawn with replacement, cost and quality together. Deviations are widened by
@@ -107,14 +107,14 @@ def resample(points: Sequence[Point], axis: Cost, generator: np.random.Generator
     return costs, qualities
 
 
-def estimate(value: float, resampled: Floats, *, fewest_seeds: int) -> Estimate:
+def estimate(value: float, resampled: Floats, *, fewest_seeds: int) -> BootstrapEstimate:
     """The percentile interval of a difference, and its p-value against none.
 
     The p-value is two-sided, of Student's t with the bootstrap's standard error and `fewest_seeds` - 1 degrees of
     freedom; resampled values may be infinite where a curve left its measured range.
     """
     if fewest_seeds < 2:
-        return Estimate(value, note="an interval needs two seeds or more at each point")
+        return BootstrapEstimate(value, note="an interval needs two seeds or more at each point")
     # note: ordered values, not interpolated ones: between a number and infinity there is nothing
     low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], method="nearest")
     inside = resampled[np.isfinite(resampled)]
@@ -127,7 +127,7 @@ def estimate(value: float, resampled: Floats, *, fewest_seeds: int) -> Estimate:
         error = float(inside.std(ddof=1))
         t = value / error if error else math.inf
         p = 1.0 if value == 0 else float(2 * stdtr(fewest_seeds - 1, -abs(t)))
-    return Estimate(value, _measured(low), _measured(high), p, note)
+    return BootstrapEstimate(value, _measured(low), _measured(high), p, note)
 
 
 def _measured(end: float) -> float | None:

@@ -16,7 +16,7 @@ from launcher.config.layers import leaves
 from launcher.config.recipes import load
 from launcher.errors import UserError
 from launcher.study.datasets import dataset_names
-from launcher.study.runs import Run
+from launcher.study.runs import RunSummary
 
 Cost = Literal["time", "wall", "money", "epochs"]
 COSTS: tuple[Cost, ...] = ("time", "wall", "money", "epochs")
@@ -30,7 +30,7 @@ _SHOWN_DIFFERENCES = 3
 
 
 @dataclass(frozen=True)
-class Point:
+class CurvePoint:
     """One length of a curve: a value a seed, in the same order everywhere. Published points have one value, no path."""
 
     epochs: int | None
@@ -52,7 +52,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Setting:
+class StudySetting:
     """What must be equal for two curves to be compared: the pictures, by a name of their own; model and machine."""
 
     dataset: str
@@ -66,11 +66,11 @@ class Curve:
 
     name: str
     recipe: str
-    setting: Setting
-    points: tuple[Point, ...]
+    setting: StudySetting
+    points: tuple[CurvePoint, ...]
     source: str | None = None  # of published points
 
-    def on(self, axis: Cost) -> list[Point]:
+    def on(self, axis: Cost) -> list[CurvePoint]:
         """The points whose cost is known, cheapest first."""
         return sorted((p for p in self.points if p.cost(axis) is not None), key=lambda p: p.cost(axis) or 0.0)
 
@@ -81,22 +81,22 @@ def deviation(values: Iterable[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-def build_curves(runs: Iterable[Run]) -> list[Curve]:
+def build_curves(runs: Iterable[RunSummary]) -> list[Curve]:
     """The finished runs as curves, named by their recipe and by what they change of it, sorted by name.
 
     Of several runs of one seed and length the last by folder name counts: they are no further evidence on the seeds.
     """
     runs = list(runs)
     pictures = dataset_names(runs)
-    groups: dict[tuple[Setting, str], list[Run]] = defaultdict(list)
+    groups: dict[tuple[StudySetting, str], list[RunSummary]] = defaultdict(list)
     for run, family in _families([run for run in runs if run.state == "finished" and not run.mixed]):
-        groups[Setting(pictures[run.identity], run.model, run.hardware), family].append(run)
+        groups[StudySetting(pictures[run.identity], run.model, run.hardware), family].append(run)
     names = _names(groups)
     curves = [Curve(names[key], group[0].recipe, key[0], _points(group)) for key, group in groups.items()]
     return sorted(curves, key=lambda curve: (curve.name, curve.setting.hardware, curve.setting.dataset))
 
 
-def _method(run: Run) -> dict[str, Any]:
+def _method(run: RunSummary) -> dict[str, Any]:
     """The values that decide what is trained, whatever its length."""
     by_length = changed_with_length(run.recipe)
     return {
@@ -117,7 +117,7 @@ def changed_with_length(recipe: str) -> frozenset[str]:
     return frozenset(key for values in lengths.values() for key, _ in leaves(values))
 
 
-def _families(runs: list[Run]) -> list[tuple[Run, str]]:
+def _families(runs: list[RunSummary]) -> list[tuple[RunSummary, str]]:
     """Each run and the text that it shares with the runs of its curve.
 
     Lengths made by dilating one schedule are one curve; lengths made by `epochs` alone, which keep the warmup, another.
@@ -135,20 +135,20 @@ def _families(runs: list[Run]) -> list[tuple[Run, str]]:
     ]
 
 
-def _dilation(run: Run) -> float:
+def _dilation(run: RunSummary) -> float:
     dilate = run.values.get("schedule.dilate", 1)
     return float(dilate) if isinstance(dilate, int | float) else 1.0
 
 
-def _points(runs: list[Run]) -> tuple[Point, ...]:
-    lengths: dict[int, dict[int | None, Run]] = defaultdict(dict)
+def _points(runs: list[RunSummary]) -> tuple[CurvePoint, ...]:
+    lengths: dict[int, dict[int | None, RunSummary]] = defaultdict(dict)
     for run in sorted(runs, key=lambda run: str(run.path)):
         assert run.epochs is not None
         lengths[run.epochs][run.seed] = run
     return tuple(_point(epochs, list(lengths[epochs].values())) for epochs in sorted(lengths))
 
 
-def _point(epochs: int, runs: list[Run]) -> Point:
+def _point(epochs: int, runs: list[RunSummary]) -> CurvePoint:
     money = [run.money for run in runs]
     costs: dict[Cost, tuple[float, ...]] = {
         "time": tuple(run.times.counted / 60 for run in runs if run.times),
@@ -158,12 +158,12 @@ def _point(epochs: int, runs: list[Run]) -> Point:
     if None not in money:
         costs["money"] = tuple(m for m in money if m is not None)
     top1 = tuple(run.top1 for run in runs if run.top1 is not None)
-    return Point(epochs, top1, costs, tuple(run.seed for run in runs), tuple(run.path for run in runs))
+    return CurvePoint(epochs, top1, costs, tuple(run.seed for run in runs), tuple(run.path for run in runs))
 
 
-def _names(groups: Mapping[tuple[Setting, str], list[Run]]) -> dict[tuple[Setting, str], str]:
+def _names(groups: Mapping[tuple[StudySetting, str], list[RunSummary]]) -> dict[tuple[StudySetting, str], str]:
     """The recipe, and where one recipe has several curves in a setting what each changes of the commonest."""
-    siblings: dict[tuple[Setting, str], list[tuple[Setting, str]]] = defaultdict(list)
+    siblings: dict[tuple[StudySetting, str], list[tuple[StudySetting, str]]] = defaultdict(list)
     for key, runs in groups.items():
         siblings[key[0], runs[0].recipe].append(key)
     names = {}
@@ -181,7 +181,7 @@ def _names(groups: Mapping[tuple[Setting, str], list[Run]]) -> dict[tuple[Settin
     return names
 
 
-def _told(run: Run, family: str) -> dict[str, Any]:
+def _told(run: RunSummary, family: str) -> dict[str, Any]:
     """A method's values as a name tells them: an algorithm that is on, and the length that was dilated."""
     method = _method(run)
     on = {key.split(".")[1] for key in method if key.startswith("algorithms.")}

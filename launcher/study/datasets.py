@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from launcher import paths
-from launcher.study.runs import Run
+from launcher.study.runs import RunSummary
 
 # The data set of the published points: other pictures must not pass for it.
 PUBLISHED = "imagenet"
@@ -18,9 +18,9 @@ _COUNTS = ("classes", "train_samples", "val_samples")
 _DIGITS = 8
 
 
-def dataset_names(runs: Iterable[Run]) -> dict[str, str]:
+def dataset_names(runs: Iterable[RunSummary]) -> dict[str, str]:
     """Identity to name; with the path where several data sets bear one name, and more where those are one too."""
-    first: dict[str, Run] = {}
+    first: dict[str, RunSummary] = {}
     for run in runs:
         first.setdefault(run.identity, run)
     whole = {identity: run for identity, run in first.items() if not _is_part(run)}
@@ -36,15 +36,15 @@ def dataset_names(runs: Iterable[Run]) -> dict[str, str]:
     }
 
 
-def _place(run: Run) -> str:
+def _place(run: RunSummary) -> str:
     return run.data_path or f"{run.values.get('dataset.train_samples', '?')} training pictures"
 
 
-def _told(identity: str, run: Run) -> str:
+def _told(identity: str, run: RunSummary) -> str:
     return identity[:_DIGITS] if run.pictures else f"no fingerprint, {run.values.get('dataset.train_samples')} pictures"
 
 
-def _is_part(run: Run) -> bool:
+def _is_part(run: RunSummary) -> bool:
     """Does it bear the published data set's name and hold another number of pictures?"""
     if run.dataset != PUBLISHED:
         return False

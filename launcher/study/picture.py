@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from launcher.study.curve_math import pareto_front
 from launcher.study.curves import Cost, Curve, deviation
-from launcher.study.study import Study
+from launcher.study.results import Results
 
 # Okabe & Ito's colours, which colour-blind readers can tell apart; the marker's shape says the same again.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -25,12 +25,12 @@ _LABELS: dict[Cost, str] = {
 _MOST_NAMED = 16
 
 
-def draw_tradeoff(study: Study, path: Path, *, title: str, axis: Cost) -> None:
+def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> None:
     """Curves with bars of one standard deviation, published ones in grey, and the Pareto front of each setting."""
     figure = Figure(figsize=(8, 5.5), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    shown = [curve for curve in study.all_curves if curve.on(axis)]
+    shown = [curve for curve in results.all_curves if curve.on(axis)]
     for number, curve in enumerate(c for c in shown if c.source is None):
         _draw(axes, curve, axis, _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)])
     for number, curve in enumerate(c for c in shown if c.source is not None):

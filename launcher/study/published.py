@@ -15,7 +15,7 @@ import yaml
 
 from launcher import paths
 from launcher.config import recipes
-from launcher.study.curves import Cost, Curve, Point, Setting
+from launcher.study.curves import Cost, Curve, CurvePoint, StudySetting
 from launcher.study.datasets import PUBLISHED
 
 _FILE = Path(__file__).with_name("published.yaml")
@@ -52,7 +52,7 @@ def published_curves() -> list[Curve]:
     curves = []
     for (recipe, hardware), entries in points.items():
         source = "; ".join(dict.fromkeys(str(entry["source"]) for entry in entries))
-        curves.append(Curve(recipe, recipe, Setting(*_TASK, hardware), _curve_points(entries), source))
+        curves.append(Curve(recipe, recipe, StudySetting(*_TASK, hardware), _curve_points(entries), source))
     return sorted(curves, key=lambda curve: (curve.name, curve.setting.hardware))
 
 
@@ -75,7 +75,7 @@ def _file() -> dict[str, Any]:
     return dict(yaml.safe_load(_FILE.read_text()))
 
 
-def _curve_points(entries: Iterable[Mapping[str, Any]]) -> tuple[Point, ...]:
+def _curve_points(entries: Iterable[Mapping[str, Any]]) -> tuple[CurvePoint, ...]:
     found = []
     for entry in sorted(entries, key=lambda entry: float(entry["minutes"])):
         minutes, epochs = float(entry["minutes"]), entry.get("epochs")
@@ -84,7 +84,7 @@ def _curve_points(entries: Iterable[Mapping[str, Any]]) -> tuple[Point, ...]:
             costs["money"] = (price * minutes / 60,)
         if epochs is not None:
             costs["epochs"] = (float(epochs),)
-        found.append(Point(epochs, (float(entry["top1"]),), costs, note=str(entry.get("derived") or "")))
+        found.append(CurvePoint(epochs, (float(entry["top1"]),), costs, note=str(entry.get("derived") or "")))
     return tuple(found)
 
 

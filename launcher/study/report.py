@@ -16,10 +16,10 @@ from string import Template
 from typing import Any
 
 from launcher.errors import Problem, UserError
-from launcher.study.curves import COSTS, Cost, Curve, Point, deviation
+from launcher.study.curves import COSTS, Cost, Curve, CurvePoint, deviation
 from launcher.study.datasets import dataset_names
-from launcher.study.runs import Evaluated, Run
-from launcher.study.study import Study
+from launcher.study.results import Results
+from launcher.study.runs import Evaluated, RunSummary
 from launcher.study.tables import POINT_COLUMNS, point_rows
 
 _PAGE = Path(__file__).with_name("page")
@@ -29,10 +29,10 @@ _EVALUATIONS, _FEWEST, _MOST = 40_000, 12, 120
 _DIGITS = 5
 
 
-def page(study: Study, *, title: str, written: str) -> str:
+def page(results: Results, *, title: str, written: str) -> str:
     """The page; `written` is its date. Nothing that a run folder holds can leave the data and become markup."""
     # note: inside a script element only `<` can end the data
-    data = json.dumps(page_data(study, written), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(page_data(results, written), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return Template((_PAGE / "page.html").read_text()).substitute(
         title=html.escape(title),
         style=(_PAGE / "page.css").read_text(),
@@ -41,30 +41,30 @@ def page(study: Study, *, title: str, written: str) -> str:
     )
 
 
-def page_data(study: Study, written: str) -> dict[str, Any]:
+def page_data(results: Results, written: str) -> dict[str, Any]:
     """What the page's script reads: means and deviations as pairs, a run's config as what differs from `base`."""
-    index_of = {run.path: number for number, run in enumerate(study.runs)}
-    curve_of = {path: number for number, c in enumerate(study.curves) for point in c.points for path in point.paths}
-    configs = [{key: _plain(value) for key, value in run.values.items()} for run in study.runs]
+    index_of = {run.path: number for number, run in enumerate(results.runs)}
+    curve_of = {path: number for number, c in enumerate(results.curves) for point in c.points for path in point.paths}
+    configs = [{key: _plain(value) for key, value in run.values.items()} for run in results.runs]
     base, keys = _commonest(configs)
-    currencies = Counter(str(run.values.get("hardware.currency", "USD")) for run in study.runs)
-    pictures = dataset_names(study.runs)
-    kept = max(_FEWEST, min(_MOST, _EVALUATIONS // max(1, len(study.runs))))
+    currencies = Counter(str(run.values.get("hardware.currency", "USD")) for run in results.runs)
+    pictures = dataset_names(results.runs)
+    kept = max(_FEWEST, min(_MOST, _EVALUATIONS // max(1, len(results.runs))))
     return {
         "written": written,
         "currency": currencies.most_common(1)[0][0] if currencies else "USD",
         "keys": keys,
         "base": base,
-        "curves": [_curve(curve, index_of) for curve in study.all_curves],
+        "curves": [_curve(curve, index_of) for curve in results.all_curves],
         "runs": [
             {
                 **_run(run, kept),
                 "dataset": pictures[run.identity],
                 **_differences(config, base, keys),
                 "curveIndex": curve_of.get(run.path, -1),
-                "curve": study.curves[curve_of[run.path]].name if run.path in curve_of else run.recipe,
+                "curve": results.curves[curve_of[run.path]].name if run.path in curve_of else run.recipe,
             }
-            for run, config in zip(study.runs, configs, strict=True)
+            for run, config in zip(results.runs, configs, strict=True)
         ],
     }
 
@@ -81,7 +81,7 @@ def _curve(curve: Curve, index_of: Mapping[Path, int]) -> dict[str, Any]:
     }
 
 
-def _point(point: Point, index_of: Mapping[Path, int]) -> dict[str, Any]:
+def _point(point: CurvePoint, index_of: Mapping[Path, int]) -> dict[str, Any]:
     return {
         "epochs": point.epochs,
         "top1": _pair(point.top1),
@@ -95,7 +95,7 @@ def _pair(values: Sequence[float]) -> list[float | None]:
     return [_short(sum(values) / len(values)), _short(deviation(values))]
 
 
-def _run(run: Run, kept: int) -> dict[str, Any]:
+def _run(run: RunSummary, kept: int) -> dict[str, Any]:
     times = run.times
     return {
         "name": str(run.path),
@@ -156,26 +156,26 @@ def _short(number: float | None) -> float | None:
     return float(f"{number:.{_DIGITS}g}") if number is not None and math.isfinite(number) else None
 
 
-def write_page(study: Study, path: Path, *, title: str, written: str) -> None:
+def write_page(results: Results, path: Path, *, title: str, written: str) -> None:
     """Write the page; raises UserError where the file cannot be written, as the others do."""
-    content = page(study, title=title, written=written).encode()
+    content = page(results, title=title, written=written).encode()
     _replace(path, lambda temporary: temporary.write_bytes(content))
 
 
-def write_csv(study: Study, path: Path) -> None:
+def write_csv(results: Results, path: Path) -> None:
     """Write one row a point."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(POINT_COLUMNS))
     writer.writeheader()
-    writer.writerows(point_rows(study))
+    writer.writerows(point_rows(results))
     _replace(path, lambda temporary: temporary.write_bytes(text.getvalue().encode()))
 
 
-def write_picture(study: Study, path: Path, *, title: str, axis: Cost) -> None:
+def write_picture(results: Results, path: Path, *, title: str, axis: Cost) -> None:
     """Write quality against one cost as PNG."""
     from launcher.study.picture import draw_tradeoff
 
-    _replace(path, lambda temporary: draw_tradeoff(study, temporary, title=title, axis=axis))
+    _replace(path, lambda temporary: draw_tradeoff(results, temporary, title=title, axis=axis))
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:

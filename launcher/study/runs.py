@@ -36,7 +36,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSummary:
     """One run folder. `finished` runs count as measurements; `problem` tells what is wrong with a damaged one."""
 
     path: Path
@@ -183,7 +183,7 @@ def _written(path: Path) -> float:
         return 0.0
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path) -> RunSummary:
     """Read one run folder; whatever is wrong with it becomes its state and problem."""
     folder = RunFolder(path)
     config, problem = _config(folder.config)
@@ -196,7 +196,7 @@ def read_run(path: Path) -> Run:
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         problem, rows, facts = problem or f"{folder.metrics.name}: a record lacks or spoils {error}", [], _NOTHING
     state, problem = _state(folder, rows, facts, problem)
-    return Run(path, state, problem, config, command, **facts, pictures=noted_datasets(folder))
+    return RunSummary(path, state, problem, config, command, **facts, pictures=noted_datasets(folder))
 
 
 _NOTHING: dict[str, Any] = {"epochs": None, "world_size": None, "device": None, "evaluations": (), "times": None}
@@ -244,7 +244,7 @@ def _command(path: Path) -> tuple[str, ...]:
 
 
 def _facts(rows: list[Row]) -> dict[str, Any]:
-    """What the records say, as fields of a Run.
+    """What the records say, as fields of a RunSummary.
 
     Raises:
         KeyError, TypeError, ValueError: a record lacks a value, or has one of the wrong type.

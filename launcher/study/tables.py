@@ -12,10 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from launcher.study.algoperf import MAX_RATIO, Scores, profile
-from launcher.study.curves import COSTS, UNITS, Cost, Curve, Point, Setting, deviation
+from launcher.study.curves import COSTS, UNITS, Cost, Curve, CurvePoint, StudySetting, deviation
 from launcher.study.published import StatedSpeedup
+from launcher.study.results import Results, on_front
 from launcher.study.speedup import Comparison
-from launcher.study.study import Study, on_front
 
 POINT_COLUMNS = (
     *("curve", "recipe", "model", "dataset", "hardware", "published", "epochs", "seeds"),
@@ -26,11 +26,11 @@ POINT_COLUMNS = (
 _HEADINGS: dict[Cost, str] = {"time": "minutes", "wall": "wall clock, min", "money": "USD", "epochs": "epochs"}
 
 
-def point_rows(study: Study) -> list[dict[str, Any]]:
+def point_rows(results: Results) -> list[dict[str, Any]]:
     """One row a point: means, deviations (None of one seed), and on which fronts it lies."""
-    fronts = {axis: on_front(study.all_curves, axis) for axis in COSTS}
+    fronts = {axis: on_front(results.all_curves, axis) for axis in COSTS}
     rows = []
-    for curve in study.all_curves:
+    for curve in results.all_curves:
         for point in curve.points:
             row = {
                 "curve": curve.name,
@@ -55,28 +55,32 @@ def point_rows(study: Study) -> list[dict[str, Any]]:
     return rows
 
 
-def as_json(study: Study, found: Sequence[Comparison], stated: Sequence[StatedSpeedup], axis: Cost) -> dict[str, Any]:
+def as_json(
+    results: Results, found: Sequence[Comparison], stated: Sequence[StatedSpeedup], axis: Cost
+) -> dict[str, Any]:
     """Points, comparisons, what was left out and why, and stated speed-ups."""
     return {
         "axis": axis,
         "unit": UNITS[axis],
-        "points": point_rows(study),
+        "points": point_rows(results),
         "comparisons": [asdict(comparison) for comparison in found],
-        "not_counted": [{"run": str(path), "state": state, "problem": why} for path, state, why in not_counted(study)],
+        "not_counted": [
+            {"run": str(path), "state": state, "problem": why} for path, state, why in not_counted(results)
+        ],
         "stated_speedups": [asdict(statement) for statement in stated],
     }
 
 
-def not_counted(study: Study) -> list[tuple[str, str, str]]:
+def not_counted(results: Results) -> list[tuple[str, str, str]]:
     """Path, state and reason of the runs that are no measurement."""
     reasons = {
         "stopped": "stopped before its end",
         "running": "not at its end yet",
         "unfinished": "ended without a word",
     }
-    counted = {path for curve in study.curves for point in curve.points for path in point.paths}
+    counted = {path for curve in results.curves for point in curve.points for path in point.paths}
     found = []
-    for run in study.runs:
+    for run in results.runs:
         if run.state != "finished":
             found.append((str(run.path), str(run.state), run.problem or reasons[run.state]))
         elif run.mixed:
@@ -87,12 +91,12 @@ def not_counted(study: Study) -> list[tuple[str, str, str]]:
 
 
 def rich_tables(
-    study: Study, found: Sequence[Comparison], stated: Sequence[StatedSpeedup], axis: Cost
+    results: Results, found: Sequence[Comparison], stated: Sequence[StatedSpeedup], axis: Cost
 ) -> Iterator[tuple[str, Table]]:
     """Title and table, in the order of reading."""
-    if study.all_curves:
-        yield "tradeoff curves (● on the Pareto front of its setting)", _points(study, axis)
-    if left_out := not_counted(study):
+    if results.all_curves:
+        yield "tradeoff curves (● on the Pareto front of its setting)", _points(results, axis)
+    if left_out := not_counted(results):
         table = _table("run", "state", "why it is not counted")
         for row in left_out:
             table.add_row(*map(escape, row))
@@ -103,12 +107,12 @@ def rich_tables(
         yield "speed-ups that the sources state, computed from the published minutes", _stated(stated)
 
 
-def _points(study: Study, axis: Cost) -> Table:
-    front = on_front(study.all_curves, axis)
+def _points(results: Results, axis: Cost) -> Table:
+    front = on_front(results.all_curves, axis)
     table = _table(
         "curve", "data set, model", "hardware", "#epochs", "#seeds", "#top-1 %", "#minutes", "#wall", "#USD", "●"
     )
-    for curve in study.all_curves:
+    for curve in results.all_curves:
         for point in curve.points:
             table.add_row(
                 escape(curve.name) + (" (published)" if curve.source else ""),
@@ -125,7 +129,7 @@ def _points(study: Study, axis: Cost) -> Table:
     return table
 
 
-def _is_on(front: set[Any], curve: Curve, point: Point, axis: Cost) -> bool:
+def _is_on(front: set[Any], curve: Curve, point: CurvePoint, axis: Cost) -> bool:
     return (curve.setting, curve.name, point.cost(axis)) in front
 
 
@@ -175,7 +179,7 @@ def _comparisons(found: Sequence[Comparison], axis: Cost) -> Table:
 def _worth_showing(found: Sequence[Comparison]) -> list[Comparison]:
     """Values and bounds, and of a curve that has neither anywhere the first two lines, which say why."""
     measured = {(one.setting, one.curve) for one in found if one.value is not None or one.bound is not None}
-    seen: Counter[tuple[Setting, str, str]] = Counter()
+    seen: Counter[tuple[StudySetting, str, str]] = Counter()
     shown = []
     for one in found:
         seen[one.setting, one.curve, one.kind] += 1

@@ -9,7 +9,7 @@ import pytest
 from launcher.config.compose import compose
 from launcher.measure.diagnosis import PictureFacts, Surroundings, diagnose
 from launcher.measure.estimate import together
-from launcher.measure.measured import Measured, MeasuredEvaluation, MeasuredPoint
+from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes
 from launcher.plan.plan import Plan
 from launcher.plan.points import points, step_kinds
 
@@ -22,16 +22,16 @@ def plan(*words: str) -> Plan:
     return Plan(compose(["recipe=mild", "dataset=shapes", "epochs=10", "batch_size=64", *words]).config, 1, 4000)
 
 
-def measured(run: Plan, *, step: float, load: float, transfer: float = 0.0, shared: float = 0.0) -> Measured:
+def measured(run: Plan, *, step: float, load: float, transfer: float = 0.0, shared: float = 0.0) -> Measurement:
     """Steps whose time grows with the area, up to `step` at the full side."""
     found = []
     for point in points(step_kinds(run)):
         kind = point.kind
         alone = step * (kind.image_size / run.train_size) ** 2
         both = together(alone, load, shared)
-        found.append(MeasuredPoint(kind.image_size, list(kind.acting), [alone], [load], [both]))
-    evaluation = MeasuredEvaluation(0.0, [0.0], [0.0], 1)
-    return Measured("GPU", 1, 8, 8, 0.0, found, [transfer], 0.0, [0.0], [0.0], evaluation, [0.0], 0.0)
+        found.append(StepTimes(kind.image_size, list(kind.acting), [alone], [load], [both]))
+    evaluation = EvaluationTimes(0.0, [0.0], [0.0], 1)
+    return Measurement("GPU", 1, 8, 8, 0.0, found, [transfer], 0.0, [0.0], [0.0], evaluation, [0.0], 0.0)
 
 
 def test_the_longest_part_is_the_bound() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from launcher.config.compose import compose
 from launcher.measure.estimate import competition, estimate, occasions, prices, sizes_of, span, together
-from launcher.measure.measured import Measured, MeasuredEvaluation, MeasuredPoint, read_measured
+from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes, read_measurement
 from launcher.plan.plan import Plan
 from launcher.plan.points import acting_at, points, step_kinds
 
@@ -28,14 +28,14 @@ def cost(size: int, acting: tuple[str, ...]) -> float:
     return size**2 * 1e-4 * (2 if "sam" in acting else 1)
 
 
-def measured(run: Plan, load: float, shared: float = 0.0) -> Measured:
+def measured(run: Plan, load: float, shared: float = 0.0) -> Measurement:
     found = []
     for point in points(step_kinds(run)):
         size, acting = point.kind.image_size, point.kind.acting
         step = cost(size, acting)
         both = together(step, load, shared)
-        found.append(MeasuredPoint(size, list(acting), [step] * ROUNDS, [load] * ROUNDS, [both] * ROUNDS))
-    return Measured(
+        found.append(StepTimes(size, list(acting), [step] * ROUNDS, [load] * ROUNDS, [both] * ROUNDS))
+    return Measurement(
         device="cpu",
         world_size=1,
         workers=2,
@@ -46,7 +46,7 @@ def measured(run: Plan, load: float, shared: float = 0.0) -> Measured:
         first_batch_seconds=2.0,
         epoch_start_seconds=[0.5] * ROUNDS,
         new_size_seconds=[0.1, 0.1],
-        evaluation=MeasuredEvaluation(1.0, [0.25], [0.2, 0.2], 4),
+        evaluation=EvaluationTimes(1.0, [0.25], [0.2, 0.2], 4),
         save_seconds=[0.3, 0.3],
         last_save_seconds=1.0,
     )
@@ -127,4 +127,4 @@ def test_prices_are_of_the_wall_clock_and_only_where_there_is_one() -> None:
 def test_a_measurement_reads_back_as_written(tmp_path: Path) -> None:
     before = measured(plan("recipe=hot"), load=0.1)
     before.write(tmp_path / "measured.json")
-    assert read_measured(tmp_path / "measured.json") == before
+    assert read_measurement(tmp_path / "measured.json") == before

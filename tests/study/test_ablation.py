@@ -12,8 +12,18 @@ from launcher.config.compose import compose
 from launcher.config.resolved import as_mapping
 from launcher.records.folder import RunFolder, create, note_dataset
 from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, MetricsWriter, StartRecord
-from launcher.study.ablation import Measured, Variant, comparable, curve_of, effects, grid, limits, measured, tradeoffs
-from launcher.study.curves import Curve, Point, Setting
+from launcher.study.ablation import (
+    Variant,
+    VariantResult,
+    comparable,
+    curve_of,
+    effects,
+    grid,
+    limits,
+    measured,
+    tradeoffs,
+)
+from launcher.study.curves import Curve, CurvePoint, StudySetting
 from launcher.study.runs import read_run
 
 
@@ -36,10 +46,10 @@ def test_the_grid_composes_and_keeps_the_recipes_values() -> None:
 
 def test_effects_by_hand() -> None:
     found = {
-        "all": Measured(2, 80.0, 100.0),
-        "none": Measured(2, 76.0, 50.0),
-        "without sam": Measured(1, 79.0, 80.0),
-        "only sam": Measured(1, 76.5, 60.0),
+        "all": VariantResult(2, 80.0, 100.0),
+        "none": VariantResult(2, 76.0, 50.0),
+        "without sam": VariantResult(1, 79.0, 80.0),
+        "only sam": VariantResult(1, 76.5, 60.0),
         "without ema": None,
     }
     listed = effects(grid(["sam", "ema"]), found)
@@ -86,9 +96,9 @@ def test_runs_are_found_whatever_their_seed_and_only_those_of_the_variant_and_le
     assert missing is None
     assert whole is not None
     assert without is not None
-    assert measured(whole[1]) == Measured(2, pytest.approx(45.0), pytest.approx(2.0))
+    assert measured(whole[1]) == VariantResult(2, pytest.approx(45.0), pytest.approx(2.0))
     assert [point.epochs for point in whole[0].points] == [2, 4]
-    assert measured(without[1]) == Measured(1, pytest.approx(60.0), pytest.approx(2.0))
+    assert measured(without[1]) == VariantResult(1, pytest.approx(60.0), pytest.approx(2.0))
 
 
 def test_lengths_by_dilation_are_one_curve(tmp_path: Path) -> None:
@@ -112,10 +122,10 @@ def test_another_machines_runs_are_left_out(tmp_path: Path) -> None:
     assert comparable(configs, [], None) == []
 
 
-def curve(name: str, *points: tuple[float, float]) -> tuple[Curve, Point]:
+def curve(name: str, *points: tuple[float, float]) -> tuple[Curve, CurvePoint]:
     """A curve of (minutes, top-1) points, and its last one."""
-    found = tuple(Point(n, (top1,), {"time": (minutes,)}) for n, (minutes, top1) in enumerate(points, 1))
-    return Curve(name, name, Setting("shapes", "resnet18", "1x cpu"), found), found[-1]
+    found = tuple(CurvePoint(n, (top1,), {"time": (minutes,)}) for n, (minutes, top1) in enumerate(points, 1))
+    return Curve(name, name, StudySetting("shapes", "resnet18", "1x cpu"), found), found[-1]
 
 
 SAM = [Variant("without sam", "sam", ()), Variant("only sam", "sam", ())]
@@ -150,9 +160,12 @@ def test_beyond_the_measured_range_the_tradeoff_has_a_reason_and_what_is_certain
 
 
 def test_an_interval_turns_with_its_value() -> None:
-    seeds = Point(1, (72.0, 72.2, 71.8), {"time": (10.0, 11.0, 9.0)})
-    none = (Point(1, (70.0, 70.2, 69.8), {"time": (5.0,) * 3}), Point(2, (74.0, 74.2, 73.8), {"time": (20.0,) * 3}))
-    setting = Setting("shapes", "resnet18", "1x cpu")
+    seeds = CurvePoint(1, (72.0, 72.2, 71.8), {"time": (10.0, 11.0, 9.0)})
+    none = (
+        CurvePoint(1, (70.0, 70.2, 69.8), {"time": (5.0,) * 3}),
+        CurvePoint(2, (74.0, 74.2, 73.8), {"time": (20.0,) * 3}),
+    )
+    setting = StudySetting("shapes", "resnet18", "1x cpu")
     curves = {
         "none": (Curve("none", "none", setting, none), none[0]),
         "only sam": (Curve("o", "o", setting, (seeds,)), seeds),

@@ -12,8 +12,8 @@ from launcher.records.folder import RunFolder, note_dataset
 from launcher.study.algoperf import score_runs
 from launcher.study.curves import build_curves
 from launcher.study.report import page_data
+from launcher.study.results import choose_baselines, comparisons, on_front, read_results
 from launcher.study.runs import read_run
-from launcher.study.study import choose_baselines, comparisons, on_front, read_study
 from launcher.study.tables import as_json, not_counted
 
 from .conftest import MakeRun
@@ -93,15 +93,15 @@ def test_built_in_pictures_of_an_earlier_version_meet_those_of_this_one(make_run
 def test_a_part_of_imagenet_does_not_stand_beside_the_published_points(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("g/part", dataset=pictures("/data/part", "imagenet"))
     make_run("g/whole", dataset={"name": "imagenet", "classes": 1000})
-    found = {curve.setting.dataset for curve in read_study([str(tmp_path / "g")], published=True).all_curves}
+    found = {curve.setting.dataset for curve in read_results([str(tmp_path / "g")], published=True).all_curves}
     assert found == {"imagenet (/data/part)", "imagenet"}
 
 
 def test_a_resume_on_other_pictures_counts_for_neither(make_run: MakeRun, tmp_path: Path) -> None:
     on(make_run("g/a"), "f" * 64, "c" * 64)
-    study = read_study([str(tmp_path / "g")], published=False)
-    assert study.curves == []
-    ((_, state, why),) = not_counted(study)
+    results = read_results([str(tmp_path / "g")], published=False)
+    assert results.curves == []
+    ((_, state, why),) = not_counted(results)
     assert (state, why) == ("mixed", "its data set held other pictures after a resume")
 
 
@@ -118,19 +118,19 @@ def test_comparisons_fronts_and_scores_stay_within_one_data_set(make_run: MakeRu
         for data, name in (("f", "/data/flowers"), ("c", "/data/cars")):
             path = make_run(f"g/{recipe}-{data}", (0.5, 0.6), (seconds,) * 2, recipe=recipe, dataset=pictures(name))
             on(path, data * 64)
-    study = read_study([str(tmp_path / "g")], published=False)
-    front = {(setting.dataset, name) for setting, name, _ in on_front(study.curves, "time")}
+    results = read_results([str(tmp_path / "g")], published=False)
+    front = {(setting.dataset, name) for setting, name, _ in on_front(results.curves, "time")}
     assert front == {("image_folder (/data/cars)", "mild"), ("image_folder (/data/flowers)", "mild")}
-    baselines = choose_baselines(study.curves, None)
-    found = comparisons(study.curves, baselines, "time", qualities=[60.0], costs=())
+    baselines = choose_baselines(results.curves, None)
+    found = comparisons(results.curves, baselines, "time", qualities=[60.0], costs=())
     assert [(one.setting.dataset, one.value and one.value.value) for one in found] == [
         ("image_folder (/data/cars)", pytest.approx(2.0)),
         ("image_folder (/data/flowers)", pytest.approx(2.0)),
     ]
-    assert {row["setting"]["dataset"] for row in as_json(study, found, [], "time")["comparisons"]} == {
-        row["dataset"] for row in page_data(study, "today")["runs"]
+    assert {row["setting"]["dataset"] for row in as_json(results, found, [], "time")["comparisons"]} == {
+        row["dataset"] for row in page_data(results, "today")["runs"]
     }
-    assert len(score_runs(study.runs, 0.6, "self").seconds["mild"]) == 2
+    assert len(score_runs(results.runs, 0.6, "self").seconds["mild"]) == 2
 
 
 def test_a_table_of_several_settings_says_which(

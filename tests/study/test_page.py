@@ -14,7 +14,7 @@ import pytest
 
 from launcher.cli import main as cli
 from launcher.study.report import page, page_data
-from launcher.study.study import read_study
+from launcher.study.results import read_results
 
 from .conftest import MakeRun
 
@@ -46,7 +46,7 @@ def in_browser(folder: Path, tmp_path: Path, actions: str, *, width: int = 1000,
     """What the actions, a function body that returns JSON, give in the page; fails on any error of the page."""
     if BROWSER is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")
-    text = page(read_study([str(folder)], published=published), title="a report", written="2026-01-01")
+    text = page(read_results([str(folder)], published=published), title="a report", written="2026-01-01")
     run = f"const answer = (() => {{ {actions} }})();"
     told = "document.body.append(make('pre', {id: 'probe'}, JSON.stringify({answer, problems})));"
     text = text.replace("<style>", WATCH + "<style>", 1).replace("</body>", f"<script>{run}{told}</script></body>")
@@ -87,7 +87,7 @@ def test_it_loads_with_its_points_table_and_states(folder: Path, tmp_path: Path)
 
 
 def data_of(folder: Path) -> dict[str, Any]:
-    return page_data(read_study([str(folder)], published=True), "today")
+    return page_data(read_results([str(folder)], published=True), "today")
 
 
 def test_axes_and_filters_change_what_is_shown(folder: Path, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_each_config_is_shown_as_it_was(folder: Path, tmp_path: Path) -> None:
     configs = in_browser(
         folder, tmp_path, "return Object.fromEntries(data.runs.map((run) => [run.name, configOf(run)]));"
     )
-    for run in read_study([str(folder)], published=False).runs:
+    for run in read_results([str(folder)], published=False).runs:
         shown = dict(line.split(": ", 1) for line in configs[str(run.path)].splitlines())
         assert {key: json.loads(value) for key, value in shown.items()} == run.values
 
@@ -240,7 +240,7 @@ def test_one_evaluation_is_a_dot_and_the_page_follows_the_systems_colours(make_r
 
 
 def test_the_page_asks_no_network_and_data_stay_data(folder: Path) -> None:
-    text = page(read_study([str(folder)], published=True), title=EVIL, written="today")
+    text = page(read_results([str(folder)], published=True), title=EVIL, written="today")
     links = set(re.findall(r"https?://[^\"'\s)]+", text))
     assert links == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"<(link|img|iframe)|src=[\"']|@import|url\(", text.split('id="data">')[0])
@@ -253,7 +253,7 @@ def test_the_page_asks_no_network_and_data_stay_data(folder: Path) -> None:
 
 def test_long_learning_curves_are_thinned_and_keep_their_end(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("g/long", [0.001 * n for n in range(500)], [10.0] * 500)
-    epochs, top1 = page_data(read_study([str(tmp_path / "g")], published=False), "today")["runs"][0]["learning"]
+    epochs, top1 = page_data(read_results([str(tmp_path / "g")], published=False), "today")["runs"][0]["learning"]
     assert len(epochs) <= 120
     assert (epochs[-1], top1[-1]) == (500, 49.9)
 

@@ -16,8 +16,8 @@ from launcher.cli.words import read
 from launcher.errors import UserError
 from launcher.records.metrics import EndRecord, EvalRecord, MetricsWriter, ResumeRecord
 from launcher.study.curves import build_curves
+from launcher.study.results import Results
 from launcher.study.runs import find_runs, newest_unfinished, read_run
-from launcher.study.study import Study
 from launcher.study.tables import not_counted
 
 from .conftest import MakeRun
@@ -132,7 +132,7 @@ def test_a_run_whose_length_a_resume_changed_measures_neither(make_run: MakeRun)
     assert read_run(make_run("dilated", epochs=4, schedule={"dilate": 0.5})).mixed is None
     assert read_run(make_run("absurd", epochs=10**400, schedule={"dilate": 1e308})).mixed is None
     assert build_curves([run]) == []
-    assert not_counted(Study([run], [], [])) == [(str(run.path), "mixed", run.mixed)]
+    assert not_counted(Results([run], [], [])) == [(str(run.path), "mixed", run.mixed)]
 
 
 def test_a_run_on_several_numbers_of_processes_has_the_time_of_none(make_run: MakeRun) -> None:

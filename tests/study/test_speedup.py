@@ -9,10 +9,10 @@ import pytest
 from scipy import stats
 
 from launcher.study.curve_math import estimate, resample
-from launcher.study.curves import Curve, Point, Setting
+from launcher.study.curves import Curve, CurvePoint, StudySetting
 from launcher.study.speedup import at_equal_cost, at_equal_quality
 
-SETTING = Setting("shapes", "resnet18", "1x cpu")
+SETTING = StudySetting("shapes", "resnet18", "1x cpu")
 
 
 def curve(name: str, *points: tuple[float | tuple[float, ...], float | tuple[float, ...]]) -> Curve:
@@ -21,7 +21,7 @@ def curve(name: str, *points: tuple[float | tuple[float, ...], float | tuple[flo
     def many(values: float | tuple[float, ...]) -> tuple[float, ...]:
         return values if isinstance(values, tuple) else (values,)
 
-    found = tuple(Point(n, many(top1), {"time": many(time)}) for n, (time, top1) in enumerate(points, 1))
+    found = tuple(CurvePoint(n, many(top1), {"time": many(time)}) for n, (time, top1) in enumerate(points, 1))
     return Curve(name, name, SETTING, found)
 
 
@@ -73,7 +73,7 @@ def test_an_interval_holds_the_value_and_covers_the_truth() -> None:
 
 
 def test_the_spread_of_a_resampled_mean_is_the_standard_error() -> None:
-    point = Point(1, (70.0, 71.0, 73.0), {"time": (10.0, 10.0, 10.0)})
+    point = CurvePoint(1, (70.0, 71.0, 73.0), {"time": (10.0, 10.0, 10.0)})
     _, qualities = resample([point], "time", np.random.default_rng(0))
     assert qualities.std() == pytest.approx(stats.sem(point.top1), rel=0.03)
     assert qualities.mean() == pytest.approx(np.mean(point.top1), abs=0.05)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from launcher.errors import Problem, UserError
 from launcher.study.curve_math import pareto_front
-from launcher.study.curves import Cost, Curve, Point, Setting, build_curves
+from launcher.study.curves import Cost, Curve, CurvePoint, StudySetting, build_curves
 from launcher.study.published import published_curves
-from launcher.study.runs import Run, find_runs, read_run
+from launcher.study.runs import RunSummary, find_runs, read_run
 from launcher.study.speedup import Comparison, at_equal_cost, at_equal_quality
 
 # The recipe to compare with, where a setting has it.
@@ -17,10 +17,10 @@ BASELINE = "baseline"
 
 
 @dataclass(frozen=True)
-class Study:
+class Results:
     """All runs found, and the finished ones as curves; `published` curves stand beside them."""
 
-    runs: Sequence[Run]
+    runs: Sequence[RunSummary]
     curves: Sequence[Curve]
     published: Sequence[Curve]
 
@@ -29,17 +29,17 @@ class Study:
         return [*self.curves, *self.published]
 
 
-def read_study(paths: Iterable[str], *, published: bool, price: float | None = None) -> Study:
+def read_results(paths: Iterable[str], *, published: bool, price: float | None = None) -> Results:
     """Read all run folders at or below the paths; `price` is an hour of the machine of runs that have none.
 
     Raises:
         UserError: a path holds none.
     """
     runs = [replace(read_run(path), price=price) for path in find_runs(paths)]
-    return Study(runs, build_curves(runs), published_curves() if published else [])
+    return Results(runs, build_curves(runs), published_curves() if published else [])
 
 
-def on_front(curves: Sequence[Curve], axis: Cost) -> set[tuple[Setting, str, float]]:
+def on_front(curves: Sequence[Curve], axis: Cost) -> set[tuple[StudySetting, str, float]]:
     """Setting, curve name and cost of the points that no other of their setting beats on cost and quality."""
     front = set()
     for setting in dict.fromkeys(curve.setting for curve in curves):
@@ -51,7 +51,7 @@ def on_front(curves: Sequence[Curve], axis: Cost) -> set[tuple[Setting, str, flo
     return front
 
 
-def choose_baselines(curves: Sequence[Curve], name: str | None) -> dict[Setting, Curve]:
+def choose_baselines(curves: Sequence[Curve], name: str | None) -> dict[StudySetting, Curve]:
     """The curve to compare with in each setting: the one of that name, else of the recipe `baseline`, else the first.
 
     Raises:
@@ -61,7 +61,7 @@ def choose_baselines(curves: Sequence[Curve], name: str | None) -> dict[Setting,
         listed = ", ".join(dict.fromkeys(names)) or "none: no run has finished"
         raise UserError(Problem(f"is no curve of these runs; the curves: {listed}", "--baseline", name))
     wanted = name or BASELINE
-    chosen: dict[Setting, Curve] = {}
+    chosen: dict[StudySetting, Curve] = {}
     for curve in sorted(curves, key=lambda curve: (curve.name != wanted, curve.recipe != wanted)):
         if name is None or curve.name == name:
             chosen.setdefault(curve.setting, curve)
@@ -70,7 +70,7 @@ def choose_baselines(curves: Sequence[Curve], name: str | None) -> dict[Setting,
 
 def comparisons(
     curves: Sequence[Curve],
-    baselines: dict[Setting, Curve],
+    baselines: dict[StudySetting, Curve],
     axis: Cost,
     *,
     qualities: Sequence[float],
@@ -85,9 +85,9 @@ def comparisons(
         baseline = baselines.get(curve.setting)
         if baseline is None or baseline is curve:
             continue
-        own: list[Point] = [] if qualities or costs else baseline.on(axis)
-        at_qualities: list[float | Point] = [*qualities, *own]
-        at_costs: list[float | Point] = [*costs, *own]
+        own: list[CurvePoint] = [] if qualities or costs else baseline.on(axis)
+        at_qualities: list[float | CurvePoint] = [*qualities, *own]
+        at_costs: list[float | CurvePoint] = [*costs, *own]
         found += [at_equal_quality(curve, baseline, axis, at) for at in at_qualities]
         found += [at_equal_cost(curve, baseline, axis, at) for at in at_costs]
     return found

@@ -13,7 +13,7 @@ Rounds = list[float]
 
 
 @dataclass(frozen=True)
-class MeasuredPoint:
+class StepTimes:
     """One kind of step: alone on a batch that is there, and where measured, loading alone and both together."""
 
     image_size: int
@@ -24,7 +24,7 @@ class MeasuredPoint:
 
 
 @dataclass(frozen=True)
-class MeasuredEvaluation:
+class EvaluationTimes:
     """Until the first batch, with and without starting the loader's workers; then a batch of `batches` on a rank."""
 
     first_start_seconds: float
@@ -34,7 +34,7 @@ class MeasuredEvaluation:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """All that an estimate needs; `start_seconds` from the command to the first batch's request.
 
     `first_batch_seconds` includes starting the loader's workers, `epoch_start_seconds` does not; `new_size_seconds` is
@@ -47,12 +47,12 @@ class Measured:
     workers: int
     cores: int
     start_seconds: float
-    points: list[MeasuredPoint]
+    points: list[StepTimes]
     transfer_seconds: Rounds
     first_batch_seconds: float
     epoch_start_seconds: Rounds
     new_size_seconds: Rounds
-    evaluation: MeasuredEvaluation
+    evaluation: EvaluationTimes
     save_seconds: Rounds
     last_save_seconds: float
 
@@ -62,9 +62,9 @@ class Measured:
         temporary.replace(path)
 
 
-def read_measured(path: Path) -> Measured:
-    """What `Measured.write` wrote."""
+def read_measurement(path: Path) -> Measurement:
+    """What `Measurement.write` wrote."""
     values = json.loads(path.read_text())
-    values["points"] = [MeasuredPoint(**point) for point in values["points"]]
-    values["evaluation"] = MeasuredEvaluation(**values["evaluation"])
-    return Measured(**values)
+    values["points"] = [StepTimes(**point) for point in values["points"]]
+    values["evaluation"] = EvaluationTimes(**values["evaluation"])
+    return Measurement(**values)
