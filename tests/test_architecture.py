@@ -36,6 +36,7 @@ TORCH_FREE = (
     "measure/measurement.py",
     "rank/stop.py",
     "rank/heartbeat.py",
+    "atomic.py",
     "console.py",
     "errors.py",
     "probe.py",

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from launcher import atomic
 from launcher.config.keys import ADDED, REPLACED
 from launcher.config.layers import Layers
 from launcher.config.schema import RunConfig
@@ -38,9 +39,7 @@ def dump(config: RunConfig) -> str:
 
 def write(config: RunConfig, path: Path) -> None:
     """Write the config atomically."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(dump(config), encoding="utf-8")
-    temporary.replace(path)
+    atomic.write_text(path, dump(config))
 
 
 def read(path: Path) -> RunConfig:

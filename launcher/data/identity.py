@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from launcher import paths
+from launcher import atomic, paths
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import FFCVLoader, RunConfig
@@ -153,6 +153,4 @@ def _write(kept: Path, stamp: str, found: str) -> None:
     # note: without a cache the next start looks again
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
-        temporary = kept.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps({"stamp": stamp, "fingerprint": found}))
-        temporary.replace(kept)
+        atomic.write_text(kept, json.dumps({"stamp": stamp, "fingerprint": found}), shared=True)

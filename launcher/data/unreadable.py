@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from launcher import atomic
 from launcher.config.schema import Dataset, RunConfig
 from launcher.data.decode import NoPicture, decode
 from launcher.data.folder import Folder, splits
@@ -67,9 +68,7 @@ def found_unreadable(config: RunConfig, path: Path, report: Report) -> dict[str,
 
 def write_left_out(file: Path, left_out: dict[str, str]) -> None:
     """Write down which pictures a run leaves out, and why, atomically."""
-    temporary = file.with_name(file.name + ".tmp")
-    temporary.write_text(json.dumps(left_out, indent=1) + "\n")
-    temporary.replace(file)
+    atomic.write_text(file, json.dumps(left_out, indent=1) + "\n")
 
 
 def read_left_out(file: Path, dataset: Dataset) -> Collection[str]:
@@ -121,7 +120,5 @@ def _save(remembered: Path, keys: np.ndarray) -> None:
     # note: without a cache the next look reads everything again
     with suppress(OSError):
         remembered.parent.mkdir(parents=True, exist_ok=True)
-        temporary = remembered.with_name(f"{remembered.name}.{os.getpid()}.tmp")
-        with temporary.open("wb") as file:
+        with atomic.writing(remembered, shared=True) as temporary, temporary.open("wb") as file:
             np.save(file, np.sort(keys))
-        temporary.replace(remembered)

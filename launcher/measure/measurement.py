@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from launcher import atomic
+
 # Files in the folder that a measurement works in.
 REQUEST, ANSWER = "request.json", "measured.json"
 
@@ -57,9 +59,7 @@ class Measurement:
     last_save_seconds: float
 
     def write(self, path: Path) -> None:
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        temporary.replace(path)
+        atomic.write_text(path, json.dumps(asdict(self), indent=1) + "\n")
 
 
 def read_measurement(path: Path) -> Measurement:

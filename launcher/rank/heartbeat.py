@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from launcher import atomic
 from launcher.errors import one_line
 
 DUMP_SIGNAL = signal.SIGUSR2
@@ -58,10 +59,8 @@ def _watch_reading(stalled: Stalled, seconds: float, target: Path) -> None:
         if path is None:
             target.unlink(missing_ok=True)
         elif not target.exists():
-            temporary = target.with_suffix(".tmp")
             text = f"rank {os.environ['RANK']} waits for data, reading {path}: does its disk still answer?"
-            temporary.write_text(one_line(text))
-            temporary.replace(target)
+            atomic.write_text(target, one_line(text))
         time.sleep(seconds / 10)
 
 

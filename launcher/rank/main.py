@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 
+from launcher import atomic
 from launcher.errors import DONE, EXIT_USER_ERROR, FAILED, MachineError, UserError, one_line
 from launcher.probe import BOUND
 from launcher.rank.heartbeat import HEARTBEAT, name_after, remove_semaphores
@@ -129,10 +130,7 @@ def _record(error: BaseException, scratch: Path) -> None:
     now = time.time()
     extra = {"py_callstack": traceback.format_exc(), "timestamp": str(int(now))}
     message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
-    path = Path(os.environ[_ERROR_FILE])
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"message": message, "time": now, **told}))
-    temporary.replace(path)
+    atomic.write_text(Path(os.environ[_ERROR_FILE]), json.dumps({"message": message, "time": now, **told}))
     failed_file(scratch, os.getpid()).touch()
 
 

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from launcher import atomic
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics
 
@@ -30,9 +31,8 @@ def draw_curve(folder: RunFolder, title: str) -> Path:
     _line(sizes, training, "image_size", _GREY, "image px", linestyle="--")
     sizes.spines["top"].set_visible(False)
     schedule.set_xlabel("epoch")
-    temporary = folder.curve.with_suffix(".tmp.png")
-    figure.savefig(temporary)
-    temporary.replace(folder.curve)
+    with atomic.writing(folder.curve) as temporary:
+        figure.savefig(temporary, format="png")
     return folder.curve
 
 

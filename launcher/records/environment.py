@@ -15,15 +15,14 @@ from typing import Any
 import psutil
 
 import launcher
+from launcher import atomic
 
 _PACKAGES = ("torch", "torchvision", "ffcv", "numpy", "pillow", "pillow-simd", "hydra-core", "omegaconf", "pydantic")
 
 
 def write_environment(path: Path, gpus: Sequence[dict[str, Any]]) -> None:
     """Write what is known of this machine, its GPUs and this process as JSON, atomically."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(describe(gpus), indent=2) + "\n")
-    temporary.replace(path)
+    atomic.write_text(path, json.dumps(describe(gpus), indent=2) + "\n")
 
 
 def describe(gpus: Sequence[dict[str, Any]]) -> dict[str, Any]:

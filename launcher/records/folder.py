@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher import atomic
 from launcher.errors import Problem, UserError, one_line
 
 _LONGEST_REASON = 500
@@ -189,9 +190,7 @@ def note_dataset(folder: RunFolder, identity: str) -> bool:
     before = noted_datasets(folder)
     if before[-1:] == (identity,):
         return False
-    temporary = folder.dataset.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"identities": [*before, identity]}, indent=1) + "\n")
-    temporary.replace(folder.dataset)
+    atomic.write_text(folder.dataset, json.dumps({"identities": [*before, identity]}, indent=1) + "\n")
     return bool(before)
 
 

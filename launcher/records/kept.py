@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from launcher import atomic
 from launcher.errors import UserError
 from launcher.records.folder import RunFolder, create_or_join
 
@@ -89,9 +90,8 @@ class Rescue:
         found = create_or_join(Path(self._elsewhere), self._folder.path.name)
         if found.exists() and found.config.read_bytes() != self._config:
             raise UserError(f"{found.path} is another run's: what was trained is lost")
-        temporary = found.config.with_suffix(".tmp")
-        temporary.write_bytes(self._config)
-        temporary.replace(found.config)
+        with atomic.writing(found.config) as temporary:
+            temporary.write_bytes(self._config)
         return found
 
 

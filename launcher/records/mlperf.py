@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launcher import atomic
 from launcher.config.choices import SGD, DecoupledSGD
 from launcher.plan.plan import Plan
 from launcher.records.folder import RunFolder
@@ -48,10 +49,8 @@ def write_mlperf(plan: Plan, folder: RunFolder) -> Path | None:
     if not rows or rows[0]["kind"] != "start":
         return None
     path = folder.path / "mlperf.log"
-    temporary = path.with_suffix(".tmp")
     begin = folder.environment.stat().st_mtime
-    temporary.write_text("".join(f"{event.line()}\n" for event in events(plan, rows, begin)))
-    temporary.replace(path)
+    atomic.write_text(path, "".join(f"{event.line()}\n" for event in events(plan, rows, begin)))
     return path
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher import atomic
 from launcher.config.resolved import digest
 from launcher.config.schema import RunConfig
 from launcher.records.folder import RunFolder
@@ -35,9 +36,7 @@ def keep_estimate(config: RunConfig, estimate: dict[str, Any]) -> Path:
     """Write an estimate where the next run of this config finds it; returns where."""
     path = _waiting(config)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(estimate, indent=2) + "\n")
-    temporary.replace(path)
+    atomic.write_text(path, json.dumps(estimate, indent=2) + "\n")
     return path
 
 

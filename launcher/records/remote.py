@@ -8,6 +8,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Literal, Protocol
 
+from launcher import atomic
 from launcher.config.schema import RunConfig
 from launcher.errors import one_line
 from launcher.records.folder import RunFolder
@@ -102,10 +103,7 @@ def kept_id(folder: RunFolder, server: str) -> str | None:
 
 def keep_id(folder: RunFolder, server: str, run_id: str) -> None:
     """Have a resumed run go on in the same run there; written atomically."""
-    path = folder.path / f"{server}.id"
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(f"{run_id}\n", encoding="ascii")
-    temporary.replace(path)
+    atomic.write_text(folder.path / f"{server}.id", f"{run_id}\n")
 
 
 def labels(config: RunConfig) -> dict[str, str]:

@@ -10,11 +10,11 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from string import Template
 from typing import Any
 
+from launcher import atomic
 from launcher.errors import Problem, UserError
 from launcher.study.curves import COSTS, Cost, Curve, CurvePoint, deviation
 from launcher.study.datasets import dataset_names
@@ -179,11 +179,8 @@ def write_picture(results: Results, path: Path, *, title: str, axis: Cost) -> No
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        write(temporary)
-        temporary.replace(path)
+        with atomic.writing(path) as temporary:
+            write(temporary)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise UserError(Problem(f"cannot be written: {error.strerror}", "--output", path)) from None

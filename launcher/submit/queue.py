@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from launcher import atomic
 from launcher.errors import UserError
 
 _FOLDER = ".jobs"
@@ -27,10 +28,7 @@ class JobNotes:
     def keep(self, run_name: str, job: str) -> None:
         """Note a run's job; written atomically."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / run_name
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text(f"{job}\n")
-        temporary.replace(path)
+        atomic.write_text(self._folder / run_name, f"{job}\n")
 
 
 def submit(script: str) -> str:

@@ -11,12 +11,12 @@ import pickle
 import re
 import zipfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import torch
 
+from launcher import atomic
 from launcher.errors import Problem, UserError, is_of_the_machine
 
 FORMAT = 1
@@ -45,22 +45,17 @@ def save(state: dict[str, Any], path: Path) -> None:
         TypeError: the state holds an object that `load` would refuse.
         UserError: the disk is full or cannot be written to.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
         # note: of a run folder that is gone nothing is made anew
         path.parent.mkdir(exist_ok=True)
-        temporary.unlink(missing_ok=True)
-        _write(state, temporary)
-        unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(temporary)
-        if unsafe:
-            raise TypeError(f"a checkpoint holds tensors, numbers, strings and containers of them, not {unsafe}")
-        temporary.replace(path)
+        with atomic.writing(path) as temporary:
+            _write(state, temporary)
+            unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(temporary)
+            if unsafe:
+                raise TypeError(f"a checkpoint holds tensors, numbers, strings and containers of them, not {unsafe}")
         _sync_folder(path.parent)
     except OSError as error:
         raise _problem(UserError, path, f"cannot be written: {error.strerror}") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -120,7 +115,6 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def _write(state: dict[str, Any], path: Path) -> None:
-    # note: a link that stands there in a folder from elsewhere is not followed
     with path.open("xb") as file:
         writer = _DigestWriter(file)
         try:

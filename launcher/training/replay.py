@@ -12,6 +12,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from launcher import atomic
 from launcher.config.resolved import read
 from launcher.data.unreadable import read_left_out
 from launcher.rank.group import Ranks, join_ranks
@@ -98,9 +99,7 @@ def _gather(report: dict[str, Any], ranks: Ranks) -> list[dict[str, Any]]:
 
 def _tell(reports: list[dict[str, Any]], step: int, folder: RunFolder) -> None:
     path = folder.path / f"replay-{step}.json"
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"step": step, "ranks": reports}, indent=1))
-    temporary.replace(path)
+    atomic.write_text(path, json.dumps({"step": step, "ranks": reports}, indent=1))
     for report in reports:
         state = "finite" if report["finite"] else "NOT finite"
         print(f"rank {report['rank']}: step {step} is {state}, loss {report['loss']:.4g}")

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from launcher import atomic
 from launcher.config.schema import Checkpoint
 from launcher.errors import UserError
 from launcher.rank.group import Ranks
@@ -154,10 +155,8 @@ def _empty(like: Tensor) -> Tensor:
 
 def _second_name(path: Path, name: Path) -> None:
     """Give a file a second name, in the place of whatever had it; a copy where there are no links."""
-    temporary = name.with_name(f".{name.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    try:
-        os.link(path, temporary)
-    except OSError:
-        shutil.copyfile(path, temporary)
-    temporary.replace(name)
+    with atomic.writing(name) as temporary:
+        try:
+            os.link(path, temporary)
+        except OSError:
+            shutil.copyfile(path, temporary)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from launcher import atomic
 from launcher.errors import UserError
 
 _CHUNK = 1 << 24
@@ -58,10 +59,7 @@ def read_manifest(path: Path) -> Manifest | None:
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
     """Write the manifest of an FFCV file, atomically."""
-    file = manifest_path(path)
-    temporary = file.with_name(file.name + ".tmp")
-    temporary.write_text(json.dumps(dataclasses.asdict(manifest), indent=1) + "\n")
-    temporary.replace(file)
+    atomic.write_text(manifest_path(path), json.dumps(dataclasses.asdict(manifest), indent=1) + "\n")
 
 
 def checksum(path: Path, advance: Callable[[int], object]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from launcher import atomic
 from launcher.data.ffcv.encode import Encoded
 from launcher.data.ffcv.file import ALLOCATION, FIELD, HEADER, IMAGE, LABEL, ROW, ROWS_START, VERSION
 from launcher.errors import UserError
@@ -71,11 +72,9 @@ class BetonWriter:
     def save(self) -> None:
         """Put on disk what has been added so far, less the page that is being filled, so that it need not be redone."""
         os.fsync(self._file)
-        temporary = self._state.with_name(self._state.name + ".tmp")
         facts = json.dumps({"identity": self.identity, "pages": self._pages, "converted": self.converted})
-        with temporary.open("wb") as file:
+        with atomic.writing(self._state) as temporary, temporary.open("wb") as file:
             np.savez(file, facts=np.array(facts), rows=self._rows, sizes=self._sizes, done=self._done)
-        temporary.replace(self._state)
 
     def flush(self) -> None:
         """End the page that is being filled."""
