@@ -25,7 +25,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from benchmarks.result import Result
-from launcher.algorithms.base import Setting
+from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
 from launcher.data.batch import Moment
@@ -94,7 +94,7 @@ def composed_step(words: list[str], size: int, images: Tensor, labels: Tensor, p
     """Our step of any command line, after its warmup, on ImageNet's number of classes."""
     base = ["dataset=imagenet", "dataloader=synthetic", f"batch_size={len(images)}", f"image.train_size={size}"]
     plan = Plan(compose([*words, *base]).config, 1, 1_281_167)
-    step = build_step(plan, Ranks(0, 1, 0, 1, images.device), Engine(plan.config.algorithms, Setting(plan, CLASSES)))
+    step = build_step(plan, Ranks(0, 1, 0, 1, images.device), Engine(Context(plan, CLASSES)))
     step.precision, step.scaler = precision, precision.scaler()
     indices = np.arange(len(images))
     moment = Moment(seed=0, epoch=0, step=plan.warmup_steps, total_steps=plan.total_steps)

@@ -13,7 +13,7 @@ import torch
 from rich.table import Table
 
 from benchmarks.loader.files import originals
-from launcher.algorithms.base import Setting
+from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
 from launcher.data.available import with_counts
@@ -49,7 +49,7 @@ class RecipeLoader:
         composed = compose([f"recipe={recipe}", "dataloader=ffcv", "dataloader.workers=1", *given])
         config = with_counts(composed.config, must_exist=True)
         self.plan = Plan(config, 1, count)
-        engine = Engine(config.algorithms, Setting(self.plan, 2))
+        engine = Engine(Context(self.plan, 2))
         self.loaders: Loaders = build_loaders(
             self.plan,
             rank=0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -85,7 +85,7 @@ class AugMix(DrawingAlgorithm):
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         moment = batch.moment
         chosen = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, side=width)
-        return Drawn(chosen.arrays, lambda batch, drawn: batch.having(images=mix(batch.images, chosen, drawn)))
+        return Drawn(chosen.arrays, lambda batch, drawn: replace(batch, images=mix(batch.images, chosen, drawn)))
 
 
 ALGORITHM = AugMix

@@ -21,7 +21,7 @@ Gradients = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
-class Setting:
+class Context:
     """What an algorithm may know of the run: the plan (with the whole config) and the number of classes.
 
     `autocast` makes the context of a forward pass in the run's precision.
@@ -44,9 +44,9 @@ class Algorithm:
     # whether `change_batch` may leave pictures out: what later methods draw is for the others
     chooses_pictures = False
 
-    def __init__(self, values: Any, setting: Setting):
+    def __init__(self, values: Any, context: Context):
         self.values = values
-        self.setting = setting
+        self.context = context
 
     def change_model(self, model: nn.Module) -> None:
         """Change the model in place before the optimizer is built; parameter names stay torchvision's if they can."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ class ChannelsLast(Algorithm):
         model.to(memory_format=torch.channels_last)
 
     def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
-        return batch.having(images=batch.images.contiguous(memory_format=torch.channels_last))
+        return replace(batch, images=batch.images.contiguous(memory_format=torch.channels_last))
 
 
 ALGORITHM = ChannelsLast

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from torch import Tensor
 
@@ -27,7 +29,7 @@ class ColOut(DrawingAlgorithm):
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         random = randomness.generator(batch.moment.seed, "colout", batch.moment.step)
         rows, columns = kept(height, self.values.rows, random), kept(width, self.values.columns, random)
-        return Drawn([rows, columns], lambda batch, drawn: batch.having(images=colout(batch.images, *drawn)))
+        return Drawn([rows, columns], lambda batch, drawn: replace(batch, images=colout(batch.images, *drawn)))
 
     def size_after(self, height: int, width: int, moment: Moment) -> tuple[int, int]:
         return sizes.kept(height, self.values.rows), sizes.kept(width, self.values.columns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -35,7 +36,7 @@ class CutMix(DrawingAlgorithm):
     """One box of area z ~ Beta(alpha, alpha) and one permutation for a process's batch."""
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
-        if not is_chosen("cutmix", self.setting.plan.config.algorithms, batch.moment):
+        if not is_chosen("cutmix", self.context.plan.config.algorithms, batch.moment):
             return UNMIXED
         draws = draws_of("cutmix", batch.moment)
         part = draws.beta(self.values.alpha, self.values.alpha)
@@ -44,8 +45,8 @@ class CutMix(DrawingAlgorithm):
         def mix(batch: Batch, drawn: Sequence[Tensor]) -> Batch:
             (order,) = drawn
             images, weight = paste(batch.images, order, edges)
-            targets = mix_targets(batch.targets, order, weight, self.setting.classes, self.values.smoothed)
-            return batch.having(images=images, targets=targets)
+            targets = mix_targets(batch.targets, order, weight, self.context.classes, self.values.smoothed)
+            return replace(batch, images=images, targets=targets)
 
         return Drawn([draws.permutation(len(batch.indices))], mix)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -35,7 +37,7 @@ class CutOut(DrawingAlgorithm):
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         centres = randomness.uniforms(batch.moment.seed, "cutout", batch.moment.epoch, batch.indices, 2)
         boxes = square_boxes(centres, int(self.values.size * min(height, width)), height, width)
-        return Drawn([boxes], lambda batch, drawn: batch.having(images=erase(batch.images, *drawn)))
+        return Drawn([boxes], lambda batch, drawn: replace(batch, images=erase(batch.images, *drawn)))
 
 
 ALGORITHM = CutOut

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from launcher.algorithms.base import Algorithm, Setting
+from launcher.algorithms.base import Algorithm, Context
 from launcher.data.batch import Moment
 from launcher.rank.peers import by_dtype
 
@@ -31,10 +31,10 @@ def update_average(average: dict[str, Tensor], weights: dict[str, Tensor], keep:
 class EMA(Algorithm):
     """Averages parameters and buffers every `update_interval`, from the initial weights; no bias correction."""
 
-    def __init__(self, values: Any, setting: Setting):
-        super().__init__(values, setting)
-        self._interval = setting.plan.every(values.update_interval)
-        self._keep = keep_rate(max(1, setting.plan.steps(values.half_life)), self._interval)
+    def __init__(self, values: Any, context: Context):
+        super().__init__(values, context)
+        self._interval = context.plan.every(values.update_interval)
+        self._keep = keep_rate(max(1, context.plan.steps(values.half_life)), self._interval)
         self._average: dict[str, Tensor] = {}
 
     def change_model(self, model: nn.Module) -> None:

@@ -5,34 +5,33 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
-from launcher.algorithms.base import Algorithm, DrawingAlgorithm, Gradients, Setting
-from launcher.config.algorithms import Algorithms
+from launcher.algorithms.base import Algorithm, Context, DrawingAlgorithm, Gradients
 from launcher.data.batch import Batch, Moment, to_device
 from launcher.models.surgery import Surgery
 from launcher.plan.order import NORMALIZE, acting
 
 
-def build(algorithms: Algorithms, setting: Setting) -> dict[str, Algorithm]:
+def build(context: Context) -> dict[str, Algorithm]:
     """Name to bound algorithm; each file of this folder names its class `ALGORITHM`."""
     return {
-        name: importlib.import_module(f"launcher.algorithms.{name}").ALGORITHM(values, setting)
-        for name, values in algorithms.active().items()
+        name: importlib.import_module(f"launcher.algorithms.{name}").ALGORITHM(values, context)
+        for name, values in context.plan.config.algorithms.active().items()
     }
 
 
 class Engine:
     """Calls the active algorithms; has the same points as one algorithm."""
 
-    def __init__(self, algorithms: Algorithms, setting: Setting):
-        self._active = build(algorithms, setting)
-        self._algorithms = algorithms
-        self._setting = setting
+    def __init__(self, context: Context):
+        self._active = build(context)
+        self._algorithms = context.plan.config.algorithms
 
     def _at(self, point: str) -> list[Algorithm]:
         return [self._active[name] for name in acting(point, self._algorithms) if name != NORMALIZE]
@@ -85,7 +84,7 @@ class Engine:
             drawn = self._draw(names[first:last], batch)
             for name in names[first:last]:
                 if name == NORMALIZE:
-                    batch = batch.having(images=normalize(batch.images))
+                    batch = replace(batch, images=normalize(batch.images))
                 elif name in drawn:
                     batch = drawn[name](batch)
                 else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ class LabelSmoothing(Algorithm):
     """Smooths the targets of each training batch."""
 
     def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
-        return batch.having(targets=smooth(batch.targets, self.values.smoothing, self.setting.classes))
+        return replace(batch, targets=smooth(batch.targets, self.values.smoothing, self.context.classes))
 
 
 ALGORITHM = LabelSmoothing

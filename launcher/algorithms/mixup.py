@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -20,7 +21,7 @@ class MixUp(DrawingAlgorithm):
     """One weight min(z, 1 - z), z ~ Beta(alpha, alpha), and one permutation for a process's batch."""
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
-        if not is_chosen("mixup", self.setting.plan.config.algorithms, batch.moment):
+        if not is_chosen("mixup", self.context.plan.config.algorithms, batch.moment):
             return UNMIXED
         draws = draws_of("mixup", batch.moment)
         z = draws.beta(self.values.alpha, self.values.alpha)
@@ -28,9 +29,10 @@ class MixUp(DrawingAlgorithm):
 
         def mix(batch: Batch, drawn: Sequence[Tensor]) -> Batch:
             (order,) = drawn
-            return batch.having(
+            return replace(
+                batch,
                 images=mix_images(batch.images, order, weight),
-                targets=mix_targets(batch.targets, order, weight, self.setting.classes, self.values.smoothed),
+                targets=mix_targets(batch.targets, order, weight, self.context.classes, self.values.smoothed),
             )
 
         return Drawn([draws.permutation(len(batch.indices))], mix)

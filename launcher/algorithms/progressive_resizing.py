@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -25,15 +26,15 @@ class ProgressiveResizing(Algorithm):
     """Resizes each batch on the device to the step's side."""
 
     def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
-        side = self.setting.plan.resized_size(batch.moment.step)
+        side = self.context.plan.resized_size(batch.moment.step)
         images = resize(batch.images, side, self.values.interpolation)
         # note: some resize kernels answer in NCHW order whatever they are given
         if batch.images.is_contiguous(memory_format=torch.channels_last):
             images = images.contiguous(memory_format=torch.channels_last)
-        return batch.having(images=images)
+        return replace(batch, images=images)
 
     def size_after(self, height: int, width: int, moment: Moment) -> tuple[int, int]:
-        side = self.setting.plan.resized_size(moment.step)
+        side = self.context.plan.resized_size(moment.step)
         return side, side
 
 

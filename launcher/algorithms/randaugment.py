@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from PIL import Image
@@ -178,14 +178,14 @@ class RandAugment(DrawingAlgorithm):
             images = batch.images
             for round_ in rounds_of(choices, drawn):
                 images = apply(images, round_, SETS[self.values.operations], self._fill())
-            return batch.having(images=images)
+            return replace(batch, images=images)
 
         return Drawn(arrays_of(choices), augment)
 
     def change_image(self, image: np.ndarray, index: int, epoch: int) -> np.ndarray:
         picture = Image.fromarray(image)
         names = (*SETS[self.values.operations], None)
-        seed = self.setting.plan.config.seed
+        seed = self.context.plan.config.seed
         for choice in choose(self.values, np.array([index]), seed=seed, epoch=epoch, side=image.shape[1]):
             if name := names[choice.operations[0]]:
                 picture = pillow_operations.operate(name, picture, float(choice.magnitudes[0]), self._fill())
@@ -195,7 +195,7 @@ class RandAugment(DrawingAlgorithm):
         """Black, or timm's: the mean colour of the data set."""
         if self.values.operations != "timm_increasing":
             return BLACK
-        red, green, blue = (round(255 * mean) for mean in self.setting.plan.config.dataset.mean)
+        red, green, blue = (round(255 * mean) for mean in self.context.plan.config.dataset.mean)
         return red, green, blue
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -60,7 +61,7 @@ class RandomErasing(DrawingAlgorithm):
             generator.manual_seed(randomness.key(moment.seed, "random_erasing", moment.step, moment.rank) >> 1)
             fill = torch.empty_like(images).normal_(generator=generator)
         (boxes,) = drawn
-        return batch.having(images=erase(images, boxes, fill))
+        return replace(batch, images=erase(images, boxes, fill))
 
 
 ALGORITHM = RandomErasing

@@ -24,7 +24,7 @@ class RepeatedAugmentation(Algorithm):
     """An epoch has as many steps as before and reads one picture in `repeats`."""
 
     def change_order(self, order: np.ndarray, epoch: int) -> np.ndarray:
-        return repeat(order, self.values.repeats, self.setting.plan.config.batch_size)
+        return repeat(order, self.values.repeats, self.context.plan.config.batch_size)
 
 
 ALGORITHM = RepeatedAugmentation

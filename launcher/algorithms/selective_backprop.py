@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -52,18 +53,21 @@ class SelectiveBackprop(Algorithm):
         if not self._acts(batch.moment) or (count := self._count(len(batch.images))) == len(batch.images):
             return batch
         moment = batch.moment
-        targets = one_hot(batch.targets, self.setting.classes)
+        targets = one_hot(batch.targets, self.context.classes)
         # note: each rank's own statistics are not saved; by these a resumed run chooses the same
         broadcast_first(model.buffers())
-        with self.setting.autocast():
+        with self.context.autocast():
             losses = sample_losses(batch.images, targets, model, loss, self.values.scale)
         draws = randomness.generator(moment.seed, "selective_backprop", moment.step, moment.rank)
         ranks = choose_ranks(len(batch.images), count, self.values.keep, draws)
         # note: the indices live on the CPU, so the choice waits for the device
         chosen = losses.argsort(stable=True).cpu()[ranks]
         on_device = chosen.to(batch.images.device)
-        return batch.having(
-            images=batch.images[on_device], targets=batch.targets[on_device], indices=batch.indices[chosen.numpy()]
+        return replace(
+            batch,
+            images=batch.images[on_device],
+            targets=batch.targets[on_device],
+            indices=batch.indices[chosen.numpy()],
         )
 
     def _acts(self, moment: Moment) -> bool:
@@ -72,7 +76,7 @@ class SelectiveBackprop(Algorithm):
 
     def _count(self, samples: int) -> int:
         """Samples kept: the same on all ranks, in equal parts for the passes of an accumulated step."""
-        parts = self.setting.plan.accumulation
+        parts = self.context.plan.accumulation
         return max(1, int(self.values.keep * samples) // parts) * parts
 
 

@@ -57,7 +57,7 @@ class SqueezeExcite(Algorithm):
         return Surgery(squeeze_excite, asdict(self.values), (SqueezeExcite2d, excite))
 
     def _draw(self, block: SqueezeExcite2d, name: str) -> None:
-        key = randomness.key(self.setting.plan.config.seed, f"squeeze_excite of {name}")
+        key = randomness.key(self.context.plan.config.seed, f"squeeze_excite of {name}")
         generator = torch.Generator().manual_seed(key)
         for linear in (block.squeeze, block.excite):
             nn.init.kaiming_uniform_(linear.weight, a=math.sqrt(5), generator=generator)

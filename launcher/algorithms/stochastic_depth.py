@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchvision.models import resnet
 
 from launcher import randomness
-from launcher.algorithms.base import DrawingAlgorithm, Drawn, Setting
+from launcher.algorithms.base import Context, DrawingAlgorithm, Drawn
 from launcher.data.batch import Batch
 from launcher.models.surgery import Surgery
 
@@ -68,8 +68,8 @@ class BranchDrop:
 class StochasticDepth(DrawingAlgorithm):
     """Draws for every (epoch, sample, block) whether the block's branch is kept."""
 
-    def __init__(self, values: Any, setting: Setting):
-        super().__init__(values, setting)
+    def __init__(self, values: Any, context: Context):
+        super().__init__(values, context)
         self._drops: list[BranchDrop] = []
 
     def change_model(self, model: nn.Module) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from launcher.algorithms.base import Algorithm, Setting
+from launcher.algorithms.base import Algorithm, Context
 from launcher.algorithms.ema import update_average
 from launcher.data.batch import Moment
 
@@ -18,10 +18,10 @@ class SWA(Algorithm):
     them. Until `start` the model's own weights are evaluated.
     """
 
-    def __init__(self, values: Any, setting: Setting):
-        super().__init__(values, setting)
-        self._start = setting.plan.every(values.start)
-        self._interval = setting.plan.every(values.update_interval)
+    def __init__(self, values: Any, context: Context):
+        super().__init__(values, context)
+        self._start = context.plan.every(values.start)
+        self._interval = context.plan.every(values.update_interval)
         self._average: dict[str, Tensor] = {}
         self._count = 0
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms.base import DrawingAlgorithm, Drawn, Setting
+from launcher.algorithms.base import Context, DrawingAlgorithm, Drawn
 from launcher.algorithms.randaugment import Choice, apply, arrays_of, chosen, rounds_of
 from launcher.config import algorithms as schema
 from launcher.data.batch import Batch
@@ -68,8 +69,8 @@ def choose(magnitudes: dict[str, np.ndarray], indices: np.ndarray, *, seed: int,
 class TrivialAugment(DrawingAlgorithm):
     """One operation a picture, or none, on the device for the whole batch."""
 
-    def __init__(self, values: schema.TrivialAugment, setting: Setting):
-        super().__init__(values, setting)
+    def __init__(self, values: schema.TrivialAugment, context: Context):
+        super().__init__(values, context)
         self._space = space(values.bins)
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
@@ -77,7 +78,7 @@ class TrivialAugment(DrawingAlgorithm):
 
         def augment(batch: Batch, drawn: Sequence[Tensor]) -> Batch:
             (round_,) = rounds_of([choice], drawn)
-            return batch.having(images=apply(batch.images, round_, NAMES))
+            return replace(batch, images=apply(batch.images, round_, NAMES))
 
         return Drawn(arrays_of([choice]), augment)
 

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -46,10 +41,6 @@ class Batch:
     targets: Tensor
     indices: np.ndarray
     moment: Moment
-
-    def having(self, **changes: Any) -> Batch:
-        """The same batch with some fields replaced."""
-        return replace(self, **changes)
 
 
 Loaded = tuple[Tensor, Tensor, np.ndarray]

@@ -17,7 +17,7 @@ import numpy as np
 from launcher.config.schema import Hardware
 from launcher.measure.measurement import Measurement, StepTimes
 from launcher.plan.plan import Plan
-from launcher.plan.points import StepKind, common_acting, step_kinds
+from launcher.plan.step_kinds import StepKind, common_acting, step_kinds
 
 CONFIDENCE = 0.9
 

@@ -23,7 +23,7 @@ from launcher.data.loaders import worker_count
 from launcher.data.unreadable import read_left_out
 from launcher.launch.stopping import Stopped
 from launcher.measure.measurement import ANSWER, REQUEST, EvaluationTimes, Measurement, StepTimes
-from launcher.plan.points import Point, common_acting, points, step_kinds
+from launcher.plan.step_kinds import StepSample, common_acting, step_kinds, step_samples
 from launcher.probe import rank_cores
 from launcher.rank.group import join_ranks
 from launcher.rank.heartbeat import HEARTBEAT
@@ -74,13 +74,13 @@ class StepProfiler:
         self._started = time.time()
         self._round_seconds = request.seconds / ROUNDS
         kinds = step_kinds(run.plan)
-        chosen, common = points(kinds), common_acting(kinds)
+        chosen, common = step_samples(kinds), common_acting(kinds)
         self._common = [point for point in chosen if point.kind.acting == common]
         self._ends = [self._common[0], self._common[-1]][: len(self._common)]
         self._points = chosen
-        self._steps: dict[Point, list[float]] = {point: [] for point in self._points}
-        self._loads: dict[Point, list[float]] = {point: [] for point in self._ends}
-        self._both: dict[Point, list[float]] = {point: [] for point in self._common}
+        self._steps: dict[StepSample, list[float]] = {point: [] for point in self._points}
+        self._loads: dict[StepSample, list[float]] = {point: [] for point in self._ends}
+        self._both: dict[StepSample, list[float]] = {point: [] for point in self._common}
 
     def measure(self, scratch: Path) -> Measurement:
         """Everything, in rounds."""
@@ -116,7 +116,7 @@ class StepProfiler:
             last_save_seconds=last_save,
         )
 
-    def _of(self, point: Point) -> StepTimes:
+    def _of(self, point: StepSample) -> StepTimes:
         kind = point.kind
         steps, loads, both = self._steps[point], self._loads.get(point), self._both.get(point)
         return StepTimes(kind.image_size, list(kind.acting), steps, loads, both)
@@ -149,13 +149,13 @@ class StepProfiler:
             sides.setdefault(point.kind.image_size, max(0.0, first - later))
         return list(sides.values())
 
-    def _step_alone(self, point: Point, count: int | None = None) -> float:
+    def _step_alone(self, point: StepSample, count: int | None = None) -> float:
         """Seconds of a step on a batch that is there already."""
         count = count or self._count(self._steps[point])
         numbers = iter(range(count))
         return self._timed(count, lambda: self._step(self._batch, point, next(numbers)))
 
-    def _both_together(self, point: Point) -> float:
+    def _both_together(self, point: StepSample) -> float:
         """Seconds of a step with its loading, as the training loop does it."""
         count = self._within_epoch(self._count(self._both[point] or self._steps[point]))
         batches = self._batches(*self._start_of(point, count))
@@ -164,7 +164,7 @@ class StepProfiler:
         numbers = iter(range(count))
         return self._timed(count, lambda: self._step(next(batches), point, next(numbers)))
 
-    def _load_alone(self, point: Point) -> float:
+    def _load_alone(self, point: StepSample) -> float:
         """Seconds a batch when nothing but loading happens."""
         known = self._loads[point] or self._both.get(point) or self._steps[point]
         count = self._within_epoch(self._count(known))
@@ -229,12 +229,12 @@ class StepProfiler:
     def _batches(self, epoch: int, first_step: int) -> Iterator[Loaded]:
         return iter(self.run.loaders.train.epoch(epoch, first_step))
 
-    def _start_of(self, point: Point, count: int) -> tuple[int, int]:
+    def _start_of(self, point: StepSample, count: int) -> tuple[int, int]:
         """Epoch and step in it from which a point's batches are read, so many that they last."""
         epoch, step = divmod(point.steps[len(point.steps) // 2], self.run.plan.steps_per_epoch)
         return epoch, max(0, min(step, self.run.plan.steps_per_epoch - self._ahead - count))
 
-    def _step(self, batch: Loaded, point: Point, number: int) -> Tensor:
+    def _step(self, batch: Loaded, point: StepSample, number: int) -> Tensor:
         images, labels, indices = batch
         loss = self.run.step(images, labels, indices, self.run.moment(point.steps[number % len(point.steps)]))
         HEARTBEAT.beat()

@@ -20,7 +20,7 @@ from launcher.data.batch import Loaded
 from launcher.data.unreadable import read_left_out
 from launcher.measure.measurement import ANSWER, REQUEST
 from launcher.measure.probes import agreed_count, standing_still
-from launcher.plan.points import Point, StepKind, points, step_kinds
+from launcher.plan.step_kinds import StepKind, StepSample, step_kinds, step_samples
 from launcher.rank.group import join_ranks
 from launcher.rank.heartbeat import HEARTBEAT
 from launcher.records.folder import RunFolder
@@ -111,7 +111,7 @@ def split(run: Run, seconds: float) -> dict[str, float]:
     # note: a last step's pictures have full size, whoever resizes them
     batch = next(iter(run.loaders.train.epoch(*divmod(run.plan.total_steps - 1, run.plan.steps_per_epoch))))
     kinds = step_kinds(run.plan)
-    chosen = points(kinds)
+    chosen = step_samples(kinds)
     counts = {}
     for point in chosen:
         _steps(run, batch, point, _WARMUP_STEPS)
@@ -131,7 +131,7 @@ def split(run: Run, seconds: float) -> dict[str, float]:
     return dict(means)
 
 
-def weights(kinds: dict[StepKind, list[int]], chosen: list[Point]) -> dict[Point, float]:
+def weights(kinds: dict[StepKind, list[int]], chosen: list[StepSample]) -> dict[StepSample, float]:
     """The part of the run that each measured point stands for: the kinds whose side is nearest to its own."""
     total = sum(map(len, kinds.values()))
     found = dict.fromkeys(chosen, 0.0)
@@ -142,7 +142,7 @@ def weights(kinds: dict[StepKind, list[int]], chosen: list[Point]) -> dict[Point
     return found
 
 
-def _steps(run: Run, batch: Loaded, point: Point, count: int, first: int = 0) -> None:
+def _steps(run: Run, batch: Loaded, point: StepSample, count: int, first: int = 0) -> None:
     for number in range(first, first + count):
         images, labels, indices = batch
         run.step(images, labels, indices, run.moment(point.steps[number % len(point.steps)]))

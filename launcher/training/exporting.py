@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from launcher.algorithms.base import Setting
+from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.resolved import digest, read
 from launcher.config.schema import BCE
@@ -67,7 +67,7 @@ def _network(plan: Plan, state: dict[str, Any]) -> tuple[nn.Module, dict[str, Su
     """The network that the run evaluates, on the CPU, and what makes it from torchvision's."""
     config = plan.config
     assert config.dataset.classes is not None
-    engine = Engine(config.algorithms, Setting(plan, config.dataset.classes))
+    engine = Engine(Context(plan, config.dataset.classes))
     network = build_model(config.model, config.dataset.classes, config.loss, config.seed)
     engine.change_model(network)
     network.load_state_dict(state["weights"])

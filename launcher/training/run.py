@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from launcher.algorithms.base import Setting
+from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.changes import fingerprint
 from launcher.config.fields import target_accuracy
@@ -157,7 +157,7 @@ def build_run(config: RunConfig, ranks: Ranks, left_out: Collection[str] = ()) -
     plan = Plan(config, ranks.world_size, samples)
     _set_backend(config)
     autocast = choose_precision(config, ranks.device, plan.image_size(0)).autocast
-    engine = Engine(config.algorithms, Setting(plan, classes, autocast))
+    engine = Engine(Context(plan, classes, autocast))
     step = build_step(plan, ranks, engine)
     loaders = build_loaders(
         plan,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from launcher.algorithms.base import Algorithm, Setting
+from launcher.algorithms.base import Algorithm, Context
 from launcher.algorithms.engine import build
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
@@ -23,24 +23,24 @@ def _seeded() -> None:
 
 
 @pytest.fixture
-def setting() -> Callable[..., Setting]:
-    """A setting of 100 steps in 10 epochs of 80 pictures, from command-line words."""
+def context() -> Callable[..., Context]:
+    """A context of 100 steps in 10 epochs of 80 pictures, from command-line words."""
 
-    def make(*words: str, world_size: int = 1) -> Setting:
+    def make(*words: str, world_size: int = 1) -> Context:
         config = compose(["epochs=10", "batch_size=8", *words]).config
-        return Setting(Plan(config, world_size, train_samples=80), CLASSES)
+        return Context(Plan(config, world_size, train_samples=80), CLASSES)
 
     return make
 
 
 @pytest.fixture
-def bound(setting: Callable[..., Setting]) -> Callable[..., Any]:
-    """One active algorithm bound to its setting: `bound("sam", rho=0.1)`."""
+def bound(context: Callable[..., Context]) -> Callable[..., Any]:
+    """One active algorithm bound to its context: `bound("sam", rho=0.1)`."""
 
     def make(name: str, *words: str, world_size: int = 1, **values: Any) -> Algorithm:
         assignments = [f"algorithms.{name}.{key}={value}" for key, value in values.items()]
-        made = setting(f"algorithms=[{name}]", *assignments, *words, world_size=world_size)
-        return build(made.plan.config.algorithms, made)[name]
+        made = context(f"algorithms=[{name}]", *assignments, *words, world_size=world_size)
+        return build(made)[name]
 
     return make
 

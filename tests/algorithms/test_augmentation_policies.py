@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from launcher.algorithms import (
     random_erasing,
     trivialaugment,
 )
-from launcher.algorithms.base import Algorithm, Setting
+from launcher.algorithms.base import Algorithm, Context
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
 from launcher.plan.plan import Plan
@@ -32,7 +33,7 @@ SIDE = 32
 def bound(name: str, *words: str) -> Algorithm:
     config = compose([f"algorithms=[{name}]", *words]).config
     module = __import__(f"launcher.algorithms.{name}", fromlist=["ALGORITHM"])
-    algorithm = module.ALGORITHM(getattr(config.algorithms, name), Setting(Plan(config, 1, 4000), 10))
+    algorithm = module.ALGORITHM(getattr(config.algorithms, name), Context(Plan(config, 1, 4000), 10))
     assert isinstance(algorithm, Algorithm)
     return algorithm
 
@@ -193,7 +194,7 @@ def test_the_timm_recipes_draw_as_timm_does(recipe: str, text: str, monkeypatch:
 def test_the_timm_set_fills_with_the_mean_colour_in_both_forms() -> None:
     words = ["algorithms.randaugment.operations=timm_increasing", "algorithms.randaugment.depth=2", "dataset=imagenet"]
     batch = batch_of(np.arange(300))
-    batch = batch.having(images=torch.full_like(batch.images, 255))
+    batch = replace(batch, images=torch.full_like(batch.images, 255))
     device = changed(bound("randaugment", *words), batch)
     assert (device == torch.tensor([124, 116, 104], dtype=torch.uint8).view(1, 3, 1, 1)).all(1).any()
     loader = bound("randaugment", *words, "algorithms.randaugment.where=loader", "seed=5")
@@ -251,12 +252,12 @@ def test_colout_keeps_sorted_rows_and_columns_of_all_pictures_alike() -> None:
     batch = batch_of(np.arange(8))
     rows = torch.arange(SIDE).view(1, 1, SIDE, 1).expand(8, 3, SIDE, SIDE).to(torch.uint8)
     algorithm = bound("colout", "algorithms.colout.rows=0.1", "algorithms.colout.columns=0.25")
-    images = changed(algorithm, batch.having(images=rows))
+    images = changed(algorithm, replace(batch, images=rows))
     assert images.shape == (8, 3, 28, 24)
     kept = images[0, 0, :, 0].tolist()
     assert kept == sorted(set(kept))
     assert (images == images[:1, :1, :, :1]).all()
-    assert torch.equal(changed(algorithm, batch.having(images=rows)), images)
+    assert torch.equal(changed(algorithm, replace(batch, images=rows)), images)
     often = [colout.kept(20, 0.05, np.random.default_rng(seed)) for seed in range(2000)]
     assert stats.chisquare(np.bincount(np.concatenate(often), minlength=20)).pvalue > 1e-4
 
@@ -274,7 +275,7 @@ def test_cutouts_odd_square_is_a_pixel_smaller_as_published() -> None:
     erased = changed(bound("cutout", "algorithms.cutout.size=0.25"), batch_of(np.arange(200), normalised=True))
     assert (erased[:, 0] == 0).sum((1, 2)).max() == 64
     odd = batch_of(np.arange(200), normalised=True)
-    odd = odd.having(images=odd.images[..., :30, :30])
+    odd = replace(odd, images=odd.images[..., :30, :30])
     assert (changed(bound("cutout", "algorithms.cutout.size=0.25"), odd)[:, 0] == 0).sum((1, 2)).max() == 36
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -50,7 +51,7 @@ def test_box_in_the_middle_has_the_drawn_area() -> None:
 def test_targets_follow_the_pixels(bound: Callable[..., Any], batch: Callable[..., Any], step: int) -> None:
     """With pictures of one value each, the share of another's pixels is the share of its class."""
     made = batch(side=16, step=step)
-    made = made.having(images=torch.arange(8.0).view(8, 1, 1, 1).expand(8, 3, 16, 16).contiguous())
+    made = replace(made, images=torch.arange(8.0).view(8, 1, 1, 1).expand(8, 3, 16, 16).contiguous())
     changed = bound("cutmix").change_batch(made, nn.Identity(), F.cross_entropy)
     for image, target in zip(changed.images[:, 0], changed.targets, strict=True):
         pixels = F.one_hot(image.long(), 10).float().mean((0, 1))

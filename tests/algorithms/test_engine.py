@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.models import resnet18
 
-from launcher.algorithms.base import Algorithm, DrawingAlgorithm, Setting
+from launcher.algorithms.base import Algorithm, Context, DrawingAlgorithm
 from launcher.algorithms.engine import Engine
 from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
@@ -39,17 +39,17 @@ def test_the_table_names_algorithms_only() -> None:
 
 
 def test_the_batch_passes_normalisation_at_its_place(
-    setting: Callable[..., Setting], batch: Callable[..., Any]
+    context: Callable[..., Context], batch: Callable[..., Any]
 ) -> None:
-    made = setting("algorithms=[mixup,label_smoothing,progressive_resizing]", "algorithms.mixup.alpha=1.0")
-    engine = Engine(made.plan.config.algorithms, made)
+    made = context("algorithms=[mixup,label_smoothing,progressive_resizing]", "algorithms.mixup.alpha=1.0")
+    engine = Engine(made)
     seen: list[torch.Size] = []
 
     def normalize(images: torch.Tensor) -> torch.Tensor:
         seen.append(images.shape)
         return images.float() / 255
 
-    loaded = batch(side=64).having(images=torch.randint(0, 256, (8, 3, 64, 64), dtype=torch.uint8))
+    loaded = replace(batch(side=64), images=torch.randint(0, 256, (8, 3, 64, 64), dtype=torch.uint8))
     changed = engine.change_batch(loaded, torch.nn.Identity(), lambda x, y: x.mean(), normalize)
     assert seen == [(8, 3, 64, 64)]
     assert changed.images.shape == (8, 3, 32, 32)
@@ -74,21 +74,19 @@ def test_the_batch_passes_normalisation_at_its_place(
     ],
 )
 def test_the_plan_knows_the_side_that_the_network_sees(
-    words: list[str], first: int, last: int, step: int, setting: Callable[..., Setting], batch: Callable[..., Any]
+    words: list[str], first: int, last: int, step: int, context: Callable[..., Context], batch: Callable[..., Any]
 ) -> None:
-    made = setting("image.reference=64", "image.train_size=64", *words)
+    made = context("image.reference=64", "image.train_size=64", *words)
     loaded = batch(side=made.plan.loaded_size(step), step=step)
-    changed = Engine(made.plan.config.algorithms, made).change_batch(
-        loaded, torch.nn.Identity(), lambda x, y: x.mean(), lambda images: images
-    )
+    changed = Engine(made).change_batch(loaded, torch.nn.Identity(), lambda x, y: x.mean(), lambda images: images)
     height, width = changed.images.shape[-2:]
     assert made.plan.image_size(step) == round((height * width) ** 0.5)
     assert (made.plan.image_size(0), made.plan.image_size(99)) == (first, last)
 
 
-def test_without_algorithms_nothing_happens(setting: Callable[..., Setting], batch: Callable[..., Any]) -> None:
-    made = setting("algorithms=[]")
-    engine = Engine(made.plan.config.algorithms, made)
+def test_without_algorithms_nothing_happens(context: Callable[..., Context], batch: Callable[..., Any]) -> None:
+    made = context("algorithms=[]")
+    engine = Engine(made)
     loaded = batch()
     assert engine.change_image is None
     assert engine.evaluation_weights(torch.nn.Identity()) is None
@@ -131,8 +129,8 @@ RECIPES = [path.stem for path in sorted((Path(__file__).parents[2] / "recipes").
 @pytest.mark.parametrize("words", [*([f"recipe={name}"] for name in RECIPES), ["algorithms=[augmix,cutout,cutmix]"]])
 def test_preparing_a_batch_waits_for_no_copy(words: list[str]) -> None:
     config = compose(words).config
-    made = Setting(Plan(config, 8, 1_281_167), 1000)
-    engine = Engine(config.algorithms, made)
+    made = Context(Plan(config, 8, 1_281_167), 1000)
+    engine = Engine(made)
     model = resnet18()
     engine.change_model(model)
     constant.cache_clear()

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torchvision.models import resnet18
 
-from launcher.algorithms.base import Setting
+from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.algorithms.layer_freezing import frozen_layers, layers_of
 from launcher.config.compose import compose
@@ -66,7 +66,7 @@ def _learn(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = compose(["epochs=10", "batch_size=8", "algorithms=[layer_freezing]"]).config
-    engine = Engine(config.algorithms, Setting(Plan(config, 2, 80), 10))
+    engine = Engine(Context(Plan(config, 2, 80), 10))
     model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(6)])
     network = distribute(model, Ranks(rank, 2, rank, 2, torch.device("cpu")), engine.leaves_parameters_unused)
     assert isinstance(network, DistributedDataParallel)

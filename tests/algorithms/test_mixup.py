@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from launcher.algorithms.base import Setting
+from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine, build
 from launcher.algorithms.mixing import mix_targets
 from launcher.algorithms.mixup import mix_images
@@ -50,7 +51,7 @@ def test_weights_are_the_smaller_half_of_a_beta(bound: Callable[..., Any], batch
     made = batch(size=8, side=2, targets=torch.arange(8))
     weights = [
         weight_of(
-            algorithm.change_batch(made.having(moment=batch(step=step).moment), nn.Identity(), loss), made.targets
+            algorithm.change_batch(replace(made, moment=batch(step=step).moment), nn.Identity(), loss), made.targets
         )
         for step in range(600)
     ]
@@ -67,7 +68,7 @@ def test_draws_depend_on_seed_step_and_rank_only(bound: Callable[..., Any], batc
     made = batch()
 
     def mixed(**moment: int) -> Tensor:
-        changed = algorithm.change_batch(made.having(moment=batch(**moment).moment), nn.Identity(), loss)
+        changed = algorithm.change_batch(replace(made, moment=batch(**moment).moment), nn.Identity(), loss)
         assert changed.images.is_contiguous(memory_format=torch.channels_last)
         return changed.images
 
@@ -79,18 +80,18 @@ def test_draws_depend_on_seed_step_and_rank_only(bound: Callable[..., Any], batc
 
 @pytest.mark.parametrize(("mixup", "cutmix"), [(0.5, 0.5), (0.3, 0.2)])
 def test_mixup_and_cutmix_share_the_batches(
-    setting: Callable[..., Setting], batch: Callable[..., Any], mixup: float, cutmix: float
+    context: Callable[..., Context], batch: Callable[..., Any], mixup: float, cutmix: float
 ) -> None:
-    made = setting(
+    made = context(
         "algorithms=[mixup,cutmix]",
         "algorithms.mixup.alpha=1.0",
         f"algorithms.mixup.probability={mixup}",
         f"algorithms.cutmix.probability={cutmix}",
     )
-    both = build(made.plan.config.algorithms, made)
+    both = build(made)
     loaded, counts = batch(side=4), {"mixup": 0, "cutmix": 0}
     for step in range(1000):
-        at = loaded.having(moment=batch(size=1, side=1, step=step).moment)
+        at = replace(loaded, moment=batch(size=1, side=1, step=step).moment)
         acted = [name for name in both if both[name].change_batch(at, nn.Identity(), loss) is not at]
         assert len(acted) <= 1
         for name in acted:
@@ -99,9 +100,9 @@ def test_mixup_and_cutmix_share_the_batches(
     assert counts["cutmix"] == pytest.approx(1000 * cutmix, abs=65)
 
 
-def test_label_smoothing_comes_before(setting: Callable[..., Setting], batch: Callable[..., Any]) -> None:
-    made = setting("algorithms=[mixup,label_smoothing]", "algorithms.mixup.smoothed=first")
-    engine = Engine(made.plan.config.algorithms, made)
+def test_label_smoothing_comes_before(context: Callable[..., Context], batch: Callable[..., Any]) -> None:
+    made = context("algorithms=[mixup,label_smoothing]", "algorithms.mixup.smoothed=first")
+    engine = Engine(made)
     changed = engine.change_batch(batch(), nn.Identity(), loss, lambda images: images)
     weight = (changed.targets.max(1).values - 0.01).clamp(max=0.9) / 0.9
     torch.testing.assert_close(changed.targets.min(1).values, weight[0].expand(8) * 0.01, rtol=0, atol=2e-3)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from launcher.algorithms.base import Setting
+from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
 from launcher.data.batch import Moment
@@ -41,7 +41,7 @@ def made(group: str, *words: str) -> TrainStep:
     base = ["epochs=2", "batch_size=8", "schedule.warmup=1ba", f"algorithms=[{group}]"]
     config = compose([*base, *values, *words]).config
     plan = Plan(config, 1, train_samples=32)
-    return build_step(plan, RANKS, Engine(config.algorithms, Setting(plan, 10)))
+    return build_step(plan, RANKS, Engine(Context(plan, 10)))
 
 
 def train(step: TrainStep, first: int, last: int) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from launcher.algorithms.base import Setting
+from launcher.algorithms.base import Context
 from launcher.algorithms.engine import build
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
@@ -104,8 +104,8 @@ def _climb(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = compose(["epochs=10", "batch_size=8", "algorithms=[sam]", "algorithms.sam.interval=1"]).config
-    setting = Setting(Plan(config, 2, 80), 10)
-    sam = build(config.algorithms, setting)["sam"]
+    context = Context(Plan(config, 2, 80), 10)
+    sam = build(context)["sam"]
     model = nn.Linear(3, 1, bias=False)
     network = DistributedDataParallel(model)
     visited, results = [], {}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ def test_hard_samples_stay_with_their_targets_and_numbers(bound: Callable[..., A
     for step in range(50, 90):
         made = batch(size=size, side=4, step=step, targets=torch.zeros(size, dtype=torch.int64))
         images = torch.arange(float(size)).view(size, 1, 1, 1).expand(size, 3, 4, 4).contiguous()
-        chosen = algorithm.change_batch(made.having(images=images, indices=np.arange(size) + 100), Known(), bce)
+        chosen = algorithm.change_batch(replace(made, images=images, indices=np.arange(size) + 100), Known(), bce)
         numbers = chosen.images[:, 0, 0, 0].long().numpy()
         assert len(set(numbers.tolist())) == 4
         assert (chosen.indices == numbers + 100).all()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def test_drop_rates_of_many_draws(bound: Callable[..., Any], batch: Callable[...
     model = resnet18(num_classes=10)
     algorithm = bound("stochastic_depth", drop_rate=0.4)
     algorithm.change_model(model)
-    made = batch().having(indices=np.arange(20000))
+    made = replace(batch(), indices=np.arange(20000))
     algorithm.change_batch(made, model, loss)
     measured = torch.stack([drop.kept for drop in algorithm._drops]).mean(1)
     expected = 1 - 0.4 * torch.arange(1, 9) / 8
@@ -85,10 +86,10 @@ def test_a_sample_has_its_own_draws_in_parts_passes_and_any_order(
         parts.append(recorder.take())
     assert torch.equal(torch.cat(parts, 1), whole)
     order = np.array([3, 1, 7])
-    algorithm.change_batch(made.having(indices=order), model, loss)
+    algorithm.change_batch(replace(made, indices=order), model, loss)
     model(made.images[order])
     assert torch.equal(recorder.take(), whole[:, order])
-    algorithm.change_batch(made.having(moment=batch(step=10).moment), model, loss)
+    algorithm.change_batch(replace(made, moment=batch(step=10).moment), model, loss)
     model(made.images)
     assert not torch.equal(recorder.take(), whole)
 

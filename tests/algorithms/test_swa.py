@@ -29,8 +29,8 @@ def test_plain_mean_of_the_weights_from_the_start_on(bound: Callable[..., Any]) 
     torch.testing.assert_close(algorithm.evaluation_weights(model)["weight"], expected)
 
 
-def test_the_learning_rate_stays_the_schedules(setting: Callable[..., Any]) -> None:
-    plain, averaged = setting("algorithms=[]").plan, setting("algorithms=[swa]").plan
+def test_the_learning_rate_stays_the_schedules(context: Callable[..., Any]) -> None:
+    plain, averaged = context("algorithms=[]").plan, context("algorithms=[swa]").plan
     assert [averaged.lr(step) for step in range(100)] == [plain.lr(step) for step in range(100)]
 
 

@@ -11,7 +11,7 @@ from launcher.measure.diagnosis import PictureFacts, Surroundings, diagnose
 from launcher.measure.estimate import together
 from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes
 from launcher.plan.plan import Plan
-from launcher.plan.points import points, step_kinds
+from launcher.plan.step_kinds import step_kinds, step_samples
 
 AROUND = Surroundings(
     on_gpu=True, cores=8, processes=1, workers=8, memory_bytes=64 << 30, pillow_simd=True, pictures=None
@@ -25,7 +25,7 @@ def plan(*words: str) -> Plan:
 def measured(run: Plan, *, step: float, load: float, transfer: float = 0.0, shared: float = 0.0) -> Measurement:
     """Steps whose time grows with the area, up to `step` at the full side."""
     found = []
-    for point in points(step_kinds(run)):
+    for point in step_samples(step_kinds(run)):
         kind = point.kind
         alone = step * (kind.image_size / run.train_size) ** 2
         both = together(alone, load, shared)

@@ -13,7 +13,7 @@ from launcher.config.compose import compose
 from launcher.measure.estimate import competition, estimate, occasions, prices, sizes_of, span, together
 from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes, read_measurement
 from launcher.plan.plan import Plan
-from launcher.plan.points import acting_at, points, step_kinds
+from launcher.plan.step_kinds import acting_at, step_kinds, step_samples
 
 ROUNDS = 3
 
@@ -30,7 +30,7 @@ def cost(size: int, acting: tuple[str, ...]) -> float:
 
 def measured(run: Plan, load: float, shared: float = 0.0) -> Measurement:
     found = []
-    for point in points(step_kinds(run)):
+    for point in step_samples(step_kinds(run)):
         size, acting = point.kind.image_size, point.kind.acting
         step = cost(size, acting)
         both = together(step, load, shared)

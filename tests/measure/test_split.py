@@ -9,7 +9,7 @@ from launcher.config.compose import compose
 from launcher.measure.probes import standing_still
 from launcher.measure.split import Splitter, split, weights
 from launcher.plan.plan import Plan
-from launcher.plan.points import points, step_kinds
+from launcher.plan.step_kinds import step_kinds, step_samples
 from launcher.rank.group import Ranks
 from launcher.training.run import Run, build_run
 
@@ -76,7 +76,7 @@ def test_sams_second_gradient_is_sams() -> None:
 def test_the_weights_of_the_points_are_the_whole_run() -> None:
     plan = Plan(compose(["recipe=hot", *SMALL]).config, 1, 800)
     kinds = step_kinds(plan)
-    found = weights(kinds, points(kinds))
+    found = weights(kinds, step_samples(kinds))
     assert sum(found.values()) == pytest.approx(1.0)
     sam = sum(weight for point, weight in found.items() if "sam" in point.kind.acting)
     assert sam == pytest.approx(1 / 5)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torchvision.models import get_model
 
-from launcher.algorithms.base import Setting
+from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
 from launcher.models.build import build_model, model_surgeries
@@ -71,7 +71,7 @@ def trained(network: nn.Module) -> None:
 
 def case(name: str, folder: Path) -> Case:
     config = compose(["dataset.native_size=32", *CASES[name]]).config
-    engine = Engine(config.algorithms, Setting(Plan(config, 1, train_samples=80), 6))
+    engine = Engine(Context(Plan(config, 1, train_samples=80), 6))
     network = build_model(config.model, 6, config.loss, config.seed)
     engine.change_model(network)
     trained(network)

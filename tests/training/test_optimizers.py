@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torchvision.models import get_model
 from torchvision.ops._utils import split_normalization_params
 
-from launcher.algorithms.base import Setting
+from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config import schema
 from launcher.config.compose import compose
@@ -242,7 +242,7 @@ def test_a_rule_means_the_same_after_surgery_and_inside_ddp(no_decay):
     expected = spared(get_model("resnet50"), no_decay)
     plan = Plan(compose(["recipe=hot", "algorithms.ghost_batchnorm=on"]).config, 8, 1_281_167)
     changed = get_model("resnet50")
-    Engine(plan.config.algorithms, Setting(plan, 1000)).change_model(changed)
+    Engine(Context(plan, 1000)).change_model(changed)
     assert spared(changed, no_decay) == expected
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:

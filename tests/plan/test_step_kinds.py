@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from launcher.algorithms.base import Setting
+from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
 from launcher.plan.plan import Plan
-from launcher.plan.points import acting_at, common_acting, points, step_kinds
+from launcher.plan.step_kinds import acting_at, common_acting, step_kinds, step_samples
 
 
 def plan(*words: str, samples: int = 640) -> Plan:
@@ -47,7 +47,7 @@ def test_the_kinds_of_the_published_form_have_the_sides_that_colout_leaves() -> 
 )
 def test_averages_are_moved_at_the_steps_that_are_named(name: str, words: list[str]) -> None:
     run = plan(f"algorithms=[{name}]", *words, "epochs=4")
-    engine = Engine(run.config.algorithms, Setting(run, 10))
+    engine = Engine(Context(run, 10))
     model = nn.Linear(2, 2)
     engine.change_model(model)
     for step in range(run.total_steps):
@@ -61,7 +61,7 @@ def test_averages_are_moved_at_the_steps_that_are_named(name: str, words: list[s
 
 def test_sam_doubles_the_gradients_at_the_steps_that_are_named() -> None:
     run = plan("algorithms=[sam]", "algorithms.sam.interval=3", "epochs=2")
-    engine = Engine(run.config.algorithms, Setting(run, 10))
+    engine = Engine(Context(run, 10))
     model = nn.Linear(2, 2)
     for step in range(run.total_steps):
         calls = 0
@@ -80,11 +80,11 @@ def test_sam_doubles_the_gradients_at_the_steps_that_are_named() -> None:
 
 def test_selective_backprop_keeps_fewer_at_the_steps_that_are_named() -> None:
     run = plan("algorithms=[selective_backprop]", "algorithms.selective_backprop.scale=1.0", "epochs=4")
-    engine = Engine(run.config.algorithms, Setting(run, 10))
+    engine = Engine(Context(run, 10))
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 10))
     whole = Batch(torch.randint(0, 256, (8, 3, 2, 2)).float(), torch.zeros(8).long(), np.arange(8), Moment(0, 0, 0, 1))
     for step in range(run.total_steps):
-        batch = whole.having(moment=replace(whole.moment, step=step, total_steps=run.total_steps))
+        batch = replace(whole, moment=replace(whole.moment, step=step, total_steps=run.total_steps))
         kept = engine.change_batch(batch, model, nn.functional.cross_entropy, lambda images: images)
         assert (len(kept.images) < 8) == ("selective_backprop" in acting_at(run, step)), step
 
@@ -99,7 +99,7 @@ def test_layer_freezing_goes_through_its_levels() -> None:
 
 def test_few_points_are_measured_and_the_ends_are_among_them() -> None:
     hot = plan("recipe=hot", "dataset=imagenet", "epochs=270", samples=64000)
-    chosen = points(step_kinds(hot))
+    chosen = step_samples(step_kinds(hot))
     common = [point.kind.image_size for point in chosen if not point.kind.acting]
     assert len(common) == 5
     assert (common[0], common[-1]) == (104, 176)

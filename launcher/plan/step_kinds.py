@@ -21,7 +21,7 @@ class StepKind:
 
 
 @dataclass(frozen=True)
-class Point:
+class StepSample:
     """A kind of step to measure, and up to eight of its steps, spread over the run."""
 
     kind: StepKind
@@ -63,7 +63,7 @@ def common_acting(kinds: dict[StepKind, list[int]]) -> tuple[str, ...]:
     return max(counts, key=lambda acting: counts[acting])
 
 
-def points(kinds: dict[StepKind, list[int]]) -> list[Point]:
+def step_samples(kinds: dict[StepKind, list[int]]) -> list[StepSample]:
     """The kinds to measure: the commonest at up to five sides, the others at the smallest and largest of theirs."""
     common = common_acting(kinds)
     chosen = []
@@ -71,7 +71,7 @@ def points(kinds: dict[StepKind, list[int]]) -> list[Point]:
         sizes = sorted(kind.image_size for kind in kinds if kind.acting == acting)
         for size in _spread(sizes, _SIZES if acting == common else 2):
             kind = StepKind(size, acting)
-            chosen.append(Point(kind, tuple(_spread(kinds[kind], _STEPS))))
+            chosen.append(StepSample(kind, tuple(_spread(kinds[kind], _STEPS))))
     return chosen
 
 
