@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks.result import Result
 from benchmarks.step import CLASSES, composed_step, machine, measure
-from launcher.config.compose import options
+from launcher.config.defaults import options
 from launcher.training.precision import Precision
 
 PLAIN = "none"

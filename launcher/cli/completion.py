@@ -10,7 +10,8 @@ from launcher.cli import ls
 from launcher.cli import main as cli
 from launcher.cli.words import takes_keys
 from launcher.config import recipes
-from launcher.config.compose import OFF, ON, options
+from launcher.config.compose import OFF, ON
+from launcher.config.defaults import options
 from launcher.config.keys import all_keys, choices, did_you_mean, path_keys
 from launcher.config.schema import GROUPS
 from launcher.errors import Problem, UserError

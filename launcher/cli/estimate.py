@@ -8,7 +8,8 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from launcher.config.compose import compose, options
+from launcher.config.compose import compose
+from launcher.config.defaults import options
 from launcher.config.schema import Hardware
 from launcher.console import console, verbatim
 from launcher.measure.estimate import CONFIDENCE, Estimate, Price, Span, estimate, prices

@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from launcher.config import recipes
-from launcher.config.compose import about, options
+from launcher.config.defaults import about, options
 from launcher.config.keys import did_you_mean
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS

@@ -52,6 +52,8 @@ def main(words: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if words is None else words)
     # note: idle threads that spin take the cores from those that work; read when torch is imported, here and in ranks
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # note: pydantic would look for plug-ins of its own in every installed package
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         if words and words[0] in _TELLING:
             print(_TELLING[words[0]](words[1:]), end="")

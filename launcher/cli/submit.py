@@ -7,9 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.cli.plan import make_plan
+from launcher.cli.plan import make_plan, with_counts
 from launcher.config.compose import compose
-from launcher.data.available import look_at_data
 from launcher.submit import kubernetes, sky, slurm
 from launcher.submit.job import Job, make_job
 from launcher.submit.queue import FILE, send
@@ -41,7 +40,7 @@ def main(arguments: argparse.Namespace) -> int:
     of_the_job = [word for word in arguments.overrides if word.startswith(PREFIX)]
     words = [word for word in arguments.overrides if not word.startswith(PREFIX)]
     composed = compose(words)
-    make_plan(look_at_data(composed.config, must_exist=False).config, composed.origins)
+    make_plan(with_counts(composed.config)[0], composed.origins)
     text = _RENDER[arguments.kind](make_job(composed.config, words), of_the_job)
     if arguments.run:
         return send(text, *_COMMANDS[arguments.kind])

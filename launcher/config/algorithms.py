@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher.config.fields import Duration
-
-STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-Probability = Annotated[float, Field(ge=0, le=1)]
-Fraction = Annotated[float, Field(gt=0, lt=1)]
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
-
-
-def _rising(pair: list[float]) -> list[float]:
-    if pair[0] > pair[1]:
-        raise ValueError(f"must have the smaller number first; write [{pair[1]:g},{pair[0]:g}]")
-    return pair
-
-
-_PAIR, _RISING = Field(min_length=2, max_length=2), AfterValidator(_rising)
-ProbabilityRange = Annotated[list[Probability], _PAIR, _RISING]
-FractionRange = Annotated[list[Fraction], _PAIR, _RISING]
-PositiveRange = Annotated[list[Positive], _PAIR, _RISING]
+from launcher.config.fields import (
+    STRICT,
+    Count,
+    Duration,
+    FractionRange,
+    NotNegative,
+    Positive,
+    PositiveRange,
+    Probability,
+)
 
 
 @dataclass(frozen=True, config=STRICT)

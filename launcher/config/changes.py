@@ -7,7 +7,8 @@ import json
 from collections.abc import Sequence
 from functools import cache
 
-from launcher.config.compose import ON, command_line_algorithms, compose, merge, options
+from launcher.config.compose import ON, command_line_algorithms, compose, merge
+from launcher.config.defaults import options
 from launcher.config.keys import ADDED, REPLACED, did_you_mean
 from launcher.config.layers import COMMAND_LINE, Layers, leaves
 from launcher.config.overrides import OFF, Assignment, parse

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher.config.algorithms import STRICT, Count, NotNegative, Positive, Probability
-from launcher.config.fields import Duration
+from launcher.config.fields import STRICT, Count, Duration, NotNegative, Positive, Probability
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 

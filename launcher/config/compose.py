@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
-from hydra import compose as hydra_compose
-from hydra import initialize_config_dir
-from omegaconf import OmegaConf
-
-from launcher import paths
 from launcher.config import overrides, recipes, references
+from launcher.config.defaults import defaults, options
 from launcher.config.keys import did_you_mean, nearest
 from launcher.config.layers import COMMAND_LINE, DEFAULTS, Layers, leaves
 from launcher.config.overrides import OFF, Assignment
@@ -61,17 +55,6 @@ def compose(words: Sequence[str]) -> Composed:
     return Composed(config, layers.origins, notes)
 
 
-def options(group: str) -> list[str]:
-    """Names of a group's options, or of all algorithms."""
-    return sorted(path.stem for path in (paths.CONF / group).glob("*.yaml"))
-
-
-def about(group: str, name: str) -> str:
-    """What an option or algorithm is: the remark at the start of its file, which may be empty."""
-    lines = (paths.CONF / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
-    return " ".join(line[2:].strip() for line in itertools.takewhile(lambda line: line.startswith("# "), lines))
-
-
 def _data_folder(layers: Layers) -> None:
     """The folder that the environment names, as in the container image, where no word does."""
     folder = os.environ.get(_DATA_FOLDER)
@@ -98,8 +81,7 @@ def _lay(assignments: Sequence[Assignment], recipe: Recipe | None) -> tuple[Laye
     recipe_algorithms = _active(recipe_values.pop("algorithms", {}), recipe_origin, problems)
     active, changes = command_line_algorithms(assignments, recipe_algorithms, problems)
 
-    base = _hydra(tuple(chosen.items()), tuple(sorted(active)))
-    layers.merge(base, DEFAULTS)
+    layers.merge(defaults(chosen, active), DEFAULTS)
     layers.merge(recipe_values, recipe_origin)
     kept = {name: values for name, values in recipe_algorithms.items() if name in active and values}
     layers.merge(kept, recipe_origin, "algorithms.")
@@ -207,17 +189,6 @@ def command_line_algorithms(
         else:
             _switch(active, name, assignment.value, COMMAND_LINE, problems)
     return set(active), active
-
-
-@cache
-def _hydra(chosen: tuple[tuple[str, str], ...], algorithms: tuple[str, ...]) -> Mapping[str, Any]:
-    """The defaults of conf/ with the chosen options, composed by Hydra."""
-    words = [f"{group}={option}" for group, option in chosen]
-    words += [f"+algorithms@algorithms.{name}={name}" for name in algorithms]
-    with initialize_config_dir(config_dir=str(paths.CONF), version_base="1.3"):
-        composed = OmegaConf.to_container(hydra_compose("train", words))
-    assert isinstance(composed, dict)
-    return {str(name): value for name, value in composed.items()}
 
 
 def _published(layers: Layers, recipe: Recipe | None, active: set[str], replaced: set[str]) -> list[str]:

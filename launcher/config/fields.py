@@ -6,7 +6,28 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, ConfigDict, Field
+
+# note: a class that is never built alone needs no validator of its own
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+def _rising(pair: list[float]) -> list[float]:
+    if pair[0] > pair[1]:
+        raise ValueError(f"must have the smaller number first; write [{pair[1]:g},{pair[0]:g}]")
+    return pair
+
+
+_PAIR, _RISING = Field(min_length=2, max_length=2), AfterValidator(_rising)
+ProbabilityRange = Annotated[list[Probability], _PAIR, _RISING]
+FractionRange = Annotated[list[Fraction], _PAIR, _RISING]
+PositiveRange = Annotated[list[Positive], _PAIR, _RISING]
 
 _DURATION = re.compile(r"([0-9]{1,18}(?:\.[0-9]*)?|\.[0-9]+)(ep|ba|dur)")
 

@@ -20,8 +20,7 @@ _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 def own_types(schema: type) -> dict[str, Any]:
     """Name to type of each field that is no group or mapping of its own, bounds included."""
-    hints = get_type_hints(schema, include_extras=True)
-    return {field.name: hints[field.name] for field in fields(schema) if not options(hints[field.name])}
+    return {name: hint for name, hint in _hints(schema).items() if not options(hint)}
 
 
 def options(hint: Any) -> list[type]:
@@ -51,23 +50,23 @@ def in_words(hint: Any) -> str:
 
 def choices(key: str) -> list[str]:
     """The words among which a dotted key's value is chosen; empty where it is a number or text."""
-    return list(dict.fromkeys(word for hint in _hints_of(RunConfig).get(key, ()) for word in _choices(hint)))
+    return list(dict.fromkeys(word for hint in _types(RunConfig, key) for word in _choices(hint)))
 
 
-def text_keys(schema: type) -> frozenset[str]:
-    """Dotted keys whose values are nothing but text: names, paths, durations, one of several words."""
-    return frozenset(key for key, hints in _hints_of(schema).items() if all(map(_is_text, hints)))
+def is_text(schema: type, key: str) -> bool:
+    """Whether the values of a dotted key are nothing but text: a name, path, duration, one of several words."""
+    found = _types(schema, key)
+    return bool(found) and all(map(_is_text, found))
 
 
 def path_keys() -> list[str]:
     """Dotted keys of a run's config whose values are paths."""
-    found = _hints_of(RunConfig).items()
-    return [key for key, hints in found if any(AnyPath in (hint, *get_args(hint)) for hint in hints)]
+    return [key for key in all_keys() if any(AnyPath in (hint, *get_args(hint)) for hint in _types(RunConfig, key))]
 
 
 def described(key: str) -> str:
     """`: must be a whole number, ...` for a known dotted key of a run's config; nothing for another."""
-    hints = _hints_of(RunConfig).get(key)
+    hints = _types(RunConfig, key)
     return f": must be {', or '.join(dict.fromkeys(map(in_words, hints)))}" if hints else ""
 
 
@@ -82,24 +81,19 @@ def _is_text(hint: Any) -> bool:
     return hint is str
 
 
+def _types(schema: type, key: str) -> list[Any]:
+    """The types of a dotted key, of which a group's options may have several; none for a group or no key."""
+    name, _, rest = key.partition(".")
+    hint = _hints(schema).get(name)
+    if inner := options(hint):
+        return [found for option in inner for found in _types(option, rest)]
+    return [] if rest or hint is None else [hint]
+
+
 @cache
-def _hints_of(schema: type) -> dict[str, list[Any]]:
-    """Dotted key to its types, of which a group's options may have several."""
-    found: dict[str, list[Any]] = {}
-    for key, hint in _hints(schema, ""):
-        found.setdefault(key, []).append(hint)
-    return found
-
-
-def _hints(schema: type, prefix: str) -> Iterator[tuple[str, Any]]:
+def _hints(schema: type) -> dict[str, Any]:
     hints = get_type_hints(schema, include_extras=True)
-    for field in fields(schema):
-        hint = hints[field.name]
-        if inner := options(hint):
-            for option in inner:
-                yield from _hints(option, f"{prefix}{field.name}.")
-        else:
-            yield prefix + field.name, hint
+    return {field.name: hints[field.name] for field in fields(schema)}
 
 
 def _choices(hint: Any) -> list[str]:
@@ -152,18 +146,10 @@ def all_keys() -> tuple[str, ...]:
 
 
 def _all_keys(schema: type, prefix: str) -> Iterator[str]:
-    hints = get_type_hints(schema)
-    for field in fields(schema):
-        key = prefix + field.name
-        yield key
-        for option in _dataclasses(hints[field.name]):
-            yield from _all_keys(option, key + ".")
-
-
-def _dataclasses(hint: Any) -> list[type]:
-    if is_dataclass(hint) and isinstance(hint, type):
-        return [hint]
-    return [found for part in get_args(hint) for found in _dataclasses(part)]
+    for name, hint in _hints(schema).items():
+        yield prefix + name
+        for option in options(hint):
+            yield from _all_keys(option, f"{prefix}{name}.")
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:

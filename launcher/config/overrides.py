@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
-
-from launcher.config.keys import described, text_keys
+from launcher.config.keys import described, is_text
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import GROUPS, RunConfig
 from launcher.errors import Problem, shown
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
 
 OFF = "off"
 NULL = "null"
@@ -22,6 +22,11 @@ NULL = "null"
 _LONGEST = 10_000
 _DEEPEST = 10
 _KEY_SEPARATOR = re.compile(r"[./]")
+# What Hydra's grammar has one reading for: its import and its parser take longer than a plan.
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_SCALAR = rf"(?:-?(?:0|[1-9][0-9]{{0,17}})(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|(?!(?i:inf|nan)\b){_NAME})"
+_PLAIN = re.compile(rf"{_NAME}(?:\.{_NAME})*=(?:{_SCALAR}|\[{_SCALAR}(?:,{_SCALAR})*\])")
+_WORDS = {"true": True, "false": False, "null": None}
 _OFF_WORD = re.compile(r"~algorithms[./](\w+)(=.*)?")
 
 
@@ -33,17 +38,18 @@ class Assignment:
     value: Any
 
 
-def parse(words: Sequence[str], texts: Collection[str] | None = None) -> tuple[list[Assignment], list[Problem]]:
+def parse(
+    words: Sequence[str], holds_text: Callable[[str], bool] | None = None
+) -> tuple[list[Assignment], list[Problem]]:
     """Assignments in the order of typing, and a problem for each word that is none.
 
-    The value of a key in `texts` (those of a run's config, if None) is the text as it stands, but for `null` and for
-    quotes around all of it.
+    The value of a key that `holds_text` (those of a run's config, if None) is the text as it stands, but for `null` and
+    for quotes around all of it.
     """
-    texts = _texts() if texts is None else texts
     assignments: list[Assignment] = []
     problems: list[Problem] = []
     for word in words:
-        found = _assignment(word, texts)
+        found = _assignment(word, holds_text or _holds_text)
         if isinstance(found, Problem):
             problems.append(found)
         else:
@@ -51,9 +57,8 @@ def parse(words: Sequence[str], texts: Collection[str] | None = None) -> tuple[l
     return assignments, problems
 
 
-@cache
-def _texts() -> frozenset[str]:
-    return text_keys(RunConfig) | set(GROUPS)
+def _holds_text(key: str) -> bool:
+    return key in GROUPS or is_text(RunConfig, key)
 
 
 def word_of(key: str, text: str) -> str:
@@ -63,7 +68,7 @@ def word_of(key: str, text: str) -> str:
     return f"{key}={text}"
 
 
-def _assignment(word: str, texts: Collection[str]) -> Assignment | Problem:
+def _assignment(word: str, holds_text: Callable[[str], bool]) -> Assignment | Problem:
     name, equals, text = word.partition("=")
     key = name.lstrip("+").replace("/", ".")
     if off := _OFF_WORD.fullmatch(word):
@@ -76,7 +81,7 @@ def _assignment(word: str, texts: Collection[str]) -> Assignment | Problem:
         return Problem(f"{shown(word)} has no key before its =; write key=value")
     if len(word) > _LONGEST or len(_KEY_SEPARATOR.findall(name)) > _DEEPEST:
         return Problem("is longer or nested deeper than any value here", name, text, COMMAND_LINE)
-    if key in texts and not (key in GROUPS and text.startswith("{")):
+    if holds_text(key) and not (key in GROUPS and text.startswith("{")):
         if not text:
             return Problem("is empty; write a value, or leave the word out", key, text, COMMAND_LINE)
         return Assignment(key, _text(text))
@@ -94,24 +99,58 @@ def quoted(text: str) -> str | None:
     """What stands between quotes that are around all of a text; None if there are none."""
     if len(text) < 2 or text[0] not in "'\"" or text[-1] != text[0]:
         return None
-    try:
-        value = OverridesParser.create().parse_override(f"key={text}").value()
-    except (HydraException, ValueError, RecursionError):
-        return None
+    override = _by_hydra(f"key={text}")
+    value = override.value() if override else None
     return value if isinstance(value, str) else None
 
 
+def alternatives(word: str, most: int) -> list[str] | None:
+    """The words that one word with several values such as `epochs=8,16` stands for, at most so many; None for another.
+
+    The texts of a text key are split at their commas.
+    """
+    key, _, text = word.partition("=")
+    if is_text(RunConfig, key):
+        return None if quoted(text) is not None else [f"{key}={value}" for value in text.split(",")]
+    override = None if _PLAIN.fullmatch(word) else _by_hydra(word)
+    if override is None or not override.is_sweep_override():
+        return None
+    return [f"{override.get_key_element()}={value}" for value in islice(override.sweep_string_iterator(), most)]
+
+
 def _by_grammar(word: str, key: str, text: str) -> Assignment | Problem:
+    if _PLAIN.fullmatch(word):
+        return Assignment(key, _plain_value(text))
+    override = _by_hydra(word)
+    if override is None:
+        return Problem(f"cannot be read{described(key)}", key, text, COMMAND_LINE)
+    if override.is_sweep_override():
+        message = "takes one value here; write a list as [a,b]; `train curve` runs each of several values"
+        return Problem(message, key, text, COMMAND_LINE)
+    if override.package or not override.key_or_group:
+        return Problem("is no key=value", word, text, COMMAND_LINE)
+    return Assignment(override.key_or_group.replace("/", "."), _plain(override.value()))
+
+
+def _plain_value(text: str) -> Any:
+    if text[0] == "[":
+        return [_plain_value(part) for part in text[1:-1].split(",")]
+    if text[0] not in "-0123456789":
+        return _WORDS.get(text.lower(), text)
+    return float(text) if set(text) & set(".eE") else int(text)
+
+
+def _by_hydra(word: str) -> Override | None:
+    """What Hydra reads in a word; None if it is none."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
     try:
         override = OverridesParser.create().parse_override(word)
-        if override.is_sweep_override():
-            message = "takes one value here; write a list as [a,b]; `train curve` runs each of several values"
-            return Problem(message, key, text, COMMAND_LINE)
-        if override.package or not override.key_or_group:
-            return Problem("is no key=value", word, text, COMMAND_LINE)
-        return Assignment(override.key_or_group.replace("/", "."), _plain(override.value()))
+        override.value()
+        return override
     except (HydraException, ValueError, RecursionError):
-        return Problem(f"cannot be read{described(key)}", key, text, COMMAND_LINE)
+        return None
 
 
 def _plain(value: Any) -> Any:

@@ -15,8 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as typed
 
 from launcher import paths
-from launcher.config.algorithms import STRICT, Count, Positive
-from launcher.config.fields import expanded
+from launcher.config.fields import STRICT, Count, Positive, expanded
 from launcher.config.keys import nearest
 from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.yaml_file import read_mapping
@@ -221,13 +220,18 @@ def _name(path: Path) -> str:
 def _about(header: Any, path: Path) -> About:
     try:
         # note: strict types accept a mapping as a dataclass only in JSON
-        return TypeAdapter(About).validate_json(json.dumps(header, default=str))
+        return _header().validate_json(json.dumps(header, default=str))
     except ValidationError as error:
         problems = []
         for details in error.errors(include_url=False):
             where = ".".join(map(str, ("about", *details["loc"])))
             problems.append(Problem(f"{path}: {where}: {details['msg']}"))
         raise UserError(*problems) from None
+
+
+@cache
+def _header() -> TypeAdapter[About]:
+    return TypeAdapter(About)
 
 
 def _by_epochs(lengths: Any, path: Path) -> dict[int, dict[str, Any]]:

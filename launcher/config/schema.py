@@ -7,18 +7,21 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher.config.algorithms import (
+from launcher.config.algorithms import Algorithms
+from launcher.config.choices import LAMB, SGD, AdamW, DecoupledSGD, Logger
+from launcher.config.fields import (
     STRICT,
-    Algorithms,
+    AnyPath,
     Count,
+    Duration,
+    FolderName,
     NotNegative,
     Positive,
     PositiveRange,
     Probability,
     ProbabilityRange,
+    Target,
 )
-from launcher.config.choices import LAMB, SGD, AdamW, DecoupledSGD, Logger
-from launcher.config.fields import AnyPath, Duration, FolderName, Target
 
 GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "launch", "hardware", "logger")
 

@@ -9,14 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
-
 from launcher.config.changes import changed, is_free
 from launcher.config.compose import Composed, compose
-from launcher.config.keys import text_keys
 from launcher.config.layers import COMMAND_LINE, leaves
-from launcher.config.overrides import quoted
+from launcher.config.overrides import alternatives
 from launcher.config.resolved import as_mapping, read
 from launcher.config.schema import RunConfig
 from launcher.data.identity import COUNTS, identity_if_there
@@ -52,7 +48,8 @@ def expand(words: Sequence[str]) -> list[Cell]:
     Raises:
         UserError: with every mistake of every combination, each once.
     """
-    choices = {word.partition("=")[0]: _values(word) for word in words}
+    # note: a plain word is left as it is, for `compose` to judge
+    choices = {word.partition("=")[0]: alternatives(word, MOST_RUNS + 1) or [word] for word in words}
     if math.prod(map(len, choices.values())) > MOST_RUNS:
         most = max(words, key=lambda word: len(choices[word.partition("=")[0]]))
         key, _, value = most.partition("=")
@@ -100,21 +97,6 @@ def check_existing(folder: Path, config: RunConfig) -> None:
     if pictures not in (None, run.identity) or not (run.pictures or run.data_path == data_path(own)):
         where = run.data_path or "built-in pictures"
         raise UserError(f"{folder} is a run on other pictures ({where}); choose another folder by runs=FOLDER")
-
-
-def _values(word: str) -> list[str]:
-    """The words that one word with several values stands for; a plain word is left as it is, for `compose` to judge."""
-    key, _, text = word.partition("=")
-    if key in text_keys(RunConfig):
-        return [word] if quoted(text) is not None else [f"{key}={value}" for value in text.split(",")]
-    try:
-        override = OverridesParser.create().parse_override(word)
-        if override.is_sweep_override():
-            values = itertools.islice(override.sweep_string_iterator(), MOST_RUNS + 1)
-            return [f"{override.get_key_element()}={value}" for value in values]
-    except (HydraException, ValueError, RecursionError):
-        pass
-    return [word]
 
 
 def _cell(chosen: dict[str, str], several: Sequence[str]) -> Cell:

@@ -13,9 +13,8 @@ from pydantic.dataclasses import dataclass
 
 from launcher import paths
 from launcher.config import overrides
-from launcher.config.algorithms import STRICT, Count
-from launcher.config.fields import AnyPath
-from launcher.config.keys import did_you_mean, text_keys
+from launcher.config.fields import STRICT, AnyPath, Count
+from launcher.config.keys import did_you_mean, is_text
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.validate import message
 from launcher.errors import Problem, UserError
@@ -82,7 +81,7 @@ def read_values(kind: type[Values], words: list[str]) -> Values:
         UserError: with every word that does not fit.
     """
     values = yaml.safe_load((paths.CONF / "submit" / f"{kind.__name__.lower()}.yaml").read_text())
-    assignments, problems = overrides.parse(words, {PREFIX + key for key in text_keys(kind)})
+    assignments, problems = overrides.parse(words, lambda key: is_text(kind, key.removeprefix(PREFIX)))
     known = [PREFIX + field.name for field in fields(kind)]
     for given in assignments:
         if given.key not in known:

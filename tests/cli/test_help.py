@@ -14,7 +14,8 @@ import pytest
 
 from launcher.cli import main as cli
 from launcher.cli.words import read
-from launcher.config.compose import compose, options
+from launcher.config.compose import compose
+from launcher.config.defaults import options
 
 EXAMPLES = [line.split("  ")[0] for line in map(str.strip, cli._EXAMPLES.splitlines()[1:])]
 OF_VERBS = [(verb, line) for verb in cli.VERBS for line in cli.module_of(verb).EXAMPLES]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.config import recipes
-from launcher.config.compose import options
+from launcher.config.defaults import options
 from launcher.config.layers import leaves
 
 from .pages import ROOT

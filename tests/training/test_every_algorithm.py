@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from launcher.config import recipes
-from launcher.config.compose import compose, options
+from launcher.config.compose import compose
+from launcher.config.defaults import options
 from launcher.errors import UserError
 from launcher.rank.group import Ranks
 from launcher.training import checkpoint

@@ -15,7 +15,8 @@ from torch import nn
 from torchvision.models.resnet import BasicBlock, ResNet
 
 from launcher.config import recipes
-from launcher.config.compose import compose, options
+from launcher.config.compose import compose
+from launcher.config.defaults import options
 from launcher.config.schema import RunConfig
 from launcher.rank.group import Ranks
 from launcher.training import checkpoint

@@ -1,0 +1,155 @@
+"""The defaults that Hydra composes are kept, and never answer for a conf/ that has changed since."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher import paths
+from launcher.config import defaults as module
+from launcher.config.compose import compose
+from launcher.config.overrides import parse
+
+HYDRA = module._composed
+
+
+@pytest.fixture
+def conf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A copy of conf/ and an empty cache folder: each call of `values` is a command of its own."""
+    shutil.copytree(paths.CONF, tmp_path / "conf")
+    monkeypatch.setattr(paths, "CONF", tmp_path / "conf")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "conf"
+
+
+@pytest.fixture
+def composed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The words of each composition by Hydra."""
+    calls: list[Any] = []
+    monkeypatch.setattr(module, "_composed", lambda words: (calls.append(words), HYDRA(words))[1])
+    return calls
+
+
+def values(**chosen: str) -> Any:
+    module._defaults.cache_clear()
+    return module.defaults(chosen, ["mixup"])
+
+
+def kept(conf: Path) -> list[Path]:
+    return sorted((conf.parent / "cache" / "train-launcher" / "composed").iterdir())
+
+
+@pytest.mark.usefixtures("conf")
+def test_what_is_kept_is_what_hydra_composes_and_each_choice_has_its_own(composed: list[Any]) -> None:
+    first, other = values(model="resnet50"), values(model="resnet18")
+    assert len(composed) == 2
+    assert [values(model="resnet50"), values(model="resnet18")] == [first, other] == [HYDRA(w) for w in composed]
+    assert len(composed) == 2
+    assert first["algorithms"]["mixup"]["alpha"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("train.yaml", "epochs: 10", "epochs: 11"),
+        ("algorithms/mixup.yaml", "alpha: 0.2", "alpha: 0.3"),
+        ("schedule/cosine.yaml", "final: 0.0", "final: 0.5"),
+    ],
+)
+def test_a_change_of_any_file_is_seen_at_once(conf: Path, file: str, old: str, new: str) -> None:
+    before = values()
+    path = conf / file
+    changed = path.read_text().replace(old, new)
+    assert changed != path.read_text()
+    path.write_text(changed)
+    after = values()
+    assert after != before
+    assert after == HYDRA(["+algorithms@algorithms.mixup=mixup"])
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"\xff\xfe", b"half", b"other"])
+def test_a_damaged_file_is_composed_anew(conf: Path, composed: list[Any], damage: bytes) -> None:
+    right = values()
+    (file,) = kept(conf)
+    content = file.read_bytes()
+    file.write_bytes(
+        {b"half": content[: len(content) // 2], b"other": content.replace(b"42", b"43")}.get(damage, damage)
+    )
+    assert values() == right
+    assert len(composed) == 2
+    assert [path.read_bytes() for path in kept(conf)] == [content]
+
+
+def test_a_cache_folder_that_cannot_be_written_is_done_without(conf: Path, composed: list[Any]) -> None:
+    (conf.parent / "cache").write_text("no folder")
+    assert values() == values()
+    assert len(composed) == 2
+
+
+@pytest.mark.usefixtures("conf")
+def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch, composed: list[Any]) -> None:
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", nobody)
+    assert values()["epochs"] == 10
+    assert len(composed) == 1
+
+
+def test_many_processes_at_once_leave_one_whole_file(conf: Path) -> None:
+    script = "from launcher.config import defaults as module; module._keep(module._composed(()), module._kept_as(()))"
+    processes = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(4)]
+    assert [process.wait() for process in processes] == [0] * 4
+    (file,) = kept(conf)
+    assert module._read(file) == HYDRA(())
+
+
+@pytest.mark.usefixtures("conf")
+def test_a_changed_recipe_is_seen_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipes").mkdir()
+    recipe = tmp_path / "recipes" / "own.yaml"
+    for epochs in (3, 4):
+        recipe.write_text(f"base: mild\nabout: {{summary: own, epochs: [1, null], published: []}}\nepochs: {epochs}\n")
+        assert compose(["recipe=own"]).config.epochs == epochs
+
+
+def test_a_plan_of_known_words_imports_neither_hydra_nor_numpy(tmp_path: Path) -> None:
+    script = "import sys; from launcher.cli.main import main; main(['plan', 'recipe=hot', 'epochs=240']);"
+    script += "print({'hydra', 'omegaconf', 'numpy', 'PIL', 'torch'} & {*sys.modules}, file=sys.stderr)"
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    for expected in ("{'hydra', 'omegaconf'}", "set()"):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env, check=True)
+        assert sorted(done.stderr.strip()) == sorted(expected)
+
+
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True)
+NUMBERS = st.one_of(st.integers().map(str), st.floats().map(str), st.from_regex(r"[-+]?[0-9._eE]{1,6}", fullmatch=True))
+SCALARS = st.one_of(
+    NAMES, NUMBERS, st.sampled_from(["True", "FALSE", "Null", "inf", "-nan", "Infinity", "1e-4", "007"])
+)
+
+
+@settings(deadline=None)
+@given(
+    key=st.lists(NAMES, min_size=1, max_size=3).map(".".join),
+    parts=st.lists(SCALARS, max_size=3),
+    several=st.booleans(),
+)
+def test_plain_words_are_read_as_hydra_reads_them(key: str, parts: list[str], several: bool) -> None:
+    word = f"{key}=[{','.join(parts)}]" if several or not parts else f"{key}={parts[0]}"
+    (assignment,), problems = parse([word], lambda _: False)
+    override = OverridesParser.create().parse_override(word)
+    assert not problems
+    assert assignment.key == override.key_or_group
+    assert repr(assignment.value) == repr(override.value())
