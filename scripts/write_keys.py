@@ -21,6 +21,7 @@ from launcher.submit.values import Kubernetes, Sky, Slurm
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "keys.md"
 _KEY = re.compile(r"^( *)(\w[\w ]*):(?:\s+(?:\"[^\"]*\"|[^#]*?))?(?:\s+#\s(.*))?$")
+_MANY = 8  # options, from which on each one's value is not written out
 _HEAD = """\
 # Every key
 
@@ -100,7 +101,7 @@ def _rows(prefix: str, schema: type, found: list[Option]) -> Iterator[str]:
 def remark(name: str, found: Sequence[Option]) -> str:
     """What conf/ says beside the key; named after its option where only some of them say something."""
     said = {option.name: option.remarks[name] for option in found if name in option.remarks}
-    if len(set(said.values())) == 1 and len(said) == len(found):
+    if len(set(said.values())) == 1 and (len(said) == len(found) or len(found) > _MANY):
         return next(iter(said.values()))
     return "; ".join(f"{option}: {text}" for option, text in said.items())
 
@@ -110,6 +111,8 @@ def default(name: str, found: Iterable[Option]) -> str:
     values = {option.name: shown(option.values[name]) for option in found if name in option.values}
     if len(set(values.values())) == 1:
         return next(iter(values.values()))
+    if len(values) > _MANY:
+        return "each its own"
     return ", ".join(f"{option}: {value}" for option, value in values.items())
 
 

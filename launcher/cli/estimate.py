@@ -9,7 +9,7 @@ from dataclasses import asdict
 from rich.table import Table
 
 from launcher.config.compose import compose
-from launcher.config.defaults import options
+from launcher.config.hardware import is_named, machines, price_age
 from launcher.config.schema import Hardware
 from launcher.console import console, verbatim
 from launcher.measure.estimate import CONFIDENCE, Estimate, Price, Span, estimate, prices
@@ -44,7 +44,7 @@ def main(arguments: argparse.Namespace) -> int:
     plan, devices = real_plan(composed)
     measured = measure_steps(plan, devices, arguments.seconds)
     found = estimate(plan, measured)
-    offers = prices(found, hardware(plan.config.hardware))
+    offers = prices(found, hardware(plan.config.hardware, measured.device))
     machine = {"device": measured.device, "processes": measured.world_size}
     kept = keep_estimate(plan.config, {**machine, **asdict(found)})
     if arguments.json:
@@ -53,16 +53,18 @@ def main(arguments: argparse.Namespace) -> int:
     out = console()
     out.print(_times(found))
     out.print(_sizes(found))
-    out.print(_prices(offers))
+    out.print(
+        _prices(offers) if offers else "no price: hardware.price_per_hour=2.5 gives one, train ls hardware lists some"
+    )
     where = f"{measured.world_size} x {measured.device}"
     out.print(verbatim(f"measured on {where}; kept in {kept}, beside the run once it starts"))
     return 0
 
 
-def hardware(chosen: Hardware) -> list[Hardware]:
-    """Every entry of conf/hardware; the chosen one with the values that the command line gave it."""
-    others = [name for name in options("hardware") if name != chosen.name]
-    return [chosen, *(compose([f"hardware={name}"]).config.hardware for name in others)]
+def hardware(chosen: Hardware, device: str) -> list[Hardware]:
+    """The chosen machine as the command line has it, and all others with its GPU or the one that was measured."""
+    others = [machine for machine in machines().values() if machine.gpu and machine.name != chosen.name]
+    return [chosen, *(machine for machine in others if machine.gpu == chosen.gpu or is_named(machine.gpu, device))]
 
 
 def _times(found: Estimate) -> Table:
@@ -98,6 +100,6 @@ def _prices(offers: list[Price]) -> Table:
         machine, currency = offer.hardware, offer.hardware.currency
         gpus = f"{machine.gpus} x {machine.gpu}" if machine.gpu else "-"
         cost = f"{offer.cost:,.2f} {currency} ({offer.low:,.2f} to {offer.high:,.2f})"
-        source = ", ".join(filter(None, (machine.price_date, machine.price_source)))
+        source = ", ".join(filter(None, (price_age(machine), machine.price_source)))
         table.add_row(machine.name, gpus, f"{machine.price_per_hour:,.2f} {currency}", cost, source)
     return table

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -12,9 +13,10 @@ from rich.table import Table
 
 from launcher.config import recipes
 from launcher.config.defaults import about, options
+from launcher.config.hardware import machines, price_age
 from launcher.config.keys import did_you_mean
 from launcher.config.recipes import Recipe
-from launcher.config.schema import GROUPS
+from launcher.config.schema import GROUPS, Hardware
 from launcher.console import console, verbatim
 from launcher.errors import Problem, UserError
 
@@ -23,6 +25,7 @@ EXAMPLES = [
     "train ls recipes",
     "train ls ablations",
     "train ls algorithms",
+    "train ls hardware",
     "train ls recipes --json",
 ]
 
@@ -48,12 +51,15 @@ def main(arguments: argparse.Namespace) -> int:
     groups = {group: options(group) for group in ("algorithms", *GROUPS) if section in (None, group)}
     if arguments.json:
         rows = {kind: [_row(recipe) for recipe in those] for kind, those in listed.items()}
-        print(json.dumps({**rows, **groups}, indent=2))
+        found = {"hardware": list(map(asdict, machines().values()))} if section == "hardware" else {}
+        print(json.dumps({**rows, **groups, **found}, indent=2))
         return 0
     out = console()
     for those in listed.values():
         out.print(_recipes(those))
-    if section in groups:
+    if section == "hardware":
+        out.print(_hardware(machines().values()))
+    elif section in groups:
         table = Table(section, "what it is", box=None, pad_edge=False, header_style="bold")
         for name in groups[section]:
             table.add_row(name, verbatim(about(section, name)))
@@ -68,6 +74,23 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _row(recipe: Recipe) -> dict[str, Any]:
     return {"name": recipe.name, "path": str(recipe.path), **asdict(recipe.about)}
+
+
+def _hardware(found: Iterable[Hardware]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("hardware", "GPU", "#", "cores", "GiB", "disk GB", "an hour", "spot", "price of"):
+        table.add_column(column, justify="left" if column in ("hardware", "GPU", "price of") else "right")
+    for machine in found:
+        sizes = (machine.gpus, machine.cores, machine.memory, machine.disk)
+        costs = (machine.price_per_hour, machine.spot_per_hour)
+        table.add_row(
+            verbatim(machine.name),
+            verbatim(machine.gpu or "-"),
+            *("-" if size is None else f"{size:g}" for size in sizes),
+            *("-" if cost is None else f"{cost:,.2f} {machine.currency}" for cost in costs),
+            verbatim("-" if machine.price_per_hour is None else price_age(machine)),
+        )
+    return table
 
 
 def _recipes(found: list[Recipe]) -> Table:

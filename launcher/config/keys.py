@@ -130,6 +130,7 @@ ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "schedule.warmup_includes_peak": (False, ("constant", "cosine", "linear", "multi_step")),
     "schedule.counts_warmup": (False, ("cosine",)),
     "checkpoint.elsewhere": (None, ()),
+    **{f"hardware.{key}": (None, ()) for key in ("cores", "memory", "disk", "source", "spot_per_hour")},
     "launch.bind": ("off", ()),
     "launch.expandable_segments": (False, ()),
     "launch.warm_up": (False, ()),

@@ -204,12 +204,17 @@ class Launch:
 
 @dataclass(frozen=True, config=STRICT)
 class Hardware:
-    """A machine to plan for and its price an hour, with the date and source of the price."""
+    """A machine to plan for: its size (`memory` in GiB, `disk` in GB) and prices an hour, with their sources."""
 
     name: str
     gpu: str | None
     gpus: Count | None
+    cores: Count | None
+    memory: Positive | None
+    disk: NotNegative | None
+    source: str | None
     price_per_hour: NotNegative | None
+    spot_per_hour: NotNegative | None
     currency: str
     price_date: str | None
     price_source: str | None

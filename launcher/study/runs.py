@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher.config.hardware import is_named
 from launcher.config.layers import leaves
 from launcher.config.yaml_file import read_mapping
 from launcher.data.folder import is_folder
@@ -97,10 +97,8 @@ class RunSummary:
     def _is_priced_machine(self) -> bool:
         # note: recipes name the machine of their published results, whatever they run on
         gpu, gpus = self.values.get("hardware.gpu"), self.values.get("hardware.gpus")
-        # note: a whole word, an A10 is no A100
-        named = re.search(rf"\b{re.escape(str(gpu or '').split(' ')[0])}\b", str(self.device))
         complete = gpus is None or (isinstance(gpus, int) and gpus * self._machines == self.world_size)
-        return complete and (gpu is None or named is not None)
+        return complete and (gpu is None or is_named(str(gpu), str(self.device)))
 
     @property
     def _machines(self) -> int:

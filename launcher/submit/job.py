@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from launcher.config.hardware import price_age
 from launcher.config.overrides import word_of
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
@@ -71,7 +72,7 @@ def price_line(config: RunConfig) -> str:
         return f"price not known: hardware={hardware.name} has none in conf/hardware"
     total = hardware.price_per_hour * nodes
     machines = f"{nodes} x {hardware.name}"
-    return f"{total:.2f} {hardware.currency} an hour for {machines} ({hardware.price_source}, {hardware.price_date})"
+    return f"{total:.2f} {hardware.currency} an hour for {machines} ({hardware.price_source}, {price_age(hardware)})"
 
 
 def stamped(job: Job) -> str:

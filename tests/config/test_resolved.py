@@ -48,9 +48,11 @@ def test_a_file_of_another_version_says_what_to_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["hot", "nvidia_v1_5"])
 def test_a_file_of_before_newer_keys_reads_as_what_it_did(tmp_path: Path, name: str) -> None:
-    config = compose([f"recipe={name}", "schedule.warmup_includes_peak=false", "dataset.exif_orientation=false"]).config
+    words = ["schedule.warmup_includes_peak=false", "dataset.exif_orientation=false", "hardware=this_machine"]
+    config = compose([f"recipe={name}", *words]).config
     today = resolved.as_mapping(config)
     older = json.loads(json.dumps(today))
+    del older["hardware"]["cores"], older["hardware"]["spot_per_hour"]
     del older["schedule"]["warmup_includes_peak"], older["schedule"]["counts_warmup"]
     for key in ("val_split", "skip_bad", "exif_orientation"):
         del older["dataset"][key]

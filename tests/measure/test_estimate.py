@@ -120,7 +120,7 @@ def test_prices_are_of_the_wall_clock_and_only_where_there_is_one() -> None:
     free, dear = (compose([f"hardware={name}"]).config.hardware for name in ("this_machine", "p4d_24xlarge"))
     (offer,) = prices(found, [free, dear])
     assert offer.hardware == dear
-    assert offer.cost == pytest.approx(32.7726 * found.wall.seconds / 3600)
+    assert offer.cost == pytest.approx(dear.price_per_hour * found.wall.seconds / 3600)
     assert prices(found, [replace(free, price_per_hour=0.0)])[0].cost == 0
 
 

@@ -48,6 +48,6 @@ def test_the_curves_give_the_speed_ups_by_interpolation(capsys: pytest.CaptureFi
 
 def test_published_points_have_the_price_of_their_machine() -> None:
     curves = {(curve.name, curve.setting.hardware): curve for curve in published_curves()}
-    assert curves["mild", "p4d.24xlarge"].points[0].cost("money") == pytest.approx(32.7726 * 56 / 60)
+    assert curves["mild", "p4d.24xlarge"].points[0].cost("money") == pytest.approx(21.957642 * 56 / 60)
     assert curves["mild", "8x A100 80GB"].points[0].cost("money") is None
     assert all(curve.source for curve in curves.values())

@@ -67,7 +67,7 @@ def test_a_name_without_a_time_is_the_users_own() -> None:
 
 def test_the_price_is_that_of_all_machines(submit: Submit) -> None:
     shown = submit("slurm", "recipe=hot", "hardware=p4d_24xlarge", "launch.nnodes=2")
-    assert "65.55 USD an hour for 2 x p4d_24xlarge (AWS on-demand list price, us-east-1, 2022-07)" in shown
+    assert "43.92 USD an hour for 2 x p4d_24xlarge (AWS on-demand list price, us-east-1" in shown
     assert "price not known" in submit("slurm", "launch.nproc=2")
 
 

@@ -31,7 +31,7 @@ def test_an_estimate_is_made_and_kept_beside_the_run_of_its_config(train: Train)
     assert (shown["evaluations"], shown["processes"]) == (3, 2)
     assert 0 < shown["training"]["seconds"] < shown["wall"]["seconds"]
     assert sum(size["steps"] for size in shown["sizes"]) == 18
-    assert {price["hardware"]["name"] for price in shown["prices"]} == {"p4d_24xlarge", "bm_gpu4_8"}
+    assert {"p4d_24xlarge", "bm_gpu4_8"} <= {price["hardware"]["name"] for price in shown["prices"]}
     done = train(*SMALL, "run_name=estimated")
     assert "estimated" in done.stdout
     kept = json.loads((train.folder / "runs" / "estimated" / "estimate.json").read_text())

@@ -1,0 +1,55 @@
+"""The machines of conf/hardware, the GPUs of conf/gpus.yaml, and how old a price is."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from functools import cache
+
+import yaml
+from pydantic.dataclasses import dataclass
+
+from launcher import paths
+from launcher.config.algorithms import STRICT, Positive
+from launcher.config.schema import Hardware
+
+_YEAR = datetime.timedelta(days=365)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Gpu:
+    """The most that a GPU can do: `memory` in GB, its `bandwidth` in GB/s, `matrix_rate` in TFLOP/s of dense bf16."""
+
+    memory: Positive
+    bandwidth: Positive
+    matrix_rate: Positive
+    source: str
+
+
+@cache
+def gpus() -> dict[str, Gpu]:
+    """Every GPU that is known, by the name that machines give."""
+    return {name: Gpu(**facts) for name, facts in yaml.safe_load((paths.CONF / "gpus.yaml").read_text()).items()}
+
+
+@cache
+def machines() -> dict[str, Hardware]:
+    """Every entry of conf/hardware by its name."""
+    found = (Hardware(**yaml.safe_load(path.read_text())) for path in sorted((paths.CONF / "hardware").glob("*.yaml")))
+    return {machine.name: machine for machine in found}
+
+
+def is_named(gpu: str | None, device: str) -> bool:
+    """Whether a device such as `NVIDIA A100-SXM4-40GB` is a machine's GPU: a whole word, an A10 is no A100."""
+    return gpu is not None and re.search(rf"\b{re.escape(gpu.split(' ')[0])}\b", device) is not None
+
+
+def price_age(machine: Hardware, today: datetime.date | None = None) -> str:
+    """When a machine's price was so: `2026-09-18`, `2022-07, over a year old` or `date not known`."""
+    if machine.price_date is None:
+        return "date not known"
+    try:
+        since = datetime.date.fromisoformat((machine.price_date + "-01-01")[:10])
+    except ValueError:  # note: a user's own words, such as last week
+        return machine.price_date
+    return machine.price_date + ", over a year old" * ((today or datetime.date.today()) - since > _YEAR)

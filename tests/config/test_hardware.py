@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import replace
+
+import pytest
+
+from launcher.cli import main as cli
+from launcher.cli.estimate import hardware
+from launcher.config.defaults import options
+from launcher.config.hardware import gpus, machines, price_age
+from launcher.submit.values import Sky, read_values
+
+
+def test_every_machine_names_a_known_gpu_and_the_source_of_its_figures() -> None:
+    rented = [machine for name, machine in machines().items() if name != "this_machine"]
+    assert machines().keys() == set(options("hardware"))
+    assert {machine.gpu for machine in rented} == set(gpus())
+    assert len(rented) >= 16
+    for machine in rented:
+        assert None not in (machine.gpus, machine.cores, machine.memory, machine.source), machine.name
+        assert machine.price_source is not None, machine.name
+        assert machine.price_per_hour is not None, machine.name
+        assert (machine.spot_per_hour or 0) < machine.price_per_hour, machine.name
+    assert all(gpu.source for gpu in gpus().values())
+    assert read_values(Sky, []).gpus.keys() == gpus().keys()
+
+
+def test_gpus_are_faster_the_newer_they_are() -> None:
+    # note: by NVIDIA data sheets an A100 of 80 GB reads 1.31 times as fast as one of 40 GB, an H200 1.43 times an H100
+    known = gpus()
+    assert known["A100 80GB"].bandwidth / known["A100 40GB"].bandwidth == pytest.approx(1.31, abs=0.01)
+    assert known["H200 141GB"].bandwidth / known["H100 80GB"].bandwidth == pytest.approx(1.43, abs=0.01)
+    assert known["H200 141GB"].matrix_rate == known["H100 80GB"].matrix_rate
+
+
+@pytest.mark.parametrize(
+    ("date", "said"),
+    [
+        ("2026-09-18", "2026-09-18"),
+        ("2025-11", "2025-11, over a year old"),
+        ("2022", "2022, over a year old"),
+        ("last week", "last week"),
+        (None, "date not known"),
+    ],
+)
+def test_an_old_price_is_said_to_be_one(date: str | None, said: str) -> None:
+    machine = replace(machines()["p4d_24xlarge"], price_date=date)
+    assert price_age(machine, datetime.date(2026, 11, 22)) == said
+
+
+def test_the_table_of_machines_shows_every_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ls", "hardware"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in machines())
+    assert cli.main(["ls", "hardware", "--json"]) == 0
+    listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)["hardware"]}
+    assert (listed["bm_gpu4_8"]["gpu"], listed["bm_gpu4_8"]["gpus"]) == ("A100 40GB", 8)
+
+
+def test_a_mistyped_machine_is_told_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "recipe=mild", "hardware=p5_48xlarg"]) == 2
+    assert "did you mean p5_48xlarge?" in capsys.readouterr().err
+
+
+def test_an_estimate_prices_the_machines_with_the_gpu_chosen_or_measured() -> None:
+    chosen = replace(machines()["p4d_24xlarge"], price_per_hour=1.0)
+    offers = hardware(chosen, "NVIDIA H200")
+    assert offers[0] is chosen
+    assert {machine.gpu for machine in offers} == {"A100 40GB", "H200 141GB"}
+    assert [machine.name for machine in offers].count("p4d_24xlarge") == 1
+    assert hardware(machines()["this_machine"], "cpu") == [machines()["this_machine"]]
