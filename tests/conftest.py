@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+from tests.runs import Equal, Train
 
 # note: timings of a shared machine say nothing, and a failure in CI must be the same everywhere
 settings.register_profile("project", deadline=None, derandomize=True)
@@ -13,3 +17,39 @@ settings.load_profile("project")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ.pop("TRAIN_DATA", None)
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def train(tmp_path: Path, cache: Path) -> Train:
+    return Train.at(tmp_path, cache)
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, cache: Path) -> Train:
+    """As a user starts it: each process is an interpreter that imports what it needs."""
+    return Train.at(tmp_path, cache, fresh=True)
+
+
+@pytest.fixture(scope="session")
+def equal() -> Equal:
+    import torch
+
+    def same(first: object, second: object) -> bool:
+        if isinstance(first, torch.Tensor):
+            return isinstance(second, torch.Tensor) and torch.equal(first, second)
+        if isinstance(first, dict):
+            return (
+                isinstance(second, dict)
+                and first.keys() == second.keys()
+                and all(same(first[k], second[k]) for k in first)
+            )
+        if isinstance(first, list | tuple):
+            return len(first) == len(second) and all(map(same, first, second))  # type: ignore[arg-type]
+        return first == second
+
+    return same

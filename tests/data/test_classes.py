@@ -14,7 +14,7 @@ from launcher.data.ffcv.file import open_beton
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
-from tests.faults.commands import refused, said
+from tests.commands import refused, said
 
 from .conftest import make_loaders, words_for, write_files
 

@@ -16,7 +16,7 @@ from launcher.data.folder import splits
 from launcher.data.sources.source import quiet
 from launcher.data.unreadable import read_left_out, unreadable, write_left_out
 from launcher.errors import UserError
-from tests.faults.commands import said
+from tests.commands import said
 
 from .conftest import words_for, write_files
 

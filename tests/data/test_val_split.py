@@ -15,7 +15,7 @@ from launcher.config.schema import Dataset
 from launcher.data.available import look_at_data
 from launcher.data.folder import splits
 from launcher.errors import UserError
-from tests.faults.commands import refused, said
+from tests.commands import refused, said
 
 from .conftest import make_loaders, words_for, write_files
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import time
@@ -11,10 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
-from tests.system.conftest import Train
-from tests.system.test_runs import ranks_of, steps_done, wait_for
+from tests.runs import Train, processes_of, ranks_of, steps_done, wait_for
 
 
 @dataclass
@@ -44,14 +40,14 @@ def kill_over_and_over(train: Train, words: Sequence[str], times: int, moments: 
             _wait(process, lambda more=more: steps_done(run) > more)
             time.sleep(moments.uniform(0, 0.1))
         else:
-            time.sleep(moments.uniform(0.5, 5))
-        ranks = [one for one in ranks_of(run) if _is_rank(one)]
+            time.sleep(moments.uniform(0.1, 1) * (5 if train.fresh else 1))
+        ranks = list(ranks_of(run).values())
         if ranks and moments.random() < 0.6:
             moments.choice(ranks).kill()
         else:
             process.kill()
             process.communicate()
-            wait_for(lambda: not ranks_of(run), seconds=20)
+            wait_for(lambda: not processes_of(run), seconds=20)
             if process.returncode == 0:
                 break
             command, process = ["resume", str(run)], None
@@ -61,15 +57,8 @@ def kill_over_and_over(train: Train, words: Sequence[str], times: int, moments: 
     if process is not None:
         process.kill()
         process.communicate()
-        wait_for(lambda: not ranks_of(run), seconds=20)
+        wait_for(lambda: not processes_of(run), seconds=20)
     return run, kills
-
-
-def _is_rank(process: psutil.Process) -> bool:
-    """A rank leads its process group; the guardian that it forks, which nobody may kill, does not."""
-    with suppress(psutil.Error, ProcessLookupError):
-        return "launcher.rank.main" in process.cmdline() and os.getpgid(process.pid) == process.pid
-    return False
 
 
 def _is_saving(run: Path, last_kill: float) -> bool:

@@ -13,15 +13,14 @@ from pathlib import Path
 
 import torch
 
-from tests.system.conftest import Train
+from tests.runs import SHORT, Train
 
-from .conftest import SHORT
 from .killing import kill_over_and_over
 
 
 def main(times: int) -> int:
     with tempfile.TemporaryDirectory() as scratch:
-        train = Train.at(Path(scratch), Path(scratch) / "cache")
+        train = Train.at(Path(scratch), Path(scratch) / "cache", fresh=True)
         words = [*SHORT, f"epochs={times // 2 + 10}", "checkpoint.every=2ba", "eval_every=10ep"]
         train(*words, "run_name=whole")
         begun = time.monotonic()

@@ -10,16 +10,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from PIL import Image
 
 from launcher.records.metrics import read_metrics
 from tests.data.conftest import write_files
-from tests.system.conftest import Train
-from tests.system.test_runs import ranks_of, steps_done, wait_for
-
-from .conftest import SHORT
+from tests.runs import SHORT, Train, loader_workers_of, processes_of, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -43,12 +39,6 @@ def pictures(tmp_path: Path) -> Path:
     return tmp_path / "pictures"
 
 
-def workers_of(run: Path) -> list[psutil.Process]:
-    """Loader workers, which a server forks that is itself a child of the rank."""
-    servers = {process.pid for process in ranks_of(run) if "forkserver" in " ".join(process.cmdline())}
-    return [process for process in ranks_of(run) if process.ppid() in servers]
-
-
 def told(output: str) -> str:
     return " ".join(output.split())
 
@@ -58,14 +48,11 @@ def test_a_run_outlives_a_worker_and_a_stall_and_ends_with_the_picture_that_is_g
 ) -> None:
     said = train.folder / "said.txt"
     with said.open("w") as output:
-        command = [sys.executable, "-m", "launcher.cli.main", *FOLDER, "launch.hang_timeout=8"]
-        process = subprocess.Popen(
-            command, cwd=train.folder, env=train.environment, stdout=output, stderr=subprocess.PIPE, text=True
-        )
+        process = train.start(*FOLDER, "launch.hang_timeout=8", stdout=output)
     run = train.folder / "runs" / "run"
 
     wait_for(lambda: steps_done(run) >= 5)
-    killed = workers_of(run)[0]
+    killed = loader_workers_of(run)[0]
     killed.kill()
     wait_for(lambda: "starting again from the last save (1 of 3)" in said.read_text(), seconds=30)
     assert f"(process {killed.pid}) was killed by SIGKILL; most often the machine ran out of memory" in said.read_text()
@@ -91,7 +78,7 @@ def test_a_run_outlives_a_worker_and_a_stall_and_ends_with_the_picture_that_is_g
     )
     assert errors == f"{gone}\n"
     assert "Traceback" not in said.read_text()
-    assert not ranks_of(run)
+    assert not processes_of(run)
 
 
 def test_an_ffcv_file_may_be_removed_but_not_cut_off(train: Train, pictures: Path) -> None:
@@ -113,7 +100,7 @@ def test_an_ffcv_file_may_be_removed_but_not_cut_off(train: Train, pictures: Pat
         == f"error: {file.relative_to(train.folder)} was changed while it was read; write it again by train prepare\n"
     )
     assert "Traceback" not in output
-    assert not ranks_of(run)
+    assert not processes_of(run)
 
 
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="a mount of one's own needs root")
@@ -136,7 +123,7 @@ def test_full_shared_memory_is_said(train: Train, pictures: Path) -> None:
     )
     assert ended.stderr.count("\n") == 1
     assert "Traceback" not in ended.stdout
-    assert not ranks_of(train.folder / "runs" / "run")
+    assert not processes_of(train.folder / "runs" / "run")
 
 
 def test_a_run_that_goes_on_with_other_pictures_says_so_and_is_not_compared(train: Train, pictures: Path) -> None:

@@ -13,10 +13,7 @@ import pytest
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.training import checkpoint
-from tests.system.conftest import Train
-from tests.system.test_runs import ranks_of, steps_done, wait_for
-
-from .conftest import SHORT
+from tests.runs import SHORT, Train, processes_of, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -66,7 +63,7 @@ def test_a_run_ends_at_once_when_its_folder_goes_away(train: Train, loss: str) -
     assert process.returncode == 1
     assert "was deleted, moved or replaced while the run trained" in errors
     assert "Traceback" not in errors
-    assert not ranks_of(run)
+    assert not processes_of(run)
     assert not run.exists()
     if loss == "moved":
         saved = checkpoint.newest_valid(moved / "checkpoints", on_damaged=lambda error: None)

@@ -15,8 +15,7 @@ from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, UserError
-
-from .commands import refused, said
+from tests.commands import refused, said
 
 HEADER = "about: {summary: odd, epochs: [1, null], published: []}\n"
 

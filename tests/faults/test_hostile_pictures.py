@@ -19,8 +19,7 @@ from launcher.data.folder import scan, splits
 from launcher.data.pictures import Pictures
 from launcher.errors import UserError
 from launcher.measure.diagnosis import picture_facts
-
-from .commands import refused, said
+from tests.commands import refused, said
 
 
 def folder_of(path: Path, *names: bytes) -> Path:

@@ -14,8 +14,7 @@ from launcher.errors import UserError
 from launcher.records.folder import RunFolder, create, existing
 from launcher.study.runs import read_run
 from launcher.training import checkpoint
-
-from .commands import refused, said
+from tests.commands import refused, said
 
 
 @pytest.fixture

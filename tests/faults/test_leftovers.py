@@ -8,13 +8,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.system.conftest import Train
-from tests.system.test_runs import ranks_of, steps_done, wait_for
-
-from .conftest import SHORT
+from tests.runs import SHORT, Train, processes_of, ranks_of, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -57,12 +53,6 @@ def started(tidy: Train) -> tuple[subprocess.Popen[str], Path]:
     return process, run
 
 
-def a_rank(run: Path) -> psutil.Process:
-    return next(
-        one for one in ranks_of(run) if one.environ().get("RANK") == "1" and "launch.rank" in str(one.cmdline())
-    )
-
-
 def test_a_run_that_ends_by_itself(tidy: Train, temporary: Path) -> None:
     tidy(*SHORT, "run_name=run")
     assert not left_in(temporary)
@@ -71,7 +61,7 @@ def test_a_run_that_ends_by_itself(tidy: Train, temporary: Path) -> None:
 def test_a_rank_that_is_killed_and_a_launcher_that_is_asked_to_stop(tidy: Train, temporary: Path) -> None:
     process, run = started(tidy)
     first = scratch_in(temporary)
-    a_rank(run).kill()
+    ranks_of(run)[1].kill()
     wait_for(lambda: not first.exists() and bool(left_in(temporary)))
     assert not named_after(first)
     before = steps_done(run)
@@ -85,10 +75,11 @@ def test_a_rank_that_is_killed_and_a_launcher_that_is_asked_to_stop(tidy: Train,
 
 
 def test_a_launcher_that_is_killed(tidy: Train, temporary: Path) -> None:
+    tidy.fresh = True
     process, run = started(tidy)
     scratch = scratch_in(temporary)
     process.kill()
     process.communicate()
-    wait_for(lambda: not ranks_of(run), seconds=20)
+    wait_for(lambda: not processes_of(run), seconds=20)
     wait_for(lambda: not left_in(temporary), seconds=10)
     assert not named_after(scratch)

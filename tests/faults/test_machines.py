@@ -14,9 +14,7 @@ import pytest
 
 from launcher.records.metrics import read_metrics
 from launcher.training import checkpoint
-from tests.system.test_runs import steps_done, wait_for
-
-from .conftest import SHORT
+from tests.runs import SHORT, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.records.metrics import read_metrics
-from tests.system.conftest import Train
-
-from .conftest import SHORT
+from tests.runs import SHORT, Train
 
 pytestmark = pytest.mark.system
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.system.conftest import Train
-from tests.system.test_runs import ranks_of, wait_for
+from tests.runs import Train, processes_of, wait_for
 
 pytest.importorskip("ffcv", reason="FFCV is not installed here", exc_type=ImportError)
 pytestmark = pytest.mark.system
@@ -39,13 +38,13 @@ def test_preparation_stops_and_goes_on_to_the_same_bytes(train: Train, pictures:
         process = train.start(*words, f"dataloader.folder={folder}")
         wait_for(lambda size=size: any(path.stat().st_size > size for path in folder.glob("train*.partial")))
         # note: all processes get it, as from a terminal that hangs up
-        for one in ranks_of(train.folder / "runs" / "none"):
+        for one in processes_of(train.folder / "runs" / "none"):
             one.send_signal(number)
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 143, errors
         assert "the same command goes on" in output
         assert not list(folder.glob("*.beton"))
-        assert not ranks_of(train.folder / "runs" / "none")
+        assert not processes_of(train.folder / "runs" / "none")
     train(*words, f"dataloader.folder={folder}")
     train(*words, f"dataloader.folder={train.folder / 'whole'}")
     whole = {path.name: path.read_bytes() for path in (train.folder / "whole").iterdir()}

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.system.conftest import Train
-from tests.system.test_runs import ranks_of, steps_done, wait_for
+from tests.runs import SHORT, Equal, Train, processes_of, ranks_of, steps_done, wait_for
 
-from .conftest import SHORT
 from .killing import kill_over_and_over
 
 pytestmark = pytest.mark.system
 
-Equal = Callable[[object, object], bool]
 DECIDED = ("step", "model", "weights", "optimizer", "algorithms", "evaluated_step", "best_top1", "best_step")
 
 
@@ -26,13 +21,7 @@ def assert_same_end(train: Train, run: Path, whole: dict[str, object], equal: Eq
     state = train.state(run)
     for key in DECIDED:
         assert equal(state[key], whole[key]), key
-    assert not ranks_of(run)
-
-
-def rank(run: Path, number: int) -> psutil.Process:
-    return next(
-        p for p in ranks_of(run) if "launcher.rank.main" in p.cmdline() and p.environ().get("RANK") == str(number)
-    )
+    assert not processes_of(run)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -42,7 +31,7 @@ def test_a_rank_that_is_lost_is_made_good_by_a_restart(
     process = train.start(*SHORT, "run_name=lost", "launch.hang_timeout=8")
     run = train.folder / "runs" / "lost"
     wait_for(lambda: steps_done(run) >= 9)
-    rank(run, 1).send_signal(number)
+    ranks_of(run)[1].send_signal(number)
     output, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors
     assert "starting again from the last save (1 of 3)" in output
@@ -57,7 +46,7 @@ def test_four_ranks_start_again_to_the_same_bits(train: Train, equal: Equal) -> 
     process = train.start(*words, "run_name=lost")
     run = train.folder / "runs" / "lost"
     wait_for(lambda: steps_done(run) >= 5)
-    rank(run, 3).kill()
+    ranks_of(run)[3].kill()
     output, errors = process.communicate(timeout=400)
     assert process.returncode == 0, errors
     assert "starting again from the last save (1 of 3)" in output

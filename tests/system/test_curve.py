@@ -7,9 +7,7 @@ import pytest
 
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
-
-from .conftest import SMALL, Train
-from .test_runs import ranks_of, steps_done, wait_for
+from tests.runs import SMALL, Train, processes_of, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -50,6 +48,6 @@ def test_a_grid_that_is_killed_has_its_run_save_and_stop(train: Train) -> None:
     wait_for(lambda: steps_done(run) > 0)
     process.kill()
     process.communicate()
-    wait_for(lambda: not ranks_of(run), seconds=60)
+    wait_for(lambda: not processes_of(run), seconds=60)
     assert RunFolder(run).newest_step() == steps_done(run)
     assert [path.name for path in run.parent.iterdir()] == [run.name]

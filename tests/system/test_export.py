@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from .conftest import Train
+from tests.runs import Train
 
 pytestmark = pytest.mark.system
 

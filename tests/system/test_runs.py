@@ -4,20 +4,16 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 import launcher
 from launcher.records.metrics import read_metrics
-
-from .conftest import SMALL, Train
+from tests.runs import SMALL, Equal, Train, processes_of, ranks_of, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
-Equal = Callable[[object, object], bool]
 DECIDED = ("step", "model", "weights", "optimizer", "algorithms", "evaluated_step", "best_top1")
 
 
@@ -33,34 +29,11 @@ def results(run: Path) -> list[tuple[object, ...]]:
     return [tuple(row.get(key) for key in keys) for row in rows if row["kind"] in ("train", "eval", "epoch")]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
-
-
-def steps_done(run: Path) -> int:
-    return max((row["step"] for row in read_metrics(run / "metrics.jsonl")), default=0)
-
-
-def ranks_of(run: Path) -> list[psutil.Process]:
-    """Processes that work in the run's folder: ranks, their loader workers, and whatever else they started."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if Path(process.cwd()) == run.parents[1] and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def test_two_ranks_train_evaluate_and_leave_a_whole_record(train: Train) -> None:
-    said = train(*SMALL, "run_name=whole").stdout
+def test_two_ranks_train_evaluate_and_leave_a_whole_record(fresh: Train) -> None:
+    said = fresh(*SMALL, "run_name=whole").stdout
     # after 18 steps of mild's half-life of 100
     assert "note: the averaged weights, which are evaluated, end with 88% of the initial ones" in said
-    run = train.folder / "runs" / "whole"
+    run = fresh.folder / "runs" / "whole"
     kinds = [row["kind"] for row in read_metrics(run / "metrics.jsonl")]
     assert (kinds[0], kinds[-1]) == ("start", "end")
     assert (kinds.count("train"), kinds.count("eval"), kinds.count("epoch")) == (18, 3, 3)
@@ -71,7 +44,7 @@ def test_two_ranks_train_evaluate_and_leave_a_whole_record(train: Train) -> None
     environment = json.loads((run / "environment.json").read_text())
     assert environment["packages"]["torch"]
     assert environment["version"] == launcher.__version__
-    assert not ranks_of(run)
+    assert not processes_of(run)
 
 
 def test_the_seed_decides_the_weights(train: Train, equal: Equal) -> None:
@@ -120,18 +93,17 @@ def test_a_run_that_is_stopped_before_its_first_step_leaves_nothing(train: Train
     assert not run.exists()
 
 
-def test_a_killed_rank_ends_all_and_is_named_first(train: Train) -> None:
-    process = train.start(*SMALL, "run_name=broken", "epochs=200", "launch.max_restarts=0")
-    run = train.folder / "runs" / "broken"
+def test_a_killed_rank_ends_all_and_is_named_first(fresh: Train) -> None:
+    process = fresh.start(*SMALL, "run_name=broken", "epochs=200", "launch.max_restarts=0")
+    run = fresh.folder / "runs" / "broken"
     wait_for(lambda: steps_done(run) >= 2)
-    victim = next(p for p in ranks_of(run) if "launcher.rank.main" in p.cmdline() and p.environ()["RANK"] == "1")
-    victim.kill()
+    ranks_of(run)[1].kill()
     start = time.monotonic()
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 1
     assert time.monotonic() - start < 20
     assert errors.startswith("error: rank 1 failed: killed by SIGKILL")
-    assert not ranks_of(run)
+    assert not processes_of(run)
 
 
 def test_a_user_error_in_a_rank_is_one_line(train: Train) -> None:
@@ -159,7 +131,7 @@ def test_a_run_folder_in_use_is_refused(train: Train) -> None:
         time.sleep(0.2)
         os.kill(process.pid, signal.SIGINT)
         process.communicate(timeout=240)
-    assert not ranks_of(run)
+    assert not processes_of(run)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from launcher.records.metrics import read_metrics
-
-from .conftest import SMALL, Train
+from tests.runs import SMALL, Train
 
 pytestmark = pytest.mark.system
 
