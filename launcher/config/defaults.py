@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -17,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from launcher import __version__, paths
+from launcher import __version__, atomic, paths
 
 
 def options(group: str) -> list[str]:
@@ -91,8 +90,6 @@ def _read(path: Path) -> dict[str, Any] | None:
 def _keep(values: Mapping[str, Any], path: Path) -> None:
     """Write the values for the next command; it does without them where nothing can be written."""
     text = json.dumps(values)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}", encoding="utf-8")
-        temporary.replace(path)
+        atomic.write_text(path, f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}", shared=True)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from launcher.config.choices import Logger, Mlflow, Wandb
 from launcher.config.schema import RunConfig
@@ -19,27 +19,32 @@ from launcher.records.mlflow import MlflowTracker
 from launcher.records.remote import RemoteSink
 from launcher.records.wandb import WandbTracker
 
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
 
 class TensorBoardSink:
     """Writes the numbers of training and evaluation records; a resume voids what was written of later steps."""
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self._writer = self._open(None)
+        self._writer: SummaryWriter | None = None
 
     def write(self, record: Record) -> None:
         if isinstance(record, ResumeRecord):
-            self._writer.close()
+            self.close()
             self._writer = self._open(record.step + 1)
         elif isinstance(record, TrainRecord | EvalRecord):
+            self._writer = self._writer or self._open(None)
             for name, value in scalars(record).items():
                 self._writer.add_scalar(name, value, record.step, walltime=record.time)
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
-    def _open(self, purge_step: int | None):  # type: ignore[no-untyped-def]
-        from torch.utils.tensorboard import SummaryWriter
+    def _open(self, purge_step: int | None) -> SummaryWriter:
+        from torch.utils.tensorboard import SummaryWriter  # note: a second of import, which no first step waits for
 
         return SummaryWriter(str(self._folder), purge_step=purge_step)
 

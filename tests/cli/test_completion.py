@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.cli.completion import answer, words_of
-from launcher.cli.main import VERBS
+from launcher.cli.completion import OFFERS, answer, taken, words_of
+from launcher.cli.main import VERBS, module_of, parser_of
 from launcher.config.compose import compose
 from launcher.config.keys import all_keys, path_keys
 from launcher.errors import UserError
@@ -59,6 +59,11 @@ def test_the_first_word_is_a_verb_or_a_key() -> None:
         ("train ls abl", ["ablations"]),
         ("train completion z", ["zsh"]),
         ("train diff medium_b", ["medium_bce_default", "medium_bce_log_classes"]),
+        ("train estimate rec", ["recipe="]),
+        ("train replay runs/a st", ["step="]),
+        ("train replay runs/a step=1 ", []),
+        ("train tune adamw_n", ["adamw_narrow"]),
+        ("train tune adamw_narrow rec", ["recipe="]),
     ],
 )
 def test_words(line: str, expected: list[str]) -> None:
@@ -77,6 +82,13 @@ def test_run_folders_and_data_folders(tmp_path: Path, monkeypatch: pytest.Monkey
     assert answer("train dataset.path=ru") == ["dataset.path=runs/"]
     assert answer(f"train dataset.path={tmp_path}/ru") == [f"dataset.path={tmp_path}/runs/"]
     assert answer("train resume nowhere/") == []
+    assert answer("train replay runs/") == answer("train eval runs/") == ["runs/a", "runs/b/"]
+    assert answer("train compare runs/a runs/") == ["runs/a", "runs/b/"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_a_verb_takes_is_offered(verb: str) -> None:
+    assert {word.what for word in taken(parser_of(verb, module_of(verb)))} <= set(OFFERS)
 
 
 def test_own_recipes_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
