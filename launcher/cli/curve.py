@@ -13,11 +13,10 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from launcher.cli.plan import make_plan
 from launcher.console import console, verbatim
 from launcher.data.available import with_counts
 from launcher.errors import UserError
-from launcher.plan.checks import check
-from launcher.plan.plan import Plan, planned_processes
 from launcher.rank.main import die_with
 from launcher.records.sinks import check_logger
 from launcher.study.sweep import Cell, check_existing, expand
@@ -121,8 +120,7 @@ def _check_all(cells: list[Cell], *, here: bool) -> None:
     for cell in cells:
         try:
             config = with_counts(cell.composed.config, must_exist=here)
-            assert config.dataset.train_samples is not None
-            check(Plan(config, planned_processes(config), config.dataset.train_samples), cell.composed.origins)
+            make_plan(config, cell.composed.origins)
             check_existing(cell.folder, config)
             if here:
                 check_logger(config.logger)

@@ -15,7 +15,7 @@ from launcher.console import console, verbatim
 from launcher.plan.checks import check
 from launcher.plan.notes import notes
 from launcher.plan.order import ORDER, acting
-from launcher.plan.plan import Plan, planned_processes
+from launcher.plan.plan import Plan, plan_for, planned_processes
 
 EXAMPLES = [
     "train plan recipe=hot epochs=240",
@@ -69,8 +69,7 @@ def make_plan(config: RunConfig, origins: Mapping[str, str]) -> Plan:
     Raises:
         UserError: a check fails.
     """
-    assert config.dataset.train_samples is not None
-    plan = Plan(config, planned_processes(config), config.dataset.train_samples)
+    plan = plan_for(config, planned_processes(config))
     check(plan, origins)
     return plan
 

@@ -16,7 +16,7 @@ import psutil
 
 from launcher.doctor.finding import Finding, ok, problem, size, warning
 from launcher.doctor.gpus import Gpu
-from launcher.probe import TORCH, Answer, ask, lacking_kernels
+from launcher.probe import TORCH, Answer, ask, lacking_kernels, usable_cores
 
 _CORES_A_RANK = 8  # the most loader workers that a rank takes
 _MEMORY_A_RANK = 4e9  # a process with torch and its loader workers
@@ -80,7 +80,7 @@ def examine_machine(need: Need) -> list[Finding]:
     total, available = _container_memory(virtual.total, virtual.available)
     shm = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else None
     return [
-        cores(len(os.sched_getaffinity(0)), allowed_cores(_CGROUP), need.ranks),
+        cores(usable_cores(), allowed_cores(_CGROUP), need.ranks),
         memory(total, available, need.ranks),
         shared_memory(shm, need.shared_memory),
         disk(shutil.disk_usage(folder).free, os.access(folder, os.W_OK), need.runs),

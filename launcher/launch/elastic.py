@@ -23,7 +23,7 @@ from launcher.launch.failure import describe, describe_hang, describe_loss, firs
 from launcher.launch.stopping import StopRequest, stop_requests
 from launcher.launch.terminal import LogFollower, TerminalView
 from launcher.launch.watch import RankWatch
-from launcher.probe import BOUND
+from launcher.probe import BOUND, usable_cores
 from launcher.rank.heartbeat import remove_semaphores
 from launcher.rank.main import DEVICE, log_file
 from launcher.records.folder import RunFolder
@@ -208,5 +208,4 @@ class Launcher:
 
 def _set_threads(processes: int) -> None:
     """Share the cores among the ranks, unless the user has said otherwise."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // processes)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // processes)))

@@ -29,7 +29,7 @@ from launcher.launch.devices import Devices, decide
 from launcher.launch.terminal import PlainView
 from launcher.plan.checks import check
 from launcher.plan.notes import notes
-from launcher.plan.plan import Plan
+from launcher.plan.plan import Plan, plan_for
 from launcher.rank.main import REPLAY_STEP
 from launcher.records.environment import write_environment
 from launcher.records.folder import RunFolder, create, create_or_join, note_dataset
@@ -173,8 +173,7 @@ def _write_config(config: RunConfig, folder: RunFolder) -> None:
 
 
 def _plan(config: RunConfig, devices: Devices) -> Plan:
-    assert config.dataset.train_samples is not None
-    return Plan(config, devices.processes * config.launch.nnodes, config.dataset.train_samples)
+    return plan_for(config, devices.processes * config.launch.nnodes)
 
 
 def _counted(config: RunConfig, folder: RunFolder) -> RunConfig:

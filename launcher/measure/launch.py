@@ -21,7 +21,7 @@ from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices, decide
 from launcher.measure.measurement import ANSWER, REQUEST, Measurement, read_measurement
 from launcher.plan.checks import check
-from launcher.plan.plan import Plan
+from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder
 
 _STEPS = "launcher.measure.probes:work"
@@ -44,11 +44,10 @@ def real_plan(composed: Composed) -> tuple[Plan, Devices]:
         )
     with progress_bars(console(sys.stderr)) as (_, report):
         config = look_at_data(composed.config, must_exist=True, report=report).config
-    assert config.dataset.train_samples is not None
     devices = decide(config.launch)
     for note in devices.notes:
         _Stderr().print(f"note: {note}")
-    plan = Plan(config, devices.processes, config.dataset.train_samples)
+    plan = plan_for(config, devices.processes)
     check(plan, composed.origins)
     if config.dataset.kind == "shapes" and config.dataloader.name != "synthetic":
         ensure_shapes(config.dataset)

@@ -19,6 +19,12 @@ from launcher.plan.schedule import (
 )
 
 
+def plan_for(config: RunConfig, processes: int) -> Plan:
+    """The plan of a config whose pictures are counted, on so many processes in all."""
+    assert config.dataset.train_samples is not None
+    return Plan(config, processes, config.dataset.train_samples)
+
+
 def planned_processes(config: RunConfig) -> int:
     """All processes: of each of `launch.nnodes` machines as many as of the first."""
     return _of_one_machine(config) * config.launch.nnodes
