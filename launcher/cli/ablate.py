@@ -15,7 +15,6 @@ from launcher.config.compose import compose
 from launcher.console import console, verbatim
 from launcher.data.folder import is_folder
 from launcher.data.identity import identity_if_there
-from launcher.measure.measurement import Measurement
 from launcher.study.ablation import (
     Effect,
     Tradeoff,
@@ -77,16 +76,12 @@ def _holds_runs(path: Path) -> bool:
 
 def _parts(arguments: argparse.Namespace) -> dict[str, float]:
     """Mean seconds of a step of the whole recipe, waiting for data and copies included."""
-    from launcher.measure.estimate import mean_sizes
+    from launcher.measure.estimate import waiting
     from launcher.measure.launch import measure_parts, measure_steps, real_plan
 
     plan, devices = real_plan(compose(arguments.overrides))
-    steps: Measurement = measure_steps(plan, devices, arguments.seconds)
-    sizes = mean_sizes(plan, steps)
-    waited = sum(size.steps * max(0.0, size.both_seconds - size.step_seconds) for size in sizes) / plan.total_steps
-    transfer = sum(steps.transfer_seconds) / len(steps.transfer_seconds)
-    overlapped = {"data": max(0.0, waited - transfer), "transfer": min(transfer, waited)}
-    return {**overlapped, **measure_parts(plan, devices, arguments.seconds)}
+    waited = waiting(plan, measure_steps(plan, devices, arguments.seconds))
+    return {**waited, **measure_parts(plan, devices, arguments.seconds)}
 
 
 def _as_json(

@@ -37,7 +37,7 @@ def main(arguments: argparse.Namespace) -> int:
 
     plan, devices = real_plan(composed)
     measured = measure_steps(plan, devices, arguments.seconds)
-    found = diagnose(plan, measured, surroundings(plan.config, measured))
+    found = diagnose(plan, surroundings(plan.config, measured))
     if arguments.json:
         print(json.dumps({"device": measured.device, "processes": measured.world_size, **asdict(found)}, indent=2))
         return 0
@@ -56,10 +56,7 @@ def surroundings(config: RunConfig, measured: Measurement) -> Surroundings:
     import psutil
 
     return Surroundings(
-        on_gpu=measured.device != "cpu",
-        cores=measured.cores,
-        processes=measured.world_size,
-        workers=measured.workers,
+        measured=measured,
         memory_bytes=psutil.virtual_memory().total,
         pillow_simd=".post" in PIL.__version__,
         pictures=_pictures(config),

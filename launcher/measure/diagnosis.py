@@ -22,16 +22,23 @@ Bound = Literal["data", "transfer", "step"]
 _WORTHWHILE = 0.05
 # Competition above which loading and training clearly use the same cores.
 _SHARED = 0.3
+# Pictures looked at.
+_SAMPLE = 200
+
+
+@dataclass(frozen=True)
+class PictureFacts:
+    """Bytes of all pictures, as far as a sample tells, and the median of their short sides in pixels."""
+
+    total_bytes: int
+    short_side: int
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the advice depends on beside the config."""
+    """What the advice depends on beside the config; no `pictures` where they are no files of the user's."""
 
-    on_gpu: bool
-    cores: int
-    processes: int
-    workers: int
+    measured: Measurement
     memory_bytes: int
     pillow_simd: bool
     pictures: PictureFacts | None
@@ -55,10 +62,9 @@ class Diagnosis:
     advice: list[str]
 
 
-def diagnose(plan: Plan, measured: Measurement, around: Surroundings) -> Diagnosis:
+def diagnose(plan: Plan, around: Surroundings) -> Diagnosis:
     """Integrate each part over the schedule and compare."""
-    sizes = mean_sizes(plan, measured)
-    transfer = sum(measured.transfer_seconds) / len(measured.transfer_seconds)
+    sizes, transfer = mean_sizes(plan, around.measured), around.measured.mean_transfer
     load, step, both = (
         sum(size.steps * getattr(size, name) for size in sizes)
         for name in ("load_seconds", "step_seconds", "both_seconds")
@@ -101,10 +107,27 @@ def advice(config: RunConfig, bound: Bound, gain: float, shared: float, around: 
     return found
 
 
+def picture_facts(folder: Folder) -> PictureFacts:
+    """Look at up to 200 pictures at equal distances; those that cannot be read are left out."""
+    numbers = np.linspace(0, len(folder.files) - 1, min(_SAMPLE, len(folder.files))).round().astype(int)
+    sizes, sides = [], []
+    for number in numbers:
+        path = folder.root / folder.files[number]
+        try:
+            sides.append(min(size(path)))
+            sizes.append(path.stat().st_size)
+        except NoPicture:
+            continue
+    if not sizes:
+        return PictureFacts(0, 0)
+    return PictureFacts(round(statistics.fmean(sizes) * len(folder.files)), round(statistics.median(sides)))
+
+
 def _workers(config: RunConfig, around: Surroundings) -> Iterator[str]:
-    most = max(1, around.cores // around.processes)
-    if 0 <= around.workers < most:
-        yield f"dataloader.workers={most}: {around.workers} of the {most} cores a process load pictures"
+    measured = around.measured
+    most = max(1, measured.cores // measured.world_size)
+    if 0 <= measured.workers < most:
+        yield f"dataloader.workers={most}: {measured.workers} of the {most} cores a process load pictures"
 
 
 def _cache(config: RunConfig, around: Surroundings) -> Iterator[str]:
@@ -148,7 +171,7 @@ def _files(config: RunConfig, around: Surroundings) -> Iterator[str]:
 
 
 def _precision(config: RunConfig, around: Surroundings) -> Iterator[str]:
-    if around.on_gpu and config.precision == "fp32":
+    if around.measured.device != "cpu" and config.precision == "fp32":
         yield "precision=auto: mixed precision in place of fp32"
 
 
@@ -163,7 +186,7 @@ def _resizing(config: RunConfig, around: Surroundings) -> Iterator[str]:
 
 
 def _deterministic(config: RunConfig, around: Surroundings) -> Iterator[str]:
-    if around.on_gpu and config.deterministic:
+    if around.measured.device != "cpu" and config.deterministic:
         yield "deterministic=false: the fastest kernels, whose sums may differ in the last bit"
 
 
@@ -175,30 +198,3 @@ def _sam(config: RunConfig, around: Surroundings) -> Iterator[str]:
 Rule = Callable[[RunConfig, Surroundings], Iterator[str]]
 _LOADING: tuple[Rule, ...] = (_workers, _decoding, _loader, _crops, _files, _cache)
 _STEP: tuple[Rule, ...] = (_precision, _memory_format, _deterministic, _sam, _resizing)
-
-
-_SAMPLE = 200
-
-
-@dataclass(frozen=True)
-class PictureFacts:
-    """Bytes of all pictures, as far as a sample tells, and the median of their short sides in pixels."""
-
-    total_bytes: int
-    short_side: int
-
-
-def picture_facts(folder: Folder) -> PictureFacts:
-    """Look at up to 200 pictures at equal distances; those that cannot be read are left out."""
-    numbers = np.linspace(0, len(folder.files) - 1, min(_SAMPLE, len(folder.files))).round().astype(int)
-    sizes, sides = [], []
-    for number in numbers:
-        path = folder.root / folder.files[number]
-        try:
-            sides.append(min(size(path)))
-            sizes.append(path.stat().st_size)
-        except NoPicture:
-            continue
-    if not sizes:
-        return PictureFacts(0, 0)
-    return PictureFacts(round(statistics.fmean(sizes) * len(folder.files)), round(statistics.median(sides)))

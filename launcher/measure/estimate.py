@@ -69,8 +69,7 @@ class Price:
 
 def estimate(plan: Plan, measured: Measurement) -> Estimate:
     """Integrate over the schedule, round by round, so that the rounds give the interval."""
-    rounds = len(measured.points[0].step_seconds)
-    by_round = [sizes_of(plan, measured, number) for number in range(rounds)]
+    by_round = sizes_by_round(plan, measured)
     training = [_training(plan, measured, sizes, number) for number, sizes in enumerate(by_round)]
     evaluations, saves = occasions(plan, plan.config.eval_every), occasions(plan, plan.config.checkpoint.every)
     evaluating = _evaluating(measured, evaluations)
@@ -85,7 +84,7 @@ def estimate(plan: Plan, measured: Measurement) -> Estimate:
         start_seconds=measured.start_seconds,
         evaluations=evaluations,
         saves=saves,
-        sizes=mean_sizes(plan, measured),
+        sizes=_means(by_round),
         images_per_second=images / spans[0].seconds,
     )
 
@@ -101,24 +100,25 @@ def occasions(plan: Plan, interval: str) -> int:
     return math.ceil(plan.total_steps / plan.every(interval))
 
 
-def sizes_of(plan: Plan, measured: Measurement, number: int) -> list[SizeCost]:
-    """The cost at each side of the schedule, from one round of the measurement."""
-    kinds = {kind: len(steps) for kind, steps in step_kinds(plan).items()}
-    model = _CostModel(measured, common_acting(step_kinds(plan)), number)
-    costs = []
-    for size in sorted({kind.image_size for kind in kinds}):
-        here = {kind: count for kind, count in kinds.items() if kind.image_size == size}
-        count = sum(here.values())
-        step = sum(model.step(kind) * steps for kind, steps in here.items()) / count
-        load = model.load(size)
-        costs.append(SizeCost(size, count, step, load, together(step, load, model.competition(size))))
-    return costs
-
-
 def mean_sizes(plan: Plan, measured: Measurement) -> list[SizeCost]:
     """The cost at each side of the schedule, the mean of all rounds."""
-    by_round = [sizes_of(plan, measured, number) for number in range(len(measured.points[0].step_seconds))]
-    return [_mean_size(sizes) for sizes in zip(*by_round, strict=True)]
+    return _means(sizes_by_round(plan, measured))
+
+
+def sizes_by_round(plan: Plan, measured: Measurement) -> list[list[SizeCost]]:
+    """The cost at each side of the schedule, from each round of the measurement."""
+    kinds = step_kinds(plan)
+    counts = {kind: len(steps) for kind, steps in kinds.items()}
+    models = [_CostModel(measured, common_acting(kinds), number) for number in range(measured.rounds)]
+    return [_sizes(counts, model) for model in models]
+
+
+def waiting(plan: Plan, measured: Measurement) -> dict[str, float]:
+    """Mean seconds that a step waits for loading and for copies to the device, what hides behind it apart."""
+    sizes = mean_sizes(plan, measured)
+    waited = sum(size.steps * max(0.0, size.both_seconds - size.step_seconds) for size in sizes) / plan.total_steps
+    transfer = measured.mean_transfer
+    return {"data": max(0.0, waited - transfer), "transfer": min(transfer, waited)}
 
 
 def together(step: float, load: float, competition: float) -> float:
@@ -139,12 +139,9 @@ def span(values: list[float]) -> Span:
         return Span(mean, mean, mean)
     from scipy.stats import t  # note: half a second of import
 
-    margin = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * statistics.stdev(values) * _new_value(len(values))
+    of_a_new_value = statistics.stdev(values) * math.sqrt(1 + 1 / len(values))
+    margin = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * of_a_new_value
     return Span(mean, max(0.0, mean - margin), mean + margin)
-
-
-def _new_value(count: int) -> float:
-    return math.sqrt(1 + 1 / count)
 
 
 class _CostModel:
@@ -152,7 +149,7 @@ class _CostModel:
 
     def __init__(self, measured: Measurement, common: tuple[str, ...], number: int):
         at: dict[tuple[str, ...], list[StepTimes]] = {}
-        for point in measured.points:
+        for point in measured.steps:
             at.setdefault(tuple(point.acting), []).append(point)
         self._common = common
         base = at[common]
@@ -182,6 +179,21 @@ def _over_area(values: dict[int, float]) -> Callable[[int], float]:
     sizes = sorted(values)
     areas, heights = [size**2 for size in sizes], [values[size] for size in sizes]
     return lambda size: float(np.interp(size**2, areas, heights))
+
+
+def _sizes(counts: dict[StepKind, int], model: _CostModel) -> list[SizeCost]:
+    costs = []
+    for size in sorted({kind.image_size for kind in counts}):
+        here = {kind: count for kind, count in counts.items() if kind.image_size == size}
+        count = sum(here.values())
+        step = sum(model.step(kind) * steps for kind, steps in here.items()) / count
+        load = model.load(size)
+        costs.append(SizeCost(size, count, step, load, together(step, load, model.competition(size))))
+    return costs
+
+
+def _means(by_round: list[list[SizeCost]]) -> list[SizeCost]:
+    return [_mean_size(sizes) for sizes in zip(*by_round, strict=True)]
 
 
 def _training(plan: Plan, measured: Measurement, sizes: list[SizeCost], number: int) -> float:

@@ -6,10 +6,11 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
+
+from pydantic import TypeAdapter
 
 from launcher.config.compose import Composed
 from launcher.config.resolved import write
@@ -19,13 +20,10 @@ from launcher.data.shapes import ensure_shapes
 from launcher.data.unreadable import write_left_out
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices, decide
-from launcher.measure.measurement import ANSWER, REQUEST, Measurement, read_measurement
+from launcher.measure.measurement import ANSWER, REQUEST, Measurement, MeasureRequest
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder
-
-_STEPS = "launcher.measure.probes:work"
-_SPLIT = "launcher.measure.split:work"
 
 T = TypeVar("T")
 
@@ -56,21 +54,16 @@ def real_plan(composed: Composed) -> tuple[Plan, Devices]:
 
 def measure_steps(plan: Plan, devices: Devices, seconds: float) -> Measurement:
     """Measure every kind of step, loading and evaluation of a run, for so many seconds each."""
-    return measure(plan, devices, _STEPS, {"seconds": seconds}, read_measurement)
+    return _ask(plan, devices, "launcher.measure.probes:work", seconds, Measurement)
 
 
 def measure_parts(plan: Plan, devices: Devices, seconds: float) -> dict[str, float]:
     """Mean seconds of a step's parts over the schedule, each kind of step measured for so many seconds."""
-
-    def answer(path: Path) -> dict[str, float]:
-        parts: dict[str, float] = json.loads(path.read_text())
-        return parts
-
-    return measure(plan, devices, _SPLIT, {"seconds": seconds}, answer)
+    return _ask(plan, devices, "launcher.measure.split:work", seconds, dict[str, float])
 
 
-def measure(plan: Plan, devices: Devices, target: str, request: dict[str, object], answer: Callable[[Path], T]) -> T:
-    """Launch a target on a folder that holds the plan's config and the request; `answer` reads the file it leaves.
+def _ask(plan: Plan, devices: Devices, target: str, seconds: float, answer: type[T]) -> T:
+    """Launch a target on a folder that holds the plan's config and the request, and read its answer.
 
     Raises:
         UserError: a rank ended with one, or the measurement was stopped or failed.
@@ -85,12 +78,12 @@ def measure(plan: Plan, devices: Devices, target: str, request: dict[str, object
         write(plan.config, folder.config)
         if plan.config.dataset.skip_bad:
             write_left_out(folder.left_out, look_at_data(plan.config, must_exist=True).left_out)
-        (folder.path / REQUEST).write_text(json.dumps({**request, "asked_at": time.time()}))
+        (folder.path / REQUEST).write_text(json.dumps(asdict(MeasureRequest(seconds, time.time()))))
         once = replace(plan.config.launch, max_restarts=0)
         code = Launcher(folder.path, devices, once, _Stderr(), target).run()
         if code != 0:
             raise UserError(f"the measurement ended early, with exit code {code}")
-        return answer(folder.path / ANSWER)
+        return TypeAdapter(answer).validate_json((folder.path / ANSWER).read_bytes())
 
 
 class _Stderr:

@@ -1,17 +1,22 @@
-"""What was measured of a config's steps, as JSON: seconds, one value a round, so that the rounds tell the spread."""
+"""What ranks are asked and what they answer: seconds, one value a round, so that the rounds tell the spread."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
-
-from launcher import atomic
+import statistics
+from dataclasses import dataclass
 
 # Files in the folder that a measurement works in.
-REQUEST, ANSWER = "request.json", "measured.json"
+REQUEST, ANSWER = "request.json", "answer.json"
 
 Rounds = list[float]
+
+
+@dataclass(frozen=True)
+class MeasureRequest:
+    """Seconds for each thing to measure; `asked_at` is when the command was given, in seconds since 1970."""
+
+    seconds: float
+    asked_at: float
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Measurement:
     workers: int
     cores: int
     start_seconds: float
-    points: list[StepTimes]
+    steps: list[StepTimes]
     transfer_seconds: Rounds
     first_batch_seconds: float
     epoch_start_seconds: Rounds
@@ -58,13 +63,11 @@ class Measurement:
     save_seconds: Rounds
     last_save_seconds: float
 
-    def write(self, path: Path) -> None:
-        atomic.write_text(path, json.dumps(asdict(self), indent=1) + "\n")
+    @property
+    def rounds(self) -> int:
+        return len(self.steps[0].step_seconds)
 
-
-def read_measurement(path: Path) -> Measurement:
-    """What `Measurement.write` wrote."""
-    values = json.loads(path.read_text())
-    values["points"] = [StepTimes(**point) for point in values["points"]]
-    values["evaluation"] = EvaluationTimes(**values["evaluation"])
-    return Measurement(**values)
+    @property
+    def mean_transfer(self) -> float:
+        """Seconds to copy a batch to the device."""
+        return statistics.fmean(self.transfer_seconds)

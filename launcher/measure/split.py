@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -12,23 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from launcher.algorithms.base import Algorithm, DrawingAlgorithm, Drawn
-from launcher.config.resolved import read
-from launcher.data.batch import Loaded
-from launcher.data.unreadable import read_left_out
-from launcher.measure.measurement import ANSWER, REQUEST
-from launcher.measure.probes import agreed_count, standing_still
+from launcher.measure.worker import WARMUP_STEPS, StepTimer, agreed_count, answer
 from launcher.plan.step_kinds import StepKind, StepSample, step_kinds, step_samples
-from launcher.rank.group import join_ranks
-from launcher.rank.heartbeat import HEARTBEAT
-from launcher.records.folder import RunFolder
-from launcher.training.run import Run, build_run
+from launcher.training.run import Run
 
 # The part that a step computes gradients in, less its forward passes.
 GRADIENT = "backward"
-_WARMUP_STEPS = 2
 
 
 @dataclass
@@ -88,17 +77,8 @@ class Splitter:
 
 
 def work(scratch: Path) -> None:
-    """Split the steps of the scratch folder's config; rank 0 leaves mean seconds of each part of a step."""
-    request = json.loads((scratch / REQUEST).read_text())
-    config = standing_still(read(RunFolder(scratch).config))
-    with join_ranks(config) as ranks:
-        run = build_run(config, ranks, read_left_out(RunFolder(scratch).left_out, config.dataset))
-        try:
-            parts = split(run, float(request["seconds"]))
-        finally:
-            run.loaders.close()
-        if ranks.is_first:
-            (scratch / ANSWER).write_text(json.dumps(parts))
+    """Split the steps of the scratch folder's config into mean seconds of each part of a step."""
+    answer(scratch, lambda run, request: split(run, request.seconds))
 
 
 def split(run: Run, seconds: float) -> dict[str, float]:
@@ -107,46 +87,37 @@ def split(run: Run, seconds: float) -> dict[str, float]:
     An algorithm's part is what it does itself at the points of the loop; what it changes in the model is in forward
     and backward. A second gradient belongs to the algorithm that asks for it.
     """
-    splitter = Splitter(lambda: _wait_for(run.ranks.device))
+    timer = StepTimer(run)
+    splitter = Splitter(timer.wait)
     # note: a last step's pictures have full size, whoever resizes them
     batch = next(iter(run.loaders.train.epoch(*divmod(run.plan.total_steps - 1, run.plan.steps_per_epoch))))
     kinds = step_kinds(run.plan)
-    chosen = step_samples(kinds)
+    shares = weights(kinds, step_samples(kinds))
     counts = {}
-    for point in chosen:
-        _steps(run, batch, point, _WARMUP_STEPS)
-        start = time.perf_counter()
-        _steps(run, batch, point, 1)
-        _wait_for(run.ranks.device)
-        counts[point] = agreed_count(seconds, time.perf_counter() - start)
+    for sample in shares:
+        timer.mean(WARMUP_STEPS, partial(timer.step, batch, sample))
+        counts[sample] = agreed_count(seconds, timer.mean(1, partial(timer.step, batch, sample)))
     _instrument(run, splitter)
     means: dict[str, float] = defaultdict(float)
-    for point, weight in weights(kinds, chosen).items():
+    for sample, share in shares.items():
         splitter.seconds.clear()
-        for number in range(counts[point]):
+        for number in range(counts[sample]):
             with splitter.part("rest"):
-                _steps(run, batch, point, 1, first=number)
+                timer.step(batch, sample, number)
         for name, spent in splitter.seconds.items():
-            means[name] += weight * spent / counts[point]
+            means[name] += share * spent / counts[sample]
     return dict(means)
 
 
 def weights(kinds: dict[StepKind, list[int]], chosen: list[StepSample]) -> dict[StepSample, float]:
-    """The part of the run that each measured point stands for: the kinds whose side is nearest to its own."""
+    """The part of the run that each measured sample stands for: the kinds whose side is nearest to its own."""
     total = sum(map(len, kinds.values()))
     found = dict.fromkeys(chosen, 0.0)
     for kind, steps in kinds.items():
-        alike = [point for point in chosen if point.kind.acting == kind.acting]
-        nearest = min(alike, key=lambda point: abs(point.kind.image_size - kind.image_size))
+        alike = [sample for sample in chosen if sample.kind.acting == kind.acting]
+        nearest = min(alike, key=lambda sample: abs(sample.kind.image_size - kind.image_size))
         found[nearest] += len(steps) / total
     return found
-
-
-def _steps(run: Run, batch: Loaded, point: StepSample, count: int, first: int = 0) -> None:
-    for number in range(first, first + count):
-        images, labels, indices = batch
-        run.step(images, labels, indices, run.moment(point.steps[number % len(point.steps)]))
-        HEARTBEAT.beat()
 
 
 def _instrument(run: Run, splitter: Splitter) -> None:
@@ -169,8 +140,3 @@ def _drawn_in_parts(splitter: Splitter, name: str, draw: Callable[..., Drawn], *
     """Draw, and have what is done with it later count for the same algorithm."""
     drawn = draw(*arguments)
     return replace(drawn, apply=splitter.timed(drawn.apply, name))
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,6 @@ from launcher.measure.estimate import together
 from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import step_kinds, step_samples
-
-AROUND = Surroundings(
-    on_gpu=True, cores=8, processes=1, workers=8, memory_bytes=64 << 30, pillow_simd=True, pictures=None
-)
 
 
 def plan(*words: str) -> Plan:
@@ -34,16 +31,20 @@ def measured(run: Plan, *, step: float, load: float, transfer: float = 0.0, shar
     return Measurement("GPU", 1, 8, 8, 0.0, found, [transfer], 0.0, [0.0], [0.0], evaluation, [0.0], 0.0)
 
 
+def around(found: Measurement, **changes: Any) -> Surroundings:
+    return replace(Surroundings(found, memory_bytes=64 << 30, pillow_simd=True, pictures=None), **changes)
+
+
 def test_the_longest_part_is_the_bound() -> None:
     run = plan()
-    assert diagnose(run, measured(run, step=1.0, load=0.01), AROUND).bound == "step"
-    assert diagnose(run, measured(run, step=0.01, load=1.0), AROUND).bound == "data"
-    assert diagnose(run, measured(run, step=0.01, load=0.02, transfer=1.0), AROUND).bound == "transfer"
+    assert diagnose(run, around(measured(run, step=1.0, load=0.01))).bound == "step"
+    assert diagnose(run, around(measured(run, step=0.01, load=1.0))).bound == "data"
+    assert diagnose(run, around(measured(run, step=0.01, load=0.02, transfer=1.0))).bound == "transfer"
 
 
 def test_the_bound_may_change_with_the_side() -> None:
     run = plan()
-    found = diagnose(run, measured(run, step=1.0, load=0.5), AROUND)
+    found = diagnose(run, around(measured(run, step=1.0, load=0.5)))
     assert found.bounds[0] == "data"
     assert found.bounds[-1] == "step"
     assert found.sizes[0].image_size < found.sizes[-1].image_size
@@ -51,14 +52,15 @@ def test_the_bound_may_change_with_the_side() -> None:
 
 def test_the_gain_is_what_free_loading_would_save() -> None:
     run = plan("algorithms.progressive_resizing=off")
-    assert diagnose(run, measured(run, step=1.0, load=2.0), AROUND).gain == pytest.approx(0.5)
-    assert diagnose(run, measured(run, step=1.0, load=0.5), AROUND).gain == 0.0
-    assert diagnose(run, measured(run, step=1.0, load=0.5, shared=1.0), AROUND).gain == pytest.approx(1 / 3)
+    assert diagnose(run, around(measured(run, step=1.0, load=2.0))).gain == pytest.approx(0.5)
+    assert diagnose(run, around(measured(run, step=1.0, load=0.5))).gain == 0.0
+    assert diagnose(run, around(measured(run, step=1.0, load=0.5, shared=1.0))).gain == pytest.approx(1 / 3)
 
 
-def told(*words: str, step: float = 0.1, load: float = 1.0, **around: object) -> str:
+def told(*words: str, step: float = 0.1, load: float = 1.0, workers: int = 8, **changes: Any) -> str:
     run = plan(*words)
-    return "\n".join(diagnose(run, measured(run, step=step, load=load), replace(AROUND, **around)).advice)  # type: ignore[arg-type]
+    found = replace(measured(run, step=step, load=load), workers=workers)
+    return "\n".join(diagnose(run, around(found, **changes)).advice)
 
 
 def test_what_to_change_where_loading_is_the_bound() -> None:
@@ -79,25 +81,24 @@ def test_what_to_change_where_loading_is_the_bound() -> None:
 
 
 def test_what_to_change_where_the_step_is_the_bound() -> None:
-    slow = {"step": 1.0, "load": 0.01}
-    assert "precision=auto" in told("precision=fp32", **slow)  # type: ignore[arg-type]
-    assert "channels_last=on" in told("algorithms.channels_last=off", **slow)  # type: ignore[arg-type]
-    assert "sam.interval=10" in told("algorithms.sam.interval=5", **slow)  # type: ignore[arg-type]
-    assert "deterministic=false" in told("deterministic=true", **slow)  # type: ignore[arg-type]
-    assert "dataloader" not in told("deterministic=true", **slow)  # type: ignore[arg-type]
-    assert told(**slow) == ""  # type: ignore[arg-type]
+    slow: dict[str, Any] = {"step": 1.0, "load": 0.01}
+    assert "precision=auto" in told("precision=fp32", **slow)
+    assert "channels_last=on" in told("algorithms.channels_last=off", **slow)
+    assert "sam.interval=10" in told("algorithms.sam.interval=5", **slow)
+    assert "deterministic=false" in told("deterministic=true", **slow)
+    assert "dataloader" not in told("deterministic=true", **slow)
+    assert told(**slow) == ""
 
 
 def test_shared_cores_are_said() -> None:
     run = plan()
-    found = diagnose(run, measured(run, step=1.0, load=0.5, shared=1.0), AROUND)
+    found = diagnose(run, around(measured(run, step=1.0, load=0.5, shared=1.0)))
     assert "same cores" in "\n".join(found.advice)
 
 
 def test_the_longest_part_is_told_of_first() -> None:
     run = plan("precision=fp32")
-    around = replace(AROUND, workers=2)
-    step_bound = diagnose(run, measured(run, step=1.0, load=0.5, shared=1.0), around)
+    step_bound = diagnose(run, around(replace(measured(run, step=1.0, load=0.5, shared=1.0), workers=2)))
     assert step_bound.bound == "step"
     assert ["precision" in line for line in step_bound.advice].index(True) == 0
     assert any("dataloader.workers=8" in line for line in step_bound.advice)

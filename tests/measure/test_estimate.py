@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
+import json
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from launcher.config.compose import compose
-from launcher.measure.estimate import competition, estimate, occasions, prices, sizes_of, span, together
-from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes, read_measurement
+from launcher.measure.estimate import competition, estimate, occasions, prices, sizes_by_round, span, together, waiting
+from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import acting_at, step_kinds, step_samples
 
@@ -41,7 +42,7 @@ def measured(run: Plan, load: float, shared: float = 0.0) -> Measurement:
         workers=2,
         cores=2,
         start_seconds=3.0,
-        points=found,
+        steps=found,
         transfer_seconds=[0.0],
         first_batch_seconds=2.0,
         epoch_start_seconds=[0.5] * ROUNDS,
@@ -101,7 +102,7 @@ def test_an_evaluation_at_the_end_is_counted_once() -> None:
 
 def test_steps_between_the_measured_sizes_lie_between_them() -> None:
     run = plan("recipe=hot")
-    sizes = sizes_of(run, measured(run, load=1e-6), 0)
+    sizes = sizes_by_round(run, measured(run, load=1e-6))[0]
     costs = [size.step_seconds for size in sizes]
     assert costs == sorted(costs)
 
@@ -124,7 +125,14 @@ def test_prices_are_of_the_wall_clock_and_only_where_there_is_one() -> None:
     assert prices(found, [replace(free, price_per_hour=0.0)])[0].cost == 0
 
 
-def test_a_measurement_reads_back_as_written(tmp_path: Path) -> None:
+def test_what_a_step_waits_for_is_the_loading_that_nothing_hides() -> None:
+    run = plan("recipe=mild")
+    found = replace(measured(run, load=5.0), transfer_seconds=[0.5, 1.5])
+    alone = sum(cost(run.image_size(step), ()) for step in range(run.total_steps)) / run.total_steps
+    assert waiting(run, found) == {"data": pytest.approx(4.0 - alone, rel=1e-3), "transfer": 1.0}
+    assert waiting(run, replace(found, transfer_seconds=[0.0, 20.0]))["data"] == 0.0
+
+
+def test_a_measurement_reads_back_as_written() -> None:
     before = measured(plan("recipe=hot"), load=0.1)
-    before.write(tmp_path / "measured.json")
-    assert read_measurement(tmp_path / "measured.json") == before
+    assert TypeAdapter(Measurement).validate_json(json.dumps(asdict(before))) == before

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from launcher.config.compose import compose
-from launcher.measure.probes import standing_still
 from launcher.measure.split import Splitter, split, weights
+from launcher.measure.worker import standing_still
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import step_kinds, step_samples
 from launcher.rank.group import Ranks

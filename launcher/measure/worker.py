@@ -1,0 +1,88 @@
+"""A rank of a measurement: what was asked for, measured on the run of the folder's config; nothing is trained."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from launcher.config.resolved import read
+from launcher.config.schema import RunConfig
+from launcher.data.batch import Loaded
+from launcher.data.unreadable import read_left_out
+from launcher.launch.stopping import Stopped
+from launcher.measure.measurement import ANSWER, REQUEST, MeasureRequest
+from launcher.plan.step_kinds import StepSample
+from launcher.rank.group import join_ranks
+from launcher.rank.heartbeat import HEARTBEAT
+from launcher.rank.stop import STOP
+from launcher.records.folder import RunFolder
+from launcher.training.run import Run, build_run
+
+WARMUP_STEPS = 2
+
+
+def answer(scratch: Path, measure: Callable[[Run, MeasureRequest], object]) -> None:
+    """Measure as the folder's request asks; rank 0 leaves the answer there, unless the measurement is asked to stop."""
+    folder = RunFolder(scratch)
+    config = standing_still(read(folder.config))
+    request = MeasureRequest(**json.loads((scratch / REQUEST).read_text()))
+    with join_ranks(config) as ranks:
+        run = build_run(config, ranks, read_left_out(folder.left_out, config.dataset))
+        try:
+            found = measure(run, request)
+        except Stopped:
+            return
+        finally:
+            run.loaders.close()
+        if ranks.is_first:
+            (scratch / ANSWER).write_text(json.dumps(found))
+
+
+def standing_still(config: RunConfig) -> RunConfig:
+    """The config with a learning rate of 0: steps cost the same, and weights that jump about cannot overflow."""
+    return replace(config, optimizer=replace(config.optimizer, lr=0.0))
+
+
+class StepTimer:
+    """The time of a run's steps, until the device is done with them; all ranks do the same number of them."""
+
+    def __init__(self, run: Run):
+        self.run = run
+
+    def step(self, batch: Loaded, sample: StepSample, number: int) -> Tensor:
+        """A step on a batch, as the `number`th of a sample's steps; raises Stopped once the ranks were asked to stop."""
+        images, labels, indices = batch
+        loss = self.run.step(images, labels, indices, self.run.moment(sample.steps[number % len(sample.steps)]))
+        HEARTBEAT.beat()
+        if STOP.agreed().stop:
+            raise Stopped
+        return loss
+
+    def mean(self, count: int, work: Callable[[int], object]) -> float:
+        """Mean seconds of so many calls, which are given their number."""
+        self.wait()
+        start = time.perf_counter()
+        for number in range(count):
+            work(number)
+        self.wait()
+        return (time.perf_counter() - start) / count
+
+    def wait(self) -> None:
+        """Until the device has done what it was given."""
+        if self.run.ranks.device.type == "cuda":
+            torch.cuda.synchronize(self.run.ranks.device)
+
+
+def agreed_count(seconds: float, each: float) -> int:
+    """How many calls of `each` seconds fill a time: at least one, and on all ranks as many as on the fastest."""
+    count = torch.tensor(max(1, round(seconds / max(each, 1e-9))))
+    if dist.is_initialized():
+        dist.all_reduce(count, dist.ReduceOp.MAX)
+    return int(count)
