@@ -30,7 +30,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="USD",
         help="an hour of the machine, for runs whose config has no price of theirs",
     )
-    parser.add_argument("--baseline", metavar="CURVE", help="the curve to compare with (default: recipe baseline)")
+    parser.add_argument(
+        "--baseline", metavar="CURVE", help="the curve to compare with, or CURVE on DATASET (default: recipe baseline)"
+    )
     parser.add_argument(
         "--quality", type=float, action="append", metavar="TOP1", help="speed-up at this top-1, percent"
     )

@@ -57,7 +57,7 @@ class StepTimer:
         self.run = run
 
     def step(self, batch: Loaded, sample: StepSample, number: int) -> Tensor:
-        """A step on a batch, as the `number`th of a sample's steps; raises Stopped once the ranks were asked to stop."""
+        """A step on a batch, the `number`th of a sample's; raises Stopped once the ranks were asked to stop."""
         images, labels, indices = batch
         loss = self.run.step(images, labels, indices, self.run.moment(sample.steps[number % len(sample.steps)]))
         HEARTBEAT.beat()

@@ -54,17 +54,19 @@ def on_front(curves: Sequence[Curve], axis: Cost) -> set[tuple[StudySetting, str
 def choose_baselines(curves: Sequence[Curve], name: str | None) -> dict[StudySetting, Curve]:
     """The curve to compare with in each setting: the one of that name, else of the recipe `baseline`, else the first.
 
+    `CURVE on DATASET` names that of one data set alone.
+
     Raises:
         UserError: no curve has the name.
     """
-    if name is not None and name not in (names := [curve.name for curve in curves]):
-        listed = ", ".join(dict.fromkeys(names)) or "none: no run has finished"
+    named = [c for c in curves if name in (None, c.name, f"{c.name} on {c.setting.dataset}")]
+    if name is not None and not named:
+        listed = ", ".join(dict.fromkeys(curve.name for curve in curves)) or "none: no run has finished"
         raise UserError(Problem(f"is no curve of these runs; the curves: {listed}", "--baseline", name))
     wanted = name or BASELINE
     chosen: dict[StudySetting, Curve] = {}
-    for curve in sorted(curves, key=lambda curve: (curve.name != wanted, curve.recipe != wanted)):
-        if name is None or curve.name == name:
-            chosen.setdefault(curve.setting, curve)
+    for curve in sorted(named, key=lambda curve: (curve.name != wanted, curve.recipe != wanted)):
+        chosen.setdefault(curve.setting, curve)
     return chosen
 
 

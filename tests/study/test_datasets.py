@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.cli import main as cli
+from launcher.errors import UserError
 from launcher.records.folder import RunFolder, note_dataset
 from launcher.study.algoperf import score_runs
 from launcher.study.curves import build_curves
@@ -143,3 +144,16 @@ def test_a_table_of_several_settings_says_which(
     comparisons = capsys.readouterr().out.split("against the baseline")[1]
     assert "image_folder (/data/cars), resnet18, 1x cpu" in comparisons
     assert "image_folder (/data/flowers), resnet18, 1x cpu" in comparisons
+
+
+def test_a_baseline_of_one_data_set_is_named_with_it(make_run: MakeRun) -> None:
+    makes = [("mild", "flowers"), ("hot", "flowers"), ("mild", "cars"), ("hot", "cars")]
+    runs = [make_run(f"{r}-{d}", recipe=r, dataset=pictures(f"/data/{d}", d)) for r, d in makes]
+    curves = build_curves(map(read_run, runs))
+    assert {(s.dataset, c.name) for s, c in choose_baselines(curves, "mild").items()} == {
+        ("flowers", "mild"), ("cars", "mild"),
+    }  # fmt: skip
+    ((setting, curve),) = choose_baselines(curves, "hot on cars").items()
+    assert (setting.dataset, curve.name) == ("cars", "hot")
+    with pytest.raises(UserError, match="is no curve of these runs; the curves: "):
+        choose_baselines(curves, "hot on birds")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from launcher.cli import main as cli
+from launcher.study import report
 from launcher.study.report import page, page_data
 from launcher.study.results import read_results
 
@@ -20,6 +21,8 @@ from .conftest import MakeRun
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 EVIL = "</script><script>document.title='evil'</script><img src=x onerror=1>"
+
+CSS, STATE = ((Path(report.__file__).with_name("page") / name).read_text() for name in ("page.css", "state.js"))
 
 WATCH = """<script>
 window.problems = [];
@@ -237,6 +240,33 @@ def test_one_evaluation_is_a_dot_and_the_page_follows_the_systems_colours(make_r
                 dark: [...document.styleSheets[0].cssRules].some((rule) => /scheme: dark/.test(rule.conditionText))};
     """, published=False)  # fmt: skip
     assert answer == {"dot": True, "whole": True, "dark": True}
+
+
+def test_money_is_no_choice_where_published_points_alone_have_a_price(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run("free")
+    assert any(point["cost"].get("money") for curve in data_of(folder)["curves"] for point in curve["points"])
+    answer = in_browser(folder, tmp_path, "return [...document.querySelectorAll('#axes input')].map((e) => e.value);")
+    assert answer == ["time", "wall", "epochs"]
+
+
+def test_the_curves_colours_stand_out_from_the_dark_paper() -> None:
+    dark = CSS[CSS.index("scheme: dark)") :]
+    colours = [*re.findall(r"#[0-9a-f]{6}", re.findall(r"const COLOURS = .*", STATE)[0]), value("first", dark)]
+    assert len(colours) == 6
+    # note: WCAG 2.2, 1.4.11 asks for 3 of graphics, 1.4.3 for 4.5 of text
+    paper = luminance(value("paper", dark))
+    assert min((luminance(colour) + 0.05) / (paper + 0.05) for colour in colours) > 4.5
+
+
+def value(name: str, css: str) -> str:
+    return re.findall(rf"--{name}: (#[0-9a-f]+)", css)[0]
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2.2's relative luminance of an sRGB colour."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def test_the_page_asks_no_network_and_data_stay_data(folder: Path) -> None:

@@ -21,7 +21,7 @@ function draw(tag, attributes, ...children) {
 }
 
 // Okabe & Ito's colours without yellow, which paper swallows; the marker's shape says the same again.
-const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "var(--ink)"];
+const COLOURS = ["var(--first)", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "var(--ink)"];
 const SHAPES = ["circle", "square", "triangle", "diamond", "cross"];
 const GREY = "#767676";
 const AXES = { time: "training time, minutes", wall: "wall clock, minutes", money: "money, " + data.currency, epochs: "epochs" };

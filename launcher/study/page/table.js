@@ -117,7 +117,8 @@ function redraw() {
 }
 
 function buildControls() {
-  const known = Object.keys(AXES).filter((axis) => data.curves.some((curve) => curve.points.some((point) => point.cost[axis])));
+  // note: a cost that published points alone have would show none of the runs
+  const known = Object.keys(AXES).filter((axis) => (own.length ? own : data.curves).some((curve) => curve.points.some((point) => point.cost[axis])));
   if (known.length && !known.includes(state.axis)) state.axis = known[0];
   find("axes").append(...known.map((axis) => make("label", { class: "check" },
     make("input", { type: "radio", name: "axis", value: axis, checked: axis === state.axis, onchange: () => { state.axis = axis; redraw(); } }), AXES[axis])));
