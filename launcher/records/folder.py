@@ -82,7 +82,7 @@ class RunFolder:
         names = (path.stem.removeprefix("step-") for path in self.checkpoints.glob("step-*.pt"))
         return max((int(name) for name in names if name.isdecimal()), default=None)
 
-    def told_failure(self) -> str | None:
+    def failure_reason(self) -> str | None:
         """Why the run ended, in one line, where that was written down."""
         try:
             return one_line(self.failure.read_text(errors="replace").strip()[:_LONGEST_REASON]) or None
@@ -169,22 +169,6 @@ def existing(path: str, *, saved: bool = False) -> RunFolder:
     return folder
 
 
-def _linked_files(folder: Path) -> Iterator[Path]:
-    for parent, _, names in os.walk(folder):
-        yield from (path for name in names if (path := Path(parent) / name).is_symlink())
-
-
-def _make(path: Path, *, exist_ok: bool) -> RunFolder:
-    path.mkdir(parents=True, exist_ok=exist_ok)
-    (path / "logs").mkdir(exist_ok=exist_ok)
-    (path / "checkpoints").mkdir(exist_ok=exist_ok)
-    return RunFolder(path)
-
-
-def _not_writable(runs: Path, error: OSError) -> UserError:
-    return UserError(Problem(f"cannot be written: {error.strerror}", "runs", runs))
-
-
 def note_dataset(folder: RunFolder, identity: str) -> bool:
     """Write down what the run trains on from now on; returns whether it is other than before."""
     before = noted_datasets(folder)
@@ -201,3 +185,19 @@ def noted_datasets(folder: RunFolder) -> tuple[str, ...]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ()
     return tuple(map(str, found)) if isinstance(found, list) else ()
+
+
+def _linked_files(folder: Path) -> Iterator[Path]:
+    for parent, _, names in os.walk(folder):
+        yield from (path for name in names if (path := Path(parent) / name).is_symlink())
+
+
+def _make(path: Path, *, exist_ok: bool) -> RunFolder:
+    path.mkdir(parents=True, exist_ok=exist_ok)
+    (path / "logs").mkdir(exist_ok=exist_ok)
+    (path / "checkpoints").mkdir(exist_ok=exist_ok)
+    return RunFolder(path)
+
+
+def _not_writable(runs: Path, error: OSError) -> UserError:
+    return UserError(Problem(f"cannot be written: {error.strerror}", "runs", runs))

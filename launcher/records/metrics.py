@@ -117,6 +117,16 @@ class EndRecord(Record):
     save_seconds: float
 
 
+@dataclass(frozen=True)
+class Reached:
+    """The first evaluation at the target; `seconds` on the training clock, evaluation and saves apart."""
+
+    top1: float
+    epoch: float
+    step: int
+    seconds: float
+
+
 class MetricsWriter:
     """Appends records, each in one write, so that a line is whole or absent."""
 
@@ -174,29 +184,6 @@ def without_void(rows: Iterable[Row]) -> list[Row]:
     return kept
 
 
-@cache
-def _required() -> dict[str, dict[str, Any]]:
-    """Kind to the name and type of each field that a line of it must have."""
-    return {
-        record.kind: {
-            field.name: get_type_hints(record)[field.name] for field in fields(record) if not _optional(field)
-        }
-        for record in Record.__subclasses__()
-    }
-
-
-def _optional(field: Field[Any]) -> bool:
-    return field.default is not MISSING or field.default_factory is not MISSING
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    kinds = (get_origin(hint),) if get_origin(hint) is list else get_args(hint) or (hint,)
-    if type(value) in (int, float):
-        # note: anything beyond these is no measurement, and would not survive arithmetic
-        return (type(value) in kinds or float in kinds) and abs(value) < _LARGEST[type(value)]
-    return type(value) in kinds
-
-
 def scalars(record: Record) -> dict[str, float]:
     """A record's finite numbers as `train/loss`: its kind and the name in metrics.jsonl; step and time stand apart."""
     return {
@@ -218,16 +205,6 @@ def closing_scalars(rows: Sequence[Row]) -> dict[str, float]:
     return found
 
 
-@dataclass(frozen=True)
-class Reached:
-    """The first evaluation at the target; `seconds` on the training clock, evaluation and saves apart."""
-
-    top1: float
-    epoch: float
-    step: int
-    seconds: float
-
-
 def reached(rows: Sequence[Row], target: str) -> Reached | None:
     """The first evaluation at the target, or None if there is none yet."""
     wanted = target_accuracy(target)
@@ -235,3 +212,26 @@ def reached(rows: Sequence[Row], target: str) -> Reached | None:
         if row["kind"] == "eval" and row["top1"] >= wanted:
             return Reached(row["top1"], row["epoch"], row["step"], row["train_seconds"])
     return None
+
+
+@cache
+def _required() -> dict[str, dict[str, Any]]:
+    """Kind to the name and type of each field that a line of it must have."""
+    return {
+        record.kind: {
+            field.name: get_type_hints(record)[field.name] for field in fields(record) if not _optional(field)
+        }
+        for record in Record.__subclasses__()
+    }
+
+
+def _optional(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    kinds = (get_origin(hint),) if get_origin(hint) is list else get_args(hint) or (hint,)
+    if type(value) in (int, float):
+        # note: anything beyond these is no measurement, and would not survive arithmetic
+        return (type(value) in kinds or float in kinds) and abs(value) < _LARGEST[type(value)]
+    return type(value) in kinds

@@ -23,6 +23,18 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 
+# Logger to the package that a user installs for it.
+_PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
+
+
+class Sink(Protocol):
+    """Takes records as they come; an OSError costs the record, not the run."""
+
+    def write(self, record: Record) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class TensorBoardSink:
     """Writes the numbers of training and evaluation records; a resume voids what was written of later steps."""
 
@@ -49,16 +61,31 @@ class TensorBoardSink:
         return SummaryWriter(str(self._folder), purge_step=purge_step)
 
 
-# Logger to the package that a user installs for it.
-_PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
+class Recorder:
+    """Hands each record to the sinks in turn."""
 
+    def __init__(self, sinks: Sequence[Sink]):
+        self._complained = False
+        self._sinks = sinks
 
-class Sink(Protocol):
-    """Takes records as they come; an OSError costs the record, not the run."""
+    def record(self, record: Record) -> None:
+        for sink in self._sinks:
+            try:
+                sink.write(record)
+            except OSError as error:
+                # note: a full disk costs records, not the run
+                self._complain(error)
 
-    def write(self, record: Record) -> None: ...
+    def close(self) -> None:
+        for sink in self._sinks:
+            with suppress(OSError):
+                sink.close()
 
-    def close(self) -> None: ...
+    def _complain(self, error: OSError) -> None:
+        if not self._complained:
+            self._complained = True
+            with suppress(OSError):
+                print(f"warning: records cannot be written: {error.strerror}; training goes on", flush=True)
 
 
 def build_sinks(folder: RunFolder, config: RunConfig) -> list[Sink]:
@@ -93,30 +120,3 @@ def _is_installed(module: str) -> bool:
     found = importlib.util.find_spec(module)
     # note: a mere folder of that name, as W&B leaves where it ran, is found too, but has no origin
     return found is not None and found.origin is not None
-
-
-class Recorder:
-    """Hands each record to the sinks in turn."""
-
-    def __init__(self, sinks: Sequence[Sink]):
-        self._complained = False
-        self._sinks = sinks
-
-    def record(self, record: Record) -> None:
-        for sink in self._sinks:
-            try:
-                sink.write(record)
-            except OSError as error:
-                # note: a full disk costs records, not the run
-                self._complain(error)
-
-    def close(self) -> None:
-        for sink in self._sinks:
-            with suppress(OSError):
-                sink.close()
-
-    def _complain(self, error: OSError) -> None:
-        if not self._complained:
-            self._complained = True
-            with suppress(OSError):
-                print(f"warning: records cannot be written: {error.strerror}; training goes on", flush=True)

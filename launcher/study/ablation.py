@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from launcher.config.changes import is_free
 from launcher.config.layers import leaves
@@ -22,6 +22,10 @@ _APART = (
     *("seed", "recipe", "schedule.dilate"),
     *("dataset.classes", "dataset.train_samples", "dataset.val_samples"),
 )
+# Kind of variant to the variant that it is compared with.
+_BASES = {"without": "all", "only": "none"}
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,11 @@ class Variant:
     name: str
     algorithm: str | None
     words: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """all, none, without or only."""
+        return self.name.partition(" ")[0]
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,24 @@ class Effect:
     kind: str
     top1: float
     time: float
+
+
+@dataclass(frozen=True)
+class Tradeoff:
+    """The algorithm's own effect: speed-up at equal quality, and percentage points at equal training time.
+
+    Where the curve was not measured there is no number but the reason; `at_least` and `at_most` are speed-ups that are
+    certain all the same.
+    """
+
+    algorithm: str
+    kind: str  # "without": that run against the curve of all; "only": against the curve of none
+    speedup: BootstrapEstimate | None
+    why_no_speedup: str
+    at_least: float | None
+    at_most: float | None
+    gain: BootstrapEstimate | None
+    why_no_gain: str
 
 
 def grid(algorithms: Sequence[str]) -> list[Variant]:
@@ -97,18 +124,23 @@ def measured(point: CurvePoint) -> VariantResult:
 def effects(variants: Sequence[Variant], found: Mapping[str, VariantResult | None]) -> list[Effect]:
     """The effect of each algorithm where both runs are there that it takes."""
     listed = []
-    for variant in variants:
-        if variant.algorithm is None:
-            continue
-        kind = variant.name.partition(" ")[0]
-        own, other = found.get(variant.name), found.get("all" if kind == "without" else "none")
-        if own is None or other is None:
-            continue
-        with_it, without = (other, own) if kind == "without" else (own, other)
+    for variant, algorithm, own, base in _beside_base(variants, found):
+        with_it, without = (base, own) if variant.kind == "without" else (own, base)
         listed.append(
-            Effect(variant.algorithm, kind, with_it.top1 - without.top1, with_it.minutes / without.minutes - 1)
+            Effect(algorithm, variant.kind, with_it.top1 - without.top1, with_it.minutes / without.minutes - 1)
         )
     return listed
+
+
+def tradeoffs(variants: Sequence[Variant], curves: Mapping[str, tuple[Curve, CurvePoint] | None]) -> list[Tradeoff]:
+    """Of each algorithm where the runs are there: the point of its variant, read on the curve of all or of none."""
+    found = []
+    for variant, algorithm, (own, point), (base, _) in _beside_base(variants, curves):
+        curve, its = replace(base, name=_BASES[variant.kind]), replace(own, name=variant.name)
+        speed, gain = at_equal_quality(curve, its, "time", point), at_equal_cost(curve, its, "time", point)
+        made = _of_leaving_out if variant.kind == "without" else _of_adding
+        found.append(made(algorithm, speed, gain))
+    return found
 
 
 def limits(parts: Mapping[str, float]) -> list[tuple[str, float, float]]:
@@ -118,59 +150,32 @@ def limits(parts: Mapping[str, float]) -> list[tuple[str, float, float]]:
     return [(name, share, 1 / (1 - share)) for name, share in sorted(shares.items(), key=lambda item: -item[1])]
 
 
+def _beside_base(variants: Sequence[Variant], found: Mapping[str, T | None]) -> Iterator[tuple[Variant, str, T, T]]:
+    """Each variant that is about an algorithm, with the algorithm, what is found of it, and of all or none."""
+    for variant in variants:
+        own, base = found.get(variant.name), found.get(_BASES.get(variant.kind, ""))
+        if variant.algorithm is not None and own is not None and base is not None:
+            yield variant, variant.algorithm, own, base
+
+
 def _decisive(recipe: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
     apart = {*_APART, *changed_with_length(recipe)} if recipe else {*_APART}
     return {key: value for key, value in values.items() if not is_free(key) and key not in apart}
 
 
-@dataclass(frozen=True)
-class Tradeoff:
-    """The algorithm's own effect: speed-up at equal quality, and percentage points at equal training time.
-
-    Where the curve was not measured there is no number but the reason; `at_least` and `at_most` are speed-ups that are
-    certain all the same.
-    """
-
-    algorithm: str
-    kind: str  # "without": that run against the curve of all; "only": against the curve of none
-    speedup: BootstrapEstimate | None
-    why_no_speedup: str
-    at_least: float | None
-    at_most: float | None
-    gain: BootstrapEstimate | None
-    why_no_gain: str
-
-
-def tradeoffs(variants: Sequence[Variant], curves: Mapping[str, tuple[Curve, CurvePoint] | None]) -> list[Tradeoff]:
-    """Of each algorithm where the runs are there: the point of its variant, read on the curve of all or of none."""
-    found = []
-    for variant in variants:
-        if variant.algorithm is None:
-            continue
-        kind = variant.name.partition(" ")[0]
-        others = "all" if kind == "without" else "none"
-        base, own = curves.get(others), curves.get(variant.name)
-        if base is None or own is None:
-            continue
-        curve, its, point = replace(base[0], name=others), replace(own[0], name=variant.name), own[1]
-        speed, gain = at_equal_quality(curve, its, "time", point), at_equal_cost(curve, its, "time", point)
-        found.append(_of_leaving_out(variant, speed, gain) if kind == "without" else _of_adding(variant, speed, gain))
-    return found
-
-
-def _of_leaving_out(variant: Variant, speed: Comparison, gain: Comparison) -> Tradeoff:
+def _of_leaving_out(algorithm: str, speed: Comparison, gain: Comparison) -> Tradeoff:
     """The curve has the algorithm, the point has not: the comparison is its effect."""
     return Tradeoff(
-        str(variant.algorithm), "without",
+        algorithm, "without",
         speed.value, speed.reason, speed.bound, None, gain.value, gain.reason,
     )  # fmt: skip
 
 
-def _of_adding(variant: Variant, speed: Comparison, gain: Comparison) -> Tradeoff:
+def _of_adding(algorithm: str, speed: Comparison, gain: Comparison) -> Tradeoff:
     """The point has the algorithm, the curve has not: its effect is the other way round."""
     at_most = None if speed.bound is None else 1 / speed.bound
     return Tradeoff(
-        str(variant.algorithm), "only",
+        algorithm, "only",
         _turned(speed.value, lambda ratio: 1 / ratio), speed.reason, None, at_most,
         _turned(gain.value, lambda points: -points), gain.reason,
     )  # fmt: skip

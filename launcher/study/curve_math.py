@@ -13,6 +13,25 @@ from launcher.study.curves import Cost, CurvePoint
 
 Floats = NDArray[np.float64]
 
+RESAMPLES = 4000
+CONFIDENCE = 0.95
+# Share of resamples that may leave the measured range before a p-value is refused.
+_OUT_OF_RANGE = 0.05
+
+
+@dataclass(frozen=True)
+class BootstrapEstimate:
+    """A value with its interval; an end is None where the interval leaves the measured range.
+
+    `low`, `high` and `p` are all None without seeds enough for an interval; `note` says why one is missing.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    note: str = ""
+
 
 def cost_at(costs: Floats, qualities: Floats, quality: Floats | float) -> Floats:
     """The least cost at which each curve reaches a quality, shape (...).
@@ -67,26 +86,6 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
             front.append(index)
             best = quality
     return front
-
-
-RESAMPLES = 4000
-CONFIDENCE = 0.95
-# Share of resamples that may leave the measured range before a p-value is refused.
-_OUT_OF_RANGE = 0.05
-
-
-@dataclass(frozen=True)
-class BootstrapEstimate:
-    """A value with its interval; an end is None where the interval leaves the measured range.
-
-    `low`, `high` and `p` are all None without seeds enough for an interval; `note` says why one is missing.
-    """
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    note: str = ""
 
 
 def resample(points: Sequence[CurvePoint], axis: Cost, generator: np.random.Generator) -> tuple[Floats, Floats]:

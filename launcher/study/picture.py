@@ -8,9 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from launcher.study.curve_math import pareto_front
 from launcher.study.curves import Cost, Curve, deviation
-from launcher.study.results import Results
+from launcher.study.results import Results, fronts
 
 # Okabe & Ito's colours, which colour-blind readers can tell apart; the marker's shape says the same again.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -31,19 +30,12 @@ def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> No
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     shown = [curve for curve in results.all_curves if curve.on(axis)]
-    for number, curve in enumerate(c for c in shown if c.source is None):
-        _draw(axes, curve, axis, _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)])
-    for number, curve in enumerate(c for c in shown if c.source is not None):
-        _draw(axes, curve, axis, _GREY, _MARKERS[number % len(_MARKERS)])
-    for setting in dict.fromkeys(curve.setting for curve in shown):
-        points = [
-            (point.cost(axis) or 0.0, point.quality)
-            for curve in shown
-            if curve.setting == setting
-            for point in curve.on(axis)
-        ]
-        front = [points[index] for index in pareto_front(points)]
-        axes.plot(*zip(*front, strict=True), color="black", linestyle="--", linewidth=1.2, zorder=1)
+    for colours, published in ((_COLOURS, False), ((_GREY,), True)):
+        for number, curve in enumerate(c for c in shown if (c.source is not None) == published):
+            _draw(axes, curve, axis, colours[number % len(colours)], _MARKERS[number % len(_MARKERS)])
+    for front in fronts(shown, axis).values():
+        _, costs, qualities = zip(*front, strict=True)
+        axes.plot(costs, qualities, color="black", linestyle="--", linewidth=1.2, zorder=1)
     if shown:
         axes.set_xscale("log")
     axes.set_xlabel(_LABELS[axis])

@@ -1,4 +1,4 @@
-"""A study as one HTML page that needs no network: the data, and a script that draws them."""
+"""Results as a picture, a table, or one HTML page that needs no network: the data, and a script that draws them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,36 @@ _SCRIPTS = ("state.js", "charts.js", "table.js")
 # Evaluations kept for all learning curves together, and for one at least and at most: the page stays small.
 _EVALUATIONS, _FEWEST, _MOST = 40_000, 12, 120
 _DIGITS = 5
+
+
+def write_page(results: Results, path: Path, *, title: str, written: str) -> None:
+    """Write the page; raises UserError where the file cannot be written, as the others do."""
+    content = page(results, title=title, written=written).encode()
+    _replace(path, lambda temporary: temporary.write_bytes(content))
+
+
+def write_csv(results: Results, path: Path) -> None:
+    """Write one row a point."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(POINT_COLUMNS))
+    writer.writeheader()
+    writer.writerows(point_rows(results))
+    _replace(path, lambda temporary: temporary.write_bytes(text.getvalue().encode()))
+
+
+def write_picture(results: Results, path: Path, *, title: str, axis: Cost) -> None:
+    """Write quality against one cost as PNG."""
+    from launcher.study.picture import draw_tradeoff
+
+    _replace(path, lambda temporary: draw_tradeoff(results, temporary, title=title, axis=axis))
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    try:
+        with atomic.writing(path) as temporary:
+            write(temporary)
+    except OSError as error:
+        raise UserError(Problem(f"cannot be written: {error.strerror}", "--output", path)) from None
 
 
 def page(results: Results, *, title: str, written: str) -> str:
@@ -154,33 +184,3 @@ def _plain(value: Any) -> Any:
 def _short(number: float | None) -> float | None:
     """A number with the digits that a page shows; None if it is none."""
     return float(f"{number:.{_DIGITS}g}") if number is not None and math.isfinite(number) else None
-
-
-def write_page(results: Results, path: Path, *, title: str, written: str) -> None:
-    """Write the page; raises UserError where the file cannot be written, as the others do."""
-    content = page(results, title=title, written=written).encode()
-    _replace(path, lambda temporary: temporary.write_bytes(content))
-
-
-def write_csv(results: Results, path: Path) -> None:
-    """Write one row a point."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(POINT_COLUMNS))
-    writer.writeheader()
-    writer.writerows(point_rows(results))
-    _replace(path, lambda temporary: temporary.write_bytes(text.getvalue().encode()))
-
-
-def write_picture(results: Results, path: Path, *, title: str, axis: Cost) -> None:
-    """Write quality against one cost as PNG."""
-    from launcher.study.picture import draw_tradeoff
-
-    _replace(path, lambda temporary: draw_tradeoff(results, temporary, title=title, axis=axis))
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    try:
-        with atomic.writing(path) as temporary:
-            write(temporary)
-    except OSError as error:
-        raise UserError(Problem(f"cannot be written: {error.strerror}", "--output", path)) from None

@@ -39,16 +39,18 @@ def read_results(paths: Iterable[str], *, published: bool, price: float | None =
     return Results(runs, build_curves(runs), published_curves() if published else [])
 
 
-def on_front(curves: Sequence[Curve], axis: Cost) -> set[tuple[StudySetting, str, float]]:
-    """Setting, curve name and cost of the points that no other of their setting beats on cost and quality."""
-    front = set()
+def fronts(curves: Sequence[Curve], axis: Cost) -> dict[StudySetting, list[tuple[Curve, float, float]]]:
+    """Of each setting the points that no other beats on cost and quality: curve, cost and quality, cheapest first."""
+    found = {}
     for setting in dict.fromkeys(curve.setting for curve in curves):
-        entries = [
-            (curve, p.cost(axis) or 0.0, p) for curve in curves if curve.setting == setting for p in curve.on(axis)
-        ]
-        for index in pareto_front([(cost, point.quality) for _, cost, point in entries]):
-            front.add((setting, entries[index][0].name, entries[index][1]))
-    return front
+        points = [(c, p.cost(axis) or 0.0, p.quality) for c in curves if c.setting == setting for p in c.on(axis)]
+        found[setting] = [points[index] for index in pareto_front([(cost, quality) for _, cost, quality in points])]
+    return found
+
+
+def on_front(curves: Sequence[Curve], axis: Cost) -> set[tuple[StudySetting, str, float]]:
+    """Setting, curve name and cost of the points on a front."""
+    return {(setting, c.name, cost) for setting, front in fronts(curves, axis).items() for c, cost, _ in front}
 
 
 def choose_baselines(curves: Sequence[Curve], name: str | None) -> dict[StudySetting, Curve]:

@@ -280,7 +280,7 @@ def _state(
         return "damaged", problem
     ends = [row for row in without_void(rows) if row["kind"] == "end"]
     if not ends:
-        return ("running", None) if folder.is_held() else ("unfinished", folder.told_failure())
+        return ("running", None) if folder.is_held() else ("unfinished", folder.failure_reason())
     if facts["times"] is None:
         return "damaged", f"{folder.metrics.name} does not tell how the run began"
     if not ends[-1].get("finished"):

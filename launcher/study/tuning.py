@@ -1,4 +1,4 @@
-"""Search spaces and their quasi-random trials: a Halton sequence, as AlgoPerf's external tuning draws them."""
+"""Search spaces, their quasi-random trials and results: a Halton sequence, as AlgoPerf's external tuning draws them."""
 
 from __future__ import annotations
 
@@ -47,6 +47,17 @@ class Trial:
     @property
     def name(self) -> str:
         return f"study-{self.study}-trial-{self.number}"
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """A trial's best top-1 in [0, 1] so far, and its training seconds: to the target, or to the last evaluation."""
+
+    trial: Trial
+    run: str
+    finished: bool
+    top1: float | None
+    seconds: float | None
 
 
 def read_space(name: str) -> Space:
@@ -104,6 +115,22 @@ def words(trial: Trial, seed: int) -> list[str]:
     return [*(f"{key}={_word(value)}" for key, value in trial.values.items()), f"seed={seed + trial.study - 1}"]
 
 
+def results(trials: Sequence[Trial], runs: Path, target: str | None) -> list[TrialResult]:
+    """With a target the soonest at it first, otherwise the most accurate."""
+    found = [_result(trial, RunFolder(runs / trial.name), target) for trial in trials]
+
+    def order(result: TrialResult) -> tuple[float, float]:
+        seconds = math.inf if target is None or result.seconds is None else result.seconds
+        return seconds, -(result.top1 or 0.0)
+
+    return sorted(found, key=order)
+
+
+def is_finished(folder: RunFolder) -> bool:
+    """Whether a run came to its end."""
+    return any(row["kind"] == "end" and row["finished"] for row in read_metrics(folder.metrics))
+
+
 def _path(name: str) -> Path:
     packaged = {path.stem: path for path in (paths.CONF / "tuning").glob("*.yaml")}
     if name in packaged:
@@ -145,33 +172,6 @@ def _word(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.6g}" if isinstance(value, float) and math.isfinite(value) else str(value)
-
-
-@dataclass(frozen=True)
-class TrialResult:
-    """A trial's best top-1 in [0, 1] so far, and its training seconds: to the target, or to the last evaluation."""
-
-    trial: Trial
-    run: str
-    finished: bool
-    top1: float | None
-    seconds: float | None
-
-
-def results(trials: Sequence[Trial], runs: Path, target: str | None) -> list[TrialResult]:
-    """With a target the soonest at it first, otherwise the most accurate."""
-    found = [_result(trial, RunFolder(runs / trial.name), target) for trial in trials]
-
-    def order(result: TrialResult) -> tuple[float, float]:
-        seconds = math.inf if target is None or result.seconds is None else result.seconds
-        return seconds, -(result.top1 or 0.0)
-
-    return sorted(found, key=order)
-
-
-def is_finished(folder: RunFolder) -> bool:
-    """Whether a run came to its end."""
-    return any(row["kind"] == "end" and row["finished"] for row in read_metrics(folder.metrics))
 
 
 def _result(trial: Trial, folder: RunFolder, target: str | None) -> TrialResult:

@@ -16,24 +16,10 @@ from launcher.config.overrides import word_of
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
 
-
-class _Dumper(yaml.SafeDumper):
-    pass
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _text)
-
-
-def dump(values: dict[str, Any]) -> str:
-    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, width=110)
-
-
 _OF_THE_JOB = ("run_name", "runs", "launch.nnodes", "launch.rdzv")
 _LONGEST_NAME = 40
+# Where the first machine of a job waits for the others.
+PORT = 29400
 
 
 @dataclass(frozen=True)
@@ -104,6 +90,22 @@ def command(job: Job, start: str, *, runs: str, run_name: str, rdzv: str) -> str
             "fi",
         ]
     return "\n".join([f"run_name={run_name}", *lines, f'{start} "${{words[@]}}"'])
+
+
+def dump(values: dict[str, Any]) -> str:
+    """Values as YAML, in their order; texts of several lines as blocks."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, width=110)
+
+
+class _Dumper(yaml.SafeDumper):
+    pass
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
 
 
 def _gpus(config: RunConfig) -> int:

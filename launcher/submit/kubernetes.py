@@ -6,10 +6,9 @@ import shlex
 from typing import Any
 
 from launcher.errors import EXIT_USER_ERROR
-from launcher.submit.job import Job, command, dns_name, dump, stamped
+from launcher.submit.job import PORT, Job, command, dns_name, dump, stamped
 from launcher.submit.values import Kubernetes
 
-_PORT = 29400
 _CONTAINER = "pytorch"  # note: the name by which the training operator finds the container
 
 
@@ -60,7 +59,7 @@ def _pytorch_job(job: Job, values: Kubernetes, name: str, run_name: str) -> dict
 
 
 def _pod(job: Job, values: Kubernetes, name: str, run_name: str) -> dict[str, Any]:
-    first = f"{name}-master-0:{_PORT}"
+    first = f"{name}-master-0:{PORT}"
     lines = command(job, "exec train", runs="/runs", run_name=shlex.quote(run_name), rdzv=first)
     container: dict[str, Any] = {
         "name": _CONTAINER,

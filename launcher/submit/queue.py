@@ -11,6 +11,8 @@ from pathlib import Path
 from launcher import atomic
 from launcher.errors import UserError
 
+# What stands for the job's file in a command.
+FILE = "{file}"
 _FOLDER = ".jobs"
 
 
@@ -59,9 +61,6 @@ def _ask(command: Sequence[str], text: str | None) -> str:
         said = done.stderr.strip() or f"it ended with {done.returncode}"
         raise UserError(f"{command[0]}: {said}")
     return done.stdout
-
-
-FILE = "{file}"
 
 
 def send(text: str, command: Sequence[str], suffix: str) -> int:

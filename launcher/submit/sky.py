@@ -6,10 +6,9 @@ import shlex
 from typing import Any
 
 from launcher.errors import Problem, UserError
-from launcher.submit.job import Job, command, dns_name, dump, stamped
+from launcher.submit.job import PORT, Job, command, dns_name, dump, stamped
 from launcher.submit.values import Sky
 
-_PORT = 29400
 _FIRST = 'first=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
 
 
@@ -38,7 +37,7 @@ def render(job: Job, values: Sky) -> str:
 def _run(job: Job, values: Sky) -> str:
     start = "exec train" if values.image else "exec .venv/bin/train"
     runs = "/runs" if values.runs else "runs"
-    lines = command(job, start, runs=runs, run_name=shlex.quote(stamped(job)), rdzv=f'"$first:{_PORT}"')
+    lines = command(job, start, runs=runs, run_name=shlex.quote(stamped(job)), rdzv=f'"$first:{PORT}"')
     return (_FIRST if job.nodes > 1 else "") + lines + "\n"
 
 

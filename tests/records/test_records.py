@@ -30,7 +30,7 @@ from launcher.records.metrics import (
     read_metrics,
 )
 from launcher.records.progress import ProgressView, duration
-from launcher.records.sinks import Recorder, build_sinks
+from launcher.records.sinks import Recorder, TensorBoardSink, build_sinks
 from launcher.records.summary import summary_table
 from launcher.training.clock import Clock
 
@@ -216,6 +216,17 @@ def test_tensorboard_holds_the_same_numbers(folder: RunFolder) -> None:
     assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(1, 3.0), (2, 2.0)]
     assert [(e.step, e.value) for e in events.Scalars("eval/top1")] == [(1, 0.25)]
     assert len(read_metrics(folder.metrics)) == 4
+
+
+def test_tensorboard_is_imported_for_the_first_numbers_alone(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    sink = TensorBoardSink(folder.tensorboard)
+    sink.write(StartRecord(0, 1e9, 1, 10, 1, "cpu", "float32"))
+    with pytest.raises(ImportError):
+        sink.write(training(1))
+    sink.close()
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (185, "3 min 05 s"), (7620, "2 h 07 min")])
