@@ -1,0 +1,85 @@
+"""Processor time of commands that start no training, and the time from Enter to the first optimizer step.
+
+    python -m benchmarks.startup --repeats 9 --json startup.json
+
+Each command is a process of its own; they take turns, and the medians of user and system time count. The peer is a
+process in which Hydra composes conf/ once, and does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher import paths
+
+_HYDRA = (
+    "from hydra import compose, initialize_config_dir\n"
+    f"with initialize_config_dir(config_dir={str(paths.CONF)!r}, version_base='1.3'): compose('train')"
+)
+PEER = "Hydra composes conf/"
+_TRAIN = [sys.executable, "-m", "launcher"]
+COMMANDS = {
+    PEER: [sys.executable, "-c", _HYDRA],
+    **{words: [*_TRAIN, *words.split()] for words in ("plan recipe=hot", "show recipe=hot", "ls", "diff mild hot")},
+    "a mistake": [*_TRAIN, "dataset=imagenet", "dataset.path=/nowhere"],
+}
+_WORDS = ("recipe=mild", "dataset=shapes", "model=resnet18", "launch=cpu", "run_name=x", "logger.interval=1ba")
+_RUN = [*_TRAIN, *_WORDS]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=9, metavar="N")
+    parser.add_argument("--first-step", action="store_true", help="also start a run, which wants two idle cores")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    arguments = parser.parse_args(words)
+    facts: dict[str, float] = {}
+    times: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    # note: the first turn fills the cache of what Hydra composed, and is not counted
+    for turn in range(arguments.repeats + 1):
+        for name, command in COMMANDS.items():
+            times[name] += [_processor_seconds(command)] * (turn > 0)
+    for name, seconds in times.items():
+        facts[name] = statistics.median(seconds)
+        print(f"{name:24} {facts[name]:.3f} s, ratio {facts[name] / facts[PEER]:.2f}")
+    if arguments.first_step:
+        facts["first step"] = _first_step_seconds()
+        print(f"{'first step after':24} {facts['first step']:.1f} s of wall time")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(facts, indent=2))
+    return 0
+
+
+def _processor_seconds(command: list[str]) -> float:
+    """User and system time of a process, with those that it waited for."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _first_step_seconds() -> float:
+    """Wall time until a run has recorded its first optimizer step; the run is stopped then."""
+    with tempfile.TemporaryDirectory() as folder:
+        metrics, start = Path(folder) / "runs" / "x" / "metrics.jsonl", time.perf_counter()
+        process = subprocess.Popen(_RUN, cwd=folder, stdout=subprocess.DEVNULL)
+        while process.poll() is None and not (metrics.exists() and '"train"' in metrics.read_text()):
+            time.sleep(0.02)
+        seconds = time.perf_counter() - start
+        process.send_signal(signal.SIGINT)
+        process.wait()
+    return seconds
+
+
+if __name__ == "__main__":
+    sys.exit(main())
