@@ -9,7 +9,6 @@ from torch import Tensor
 
 from launcher import randomness
 from launcher.algorithms.base import DrawingAlgorithm, Drawn
-from launcher.config.algorithms import ColOutConfig
 from launcher.data.batch import Batch, Moment
 from launcher.plan import schedule as sizes
 
@@ -24,7 +23,7 @@ def colout(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return images.index_select(2, rows).index_select(3, columns)
 
 
-class ColOut(DrawingAlgorithm[ColOutConfig]):
+class ColOut(DrawingAlgorithm):
     """Draws rows and columns anew for each step, the same on all ranks."""
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
@@ -34,3 +33,6 @@ class ColOut(DrawingAlgorithm[ColOutConfig]):
 
     def size_after(self, height: int, width: int, moment: Moment) -> tuple[int, int]:
         return sizes.kept(height, self.values.rows), sizes.kept(width, self.values.columns)
+
+
+ALGORITHM = ColOut

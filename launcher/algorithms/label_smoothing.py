@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm
-from launcher.config.algorithms import LabelSmoothingConfig
 from launcher.data.batch import Batch
 
 
@@ -23,8 +23,11 @@ def one_hot(targets: Tensor, classes: int) -> Tensor:
     return F.one_hot(targets, classes).float() if targets.ndim == 1 else targets
 
 
-class LabelSmoothing(Algorithm[LabelSmoothingConfig]):
+class LabelSmoothing(Algorithm):
     """Smooths the targets of each training batch."""
 
-    def change_batch(self, batch: Batch) -> Batch:
+    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
         return replace(batch, targets=smooth(batch.targets, self.values.smoothing, self.context.classes))
+
+
+ALGORITHM = LabelSmoothing

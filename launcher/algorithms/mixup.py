@@ -9,7 +9,6 @@ from torch import Tensor
 
 from launcher.algorithms.base import DrawingAlgorithm, Drawn
 from launcher.algorithms.mixing import UNMIXED, draws_of, is_chosen, mix_targets
-from launcher.config.algorithms import MixUpConfig
 from launcher.data.batch import Batch
 
 
@@ -18,7 +17,7 @@ def mix_images(images: Tensor, order: Tensor, weight: float) -> Tensor:
     return images.lerp(images[order], weight)
 
 
-class MixUp(DrawingAlgorithm[MixUpConfig]):
+class MixUp(DrawingAlgorithm):
     """One weight min(z, 1 - z), z ~ Beta(alpha, alpha), and one permutation for a process's batch."""
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
@@ -37,3 +36,6 @@ class MixUp(DrawingAlgorithm[MixUpConfig]):
             )
 
         return Drawn([draws.permutation(len(batch.indices))], mix)
+
+
+ALGORITHM = MixUp

@@ -13,7 +13,6 @@ from torch import Tensor
 from launcher import randomness
 from launcher.algorithms.base import DrawingAlgorithm, Drawn
 from launcher.algorithms.cutout import erase
-from launcher.config.algorithms import RandomErasingConfig
 from launcher.data.batch import Batch
 
 _TRIES = 10
@@ -44,7 +43,7 @@ def random_boxes(
     return boxes
 
 
-class RandomErasing(DrawingAlgorithm[RandomErasingConfig]):
+class RandomErasing(DrawingAlgorithm):
     """Erases in normalised pictures: zero is the mean colour, noise is standard normal."""
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
@@ -63,3 +62,6 @@ class RandomErasing(DrawingAlgorithm[RandomErasingConfig]):
             fill = torch.empty_like(images).normal_(generator=generator)
         (boxes,) = drawn
         return replace(batch, images=erase(images, boxes, fill))
+
+
+ALGORITHM = RandomErasing

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Gradients
-from launcher.config.algorithms import SAMConfig
 from launcher.data.batch import Batch
 from launcher.rank.peers import everywhere, global_norm
 
@@ -23,7 +22,7 @@ def climb(weights: list[Tensor], gradients: list[Tensor], norm: Tensor, rho: flo
     return list(before)
 
 
-class SAM(Algorithm[SAMConfig]):
+class SAM(Algorithm):
     """On steps with (step + 1) % interval == 0, the gradient at the point that the process's own gradient leads to.
 
     Both passes see the same batch. If the process's own gradient is not finite on any rank, the weights stay and every
@@ -31,7 +30,7 @@ class SAM(Algorithm[SAMConfig]):
     """
 
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
-        if not self.values.acts_at(self.context.plan, batch.moment.step):
+        if (batch.moment.step + 1) % self.values.interval:
             return gradients(batch)
         loss = gradients(batch, synchronize=False)
         weights: list[Tensor] = [p for p in model.parameters() if p.grad is not None]
@@ -49,3 +48,6 @@ class SAM(Algorithm[SAMConfig]):
 
 def _gradients_of(weights: list[Tensor]) -> list[Tensor]:
     return [p.grad for p in weights if p.grad is not None]
+
+
+ALGORITHM = SAM

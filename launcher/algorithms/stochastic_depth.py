@@ -11,7 +11,6 @@ from torchvision.models import resnet
 
 from launcher import randomness
 from launcher.algorithms.base import Context, DrawingAlgorithm, Drawn
-from launcher.config.algorithms import StochasticDepthConfig
 from launcher.data.batch import Batch
 from launcher.models.surgery import Surgery
 
@@ -66,10 +65,10 @@ class BranchDrop:
         return branch * kept.to(branch.dtype).view(-1, 1, 1, 1)
 
 
-class StochasticDepth(DrawingAlgorithm[StochasticDepthConfig]):
+class StochasticDepth(DrawingAlgorithm):
     """Draws for every (epoch, sample, block) whether the block's branch is kept."""
 
-    def __init__(self, values: StochasticDepthConfig, context: Context):
+    def __init__(self, values: Any, context: Context):
         super().__init__(values, context)
         self._drops: list[BranchDrop] = []
 
@@ -97,3 +96,6 @@ class StochasticDepth(DrawingAlgorithm[StochasticDepthConfig]):
         for drop, row in zip(self._drops, kept, strict=True):
             drop.set(row)
         return batch
+
+
+ALGORITHM = StochasticDepth

@@ -8,6 +8,7 @@ from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.console import console, progress_bars, verbatim
 from launcher.data.available import look_at_data
+from launcher.data.ffcv.file import FFCVDataset
 from launcher.errors import DONE, Problem, UserError
 from launcher.launch.stopping import Stopped, StopRequest, stop_noted
 
@@ -58,7 +59,8 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool, skip_bad: 
                 raise Stopped
             show(what, done, total)
 
-        found = verify(config, report) if check else prepare(config, skip_bad=skip_bad, report=report)
+        files = FFCVDataset.of(config)
+        found = verify(files, report) if check else prepare(files, skip_bad=skip_bad, report=report)
         for path, manifest in found:
             unusual = "".join(f"; {count:,} were {was}" for was, count in manifest.converted.items())
             left_out = f"; {len(manifest.skipped):,} left out, listed in the manifest" if manifest.skipped else ""

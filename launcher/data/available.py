@@ -12,7 +12,7 @@ import numpy as np
 
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
 from launcher.data.classes import check_classes
-from launcher.data.ffcv.file import Beton, open_small, open_split
+from launcher.data.ffcv.file import Beton, FFCVDataset
 from launcher.data.folder import Folder, is_folder, only_prepared, splits
 from launcher.data.shapes import FIGURES
 from launcher.data.sources.source import Report, quiet
@@ -68,7 +68,7 @@ def look_at_data(
     if dataset.path is None or not is_folder(Path(dataset.path)):
         raise UserError(_not_there(dataset))
     path = Path(dataset.path)
-    bad = found_unreadable(config, path, report) if left_out is None else {}
+    bad = found_unreadable(dataset, config.seed, path, report) if left_out is None else {}
     train, val = splits(path, dataset, config.seed, bad if left_out is None else left_out)
     notes = check_classes(train.classes, train.labels, val.labels, "dataset.path", dataset.path)
     notes += _left_out(train, val, bad)
@@ -110,8 +110,9 @@ def _left_out(train: Folder, val: Folder, bad: dict[str, str]) -> list[str]:
 
 
 def _look_at_files(config: RunConfig) -> Available:
-    train, val = open_split(config, "train"), open_split(config, "val")
-    open_small(config, train)
+    files = FFCVDataset.of(config)
+    train, val = files.open("train"), files.open("val")
+    files.open_small(train)
     where = train.path.parent
     if train.manifest and val.manifest and train.manifest.classes != val.manifest.classes:
         different = sorted({*train.manifest.classes} ^ {*val.manifest.classes})

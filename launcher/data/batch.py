@@ -1,4 +1,4 @@
-"""From the loader to the device: normalisation there, and copies that overlap with the step."""
+"""A batch, what normalises it, and its way to the device: copies that overlap with the step."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from functools import lru_cache
 import numpy as np
 import torch
 from torch import Tensor
+
+_ALIGNMENT = 16  # bytes, a multiple of every dtype's size
+
+# images, targets and indices of a `Batch`
+Loaded = tuple[Tensor, Tensor, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,6 @@ class Batch:
     targets: Tensor
     indices: np.ndarray
     moment: Moment
-
-
-Loaded = tuple[Tensor, Tensor, np.ndarray]
-
-_ALIGNMENT = 16  # bytes, a multiple of every dtype's size
 
 
 def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype) -> Tensor:

@@ -76,14 +76,14 @@ def scan(path: Path, split: str) -> Folder:
     """
     root = path / split
     if not is_folder(path):
-        raise _problem(path, "is no folder; give one that holds train/CLASS/*.jpg and val/CLASS/*.jpg")
+        raise problem(path, "is no folder; give one that holds train/CLASS/*.jpg and val/CLASS/*.jpg")
     if not is_folder(root):
         message = f"holds no {split}/ folder; expected {root}/CLASS/*.jpg"
         if any(path.glob(f"*{split}*{TAR}")):
             message += _ONLY_PREPARED
         elif not is_folder(path / "val"):
             message += _UNDIVIDED
-        raise _problem(path, message)
+        raise problem(path, message)
     return _scan(path, root, split)
 
 
@@ -101,7 +101,12 @@ def sizes(folder: Folder) -> list[int]:
         with ThreadPoolExecutor(_READERS) as pool:
             return [size for part in pool.map(of, range(0, len(folder.files), _FILES_A_TASK)) for size in part]
     except OSError as error:
-        raise _problem(folder.root.parent, f"{error.filename} cannot be read: {error.strerror}") from None
+        raise problem(folder.root.parent, f"{error.filename} cannot be read: {error.strerror}") from None
+
+
+def problem(path: Path | str, message: str) -> UserError:
+    """What is wrong with a data set's path."""
+    return UserError(Problem(message, "dataset.path", path))
 
 
 def is_remote(path: str) -> bool:
@@ -134,16 +139,16 @@ def _scan(path: Path, root: Path, split: str) -> Folder:
     try:
         return _listed(path, root, split)
     except PermissionError as error:
-        raise _problem(path, f"{error.filename} may not be read; change its permissions") from None
+        raise problem(path, f"{error.filename} may not be read; change its permissions") from None
     except OSError as error:
-        raise _problem(path, f"{error.filename} cannot be read: {error.strerror}") from None
+        raise problem(path, f"{error.filename} cannot be read: {error.strerror}") from None
 
 
 def _listed(path: Path, root: Path, split: str) -> Folder:
     inside = f"{root.resolve()}{os.sep}"
     classes, skipped, _ = _entries(root, inside, os.DirEntry.is_dir)
     if not classes:
-        raise _problem(path, f"{root} holds no class folders; expected {root}/CLASS/*.jpg")
+        raise problem(path, f"{root} holds no class folders; expected {root}/CLASS/*.jpg")
     files: list[str] = []
     labels: list[int] = []
     others: Counter[str] = Counter()
@@ -154,7 +159,7 @@ def _listed(path: Path, root: Path, split: str) -> Folder:
         skipped += links
         others.update(Path(file).suffix.lower() or file for file in rest)
     if not files:
-        raise _problem(path, f"{root} holds no pictures ({' '.join(EXTENSIONS)}) in its class folders")
+        raise problem(path, f"{root} holds no pictures ({' '.join(EXTENSIONS)}) in its class folders")
     place = "" if root == path else f"{root.name}/"
     return Folder(root, split, classes, files, np.array(labels, dtype=np.int64), skipped, place, others)
 
@@ -224,7 +229,3 @@ def _stays(entry: os.DirEntry[str], inside: str) -> bool:
 
 def _is_picture(entry: os.DirEntry[str]) -> bool:
     return entry.name.lower().endswith(EXTENSIONS) and entry.is_file()
-
-
-def _problem(path: Path, message: str) -> UserError:
-    return UserError(Problem(message, "dataset.path", path))

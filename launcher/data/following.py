@@ -1,4 +1,7 @@
-"""Worker processes that end with the process they work for, however that ended."""
+"""How many work on loading, and worker processes that end with the process they work for, however that ended.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,23 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
+from launcher.config.schema import FFCVLoader, TorchvisionLoader
 from launcher.errors import Problem, UserError
+from launcher.probe import rank_cores
 
 _TASKS_AHEAD = 4
+_MOST_PROCESSES = 8
 
 T = TypeVar("T")
+
+
+def worker_count(loader: TorchvisionLoader | FFCVLoader, local_world_size: int) -> int:
+    """Loader workers of one rank: so many as the config says, or its share of the cores."""
+    if loader.workers != "auto":
+        return loader.workers
+    cores = rank_cores(local_world_size)
+    # note: threads share one memory, processes do not
+    return cores if isinstance(loader, FFCVLoader) else min(_MOST_PROCESSES, cores)
 
 
 def in_workers(work: Callable[..., T], tasks: Iterator[tuple[Any, ...]], workers: int) -> Iterator[T]:

@@ -22,9 +22,9 @@ from launcher import atomic, paths
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import FFCVLoader, RunConfig
-from launcher.data.ffcv.file import Beton, open_split
+from launcher.data.ffcv.file import Beton, FFCVDataset
 from launcher.data.folder import Folder, is_folder, scan, sizes, splits, without
-from launcher.data.shapes import drawn_as, ensure_shapes
+from launcher.data.shapes import drawn_as, ensure_folder
 from launcher.data.sources.source import quiet
 from launcher.data.unreadable import found_unreadable
 from launcher.errors import UserError
@@ -44,13 +44,13 @@ def identity(config: RunConfig, left_out: Collection[str] | None = None) -> str:
     """
     values = dict(leaves(as_mapping(config)))
     if isinstance(config.dataloader, FFCVLoader):
-        return _of_splits(*(_of_file(open_split(config, split)) for split in ("train", "val")))
+        return _of_splits(*(_of_file(FFCVDataset.of(config).open(split)) for split in ("train", "val")))
     if (known := built_in(values)) is not None:
         return known
     dataset = config.dataset
-    path = ensure_shapes(dataset) if dataset.kind == "shapes" else Path(str(dataset.path))
+    path = ensure_folder(dataset)
     if left_out is None:
-        left_out = found_unreadable(config, path, quiet)
+        left_out = found_unreadable(dataset, config.seed, path, quiet)
     if dataset.val_split is not None:
         lists = (zip(part.files, sizes(part), strict=True) for part in splits(path, dataset, config.seed, left_out))
         known = divided(itertools.chain(*lists), dataset.val_split)

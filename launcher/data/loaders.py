@@ -13,17 +13,15 @@ import torch
 from launcher.config import schema
 from launcher.data.available import check_counts
 from launcher.data.batch import Loaded, Overlap
-from launcher.data.folder import Folder, splits
+from launcher.data.folder import splits
+from launcher.data.following import worker_count
 from launcher.data.pictures import CentredPictures, ChangeImage, CroppedPictures
-from launcher.data.sampling import ChangeOrder, Share, epoch_order, eval_indices, rank_indices
-from launcher.data.shapes import ensure_shapes
+from launcher.data.sampling import ChangeOrder, Shard, epoch_order, eval_indices, rank_indices
+from launcher.data.shapes import ensure_folder
 from launcher.data.synthetic import SyntheticTrain
 from launcher.data.worker_processes import Keys, batches, data_loader, shut_down
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
-from launcher.probe import rank_cores
-
-_MOST_WORKERS = 8
 
 
 class TrainLoader(Protocol):
@@ -91,25 +89,25 @@ def build_loaders(
         synthetic = SyntheticTrain(plan, config.dataloader.batches, rank, device)
         return Loaders(synthetic, synthetic.evaluation())
     workers = worker_count(config.dataloader, local_world_size)
-    share = Share(rank, world_size, workers, config.dataloader.prefetch, device)
+    shard = Shard(rank, world_size, workers, config.dataloader.prefetch, device)
     if isinstance(config.dataloader, schema.FFCVLoader):
-        return Loaders(*_ffcv_loaders(plan, config.dataloader, share, change_order, change_image))
-    train, val = pictures(config, left_out)
+        return Loaders(*_ffcv_loaders(plan, config.dataloader, shard, change_order, change_image))
+    train, val = splits(ensure_folder(config.dataset), config.dataset, config.seed, left_out)
     check_counts(plan, len(train.classes), len(train.files), train.root)
-    crops = CroppedPictures(train, config, change_image)
-    centres = CentredPictures(
-        val, config, plan.image_side(config.image.eval_resize), plan.image_side(config.image.eval_size)
-    )
+    image, upright = config.image, config.dataset.exif_orientation
+    crops = CroppedPictures(train, image, seed=config.seed, upright=upright, change_image=change_image)
+    sides = plan.image_side(image.eval_resize), plan.image_side(image.eval_size)
+    centres = CentredPictures(val, *sides, image.eval_interpolation, upright=upright)
     return Loaders(
-        ShuffledLoader(plan, crops, share, change_order),
-        EvalLoader(centres, share, max(1, config.eval_batch_size // world_size)),
+        ShuffledLoader(plan, crops, shard, change_order),
+        EvalLoader(centres, shard, max(1, config.eval_batch_size // world_size)),
     )
 
 
 def _ffcv_loaders(
     plan: Plan,
     values: schema.FFCVLoader,
-    share: Share,
+    shard: Shard,
     change_order: ChangeOrder | None,
     change_image: ChangeImage | None,
 ) -> tuple[TrainLoader, EvaluationLoader]:
@@ -119,48 +117,32 @@ def _ffcv_loaders(
         missing = str(error.name).partition(".")[0]
         message = f"{missing} is not installed; make setup builds FFCV, dataloader=torchvision needs none"
         raise UserError(Problem(message, "dataloader", "ffcv")) from None
-    return build_ffcv_loaders(plan, values, share, change_order, change_image)
-
-
-def pictures(config: schema.RunConfig, left_out: Collection[str]) -> tuple[Folder, Folder]:
-    """Training and validation pictures; the built-in ones are drawn if need be."""
-    dataset = config.dataset
-    path = ensure_shapes(dataset) if dataset.kind == "shapes" else Path(str(dataset.path))
-    return splits(path, dataset, config.seed, left_out)
-
-
-def worker_count(config: schema.TorchvisionLoader | schema.FFCVLoader, local_world_size: int) -> int:
-    """Loader workers of one rank: so many as the config says, or its share of the cores."""
-    if config.workers != "auto":
-        return config.workers
-    share = rank_cores(local_world_size)
-    # note: threads share one memory, processes do not
-    return share if isinstance(config, schema.FFCVLoader) else min(_MOST_WORKERS, share)
+    return build_ffcv_loaders(plan, values, shard, change_order, change_image)
 
 
 class ShuffledLoader:
     """Training batches through torch's DataLoader with persistent workers."""
 
-    def __init__(self, plan: Plan, pictures: CroppedPictures, share: Share, change_order: ChangeOrder | None):
-        self._plan, self._share, self._change_order = plan, share, change_order
+    def __init__(self, plan: Plan, pictures: CroppedPictures, shard: Shard, change_order: ChangeOrder | None):
+        self._plan, self._shard, self._change_order = plan, shard, change_order
         self._pictures, self._samples = pictures, len(pictures.labels)
         self._keys = Keys()
-        self._loader = data_loader(pictures, self._keys, share)
+        self._loader = data_loader(pictures, self._keys, shard)
         self._finish = weakref.finalize(self, shut_down, self._loader)
 
     def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
         order = epoch_order(self._plan.config.seed, epoch, self._samples)
         if self._change_order is not None:
             order = self._change_order(order, epoch)
-        plan, share = self._plan, self._share
+        plan, shard = self._plan, self._shard
         self._keys.batches = (
             [
                 (epoch, int(i), plan.loaded_size(epoch * plan.steps_per_epoch + step))
-                for i in rank_indices(order, step, plan.config.batch_size, share.rank, share.world_size)
+                for i in rank_indices(order, step, plan.config.batch_size, shard.rank, shard.world_size)
             ]
             for step in range(first_step, plan.steps_per_epoch)
         )
-        return Overlap(batches(self._loader), share.device)
+        return Overlap(batches(self._loader), shard.device)
 
     def stalled(self, seconds: float) -> Path | None:
         return self._pictures.stalled(seconds)
@@ -172,18 +154,18 @@ class ShuffledLoader:
 class EvalLoader:
     """This rank's share of the validation pictures, each once, in batches whose last may be smaller."""
 
-    def __init__(self, pictures: CentredPictures, share: Share, batch_size: int):
-        self._pictures, self._share = pictures, share
+    def __init__(self, pictures: CentredPictures, shard: Shard, batch_size: int):
+        self._pictures, self._shard = pictures, shard
         self.classes: list[str] | None = pictures.classes
         self._keys = Keys()
         self._keys.batches = [
-            batch.tolist() for batch in eval_indices(len(pictures.labels), batch_size, share.rank, share.world_size)
+            batch.tolist() for batch in eval_indices(len(pictures.labels), batch_size, shard.rank, shard.world_size)
         ]
-        self._loader = data_loader(pictures, self._keys, share)
+        self._loader = data_loader(pictures, self._keys, shard)
         self._finish = weakref.finalize(self, shut_down, self._loader)
 
     def __iter__(self) -> Iterator[Loaded]:
-        return iter(Overlap(batches(self._loader), self._share.device))
+        return iter(Overlap(batches(self._loader), self._shard.device))
 
     def file(self, index: int) -> Path | None:
         return self._pictures.path(index)

@@ -22,6 +22,9 @@ from launcher.errors import UserError
 
 _NOTHING = -1
 
+# (uint8 pixels [H, W, 3], sample index, epoch) -> the same as augmented
+ChangeImage = Callable[[np.ndarray, int, int], np.ndarray]
+
 
 class Reading:
     """What so many readers read and since when, in memory that the processes of a loader share."""
@@ -47,9 +50,6 @@ class Reading:
             if number != _NOTHING and since < latest:
                 return int(number)
         return None
-
-
-ChangeImage = Callable[[np.ndarray, int, int], np.ndarray]
 
 
 class Pictures(Dataset[tuple[np.ndarray, int, int]]):
@@ -99,9 +99,11 @@ class CroppedPictures(Pictures):
     A sample index modulo the number of pictures is its picture.
     """
 
-    def __init__(self, folder: Folder, config: schema.RunConfig, change_image: ChangeImage | None):
-        super().__init__(folder, upright=config.dataset.exif_orientation)
-        self.image, self.seed, self.change_image = config.image, config.seed, change_image
+    def __init__(
+        self, folder: Folder, image: schema.Image, *, seed: int, upright: bool, change_image: ChangeImage | None
+    ):
+        super().__init__(folder, upright=upright)
+        self.image, self.seed, self.change_image = image, seed, change_image
 
     def __getitem__(self, key: tuple[int, int, int]) -> tuple[np.ndarray, int, int]:
         epoch, index, side = key
@@ -117,10 +119,10 @@ class CroppedPictures(Pictures):
 class CentredPictures(Pictures):
     """Centre crops of the resized pictures; keyed by the sample index."""
 
-    def __init__(self, folder: Folder, config: schema.RunConfig, resize: int, side: int):
-        super().__init__(folder, upright=config.dataset.exif_orientation)
-        self.image, self.resize, self.side = config.image, resize, side
+    def __init__(self, folder: Folder, resize: int, side: int, interpolation: str, *, upright: bool):
+        super().__init__(folder, upright=upright)
+        self.resize, self.side, self.interpolation = resize, side, interpolation
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int, int]:
-        pixels = centre_cut(self.open(index), self.resize, self.side, self.image.eval_interpolation)
+        pixels = centre_cut(self.open(index), self.resize, self.side, self.interpolation)
         return pixels, int(self.labels[index]), index

@@ -10,6 +10,20 @@ import torch
 
 from launcher import randomness
 
+# (sample indices of an epoch, epoch) -> those that it reads instead
+ChangeOrder = Callable[[np.ndarray, int], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A rank's part of each global batch: whose it is, how it is loaded, and where it goes."""
+
+    rank: int
+    world_size: int
+    workers: int
+    prefetch: int
+    device: torch.device
+
 
 def epoch_order(seed: int, epoch: int, samples: int) -> np.ndarray:
     """Sample indices int64 [samples] in the order that an epoch reads them."""
@@ -30,17 +44,3 @@ def eval_indices(samples: int, batch_size: int, rank: int, world_size: int) -> l
     """A rank's evaluation batches: the ranks' together hold each sample exactly once; the last may be smaller."""
     mine = np.arange(rank, samples, world_size)
     return [mine[first : first + batch_size] for first in range(0, len(mine), batch_size)]
-
-
-ChangeOrder = Callable[[np.ndarray, int], np.ndarray]
-
-
-@dataclass(frozen=True)
-class Share:
-    """Whose batches these are, and where they go."""
-
-    rank: int
-    world_size: int
-    workers: int
-    prefetch: int
-    device: torch.device

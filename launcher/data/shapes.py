@@ -73,6 +73,11 @@ def ensure_shapes(dataset: Dataset) -> Path:
     return folder
 
 
+def ensure_folder(dataset: Dataset) -> Path:
+    """The folder of a data set that is on this machine; the built-in one is drawn if need be."""
+    return ensure_shapes(dataset) if dataset.kind == "shapes" else Path(str(dataset.path))
+
+
 def shapes_folder(dataset: Dataset) -> Path:
     """Where the pictures are, or will be."""
     drawn = drawn_as(dataset.train_samples, dataset.val_samples, dataset.native_size)

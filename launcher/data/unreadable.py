@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from launcher import atomic
-from launcher.config.schema import Dataset, RunConfig
+from launcher.config.schema import Dataset
 from launcher.data.decode import NoPicture, decode
 from launcher.data.folder import Folder, splits
 from launcher.data.following import in_workers
@@ -58,12 +58,11 @@ def unreadable(path: Path, splits: Sequence[Folder], report: Report) -> dict[str
     return bad
 
 
-def found_unreadable(config: RunConfig, path: Path, report: Report) -> dict[str, str]:
+def found_unreadable(dataset: Dataset, seed: int, path: Path, report: Report) -> dict[str, str]:
     """What `dataset.skip_bad` leaves out of class folders: nothing where it is not set."""
-    dataset = config.dataset
     if not dataset.skip_bad or dataset.kind == "shapes":
         return {}
-    return unreadable(path, splits(path, dataset, config.seed), report)
+    return unreadable(path, splits(path, dataset, seed), report)
 
 
 def write_left_out(file: Path, left_out: dict[str, str]) -> None:

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from launcher.data.batch import Loaded
 from launcher.data.following import follow_parent
 from launcher.data.pictures import Pictures, Reading
-from launcher.data.sampling import Share
+from launcher.data.sampling import Shard
 from launcher.errors import MachineError, Problem, UserError
 
 _SHARED_MEMORY = "/dev/shm"
@@ -35,20 +35,20 @@ class Keys:
         return iter(self.batches)
 
 
-def data_loader(pictures: Pictures, keys: Keys, share: Share) -> DataLoader[Any]:
+def data_loader(pictures: Pictures, keys: Keys, shard: Shard) -> DataLoader[Any]:
     """Persistent workers, or none."""
-    pictures.reading = Reading(max(1, share.workers))
+    pictures.reading = Reading(max(1, shard.workers))
     return DataLoader(
         pictures,
         batch_sampler=keys,  # type: ignore[arg-type]
-        num_workers=share.workers,
+        num_workers=shard.workers,
         collate_fn=_collate,
-        pin_memory=share.device.type == "cuda",
-        persistent_workers=share.workers > 0,
-        prefetch_factor=share.prefetch if share.workers else None,
-        worker_init_fn=_start_worker if share.workers else None,
+        pin_memory=shard.device.type == "cuda",
+        persistent_workers=shard.workers > 0,
+        prefetch_factor=shard.prefetch if shard.workers else None,
+        worker_init_fn=_start_worker if shard.workers else None,
         generator=torch.Generator(),
-        multiprocessing_context=_clean_processes() if share.workers else None,
+        multiprocessing_context=_clean_processes() if shard.workers else None,
     )
 
 

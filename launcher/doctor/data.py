@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from launcher.config.schema import FFCVLoader, RunConfig
 from launcher.data.available import look_at_data
-from launcher.data.ffcv.file import file_path
+from launcher.data.ffcv.file import FFCVDataset
 from launcher.data.folder import splits
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import unreadable
@@ -15,22 +16,27 @@ from launcher.doctor.finding import Finding, ok, problem, warning
 from launcher.errors import UserError
 
 
-def examine_data(config: RunConfig, report: Report = quiet) -> list[Finding]:
+def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     """Look at the data set's files, and read all pictures of class folders; a finding for each thing that is wrong."""
     name = config.dataset.name
     if config.dataset.kind == "shapes" or config.dataloader.name == "synthetic":
-        return [ok("data set", f"{name}, built in")]
+        yield ok("data set", f"{name}, built in")
+        return
     try:
         whole = replace(config, dataset=replace(config.dataset, skip_bad=False))
         found = look_at_data(whole, must_exist=True)
     except UserError as error:
-        return [problem("data set", f"{wrong.key}={wrong.value}", wrong.message) for wrong in error.problems]
+        yield from (problem("data set", f"{wrong.key}={wrong.value}", wrong.message) for wrong in error.problems)
+        return
     dataset = found.config.dataset
     counts = f"{dataset.classes:,} classes, {dataset.train_samples:,} training and {dataset.val_samples:,} validation"
-    where = file_path(config, "train").parent if isinstance(config.dataloader, FFCVLoader) else dataset.path
-    notes = [warning("data set", note, "") for note in found.notes]
-    findings = [ok("data set", f"{name} in {where}: {counts} pictures"), *notes]
-    return findings if isinstance(config.dataloader, FFCVLoader) else findings + _examine_pictures(config, report)
+    in_files = isinstance(config.dataloader, FFCVLoader)
+    where = FFCVDataset.of(config).path("train").parent if in_files else dataset.path
+    now = "" if in_files else "; all that are new or changed since the last look are read now"
+    yield ok("data set", f"{name} in {where}: {counts} pictures{now}")
+    yield from (warning("data set", note, "") for note in found.notes)
+    if not in_files:
+        yield from _examine_pictures(config, report)
 
 
 def _examine_pictures(config: RunConfig, report: Report) -> list[Finding]:

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from launcher.config.schema import Launch, RunConfig, TorchvisionLoader
+from launcher.data.following import worker_count
 from launcher.data.sources.source import Report, quiet
 from launcher.doctor.data import examine_data
 from launcher.doctor.finding import Finding, problem
@@ -14,8 +15,6 @@ from launcher.doctor.gpus import cards_on_the_bus, judge_gpus, read_gpus
 from launcher.doctor.machine import Need, examine_machine, examine_software
 from launcher.plan.schedule import scaled
 from launcher.probe import TORCH, ask
-
-_MOST_WORKERS = 8  # of a rank, where dataloader.workers=auto
 
 
 def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
@@ -27,7 +26,7 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     yield from judge_gpus(gpus, cards_on_the_bus(), others)
     if config.launch.device == "cuda" and not (gpus or others):
         yield problem("launch.device", "cuda, and no GPU works", "launch.device=cpu trains on the CPU")
-    yield from examine_machine(Need(ranks, shared_memory_need(config), Path(config.runs)))
+    yield from examine_machine(Need(ranks, shared_memory_need(config, ranks), Path(config.runs)))
     yield from examine_software(gpus, config.dataloader.name)
     yield from examine_data(config, report)
 
@@ -45,11 +44,11 @@ def _ranks(launch: Launch, gpus: int) -> int:
     return 1 if launch.device == "cpu" else max(1, gpus)
 
 
-def shared_memory_need(config: RunConfig) -> float:
+def shared_memory_need(config: RunConfig, ranks: int) -> float:
     """Bytes of the batches that all workers of all ranks keep ready: uint8 pictures at the full training side."""
     loader = config.dataloader
     if not isinstance(loader, TorchvisionLoader):
         return 0.0
-    workers = _MOST_WORKERS if loader.workers == "auto" else loader.workers
+    workers = worker_count(loader, ranks)
     side = scaled(config.image.train_size, reference=config.image.reference, native=config.dataset.native_size)
     return float(config.batch_size * workers * loader.prefetch * 3 * side**2)

@@ -10,6 +10,7 @@ from PIL import Image
 from launcher.config.compose import compose
 from launcher.data.available import with_counts
 from launcher.data.batch import Loaded
+from launcher.data.ffcv.file import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
 from launcher.data.loaders import Loaders, build_loaders
 from launcher.plan.plan import Plan
@@ -22,7 +23,7 @@ def words_for(folder: Path, *words: str) -> list[str]:
 def write_files(folder: Path, *words: str, skip_bad: bool = False) -> list[Path]:
     """`train prepare` of a folder of pictures, without its terminal."""
     config = compose(words_for(folder, "dataloader=ffcv", "dataloader.workers=1", *words)).config
-    return [path for path, _ in prepare(config, skip_bad=skip_bad, report=lambda *_: None)]
+    return [path for path, _ in prepare(FFCVDataset.of(config), skip_bad=skip_bad, report=lambda *_: None)]
 
 
 def make_loaders(folder: Path, *words: str, rank: int = 0, world: int = 1) -> Loaders:

@@ -14,18 +14,23 @@ import time
 from torch.utils.data import DataLoader
 from launcher.data import worker_processes as workers
 if __name__ == "__main__":
-    loader = DataLoader(range(8), num_workers=2, persistent_workers=True, worker_init_fn=workers._start_worker,
+    loader = DataLoader(range(100), num_workers=2, persistent_workers=True, worker_init_fn=workers._start_worker,
                         multiprocessing_context=workers._clean_processes())
     iterator = iter(loader)
-    next(iterator)
+    next(iterator), next(iterator)  # one of each worker: both have begun
     print(*[worker.pid for worker in iterator._workers], flush=True)
+    input()
+    print(len(list(iterator)), flush=True)
     time.sleep(600)
 """
 
 
 def test_workers_leave_stop_signals_to_their_rank_and_end_with_it(tmp_path):
     (tmp_path / "rank.py").write_text(RANK)
-    rank = subprocess.Popen([sys.executable, str(tmp_path / "rank.py")], stdout=subprocess.PIPE, text=True)
+    rank = subprocess.Popen(
+        [sys.executable, str(tmp_path / "rank.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert rank.stdin is not None
     assert rank.stdout is not None
     workers = [psutil.Process(int(word)) for word in rank.stdout.readline().split()]
     assert len(workers) == 2
@@ -33,8 +38,8 @@ def test_workers_leave_stop_signals_to_their_rank_and_end_with_it(tmp_path):
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         for worker in workers:
             worker.send_signal(number)
-    time.sleep(0.5)
-    assert all(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)
+    print(file=rank.stdin, flush=True)
+    assert rank.stdout.readline() == "98\n"
     rank.kill()
     rank.communicate()
     end = time.monotonic() + 60

@@ -17,6 +17,7 @@ from PIL import Image
 from launcher.config.compose import compose
 from launcher.data import identity as module
 from launcher.data.available import with_counts
+from launcher.data.ffcv.file import FFCVDataset
 from launcher.data.ffcv.manifest import manifest_path
 from launcher.data.ffcv.prepare import prepare
 from launcher.data.identity import identity, identity_if_there
@@ -190,7 +191,7 @@ def test_built_in_pictures_are_known_by_what_determines_them(tmp_path: Path) -> 
 
 
 def written(words: list[str]) -> list[object]:
-    return list(prepare(compose(words).config, skip_bad=False, report=lambda *_: None))
+    return list(prepare(FFCVDataset.of(compose(words).config), skip_bad=False, report=lambda *_: None))
 
 
 def test_where_there_is_none_there_is_no_identity(tmp_path: Path) -> None:

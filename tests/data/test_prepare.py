@@ -22,7 +22,7 @@ from launcher.config.compose import compose
 from launcher.data.ffcv import prepare
 from launcher.data.ffcv import writer as beton_writer
 from launcher.data.ffcv.encode import Encoded, aligned_interval, encode_all
-from launcher.data.ffcv.file import ROW, ROWS_START, file_name, full_values, open_beton
+from launcher.data.ffcv.file import ROW, ROWS_START, FFCVDataset, file_name, full_values, open_beton
 from launcher.data.ffcv.manifest import manifest_path, read_manifest
 from launcher.data.sources.find import LocalFiles
 from launcher.data.sources.source import Piece
@@ -115,12 +115,12 @@ def test_an_interrupted_file_goes_on_to_the_same_bytes(
 
     config = compose([*words, f"dataloader.folder={tmp_path / 'parts'}"]).config
     with pytest.raises(Interrupted):
-        list(prepare.prepare(config, skip_bad=False, report=interrupt))
+        list(prepare.prepare(FFCVDataset.of(config), skip_bad=False, report=interrupt))
     assert not list((tmp_path / "parts").glob("*.beton"))
     encoded: list[int] = []
     real = prepare._encoded
     monkeypatch.setattr(prepare, "_encoded", lambda *given: encoded.extend(given[1]) or real(*given))
-    train = next(iter(prepare.prepare(config, skip_bad=False, report=lambda *_: None)))[0]
+    train = next(iter(prepare.prepare(FFCVDataset.of(config), skip_bad=False, report=lambda *_: None)))[0]
     assert train.read_bytes() == whole.read_bytes()
     assert len(encoded) <= 42 - after + 8
     assert sorted(path.name for path in train.parent.iterdir()) == [train.name, manifest_path(train).name]

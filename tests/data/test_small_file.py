@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from launcher.cli.main import main
 from launcher.config.compose import compose
 from launcher.data.crops import same_parts
-from launcher.data.ffcv.file import file_name, open_beton, small_values
+from launcher.data.ffcv.file import FFCVDataset, file_name, open_beton, small_values
 from launcher.data.ffcv.manifest import read_manifest
 from launcher.data.ffcv.prepare import prepare
 from launcher.errors import UserError
@@ -73,7 +73,7 @@ def test_an_interrupted_prepare_goes_on_to_the_same_files(pictures: Path, files:
 
     config = compose(words_for(pictures, *FILES, f"dataloader.folder={tmp_path}")).config
     with pytest.raises(Interrupted):
-        list(prepare(config, skip_bad=False, report=interrupt))
+        list(prepare(FFCVDataset.of(config), skip_bad=False, report=interrupt))
     assert sorted(path.name for path in tmp_path.glob("*.beton")) == [
         path.name for path in sorted(files.glob("*48px*.beton"))
     ]

@@ -168,8 +168,17 @@ def test_a_read_only_folder_for_runs_is_a_problem() -> None:
 
 def test_the_need_of_shared_memory_follows_batch_side_and_workers() -> None:
     words = ["recipe=mild", "batch_size=1024", "dataloader.workers=4", "dataloader.prefetch=3"]
-    assert shared_memory_need(compose(words).config) == 1024 * 3 * 176 * 176 * 4 * 3
-    assert shared_memory_need(compose(["dataloader=synthetic"]).config) == 0
+    assert shared_memory_need(compose(words).config, 1) == 1024 * 3 * 176 * 176 * 4 * 3
+    assert shared_memory_need(compose(["dataloader=synthetic"]).config, 1) == 0
+
+
+@pytest.mark.parametrize(("cores", "ranks", "workers"), [(2, 1, 2), (16, 4, 4), (64, 2, 8)])
+def test_the_need_of_shared_memory_counts_the_workers_that_there_will_be(
+    cores: int, ranks: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "usable_cores", lambda: cores)
+    config = compose(["recipe=mild", "batch_size=1024", "dataloader.prefetch=3"]).config
+    assert shared_memory_need(config, ranks) == 1024 * 3 * 176 * 176 * workers * 3
 
 
 def test_data_are_counted_or_named(tmp_path: Path) -> None:
@@ -185,4 +194,4 @@ def test_data_are_counted_or_named(tmp_path: Path) -> None:
     there, readable = examine_data(compose(words).config)
     assert there.status == readable.status == "ok"
     assert readable.found == "all 8 can be read"
-    assert "2 classes, 6 training and 2 validation pictures" in there.found
+    assert "2 classes, 6 training and 2 validation pictures; all that are new" in there.found

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.data.ffcv.file import ALLOCATION, HEADER, ROW, ROWS_START, open_beton
+from launcher.data.ffcv.file import ALLOCATION, HEADER, ROW, ROWS_START, FFCVDataset, open_beton
 from launcher.data.ffcv.manifest import manifest_path, read_manifest
 from launcher.errors import UserError
 
@@ -36,7 +36,7 @@ def beton(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 pixels = random.integers(0, 256, (30, 40, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(root / split / name / f"{number}.png")
     words = ["dataset=image_folder", f"dataset.path={root}", "dataloader=ffcv", "dataloader.workers=1"]
-    (path, _), *_ = prepare(compose(words).config, skip_bad=False, report=lambda *_: None)
+    (path, _), *_ = prepare(FFCVDataset.of(compose(words).config), skip_bad=False, report=lambda *_: None)
     return path
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.config.compose import compose
-from launcher.data.loaders import worker_count
+from launcher.data.following import worker_count
 from launcher.launch import elastic
 from launcher.launch.devices import Binding, Devices, bind
 from launcher.launch.terminal import PlainView

@@ -13,60 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-from launcher.config import schema
-from launcher.config.compose import compose
-from launcher.config.schema import FFCVFile, FFCVFiles, FFCVLoader, RunConfig
+from launcher import paths
+from launcher.config.schema import Dataset, FFCVFile, FFCVFiles, FFCVLoader, RunConfig
+from launcher.config.yaml_file import read_mapping
 from launcher.data.ffcv.manifest import Manifest, manifest_path, read_manifest
 from launcher.data.folder import FFCV, only_prepared
 from launcher.data.shapes import shapes_folder
 from launcher.errors import Problem, UserError
 
-_KEY = "dataloader.files.small_side"
-
-
-def full_values(files: FFCVFiles) -> FFCVFile:
-    """What the files of full pictures are written with."""
-    return FFCVFile(files.max_side, files.jpeg_share, files.quality, files.restart_interval)
-
-
-def small_values(files: FFCVFiles) -> FFCVFile | None:
-    """What the file of small training pictures is written with, if there is to be one.
-
-    Raises:
-        UserError: they would not be smaller.
-    """
-    if files.small_side is None:
-        return None
-    if files.small_side >= files.max_side:
-        message = f"must be less than dataloader.files.max_side ({files.max_side}), half of it for instance"
-        raise UserError(Problem(message, _KEY, files.small_side))
-    return FFCVFile(files.small_side, files.small_jpeg_share, files.quality, files.restart_interval)
-
-
-def open_small(config: RunConfig, full: Beton) -> Beton | None:
-    """The small pictures of the training pictures in `full`, if the config asks for them.
-
-    Raises:
-        UserError: the file is not there, not whole, or of other pictures.
-    """
-    assert isinstance(config.dataloader, FFCVLoader)
-    if (values := small_values(config.dataloader.files)) is None:
-        return None
-    path = small_path(config, values)
-    if not path.is_file():
-        raise UserError(missing(config, path, _KEY))
-    small = open_beton(path, _KEY)
-    if not np.array_equal(small.rows["f1"], full.rows["f1"]):
-        message = f"{path} holds other pictures than {full.path}; remove it, and write it again by train prepare"
-        raise UserError(Problem(message, _KEY, values.max_side))
-    return small
-
-
-def small_path(config: RunConfig, values: FFCVFile) -> Path:
-    """Where the small training pictures are: a file as any other of those values."""
-    return written_path(config, "train", values)
-
-
+_SMALL_SIDE = "dataloader.files.small_side"
 VERSION = 2
 SUFFIX = ".beton"
 IMAGE, LABEL = "image", "label"
@@ -103,95 +58,129 @@ class Beton:
         return len(self.manifest.classes) if self.manifest else int(self.rows["f1"].max()) + 1
 
 
-def files_folder(config: schema.RunConfig) -> Path:
-    """The folder that a config's FFCV files belong into.
+@dataclass(frozen=True)
+class FFCVDataset:
+    """The FFCV files of a data set; `seed` is the one that pictures were set apart for validation with."""
 
-    Raises:
-        UserError: neither the folder nor the data set's is given.
-    """
-    loader, dataset = config.dataloader, config.dataset
-    assert isinstance(loader, schema.FFCVLoader)
-    if loader.folder is not None:
-        return Path(loader.folder)
-    if dataset.kind == "shapes":
-        return shapes_folder(dataset) / FFCV
-    if dataset.path is None:
+    loader: FFCVLoader
+    dataset: Dataset
+    seed: int
+
+    @classmethod
+    def of(cls, config: RunConfig) -> FFCVDataset:
+        """Those of a config with `dataloader=ffcv`."""
+        assert isinstance(config.dataloader, FFCVLoader)
+        return cls(config.dataloader, config.dataset, config.seed)
+
+    def path(self, split: str) -> Path:
+        """The file of a split: the one given, or that of the folder whose name tells the values it was written with.
+
+        Raises:
+            UserError: no folder is given.
+        """
+        given = self._given(split)
+        return Path(given) if given is not None else self._written(split, self.loader.files)
+
+    def open(self, split: str) -> Beton:
+        """The file of a split.
+
+        Raises:
+            UserError: it is not there, or not a whole file of pictures and labels.
+        """
+        path = self.path(split)
+        key = "dataloader.folder" if self._given(split) is None else f"dataloader.{split}"
+        found, upright = self._open(path, key), self.dataset.exif_orientation
+        if found.manifest is not None and found.manifest.exif_orientation not in (None, upright):
+            message = f"{path} was written with the other value; give that"
+            message += ", or another dataloader.folder for files of this one"
+            raise UserError(Problem(message, "dataset.exif_orientation", upright))
+        return found
+
+    def small_path(self) -> Path | None:
+        """Where the small training pictures are, if there are to be any: a file as any other of those values.
+
+        Raises:
+            UserError: they would not be smaller, or no folder is given.
+        """
+        values = small_values(self.loader.files)
+        return self._written("train", values) if values else None
+
+    def open_small(self, full: Beton) -> Beton | None:
+        """The small pictures of the training pictures in `full`, if there are to be any.
+
+        Raises:
+            UserError: the file is not there, not whole, or of other pictures.
+        """
+        if (path := self.small_path()) is None:
+            return None
+        small = self._open(path, _SMALL_SIDE)
+        if not np.array_equal(small.rows["f1"], full.rows["f1"]):
+            message = f"{path} holds other pictures than {full.path}; remove it, and write it again by train prepare"
+            raise UserError(Problem(message, _SMALL_SIDE, self.loader.files.small_side))
+        return small
+
+    def _given(self, split: str) -> str | None:
+        return self.loader.train if split == "train" else self.loader.val
+
+    def _written(self, split: str, values: FFCVFile) -> Path:
+        """Where `train prepare` writes a split with those values."""
+        share = self.dataset.val_split
+        drawn = f"-val{100 * share:g}-seed{self.seed}" if share is not None else ""
+        return self._folder() / file_name(split, values, drawn)
+
+    def _folder(self) -> Path:
+        if self.loader.folder is not None:
+            return Path(self.loader.folder)
+        if self.dataset.kind == "shapes":
+            return shapes_folder(self.dataset) / FFCV
         message = "is not given; say where the FFCV files are (dataloader.folder), or the pictures (dataset.path)"
+        if self.dataset.path is not None:
+            if not only_prepared(self.dataset.path):
+                return Path(self.dataset.path) / FFCV
+            message = f"is not given, and {self.dataset.path} has no room for FFCV files; give a folder for them"
         raise UserError(Problem(message, "dataloader.folder", None))
-    if only_prepared(dataset.path):
-        message = f"is not given, and {dataset.path} has no room for FFCV files; give a folder for them"
-        raise UserError(Problem(message, "dataloader.folder", None))
-    return Path(dataset.path) / FFCV
+
+    def _open(self, path: Path, key: str) -> Beton:
+        if not path.is_file():
+            raise UserError(Problem(f"{path.name} is not there; write it by: {self._command()}", key, path.parent))
+        return open_beton(path, key)
+
+    def _command(self) -> str:
+        """What writes the files."""
+        dataset, folder = self.dataset, self.loader.folder
+        source = dataset.path or ("/data/pictures" if dataset.kind == "folder" else None)
+        words = f"train prepare dataset={dataset.name}" + (f" dataset.path={source}" if source else "")
+        words += f" dataset.val_split={dataset.val_split} seed={self.seed}" if dataset.val_split is not None else ""
+        words += "" if dataset.exif_orientation else " dataset.exif_orientation=false"
+        words += f" dataloader.folder={folder}" if folder else ""
+        usual = read_mapping(paths.CONF / "dataloader" / "ffcv.yaml")["files"]
+        changed = {name: value for name, value in asdict(self.loader.files).items() if value != usual[name]}
+        return words + "".join(f" dataloader.files.{name}={value}" for name, value in changed.items())
 
 
-def file_path(config: schema.RunConfig, split: str) -> Path:
-    """The FFCV file of a split: the one given, or that of the folder whose name tells the values it was written with.
+def full_values(files: FFCVFiles) -> FFCVFile:
+    """What the files of full pictures are written with."""
+    return FFCVFile(files.max_side, files.jpeg_share, files.quality, files.restart_interval)
+
+
+def small_values(files: FFCVFiles) -> FFCVFile | None:
+    """What the file of small training pictures is written with, if there is to be one.
 
     Raises:
-        UserError: no folder is given.
+        UserError: they would not be smaller.
     """
-    assert isinstance(config.dataloader, schema.FFCVLoader)
-    given = config.dataloader.train if split == "train" else config.dataloader.val
-    return Path(given) if given is not None else written_path(config, split, config.dataloader.files)
+    if files.small_side is None:
+        return None
+    if files.small_side >= files.max_side:
+        message = f"must be less than dataloader.files.max_side ({files.max_side}), half of it for instance"
+        raise UserError(Problem(message, _SMALL_SIDE, files.small_side))
+    return FFCVFile(files.small_side, files.small_jpeg_share, files.quality, files.restart_interval)
 
 
-def written_path(config: schema.RunConfig, split: str, files: schema.FFCVFile) -> Path:
-    """Where `train prepare` writes a split with those values.
-
-    Raises:
-        UserError: no folder is given.
-    """
-    share = config.dataset.val_split
-    drawn = f"-val{100 * share:g}-seed{config.seed}" if share is not None else ""
-    return files_folder(config) / file_name(split, files, drawn)
-
-
-def file_name(split: str, files: schema.FFCVFile, drawn: str = "") -> str:
+def file_name(split: str, files: FFCVFile, drawn: str = "") -> str:
     """Such as train-500px-jpeg50-q90.beton; `drawn` tells how pictures were set apart for validation."""
     restart = f"-restart{files.restart_interval}" if files.restart_interval else ""
     return f"{split}-{files.max_side}px-jpeg{100 * files.jpeg_share:g}-q{files.quality}{restart}{drawn}{SUFFIX}"
-
-
-def open_split(config: schema.RunConfig, split: str) -> Beton:
-    """The FFCV file of a split.
-
-    Raises:
-        UserError: it is not there, or not a whole file of pictures and labels.
-    """
-    assert isinstance(config.dataloader, schema.FFCVLoader)
-    given = config.dataloader.train if split == "train" else config.dataloader.val
-    path = file_path(config, split)
-    key = f"dataloader.{split}" if given is not None else "dataloader.folder"
-    if not path.is_file():
-        raise UserError(missing(config, path, key))
-    found = open_beton(path, key)
-    if found.manifest is not None and found.manifest.exif_orientation not in (None, config.dataset.exif_orientation):
-        message = (
-            f"{path} was written with the other value; give that, or another dataloader.folder for files of this one"
-        )
-        raise UserError(Problem(message, "dataset.exif_orientation", config.dataset.exif_orientation))
-    return found
-
-
-def missing(config: schema.RunConfig, path: Path, key: str) -> Problem:
-    """A file is not there: the command that writes it."""
-    dataset, loader = config.dataset, config.dataloader
-    assert isinstance(loader, schema.FFCVLoader)
-    source = dataset.path or ("/data/pictures" if dataset.kind == "folder" else None)
-    words = f"dataset={dataset.name}" + (f" dataset.path={source}" if source else "")
-    words += f" dataset.val_split={dataset.val_split} seed={config.seed}" if dataset.val_split is not None else ""
-    words += "" if dataset.exif_orientation else " dataset.exif_orientation=false"
-    words += f" dataloader.folder={loader.folder}" if loader.folder else ""
-    files, default = asdict(loader.files), asdict(default_files())
-    words += "".join(f" dataloader.files.{name}={value}" for name, value in files.items() if value != default[name])
-    return Problem(f"{path.name} is not there; write it by: train prepare {words}", key, path.parent)
-
-
-def default_files() -> schema.FFCVFiles:
-    """The values of dataloader.files where nobody gives others."""
-    loader = compose(["dataloader=ffcv"]).config.dataloader
-    assert isinstance(loader, schema.FFCVLoader)
-    return loader.files
 
 
 def open_beton(path: Path, key: str = "dataloader.folder") -> Beton:

@@ -15,10 +15,10 @@ from launcher.config import schema
 from launcher.data.available import check_counts
 from launcher.data.batch import Loaded, Overlap
 from launcher.data.crops import centre_boxes, random_crops, same_parts
-from launcher.data.ffcv.file import Beton, open_small, open_split
+from launcher.data.ffcv.file import Beton, FFCVDataset
 from launcher.data.ffcv.pool import DecodingPool, Request
 from launcher.data.pictures import ChangeImage
-from launcher.data.sampling import ChangeOrder, Share, epoch_order, eval_indices, rank_indices
+from launcher.data.sampling import ChangeOrder, Shard, epoch_order, eval_indices, rank_indices
 from launcher.plan.plan import Plan
 
 # Part of the free memory that files may take: workers, pinned batches and evaluation need the rest.
@@ -58,7 +58,7 @@ def choose(asked: bool | str, sizes: Iterable[int], free: int) -> tuple[bool, st
 def build_ffcv_loaders(
     plan: Plan,
     values: schema.FFCVLoader,
-    share: Share,
+    shard: Shard,
     change_order: ChangeOrder | None,
     change_image: ChangeImage | None,
 ) -> tuple[FFCVTrain, FFCVEval]:
@@ -68,24 +68,25 @@ def build_ffcv_loaders(
         UserError: a file is missing, not whole, or not what was planned for.
     """
     config = plan.config
-    train, val = open_split(config, "train"), open_split(config, "val")
-    small = open_small(config, train)
+    files = FFCVDataset.of(config)
+    train, val = files.open("train"), files.open("val")
+    small = files.open_small(train)
     check_counts(plan, max(train.classes, val.classes), train.samples, train.path)
-    files = [file for file in (train, val, small) if file is not None]
-    preload, said = choose(values.os_cache, [file.bytes for file in files], free_memory())
-    if share.rank == 0:
+    sizes = [file.bytes for file in (train, val, small) if file is not None]
+    preload, said = choose(values.os_cache, sizes, free_memory())
+    if shard.rank == 0:
         print(said, flush=True)
 
     def pool(file: Beton, side: int, *, training: bool) -> DecodingPool:
         return DecodingPool(
             file,
             side=side,
-            workers=share.workers,
-            prefetch=share.prefetch,
+            workers=shard.workers,
+            prefetch=shard.prefetch,
             preload=preload,
             only_crop=training and values.decode == "crop",
             scaled=training and values.dct_scaling,
-            pinned=share.device.type == "cuda",
+            pinned=shard.device.type == "cuda",
             change_image=change_image if training else None,
         )
 
@@ -93,11 +94,11 @@ def build_ffcv_loaders(
     small_crops = pool(small, plan.train_size, training=True) if small else None
     centres = pool(val, plan.image_side(config.image.eval_size), training=False)
     return (
-        FFCVTrain(plan, crops, small_crops, share, change_order),
+        FFCVTrain(plan, crops, small_crops, shard, change_order),
         FFCVEval(
             centres,
-            share,
-            max(1, config.eval_batch_size // share.world_size),
+            shard,
+            max(1, config.eval_batch_size // shard.world_size),
             plan.image_side(config.image.eval_resize),
         ),
     )
@@ -114,15 +115,15 @@ class FFCVTrain:
         plan: Plan,
         full: DecodingPool,
         small: DecodingPool | None,
-        share: Share,
+        shard: Shard,
         change_order: ChangeOrder | None,
     ):
-        self._plan, self._full, self._small, self._share, self._change_order = plan, full, small, share, change_order
+        self._plan, self._full, self._small, self._shard, self._change_order = plan, full, small, shard, change_order
         self._pools = [full, small] if small else [full]
         self._finish = weakref.finalize(self, _close, self._pools)
 
     def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
-        return Overlap(self._batches(epoch, first_step), self._share.device)
+        return Overlap(self._batches(epoch, first_step), self._shard.device)
 
     def stalled(self, seconds: float) -> Path | None:
         return next(filter(None, (pool.stalled(seconds) for pool in self._pools)), None)
@@ -142,7 +143,7 @@ class FFCVTrain:
         if self._change_order is not None:
             order = self._change_order(order, epoch)
         for step in range(first_step, plan.steps_per_epoch):
-            indices = rank_indices(order, step, config.batch_size, self._share.rank, self._share.world_size)
+            indices = rank_indices(order, step, config.batch_size, self._shard.rank, self._shard.world_size)
             numbers = indices % full.file.samples
             sizes = full.heights[numbers], full.widths[numbers]
             boxes = random_crops(config.image, *sizes, seed=config.seed, epoch=epoch, indices=indices)
@@ -161,14 +162,14 @@ def _close(pools: list[DecodingPool]) -> None:
 class FFCVEval:
     """This rank's share of the validation pictures, centre crops, each once; the last batch may be smaller."""
 
-    def __init__(self, pool: DecodingPool, share: Share, batch_size: int, resize: int):
-        self._pool, self._share, self._resize = pool, share, resize
+    def __init__(self, pool: DecodingPool, shard: Shard, batch_size: int, resize: int):
+        self._pool, self._shard, self._resize = pool, shard, resize
         self.classes = pool.file.manifest.classes if pool.file.manifest else None
-        self._indices = eval_indices(pool.file.samples, batch_size, share.rank, share.world_size)
+        self._indices = eval_indices(pool.file.samples, batch_size, shard.rank, shard.world_size)
         self._finish = weakref.finalize(self, pool.close)
 
     def __iter__(self) -> Iterator[Loaded]:
-        return iter(Overlap(self._pool.batches(map(self._request, self._indices)), self._share.device))
+        return iter(Overlap(self._pool.batches(map(self._request, self._indices)), self._shard.device))
 
     def file(self, index: int) -> None:
         return None

@@ -8,15 +8,15 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from launcher.config import schema
-from launcher.config.schema import FFCVFile
+from launcher.config.schema import Dataset, FFCVFile
 from launcher.data.ffcv.encode import Encoded, Unreadable, encode_all
-from launcher.data.ffcv.file import file_path, full_values, open_beton, open_small, open_split, small_path, small_values
+from launcher.data.ffcv.file import FFCVDataset, full_values, open_beton, small_values
 from launcher.data.ffcv.manifest import Manifest, checksum, manifest_path, write_manifest
 from launcher.data.ffcv.writer import BetonWriter
 from launcher.data.following import in_workers
@@ -34,43 +34,44 @@ _SECONDS_A_SAVE = 30.0
 _SHOWN = 10
 
 
-def prepare(config: schema.RunConfig, *, skip_bad: bool, report: Report) -> Iterator[tuple[Path, Manifest]]:
+def prepare(wanted: FFCVDataset, *, skip_bad: bool, report: Report) -> Iterator[tuple[Path, Manifest]]:
     """Write the files that are not there yet; yields each file and its manifest.
 
     Raises:
         UserError: the pictures are not there, some cannot be read (without `skip_bad`), or the disk is full.
     """
-    loader = config.dataloader
-    assert isinstance(loader, schema.FFCVLoader)
+    loader, dataset = wanted.loader, wanted.dataset
     for split, given in (("train", loader.train), ("val", loader.val)):
         if given is not None:
             message = "names a file that is there already; leave it out to write one, or give dataloader.folder"
             raise UserError(Problem(message, f"dataloader.{split}", given))
-    small = small_values(loader.files)
-    files = [(split, file_path(config, split), full_values(loader.files)) for split in SPLITS]
-    files += [("train", small_path(config, small), small)] if small else []
+    small_path, small = wanted.small_path(), small_values(loader.files)
+    files = [(split, wanted.path(split), full_values(loader.files)) for split in SPLITS]
+    files += [("train", small_path, small)] if small_path and small else []
     if all(_is_written(path) for _, path, _ in files):
         sources = {}
     else:
-        found = open_sources(config, _where(config.dataset), report, skip_bad=skip_bad)
-        sources = dict(zip(SPLITS, _named(config.dataset, *found), strict=True))
+        found = open_sources(dataset, wanted.seed, _where(dataset), report, skip_bad=skip_bad)
+        sources = dict(zip(SPLITS, _named(dataset, *found), strict=True))
+    workers = usable_cores() if loader.workers == "auto" else loader.workers
     for split, path, values in files:
         if _is_written(path):
             manifest = open_beton(path).manifest
             assert manifest is not None
         else:
-            manifest = _write(config, sources[split], path, values, skip_bad, report)
+            writing = _Writing(path, values, upright=dataset.exif_orientation, workers=workers, skip_bad=skip_bad)
+            manifest = _write(sources[split], writing, report)
         yield path, manifest
 
 
-def verify(config: schema.RunConfig, report: Report) -> Iterator[tuple[Path, Manifest]]:
+def verify(wanted: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]]:
     """Compare the files with their manifests, to the last bit; yields those that are whole.
 
     Raises:
         UserError: a file or manifest is missing, or they differ.
     """
-    splits = [open_split(config, split) for split in SPLITS]
-    small = open_small(config, splits[0])
+    splits = [wanted.open(split) for split in SPLITS]
+    small = wanted.open_small(splits[0])
     for found in [*splits, *([small] if small else [])]:
         if found.manifest is None:
             raise UserError(f"{found.path} has no manifest ({manifest_path(found.path).name}) to compare it with")
@@ -79,7 +80,7 @@ def verify(config: schema.RunConfig, report: Report) -> Iterator[tuple[Path, Man
         yield found.path, found.manifest
 
 
-def _named(dataset: schema.Dataset, train: Source, val: Source) -> tuple[Source, Source]:
+def _named(dataset: Dataset, train: Source, val: Source) -> tuple[Source, Source]:
     """The same, known by another name than their own lists where that tells more."""
     name = None
     if dataset.kind == "shapes" and dataset.path is None:
@@ -95,36 +96,43 @@ def _is_written(path: Path) -> bool:
     return path.exists() and manifest_path(path).exists()
 
 
-def _where(dataset: schema.Dataset) -> str:
+def _where(dataset: Dataset) -> str:
     if dataset.kind == "folder" and dataset.path is None:
         message = "is not given; point it at class folders (train/CLASS/*.jpg, val/CLASS/*.jpg), tar files or a bucket"
         raise UserError(Problem(message, "dataset.path", None))
     return str(ensure_shapes(dataset)) if dataset.kind == "shapes" else str(dataset.path)
 
 
-def _write(
-    config: schema.RunConfig, source: Source, path: Path, values: FFCVFile, skip_bad: bool, report: Report
-) -> Manifest:
+@dataclass(frozen=True)
+class _Writing:
+    """Which file is written, and how."""
+
+    path: Path
+    values: FFCVFile
+    upright: bool
+    workers: int
+    skip_bad: bool
+
+
+def _write(source: Source, to: _Writing, report: Report) -> Manifest:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return _write_source(config, source, path, values, skip_bad, report)
+        to.path.parent.mkdir(parents=True, exist_ok=True)
+        return _write_source(source, to, report)
     except OSError as error:
-        message = f"{path} cannot be written ({error.strerror}); what is done is kept, the same command goes on"
-        raise UserError(Problem(message, "dataloader.folder", path.parent)) from None
+        message = f"{to.path} cannot be written ({error.strerror}); what is done is kept, the same command goes on"
+        raise UserError(Problem(message, "dataloader.folder", to.path.parent)) from None
 
 
-def _write_source(
-    config: schema.RunConfig, source: Source, path: Path, values: FFCVFile, skip_bad: bool, report: Report
-) -> Manifest:
-    assert isinstance(config.dataloader, schema.FFCVLoader)
-    upright, workers = config.dataset.exif_orientation, config.dataloader.workers
+def _write_source(source: Source, to: _Writing, report: Report) -> Manifest:
+    values, upright = to.values, to.upright
     encode = partial(encode_all, values=values, upright=upright)
-    writer = BetonWriter(path, source.labels, max_side=values.max_side, identity=_identity(source, values, upright))
+    identity = _identity(source, values, upright)
+    writer = BetonWriter(to.path, source.labels, max_side=values.max_side, identity=identity)
     try:
-        bad = _add_all(writer, source, encode, usable_cores() if workers == "auto" else workers, report)
+        bad = _add_all(writer, source, encode, to.workers, report)
         if len(bad) == len(source.files):
             raise UserError(f"{source.root} holds no picture that can be read: {_listed(bad)}")
-        if bad and not skip_bad:
+        if bad and not to.skip_bad:
             raise UserError(
                 f"{len(bad)} of {len(source.files):,} pictures in {source.root} cannot be read: {_listed(bad)}; repair "
                 "them and run the same command again, or leave them out by --skip-bad (the others are done)"
@@ -144,7 +152,7 @@ def _write_source(
             source=source.known_as or fingerprint(kept),
         )
         # note: a manifest without its file counts as nothing, a file without its manifest could not be checked
-        write_manifest(path, manifest)
+        write_manifest(to.path, manifest)
         writer.publish()
         return manifest
     finally:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from launcher.config.schema import RunConfig
+from launcher.config.schema import Dataset
 from launcher.data.classes import check_classes, same_classes
 from launcher.data.decode import NoPicture
-from launcher.data.folder import TAR, Folder, is_folder, is_remote, only_prepared, scan, sizes, splits
+from launcher.data.folder import TAR, Folder, is_folder, is_remote, only_prepared, problem, scan, sizes, splits
 from launcher.data.sources.imagenet import ARCHIVES, imagenet_source
 from launcher.data.sources.remote import RemoteFiles, remote_folders
-from launcher.data.sources.source import Piece, Report, Source, Storage, below, problem
+from launcher.data.sources.source import Piece, Report, Source, Storage, below
 from launcher.data.sources.tar import class_folders
 from launcher.data.unreadable import unreadable
 from launcher.errors import Problem, UserError
@@ -65,7 +65,7 @@ def _read(piece: Piece) -> bytes | NoPicture:
     return data if piece.size in (None, len(data)) else NoPicture(f"{piece.file} ends within it")
 
 
-def open_sources(config: RunConfig, path: str, report: Report, *, skip_bad: bool) -> tuple[Source, Source]:
+def open_sources(dataset: Dataset, seed: int, path: str, report: Report, *, skip_bad: bool) -> tuple[Source, Source]:
     """The training and validation pictures of a data set, of the same classes.
 
     With `skip_bad`, a share for validation is drawn from the pictures that can be read.
@@ -73,22 +73,22 @@ def open_sources(config: RunConfig, path: str, report: Report, *, skip_bad: bool
     Raises:
         UserError: there are none, they cannot be listed, or a class cannot be learnt.
     """
-    share = config.dataset.val_split
+    share = dataset.val_split
     if share is None:
         train, val = same_classes(*(open_source(path, split, report) for split in ("train", "val")))
     elif only_prepared(path):
         message = "takes class folders on this machine; unpack or copy the pictures, or leave it out"
         raise UserError(Problem(message, "dataset.val_split", share))
     else:
-        train, val = _divided(config, Path(path), report, skip_bad=skip_bad)
+        train, val = _divided(dataset, seed, Path(path), report, skip_bad=skip_bad)
     check_classes(train.classes, train.labels, val.labels, "dataset.path", path)
     return train, val
 
 
-def _divided(config: RunConfig, path: Path, report: Report, *, skip_bad: bool) -> tuple[Source, Source]:
-    whole = splits(path, config.dataset, config.seed)
+def _divided(dataset: Dataset, seed: int, path: Path, report: Report, *, skip_bad: bool) -> tuple[Source, Source]:
+    whole = splits(path, dataset, seed)
     bad = unreadable(path, whole, report) if skip_bad else {}
-    train, val = map(folder_source, splits(path, config.dataset, config.seed, bad))
+    train, val = map(folder_source, splits(path, dataset, seed, bad))
     names = {name.removeprefix(whole[0].place): reason for name, reason in bad.items()}
     return replace(train, left_out=names), val
 

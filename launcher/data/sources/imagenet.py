@@ -12,7 +12,8 @@ import tarfile
 from concurrent.futures import ThreadPoolExecutor
 
 from launcher.data.decode import NoPicture
-from launcher.data.sources.source import Piece, Report, Source, Storage, below, problem
+from launcher.data.folder import problem
+from launcher.data.sources.source import Piece, Report, Source, Storage, below
 from launcher.data.sources.tar import AHEAD, Member, members, tar_source
 
 ARCHIVES = {"train": "ILSVRC2012_img_train.tar", "val": "ILSVRC2012_img_val.tar"}

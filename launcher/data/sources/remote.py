@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from launcher.data.decode import NoPicture
-from launcher.data.folder import EXTENSIONS
-from launcher.data.sources.source import Piece, Report, Source, below, problem
+from launcher.data.folder import EXTENSIONS, problem
+from launcher.data.sources.source import Piece, Report, Source, below, labelled
 from launcher.errors import UserError
 
 # Seconds before a read that failed is tried again, on top of what the kind of storage tries itself.
@@ -83,10 +81,7 @@ def remote_folders(path: str, split: str, report: Report) -> Source:
     found = sorted(name.split("/") for name in bytes_of if _is_picture(name))
     if not found:
         raise problem(path, f"holds neither {split}/CLASS/*.jpg nor ImageNet's tar files")
-    classes = sorted({name for name, _ in found})
-    numbers = {name: number for number, name in enumerate(classes)}
-    files = ["/".join(parts) for parts in found]
-    labels = np.array([numbers[name] for name, _ in found], np.int64)
+    classes, files, labels = labelled(found)
     return Source(
         path, split, classes, files, labels, RemoteFiles(path),
         lambda n: Piece(files[n], base + files[n]), lambda: [bytes_of[name] for name in files],

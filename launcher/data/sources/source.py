@@ -9,7 +9,6 @@ from typing import BinaryIO, Protocol
 import numpy as np
 
 from launcher.data.decode import NoPicture
-from launcher.errors import Problem, UserError
 
 # Told (what is done, how much of it, out of how much) while it is done.
 Report = Callable[[str, int, int], None]
@@ -72,6 +71,9 @@ def below(path: str, name: str) -> str:
     return f"{path.rstrip('/')}/{name}"
 
 
-def problem(path: str, message: str) -> UserError:
-    """What is wrong with a data set's path."""
-    return UserError(Problem(message, "dataset.path", path))
+def labelled(pictures: Sequence[Sequence[str]]) -> tuple[list[str], list[str], np.ndarray]:
+    """The classes of sorted (class, name), the pictures as CLASS/NAME, and their labels int64."""
+    classes = sorted({name for name, _ in pictures})
+    numbers = {name: number for number, name in enumerate(classes)}
+    labels = np.array([numbers[name] for name, _ in pictures], np.int64)
+    return classes, ["/".join(picture) for picture in pictures], labels

@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from launcher.data.folder import EXTENSIONS
-from launcher.data.sources.source import Piece, Report, Source, Storage, problem
+from launcher.data.folder import EXTENSIONS, problem
+from launcher.data.sources.source import Piece, Report, Source, Storage, labelled
 from launcher.errors import UserError
 
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
@@ -110,13 +110,10 @@ def tar_source(storage: Storage, archive: str, split: str, found: Iterable[tuple
         raise problem(archive, f"holds no pictures ({' '.join(EXTENSIONS)}) as .../{split}/CLASS/NAME")
     names = sorted(pictures)
     places = np.array([pictures[name] for name in names], np.int64)
-    classes = sorted({name for name, _ in names})
-    numbers = {name: number for number, name in enumerate(classes)}
-    files = ["/".join(name) for name in names]
+    classes, files, labels = labelled(names)
 
     def piece(number: int) -> Piece:
         start, size = places[number].tolist()
         return Piece(files[number], archive, start, size)
 
-    labels = np.array([numbers[name] for name, _ in names], np.int64)
     return Source(archive, split, classes, files, labels, storage, piece, lambda: places[:, 1].tolist())

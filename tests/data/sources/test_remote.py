@@ -18,6 +18,7 @@ from launcher.cli import diagnose
 from launcher.cli.main import main
 from launcher.config.compose import compose
 from launcher.data.available import with_counts
+from launcher.data.ffcv.file import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
 from launcher.data.folder import scan
 from launcher.data.sources import remote
@@ -79,7 +80,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def write_url(url: str, *words: str) -> list[Path]:
     """`train prepare` of a URL, without its terminal."""
     given = [words_for(Path())[0], f"dataset.path={url}", "dataloader=ffcv", "dataloader.workers=1", *words]
-    return [path for path, _ in prepare(compose(given).config, skip_bad=False, report=lambda *_: None)]
+    return [path for path, _ in prepare(FFCVDataset.of(compose(given).config), skip_bad=False, report=lambda *_: None)]
 
 
 def in_memory(folder: Path) -> str:
@@ -118,7 +119,7 @@ def test_ffcv_files_of_a_url_are_those_of_the_folder_and_train(pictures: Path, t
     words = words_for(Path(), f"dataset.path={url}", "dataloader=ffcv", f"dataloader.folder={tmp_path}")
     config = compose([words[0], *words[2:]]).config
     assert with_counts(config, must_exist=True).dataset.train_samples == 42
-    assert str(tmp_path) in examine_data(config)[0].found
+    assert str(tmp_path) in next(examine_data(config)).found
     assert diagnose._pictures(config) is None
 
 
