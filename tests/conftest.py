@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.made_runs import make_run
 from tests.runs import Equal, Train
+
+__all__ = ["make_run"]
 
 # note: timings of a shared machine say nothing, and a failure in CI must be the same everywhere
 settings.register_profile("project", deadline=None, derandomize=True)
@@ -17,6 +20,15 @@ settings.load_profile("project")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ.pop("TRAIN_DATA", None)
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # note: workers are as many as cores, and idle threads would only take them from each other
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that run real commands, the longest, so that no worker is left with one at the end."""
+    long = {item.path for item in items if item.get_closest_marker("system")}
+    items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.fixture(scope="session")

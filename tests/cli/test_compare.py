@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main as cli
-from tests.study.conftest import MakeRun, make_run  # noqa: F401
+from tests.made_runs import MakeRun
 
 
 @pytest.fixture
-def grid(make_run: MakeRun, tmp_path: Path) -> Path:  # noqa: F811
+def grid(make_run: MakeRun, tmp_path: Path) -> Path:
     for seed in (0, 1, 2):
         noise = seed / 1000
         for epochs in (2, 4, 8):

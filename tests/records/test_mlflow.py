@@ -23,7 +23,7 @@ from launcher.records.folder import create
 from launcher.records.metrics import ResumeRecord
 from launcher.records.sinks import Recorder, build_sinks
 
-from .test_remote import end, evaluation
+from .lines import end, evaluation
 
 mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
 pytestmark = [

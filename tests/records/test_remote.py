@@ -11,16 +11,10 @@ import pytest
 from launcher.cli import main as cli
 from launcher.config.compose import compose
 from launcher.records import sinks
-from launcher.records.metrics import EndRecord, EvalRecord, Record, ResumeRecord, StartRecord, closing_scalars, scalars
+from launcher.records.metrics import Record, ResumeRecord, StartRecord, closing_scalars, scalars
 from launcher.records.remote import Outcome, RemoteSink
 
-
-def evaluation(step: int, top1: float = 0.5) -> EvalRecord:
-    return EvalRecord(step, 1e9, step / 10, top1, 0.9, float("nan"), 50, 2.0, step * 0.1)
-
-
-def end(step: int, *, finished: bool = True) -> EndRecord:
-    return EndRecord(step, 1e9, finished, 30.0, 4.0, 1.0)
+from .lines import end, evaluation
 
 
 class Server:

@@ -17,7 +17,7 @@ from launcher.records.folder import RunFolder, create, existing
 from launcher.records.metrics import ResumeRecord
 from launcher.records.sinks import Recorder, build_sinks
 
-from .test_remote import end, evaluation
+from .lines import end, evaluation
 
 wandb = pytest.importorskip("wandb", reason="wandb is not installed")
 

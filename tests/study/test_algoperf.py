@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from launcher.study.algoperf import median_of_fastest, profile, score, score_runs
 from launcher.study.runs import read_run
-
-from .conftest import MakeRun
+from tests.made_runs import MakeRun
 
 
 def test_the_fastest_trial_of_each_study_and_their_median() -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from launcher.study.curves import build_curves, deviation
 from launcher.study.runs import read_run
-
-from .conftest import CONFIG, MakeRun
+from tests.made_runs import CONFIG, MakeRun
 
 
 def changed(group: str, **values: Any) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from launcher.study.report import page_data
 from launcher.study.results import choose_baselines, comparisons, on_front, read_results
 from launcher.study.runs import read_run
 from launcher.study.tables import as_json, not_counted
-
-from .conftest import MakeRun
+from tests.made_runs import MakeRun
 
 COUNTS = {"classes": 2, "train_samples": 20, "val_samples": 10}
 

@@ -16,8 +16,7 @@ from launcher.cli import main as cli
 from launcher.study import report
 from launcher.study.report import page, page_data
 from launcher.study.results import read_results
-
-from .conftest import MakeRun
+from tests.made_runs import MakeRun
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 EVIL = "</script><script>document.title='evil'</script><img src=x onerror=1>"

@@ -19,8 +19,7 @@ from launcher.study.curves import build_curves
 from launcher.study.results import Results
 from launcher.study.runs import find_runs, newest_unfinished, read_run
 from launcher.study.tables import not_counted
-
-from .conftest import MakeRun
+from tests.made_runs import MakeRun
 
 
 def test_a_finished_run_has_quality_and_both_times(make_run: MakeRun) -> None:

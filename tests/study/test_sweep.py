@@ -19,8 +19,7 @@ from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from launcher.records.folder import create, note_dataset
 from launcher.study.sweep import check_existing, expand
-
-from .conftest import MakeRun
+from tests.made_runs import MakeRun
 
 SHAPES = ["dataset=shapes", "model=resnet18", "launch=cpu", "batch_size=64"]
 
