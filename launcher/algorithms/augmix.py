@@ -12,7 +12,7 @@ from torch import Tensor
 from launcher import randomness
 from launcher.algorithms.base import DrawingAlgorithm, Drawn
 from launcher.algorithms.randaugment import SETS, Choice, apply, arrays_of, chosen, magnitudes, rounds_of
-from launcher.config import algorithms as schema
+from launcher.config.algorithms import AugMixConfig
 from launcher.data.batch import Batch
 
 NAMES = SETS["safe"]
@@ -37,7 +37,7 @@ class Mix:
         return [np.stack([self.mixed, *self.chains.T]).astype(np.float32), *arrays_of(self.choices)]
 
 
-def choose(values: schema.AugMix, indices: np.ndarray, *, seed: int, epoch: int, side: int) -> Mix:
+def choose(values: AugMixConfig, indices: np.ndarray, *, seed: int, epoch: int, side: int) -> Mix:
     """Draw everything for the sample indices [B]; an image's draws depend on (seed, epoch, index) alone."""
     longest = values.depth if values.depth > 0 else _LONGEST
     weights, mixed, draws, lengths = [], [], [], []
@@ -55,7 +55,7 @@ def choose(values: schema.AugMix, indices: np.ndarray, *, seed: int, epoch: int,
     return Mix(np.array(weights), np.array(mixed), rounds)
 
 
-def _choice(values: schema.AugMix, draws: np.ndarray, active: np.ndarray, side: int) -> Choice:
+def _choice(values: AugMixConfig, draws: np.ndarray, active: np.ndarray, side: int) -> Choice:
     which, level, sign = draws
     operations = np.floor(which * len(NAMES)).astype(np.int64)
     levels, signs = 0.1 + level * (values.severity - 0.1), np.where(sign < 0.5, -1.0, 1.0)
@@ -79,13 +79,10 @@ def mix(images: Tensor, chosen: Mix, drawn: Sequence[Tensor]) -> Tensor:
     return blended.round().clamp(0, 255).to(torch.uint8)
 
 
-class AugMix(DrawingAlgorithm):
+class AugMix(DrawingAlgorithm[AugMixConfig]):
     """Mixes chains of operations on the device for the whole batch."""
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         moment = batch.moment
         chosen = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, side=width)
         return Drawn(chosen.arrays, lambda batch, drawn: replace(batch, images=mix(batch.images, chosen, drawn)))
-
-
-ALGORITHM = AugMix

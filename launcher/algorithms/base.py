@@ -6,18 +6,29 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
 
+from launcher.config.declaration import AlgorithmConfig
 from launcher.data.batch import Batch, Moment, to_device
 from launcher.models.surgery import Surgery
 from launcher.plan.plan import Plan
 
-# Computes gradients of a batch into `.grad` and returns the detached mean loss. `synchronize=False` leaves them
-# unaveraged over ranks; `update_statistics=False` leaves batch-norm statistics unmoved.
-Gradients = Callable[..., Tensor]
+ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig, covariant=True)
+# logits [B, classes] and targets to their mean loss
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Gradients(Protocol):
+    """Computes gradients of a batch into `.grad` and returns the detached mean loss.
+
+    `synchronize=False` leaves them unaveraged over ranks; `update_statistics=False` leaves batch-norm statistics
+    unmoved.
+    """
+
+    def __call__(self, batch: Batch, *, synchronize: bool = True, update_statistics: bool = True) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -32,19 +43,17 @@ class Context:
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
-class Algorithm:
+class Algorithm(Generic[ConfigT]):
     """One method of training, bound to points of the loop by overriding their methods; each does nothing here.
 
-    `values` is the algorithm's dataclass from `launcher.config.algorithms`. Randomness comes only from
-    `launcher.randomness`, keyed by the batch's moment and sample indices.
+    `values` is the algorithm's declaration in `launcher.config.algorithms`, named as this class and `Config`.
+    Randomness comes only from `launcher.randomness`, keyed by the batch's moment and sample indices.
     """
 
     # whether some steps leave parameters without gradients, which DDP must then look for in every step
     leaves_parameters_unused = False
-    # whether `change_batch` may leave pictures out: what later methods draw is for the others
-    chooses_pictures = False
 
-    def __init__(self, values: Any, context: Context):
+    def __init__(self, values: ConfigT, context: Context):
         self.values = values
         self.context = context
 
@@ -63,8 +72,11 @@ class Algorithm:
         """Change one uint8 image [H, W, 3] in a loader's worker; must pickle."""
         return image
 
-    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
-        """Change a batch on the device, and what the model does with it; `loss` is the mean over logits and targets."""
+    def before_step(self, model: nn.Module, moment: Moment) -> None:
+        """Change which parameters learn in the step numbered `moment.step`."""
+
+    def change_batch(self, batch: Batch) -> Batch:
+        """Change a batch on the device, and what the model does with it."""
         return batch
 
     def size_after(self, height: int, width: int, moment: Moment) -> tuple[int, int]:
@@ -84,7 +96,7 @@ class Algorithm:
     def after_step(self, model: nn.Module, moment: Moment) -> None:
         """Act after the optimizer's step numbered `moment.step`."""
 
-    def evaluation_weights(self, model: nn.Module) -> dict[str, Tensor] | None:
+    def evaluation_weights(self) -> dict[str, Tensor] | None:
         """The state dict to evaluate and export with, or None for the model's own."""
         return None
 
@@ -104,13 +116,21 @@ class Drawn:
     apply: Callable[[Batch, Sequence[Tensor]], Batch]
 
 
-class DrawingAlgorithm(Algorithm):
+class DrawingAlgorithm(Algorithm[ConfigT]):
     """An algorithm that changes the batch by chance; what all of them draw goes to the device in one copy a step."""
 
     @abstractmethod
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         """Draw for a batch, whose images will have this size when their turn comes."""
 
-    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+    def change_batch(self, batch: Batch) -> Batch:
         drawn = self.draw(batch, *batch.images.shape[-2:])
         return drawn.apply(batch, to_device(*drawn.arrays, device=batch.images.device))
+
+
+class ChoosingAlgorithm(Algorithm[ConfigT]):
+    """An algorithm that leaves pictures out when the batch is changed; what later ones draw is for the others."""
+
+    @abstractmethod
+    def choose(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
+        """The pictures of a batch that the step is to learn from."""

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm
+from launcher.config.algorithms import BlurPoolConfig
 from launcher.models.surgery import Surgery
 
 
@@ -76,12 +77,9 @@ def blur_pool(
         module.register_buffer("blur_filter", binomial_filter().to(device), persistent=False)
 
 
-class BlurPool(Algorithm):
+class BlurPool(Algorithm[BlurPoolConfig]):
     def change_model(self, model: nn.Module) -> None:
         blur_pool(model, **asdict(self.values))
 
     def surgery(self) -> Surgery:
         return Surgery(blur_pool, asdict(self.values), (binomial_filter, blur, BlurConv2d, BlurMaxPool2d))
-
-
-ALGORITHM = BlurPool

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from launcher import randomness
 from launcher.algorithms.base import DrawingAlgorithm, Drawn
+from launcher.config.algorithms import ColOutConfig
 from launcher.data.batch import Batch, Moment
 from launcher.plan import schedule as sizes
 
@@ -23,7 +24,7 @@ def colout(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return images.index_select(2, rows).index_select(3, columns)
 
 
-class ColOut(DrawingAlgorithm):
+class ColOut(DrawingAlgorithm[ColOutConfig]):
     """Draws rows and columns anew for each step, the same on all ranks."""
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
@@ -33,6 +34,3 @@ class ColOut(DrawingAlgorithm):
 
     def size_after(self, height: int, width: int, moment: Moment) -> tuple[int, int]:
         return sizes.kept(height, self.values.rows), sizes.kept(width, self.values.columns)
-
-
-ALGORITHM = ColOut

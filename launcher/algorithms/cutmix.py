@@ -10,6 +10,7 @@ from torch import Tensor
 
 from launcher.algorithms.base import DrawingAlgorithm, Drawn
 from launcher.algorithms.mixing import UNMIXED, draws_of, is_chosen, mix_targets
+from launcher.config.algorithms import CutMixConfig
 from launcher.data.batch import Batch
 
 
@@ -32,7 +33,7 @@ def paste(images: Tensor, order: Tensor, edges: tuple[int, int, int, int]) -> tu
     return pasted, (bottom - top) * (right - left) / (images.shape[-2] * images.shape[-1])
 
 
-class CutMix(DrawingAlgorithm):
+class CutMix(DrawingAlgorithm[CutMixConfig]):
     """One box of area z ~ Beta(alpha, alpha) and one permutation for a process's batch."""
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
@@ -49,6 +50,3 @@ class CutMix(DrawingAlgorithm):
             return replace(batch, images=images, targets=targets)
 
         return Drawn([draws.permutation(len(batch.indices))], mix)
-
-
-ALGORITHM = CutMix

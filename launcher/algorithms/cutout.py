@@ -10,6 +10,7 @@ from torch import Tensor
 
 from launcher import randomness
 from launcher.algorithms.base import DrawingAlgorithm, Drawn
+from launcher.config.algorithms import CutOutConfig
 from launcher.data.batch import Batch
 
 
@@ -31,13 +32,10 @@ def square_boxes(centres: np.ndarray, side: int, height: int, width: int) -> np.
     return np.concatenate([(middle - side // 2).clip(0), (middle + side // 2).clip(max=(height, width))], axis=1)
 
 
-class CutOut(DrawingAlgorithm):
+class CutOut(DrawingAlgorithm[CutOutConfig]):
     """Blanks normalised pictures with zero, the mean colour."""
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         centres = randomness.uniforms(batch.moment.seed, "cutout", batch.moment.epoch, batch.indices, 2)
         boxes = square_boxes(centres, int(self.values.size * min(height, width)), height, width)
         return Drawn([boxes], lambda batch, drawn: replace(batch, images=erase(batch.images, *drawn)))
-
-
-ALGORITHM = CutOut

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Context
+from launcher.config.algorithms import EMAConfig
 from launcher.data.batch import Moment
 from launcher.rank.peers import by_dtype
 
@@ -28,23 +29,23 @@ def update_average(average: dict[str, Tensor], weights: dict[str, Tensor], keep:
             torch._foreach_copy_(old, new)
 
 
-class EMA(Algorithm):
+class EMA(Algorithm[EMAConfig]):
     """Averages parameters and buffers every `update_interval`, from the initial weights; no bias correction."""
 
-    def __init__(self, values: Any, context: Context):
+    def __init__(self, values: EMAConfig, context: Context):
         super().__init__(values, context)
-        self._interval = context.plan.every(values.update_interval)
-        self._keep = keep_rate(max(1, context.plan.steps(values.half_life)), self._interval)
+        interval = context.plan.every(values.update_interval)
+        self._keep = keep_rate(max(1, context.plan.steps(values.half_life)), interval)
         self._average: dict[str, Tensor] = {}
 
     def change_model(self, model: nn.Module) -> None:
         self._average = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
     def after_step(self, model: nn.Module, moment: Moment) -> None:
-        if (moment.step + 1) % self._interval == 0:
+        if self.values.acts_at(self.context.plan, moment.step):
             update_average(self._average, model.state_dict(), self._keep)
 
-    def evaluation_weights(self, model: nn.Module) -> dict[str, Tensor]:
+    def evaluation_weights(self) -> dict[str, Tensor]:
         return self._average
 
     def state_dict(self) -> dict[str, Any]:
@@ -53,6 +54,3 @@ class EMA(Algorithm):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, tensor in state["average"].items():
             self._average[name].copy_(tensor)
-
-
-ALGORITHM = EMA

@@ -1,4 +1,4 @@
-"""The active algorithms, called at each point of the loop in the order of the plan's table."""
+"""The active algorithms, called at each point of the loop in the order of their declarations."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from launcher.algorithms.base import Algorithm, Context, DrawingAlgorithm, Gradients
+from launcher.algorithms.base import Algorithm, ChoosingAlgorithm, Context, DrawingAlgorithm, Gradients, Loss
+from launcher.config.declaration import NORMALIZE, POINTS, AlgorithmConfig
 from launcher.data.batch import Batch, Moment, to_device
 from launcher.models.surgery import Surgery
-from launcher.plan.order import NORMALIZE, acting
 
 
-def build(context: Context) -> dict[str, Algorithm]:
-    """Name to bound algorithm; each file of this folder names its class `ALGORITHM`."""
-    return {
-        name: importlib.import_module(f"launcher.algorithms.{name}").ALGORITHM(values, context)
-        for name, values in context.plan.config.algorithms.active().items()
-    }
+def class_of(name: str, declaration: type[AlgorithmConfig]) -> type[Algorithm[AlgorithmConfig]]:
+    """What does a method's work: the class in the file of its name that is called as its declaration, less `Config`."""
+    module = importlib.import_module(f"launcher.algorithms.{name}")
+    found: type[Algorithm[AlgorithmConfig]] = getattr(module, declaration.__name__.removesuffix("Config"))
+    return found
+
+
+def build(context: Context) -> dict[str, Algorithm[AlgorithmConfig]]:
+    """Name to bound algorithm."""
+    active = context.plan.config.algorithms.active()
+    return {name: class_of(name, type(values))(values, context) for name, values in active.items()}
 
 
 class Engine:
@@ -31,13 +36,14 @@ class Engine:
 
     def __init__(self, context: Context):
         self._active = build(context)
-        self._algorithms = context.plan.config.algorithms
+        self._choosing = {name: one for name, one in self._active.items() if isinstance(one, ChoosingAlgorithm)}
+        self._acting = {point: context.plan.config.algorithms.acting(point) for point in POINTS}
 
-    def _at(self, point: str) -> list[Algorithm]:
-        return [self._active[name] for name in acting(point, self._algorithms) if name != NORMALIZE]
+    def _at(self, point: str) -> list[Algorithm[AlgorithmConfig]]:
+        return [self._active[name] for name in self._acting[point]]
 
     @property
-    def active(self) -> dict[str, Algorithm]:
+    def active(self) -> dict[str, Algorithm[AlgorithmConfig]]:
         """Name to bound algorithm."""
         return self._active
 
@@ -52,7 +58,7 @@ class Engine:
 
     def surgeries(self) -> dict[str, Surgery]:
         """By name and in order, the changes of the model that evaluation sees."""
-        names = acting("change_model", self._algorithms)
+        names = self._acting["change_model"]
         return {name: surgery for name in names if (surgery := self._active[name].surgery()) is not None}
 
     def change_order(self, order: np.ndarray, epoch: int) -> np.ndarray:
@@ -67,19 +73,17 @@ class Engine:
         algorithms = self._at("change_image")
         return partial(_change_image, algorithms) if algorithms else None
 
-    def change_batch(
-        self,
-        batch: Batch,
-        model: nn.Module,
-        loss: Callable[[Tensor, Tensor], Tensor],
-        normalize: Callable[[Tensor], Tensor],
-    ) -> Batch:
+    def before_step(self, model: nn.Module, moment: Moment) -> None:
+        for algorithm in self._at("before_step"):
+            algorithm.before_step(model, moment)
+
+    def change_batch(self, batch: Batch, model: nn.Module, loss: Loss, normalize: Callable[[Tensor], Tensor]) -> Batch:
         """Augment, normalise and mix a batch of uint8 images.
 
         All that is drawn goes to the device in one copy, in another what follows a choice among the pictures.
         """
-        names = acting("change_batch", self._algorithms)
-        choices = [number for number, name in enumerate(names, 1) if self._chooses(name)]
+        names = self._acting["change_batch"]
+        choices = [number for number, name in enumerate(names, 1) if name in self._choosing]
         for first, last in itertools.pairwise([0, *choices, len(names)]):
             drawn = self._draw(names[first:last], batch)
             for name in names[first:last]:
@@ -87,12 +91,11 @@ class Engine:
                     batch = replace(batch, images=normalize(batch.images))
                 elif name in drawn:
                     batch = drawn[name](batch)
+                elif name in self._choosing:
+                    batch = self._choosing[name].choose(batch, model, loss)
                 else:
-                    batch = self._active[name].change_batch(batch, model, loss)
+                    batch = self._active[name].change_batch(batch)
         return batch
-
-    def _chooses(self, name: str) -> bool:
-        return name != NORMALIZE and self._active[name].chooses_pictures
 
     def _draw(self, names: Sequence[str], batch: Batch) -> dict[str, Callable[[Batch], Batch]]:
         """By name, what the algorithms that draw do to the batch; what they have drawn is on its device."""
@@ -124,10 +127,10 @@ class Engine:
         for algorithm in self._at("after_step"):
             algorithm.after_step(model, moment)
 
-    def evaluation_weights(self, model: nn.Module) -> dict[str, Tensor] | None:
+    def evaluation_weights(self) -> dict[str, Tensor] | None:
         """The weights to evaluate with, if an algorithm keeps its own."""
         for algorithm in self._at("evaluation_weights"):
-            if (weights := algorithm.evaluation_weights(model)) is not None:
+            if (weights := algorithm.evaluation_weights()) is not None:
                 return weights
         return None
 
@@ -143,7 +146,9 @@ def _applied(apply: Callable[[Batch, Sequence[Tensor]], Batch], drawn: list[Tens
     return apply(batch, drawn)
 
 
-def _change_image(algorithms: list[Algorithm], image: np.ndarray, index: int, epoch: int) -> np.ndarray:
+def _change_image(
+    algorithms: list[Algorithm[AlgorithmConfig]], image: np.ndarray, index: int, epoch: int
+) -> np.ndarray:
     for algorithm in algorithms:
         image = algorithm.change_image(image, index, epoch)
     return image

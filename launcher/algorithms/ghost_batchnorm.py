@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm
+from launcher.config.algorithms import GhostBatchNormConfig
 
 
 class GhostBatchNorm2d(nn.BatchNorm2d):
@@ -23,14 +24,12 @@ class GhostBatchNorm2d(nn.BatchNorm2d):
         return torch.cat([super(GhostBatchNorm2d, self).forward(part) for part in parts])
 
 
-class GhostBatchNorm(Algorithm):
+class GhostBatchNorm(Algorithm[GhostBatchNormConfig]):
     """Replaces every batch norm in place; names stay."""
 
     def change_model(self, model: nn.Module) -> None:
         for module in model.modules():
             if type(module) is nn.BatchNorm2d:
                 module.__class__ = GhostBatchNorm2d
+                assert isinstance(module, GhostBatchNorm2d)
                 module.ghost_size = self.values.ghost_batch_size
-
-
-ALGORITHM = GhostBatchNorm

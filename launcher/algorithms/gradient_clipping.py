@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm
+from launcher.config.algorithms import GradientClippingConfig
 from launcher.rank.peers import gradients_of
 
 _SMALLEST_WEIGHT_NORM = 1e-3
@@ -34,7 +35,7 @@ def clip_adaptively(weights: list[Tensor], gradients: list[Tensor], threshold: f
         gradient.mul_(factor.view(-1, *[1] * (gradient.ndim - 1)))
 
 
-class GradientClipping(Algorithm):
+class GradientClipping(Algorithm[GradientClippingConfig]):
     """Clips the averaged, unscaled gradients before the optimizer's step."""
 
     def change_gradients(self, model: nn.Module) -> None:
@@ -46,6 +47,3 @@ class GradientClipping(Algorithm):
                 nn.utils.clip_grad_value_(weights, self.values.threshold)
             case "adaptive":
                 clip_adaptively(weights, gradients_of(model), self.values.threshold)
-
-
-ALGORITHM = GradientClipping

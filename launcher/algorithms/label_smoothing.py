@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from launcher.algorithms.base import Algorithm
+from launcher.config.algorithms import LabelSmoothingConfig
 from launcher.data.batch import Batch
 
 
@@ -23,11 +23,8 @@ def one_hot(targets: Tensor, classes: int) -> Tensor:
     return F.one_hot(targets, classes).float() if targets.ndim == 1 else targets
 
 
-class LabelSmoothing(Algorithm):
+class LabelSmoothing(Algorithm[LabelSmoothingConfig]):
     """Smooths the targets of each training batch."""
 
-    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+    def change_batch(self, batch: Batch) -> Batch:
         return replace(batch, targets=smooth(batch.targets, self.values.smoothing, self.context.classes))
-
-
-ALGORITHM = LabelSmoothing

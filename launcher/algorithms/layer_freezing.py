@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from torch import Tensor, nn
+from torch import nn
 
 from launcher.algorithms.base import Algorithm
-from launcher.data.batch import Batch
+from launcher.config.algorithms import LayerFreezingConfig
+from launcher.data.batch import Moment
 
 
 def frozen_layers(layers: int, progress: float, start: float, final_fraction: float) -> int:
@@ -25,18 +24,14 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
 
 
-class LayerFreezing(Algorithm):
-    """Decides before each step's forward pass which layers need gradients; the optimizer leaves the others alone."""
+class LayerFreezing(Algorithm[LayerFreezingConfig]):
+    """Decides before each step which layers need gradients; the optimizer leaves the others alone."""
 
     leaves_parameters_unused = True
 
-    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+    def before_step(self, model: nn.Module, moment: Moment) -> None:
         layers = layers_of(model)
-        frozen = frozen_layers(len(layers), batch.moment.progress, self.values.start, self.values.final_fraction)
+        frozen = frozen_layers(len(layers), moment.progress, self.values.start, self.values.final_fraction)
         for number, layer in enumerate(layers):
             for parameter in layer.parameters(recurse=False):
                 parameter.requires_grad_(number >= frozen)
-        return batch
-
-
-ALGORITHM = LayerFreezing

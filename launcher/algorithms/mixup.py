@@ -9,6 +9,7 @@ from torch import Tensor
 
 from launcher.algorithms.base import DrawingAlgorithm, Drawn
 from launcher.algorithms.mixing import UNMIXED, draws_of, is_chosen, mix_targets
+from launcher.config.algorithms import MixUpConfig
 from launcher.data.batch import Batch
 
 
@@ -17,7 +18,7 @@ def mix_images(images: Tensor, order: Tensor, weight: float) -> Tensor:
     return images.lerp(images[order], weight)
 
 
-class MixUp(DrawingAlgorithm):
+class MixUp(DrawingAlgorithm[MixUpConfig]):
     """One weight min(z, 1 - z), z ~ Beta(alpha, alpha), and one permutation for a process's batch."""
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
@@ -36,6 +37,3 @@ class MixUp(DrawingAlgorithm):
             )
 
         return Drawn([draws.permutation(len(batch.indices))], mix)
-
-
-ALGORITHM = MixUp

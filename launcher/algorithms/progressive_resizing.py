@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from launcher.algorithms.base import Algorithm
+from launcher.config.algorithms import ProgressiveResizingConfig
 from launcher.data.batch import Batch, Moment
 
 
@@ -22,10 +22,10 @@ def resize(images: Tensor, side: int, interpolation: str) -> Tensor:
     return F.interpolate(images, size=(side, side), mode="bilinear", antialias=True)
 
 
-class ProgressiveResizing(Algorithm):
+class ProgressiveResizing(Algorithm[ProgressiveResizingConfig]):
     """Resizes each batch on the device to the step's side."""
 
-    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+    def change_batch(self, batch: Batch) -> Batch:
         side = self.context.plan.resized_size(batch.moment.step)
         images = resize(batch.images, side, self.values.interpolation)
         # note: some resize kernels answer in NCHW order whatever they are given
@@ -36,6 +36,3 @@ class ProgressiveResizing(Algorithm):
     def size_after(self, height: int, width: int, moment: Moment) -> tuple[int, int]:
         side = self.context.plan.resized_size(moment.step)
         return side, side
-
-
-ALGORITHM = ProgressiveResizing

@@ -13,7 +13,7 @@ from launcher import randomness
 from launcher.algorithms import image_operations, pillow_operations
 from launcher.algorithms.base import DrawingAlgorithm, Drawn
 from launcher.algorithms.image_operations import BLACK, Colour
-from launcher.config import algorithms as schema
+from launcher.config.algorithms import RandAugmentConfig
 from launcher.data.batch import Batch
 
 _LEVELS = 10
@@ -42,7 +42,7 @@ class Choice:
     magnitudes: np.ndarray
 
 
-def choose(values: schema.RandAugment, indices: np.ndarray, *, seed: int, epoch: int, side: int) -> list[Choice]:
+def choose(values: RandAugmentConfig, indices: np.ndarray, *, seed: int, epoch: int, side: int) -> list[Choice]:
     """Draw `depth` rounds for the sample indices [B]; an image's draws depend on (seed, epoch, index) alone.
 
     side: of the pictures in pixels, which translations are parts of.
@@ -52,7 +52,7 @@ def choose(values: schema.RandAugment, indices: np.ndarray, *, seed: int, epoch:
     return [_choice(values, part, side) for part in rounds]
 
 
-def _choice(values: schema.RandAugment, draws: np.ndarray, side: int) -> Choice:
+def _choice(values: RandAugmentConfig, draws: np.ndarray, side: int) -> Choice:
     which, level_draw, angle_draw, sign_draw = draws
     names = SETS[values.operations]
     operations = np.floor(which / values.probability * len(names)).clip(max=len(names)).astype(np.int64)
@@ -75,7 +75,7 @@ def chosen(operations: np.ndarray, magnitudes: Sequence[np.ndarray] | np.ndarray
     return Choice(operations, table[operations, np.arange(len(operations))])
 
 
-def _levels(values: schema.RandAugment, uniform: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _levels(values: RandAugmentConfig, uniform: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Levels in [0, 10]: U(0.1, severity), N(severity, deviation) by Box & Muller 1958, or the severity itself."""
     levels = np.full_like(uniform, values.severity)
     if values.severity_distribution == "uniform":
@@ -167,7 +167,7 @@ def apply(images: Tensor, round_: Round, names: Sequence[str], fill: Colour = BL
     return result
 
 
-class RandAugment(DrawingAlgorithm):
+class RandAugment(DrawingAlgorithm[RandAugmentConfig]):
     """On the device for the whole batch, or with `where: loader` picture by picture; the same draws either way."""
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
@@ -197,6 +197,3 @@ class RandAugment(DrawingAlgorithm):
             return BLACK
         red, green, blue = (round(255 * mean) for mean in self.context.plan.config.dataset.mean)
         return red, green, blue
-
-
-ALGORITHM = RandAugment

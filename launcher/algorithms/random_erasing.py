@@ -13,6 +13,7 @@ from torch import Tensor
 from launcher import randomness
 from launcher.algorithms.base import DrawingAlgorithm, Drawn
 from launcher.algorithms.cutout import erase
+from launcher.config.algorithms import RandomErasingConfig
 from launcher.data.batch import Batch
 
 _TRIES = 10
@@ -43,7 +44,7 @@ def random_boxes(
     return boxes
 
 
-class RandomErasing(DrawingAlgorithm):
+class RandomErasing(DrawingAlgorithm[RandomErasingConfig]):
     """Erases in normalised pictures: zero is the mean colour, noise is standard normal."""
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
@@ -62,6 +63,3 @@ class RandomErasing(DrawingAlgorithm):
             fill = torch.empty_like(images).normal_(generator=generator)
         (boxes,) = drawn
         return replace(batch, images=erase(images, boxes, fill))
-
-
-ALGORITHM = RandomErasing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from launcher.algorithms.base import Algorithm
+from launcher.config.algorithms import RepeatedAugmentationConfig
 
 
 def repeat(order: np.ndarray, repeats: int, batch_size: int) -> np.ndarray:
@@ -20,11 +21,8 @@ def repeat(order: np.ndarray, repeats: int, batch_size: int) -> np.ndarray:
     return np.asarray(indices[np.lexsort((indices // samples, batch_numbers))])
 
 
-class RepeatedAugmentation(Algorithm):
+class RepeatedAugmentation(Algorithm[RepeatedAugmentationConfig]):
     """An epoch has as many steps as before and reads one picture in `repeats`."""
 
     def change_order(self, order: np.ndarray, epoch: int) -> np.ndarray:
         return repeat(order, self.values.repeats, self.context.plan.config.batch_size)
-
-
-ALGORITHM = RepeatedAugmentation

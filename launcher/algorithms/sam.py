@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Gradients
+from launcher.config.algorithms import SAMConfig
 from launcher.data.batch import Batch
 from launcher.rank.peers import everywhere, global_norm
 
@@ -22,7 +23,7 @@ def climb(weights: list[Tensor], gradients: list[Tensor], norm: Tensor, rho: flo
     return list(before)
 
 
-class SAM(Algorithm):
+class SAM(Algorithm[SAMConfig]):
     """On steps with (step + 1) % interval == 0, the gradient at the point that the process's own gradient leads to.
 
     Both passes see the same batch. If the process's own gradient is not finite on any rank, the weights stay and every
@@ -30,7 +31,7 @@ class SAM(Algorithm):
     """
 
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
-        if (batch.moment.step + 1) % self.values.interval:
+        if not self.values.acts_at(self.context.plan, batch.moment.step):
             return gradients(batch)
         loss = gradients(batch, synchronize=False)
         weights: list[Tensor] = [p for p in model.parameters() if p.grad is not None]
@@ -48,6 +49,3 @@ class SAM(Algorithm):
 
 def _gradients_of(weights: list[Tensor]) -> list[Tensor]:
     return [p.grad for p in weights if p.grad is not None]
-
-
-ALGORITHM = SAM

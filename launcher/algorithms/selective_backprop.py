@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from launcher import randomness
-from launcher.algorithms.base import Algorithm
+from launcher.algorithms.base import ChoosingAlgorithm, Loss
 from launcher.algorithms.label_smoothing import one_hot
-from launcher.data.batch import Batch, Moment
+from launcher.config.algorithms import SelectiveBackpropConfig
+from launcher.data.batch import Batch
 from launcher.rank.peers import broadcast_first
 
 
@@ -28,9 +28,7 @@ def choose_ranks(samples: int, count: int, keep: float, draws: np.random.Generat
 
 
 @torch.no_grad()
-def sample_losses(
-    images: Tensor, targets: Tensor, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], scale: float
-) -> Tensor:
+def sample_losses(images: Tensor, targets: Tensor, model: nn.Module, loss: Loss, scale: float) -> Tensor:
     """Losses [B] of images [B, C, H, W], resized by `scale`, and class weights [B, classes].
 
     The model evaluates, so that neither its statistics nor its random layers are touched.
@@ -44,15 +42,13 @@ def sample_losses(
     return losses
 
 
-class SelectiveBackprop(Algorithm):
+class SelectiveBackprop(ChoosingAlgorithm[SelectiveBackpropConfig]):
     """Between `start` and `end`, every `interval`-th batch keeps its part `keep`; the others train whole."""
 
-    chooses_pictures = True
-
-    def change_batch(self, batch: Batch, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Batch:
-        if not self._acts(batch.moment) or (count := self._count(len(batch.images))) == len(batch.images):
+    def choose(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
+        moment, count = batch.moment, self._count(len(batch.images))
+        if not self.values.acts_at(self.context.plan, moment.step) or count == len(batch.images):
             return batch
-        moment = batch.moment
         targets = one_hot(batch.targets, self.context.classes)
         # note: each rank's own statistics are not saved; by these a resumed run chooses the same
         broadcast_first(model.buffers())
@@ -70,14 +66,7 @@ class SelectiveBackprop(Algorithm):
             indices=batch.indices[chosen.numpy()],
         )
 
-    def _acts(self, moment: Moment) -> bool:
-        in_time: bool = self.values.start <= moment.progress < self.values.end
-        return in_time and (moment.step + 1) % int(self.values.interval) == 0
-
     def _count(self, samples: int) -> int:
         """Samples kept: the same on all ranks, in equal parts for the passes of an accumulated step."""
         parts = self.context.plan.accumulation
         return max(1, int(self.values.keep * samples) // parts) * parts
-
-
-ALGORITHM = SelectiveBackprop

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm
+from launcher.config.algorithms import SqueezeExciteConfig
 from launcher.models.surgery import Surgery
 
 
@@ -48,7 +49,7 @@ def squeeze_excite(network: nn.Module, *, latent_channels: int, min_channels: in
     return blocks
 
 
-class SqueezeExcite(Algorithm):
+class SqueezeExcite(Algorithm[SqueezeExciteConfig]):
     def change_model(self, model: nn.Module) -> None:
         for name, block in squeeze_excite(model, **asdict(self.values)).items():
             self._draw(block, name)
@@ -61,6 +62,3 @@ class SqueezeExcite(Algorithm):
         generator = torch.Generator().manual_seed(key)
         for linear in (block.squeeze, block.excite):
             nn.init.kaiming_uniform_(linear.weight, a=math.sqrt(5), generator=generator)
-
-
-ALGORITHM = SqueezeExcite

@@ -11,6 +11,7 @@ from torchvision.models import resnet
 
 from launcher import randomness
 from launcher.algorithms.base import Context, DrawingAlgorithm, Drawn
+from launcher.config.algorithms import StochasticDepthConfig
 from launcher.data.batch import Batch
 from launcher.models.surgery import Surgery
 
@@ -65,10 +66,10 @@ class BranchDrop:
         return branch * kept.to(branch.dtype).view(-1, 1, 1, 1)
 
 
-class StochasticDepth(DrawingAlgorithm):
+class StochasticDepth(DrawingAlgorithm[StochasticDepthConfig]):
     """Draws for every (epoch, sample, block) whether the block's branch is kept."""
 
-    def __init__(self, values: Any, context: Context):
+    def __init__(self, values: StochasticDepthConfig, context: Context):
         super().__init__(values, context)
         self._drops: list[BranchDrop] = []
 
@@ -96,6 +97,3 @@ class StochasticDepth(DrawingAlgorithm):
         for drop, row in zip(self._drops, kept, strict=True):
             drop.set(row)
         return batch
-
-
-ALGORITHM = StochasticDepth

@@ -8,20 +8,19 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Context
 from launcher.algorithms.ema import update_average
+from launcher.config.algorithms import SWAConfig
 from launcher.data.batch import Moment
 
 
-class SWA(Algorithm):
+class SWA(Algorithm[SWAConfig]):
     """Averages the weights after `start` steps and every `update_interval` from then on.
 
     Batch-norm statistics are averaged like the weights, which spares the pass over the data that would recompute
     them. Until `start` the model's own weights are evaluated.
     """
 
-    def __init__(self, values: Any, context: Context):
+    def __init__(self, values: SWAConfig, context: Context):
         super().__init__(values, context)
-        self._start = context.plan.every(values.start)
-        self._interval = context.plan.every(values.update_interval)
         self._average: dict[str, Tensor] = {}
         self._count = 0
 
@@ -29,12 +28,11 @@ class SWA(Algorithm):
         self._average = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
     def after_step(self, model: nn.Module, moment: Moment) -> None:
-        since = moment.step + 1 - self._start
-        if since >= 0 and since % self._interval == 0:
+        if self.values.acts_at(self.context.plan, moment.step):
             update_average(self._average, model.state_dict(), keep=self._count / (self._count + 1))
             self._count += 1
 
-    def evaluation_weights(self, model: nn.Module) -> dict[str, Tensor] | None:
+    def evaluation_weights(self) -> dict[str, Tensor] | None:
         return self._average if self._count else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -44,6 +42,3 @@ class SWA(Algorithm):
         self._count = state["count"]
         for name, tensor in state["average"].items():
             self._average[name].copy_(tensor)
-
-
-ALGORITHM = SWA

@@ -12,7 +12,7 @@ from torch import Tensor
 from launcher import randomness
 from launcher.algorithms.base import Context, DrawingAlgorithm, Drawn
 from launcher.algorithms.randaugment import Choice, apply, arrays_of, chosen, rounds_of
-from launcher.config import algorithms as schema
+from launcher.config.algorithms import TrivialAugmentConfig
 from launcher.data.batch import Batch
 
 NAMES = (
@@ -66,10 +66,10 @@ def choose(magnitudes: dict[str, np.ndarray], indices: np.ndarray, *, seed: int,
     return chosen(operations, drawn)
 
 
-class TrivialAugment(DrawingAlgorithm):
+class TrivialAugment(DrawingAlgorithm[TrivialAugmentConfig]):
     """One operation a picture, or none, on the device for the whole batch."""
 
-    def __init__(self, values: schema.TrivialAugment, context: Context):
+    def __init__(self, values: TrivialAugmentConfig, context: Context):
         super().__init__(values, context)
         self._space = space(values.bins)
 
@@ -81,6 +81,3 @@ class TrivialAugment(DrawingAlgorithm):
             return replace(batch, images=apply(batch.images, round_, NAMES))
 
         return Drawn(arrays_of([choice]), augment)
-
-
-ALGORITHM = TrivialAugment

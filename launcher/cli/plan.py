@@ -10,11 +10,11 @@ from typing import Any
 from rich.table import Table
 
 from launcher.config.compose import compose
+from launcher.config.declaration import POINTS
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
 from launcher.plan.checks import check
 from launcher.plan.notes import notes
-from launcher.plan.order import ORDER, acting
 from launcher.plan.plan import Plan, plan_for, planned_processes
 
 EXAMPLES = [
@@ -122,7 +122,7 @@ def _numbers(plan: Plan) -> dict[str, Any]:
         "eval_resize": plan.image_side(config.image.eval_resize),
         "eval_size": plan.image_side(config.image.eval_size),
         "timetable": timetable,
-        "order": {point: names for point in ORDER if (names := acting(point, config.algorithms))},
+        "order": {point: names for point in POINTS if (names := config.algorithms.acting(point))},
     }
 
 
@@ -145,7 +145,7 @@ def _timetable(plan: Plan) -> Table:
 
 def _order(config: RunConfig) -> Table:
     table = Table("point of the loop", "acting, in this order", box=None, pad_edge=False, header_style="bold")
-    for point in ORDER:
-        if names := acting(point, config.algorithms):
+    for point in POINTS:
+        if names := config.algorithms.acting(point):
             table.add_row(point, " \u2192 ".join(name.replace("[", "\\[") for name in names))
     return table

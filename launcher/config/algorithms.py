@@ -1,12 +1,17 @@
-"""The values of each algorithm: types and bounds; the values themselves stand in conf/algorithms/."""
+"""Each method of training, declared: what its values are, where in the loop it acts and in which place.
+
+The values themselves stand in conf/algorithms/, what is done to tensors in `launcher.algorithms`.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal, get_args, get_type_hints
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from launcher.config.declaration import NORMALIZE, AlgorithmConfig, RunPlan
 from launcher.config.fields import (
     STRICT,
     Count,
@@ -17,15 +22,19 @@ from launcher.config.fields import (
     PositiveRange,
     Probability,
 )
+from launcher.errors import Problem
+
+_POLICIES = "both are complete augmentation policies; keep one"
+_FREEZING_LEVELS = 4
 
 
 @dataclass(frozen=True, config=STRICT)
-class ChannelsLast:
+class ChannelsLastConfig(AlgorithmConfig, change_model=50, change_batch=80):
     """Keep images and weights in channels-last memory order; no values."""
 
 
 @dataclass(frozen=True, config=STRICT)
-class BlurPool:
+class BlurPoolConfig(AlgorithmConfig, change_model=20):
     replace_convs: bool
     replace_maxpool: bool
     min_channels: Count
@@ -33,42 +42,60 @@ class BlurPool:
 
 
 @dataclass(frozen=True, config=STRICT)
-class SqueezeExcite:
+class SqueezeExciteConfig(AlgorithmConfig, change_model=10):
     latent_channels: Count
     min_channels: Count
 
 
 @dataclass(frozen=True, config=STRICT)
-class GhostBatchNorm:
+class GhostBatchNormConfig(AlgorithmConfig, change_model=40):
     ghost_batch_size: Count
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if plan.rank_batch and self.ghost_batch_size > plan.rank_batch // plan.accumulation:
+            message = f"is more than the {plan.rank_batch // plan.accumulation} images of one forward pass"
+            yield Problem(message, "ghost_batch_size", self.ghost_batch_size)
 
 
 @dataclass(frozen=True, config=STRICT)
-class StochasticDepth:
+class StochasticDepthConfig(AlgorithmConfig, change_model=30, change_batch=90):
     drop_rate: Annotated[float, Field(ge=0, lt=1)]
     distribution: Literal["linear", "uniform"]
     keep_scaling: Literal["evaluation", "training"]
 
 
 @dataclass(frozen=True, config=STRICT)
-class EMA:
+class EMAConfig(AlgorithmConfig, change_model=60, after_step=10, evaluation_weights=10):
     half_life: Duration
     update_interval: Duration
 
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        return (step + 1) % plan.every(self.update_interval) == 0
+
 
 @dataclass(frozen=True, config=STRICT)
-class SWA:
+class SWAConfig(
+    AlgorithmConfig,
+    change_model=70,
+    after_step=20,
+    evaluation_weights=20,
+    excludes={"ema": "both give the weights to evaluate and save; keep one"},
+):
     start: Duration
     update_interval: Duration
 
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        since = step + 1 - plan.every(self.start)
+        return since >= 0 and since % plan.every(self.update_interval) == 0
+
 
 @dataclass(frozen=True, config=STRICT)
-class LabelSmoothing:
+class LabelSmoothingConfig(AlgorithmConfig, change_batch=50):
     smoothing: Probability
 
 
 @dataclass(frozen=True, config=STRICT)
-class ProgressiveResizing:
+class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10):
     initial_scale: Annotated[float, Field(gt=0, le=1)]
     delay: Probability
     finetune: Probability
@@ -77,31 +104,48 @@ class ProgressiveResizing:
     granularity: Literal["step", "epoch"]
     where: Literal["device", "loader"]
 
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if self.delay + self.finetune > 1:
+            message = f"delay ({self.delay:g}) and finetune are parts of the run: together at most 1"
+            yield Problem(message, "finetune", self.finetune)
+
 
 @dataclass(frozen=True, config=STRICT)
-class MixUp:
+class MixUpConfig(AlgorithmConfig, change_batch=60):
     alpha: Positive
     probability: Probability
     smoothed: Literal["both", "first"]
 
 
 @dataclass(frozen=True, config=STRICT)
-class CutMix:
+class CutMixConfig(AlgorithmConfig, change_batch=70):
     alpha: Positive
     probability: Probability
     smoothed: Literal["both", "first"]
 
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        mixup = plan.config.algorithms.mixup
+        if mixup and mixup.probability + self.probability > 1:
+            message = (
+                f"MixUp (probability {mixup.probability:g}) and CutMix share the batches: their probabilities add up "
+                f"to at most 1, such as algorithms.mixup.probability=0.5 algorithms.cutmix.probability=0.5"
+            )
+            yield Problem(message, "probability", self.probability)
+
 
 @dataclass(frozen=True, config=STRICT)
-class SAM:
+class SAMConfig(AlgorithmConfig, compute_gradients=10):
     rho: Positive
     interval: Count
     epsilon: Positive
     batchnorm: Literal["once", "both_passes"]
 
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        return (step + 1) % self.interval == 0
+
 
 @dataclass(frozen=True, config=STRICT)
-class RandAugment:
+class RandAugmentConfig(AlgorithmConfig, change_image=10, change_batch=-40):
     severity: Annotated[float, Field(gt=0, le=10)]
     depth: Annotated[int, Field(ge=0)]
     operations: Literal["all", "original", "safe", "timm_increasing"]
@@ -110,14 +154,18 @@ class RandAugment:
     severity_deviation: NotNegative
     where: Literal["device", "loader"]
 
+    def place(self, point: str) -> int | None:
+        acts = (point == "change_image") == (self.where == "loader")
+        return super().place(point) if acts else None
+
 
 @dataclass(frozen=True, config=STRICT)
-class TrivialAugment:
+class TrivialAugmentConfig(AlgorithmConfig, change_batch=-30, excludes={"randaugment": _POLICIES}):
     bins: Annotated[int, Field(ge=2)]
 
 
 @dataclass(frozen=True, config=STRICT)
-class AugMix:
+class AugMixConfig(AlgorithmConfig, change_batch=-20, excludes={"randaugment": _POLICIES, "trivialaugment": _POLICIES}):
     severity: Annotated[float, Field(gt=0, le=10)]
     width: Count
     depth: Literal[-1] | Count
@@ -125,19 +173,26 @@ class AugMix:
 
 
 @dataclass(frozen=True, config=STRICT)
-class ColOut:
+class ColOutConfig(AlgorithmConfig, change_batch=-10):
     rows: Annotated[float, Field(ge=0, lt=1)]
     columns: Annotated[float, Field(ge=0, lt=1)]
     order: Literal["before_resizing", "after_resizing"]
 
+    def place(self, point: str) -> int | None:
+        """Behind progressive resizing if `order` says so."""
+        after = point == "change_batch" and self.order == "after_resizing"
+        return ProgressiveResizingConfig.places[point] + 5 if after else super().place(point)
+
 
 @dataclass(frozen=True, config=STRICT)
-class CutOut:
+class CutOutConfig(AlgorithmConfig, change_batch=20):
     size: Annotated[float, Field(gt=0, le=1)]
 
 
 @dataclass(frozen=True, config=STRICT)
-class RandomErasing:
+class RandomErasingConfig(
+    AlgorithmConfig, change_batch=30, excludes={"cutout": "both erase a rectangle of each picture; keep one"}
+):
     probability: Probability
     area: FractionRange
     ratio: PositiveRange
@@ -145,28 +200,44 @@ class RandomErasing:
 
 
 @dataclass(frozen=True, config=STRICT)
-class GradientClipping:
+class GradientClippingConfig(AlgorithmConfig, change_gradients=10):
     kind: Literal["norm", "value", "adaptive"]
     threshold: Positive
 
 
 @dataclass(frozen=True, config=STRICT)
-class LayerFreezing:
+class LayerFreezingConfig(AlgorithmConfig, before_step=10):
     start: Annotated[float, Field(ge=0, lt=1)]
     final_fraction: Annotated[float, Field(ge=0, lt=1)]
 
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        """Which quarter of its way the freezing is nearest to, from 1 on."""
+        done = (step / plan.total_steps - self.start) / (1 - self.start)
+        return 1 + round(_FREEZING_LEVELS * done) if done > 0 else 0
+
 
 @dataclass(frozen=True, config=STRICT)
-class SelectiveBackprop:
+class SelectiveBackpropConfig(
+    AlgorithmConfig,
+    change_batch=40,
+    excludes={"sam": "SAM's two passes need the same batch, which selective backprop would choose anew"},
+):
     start: Probability
     end: Probability
     keep: Annotated[float, Field(gt=0, le=1)]
     interval: Count
     scale: Annotated[float, Field(gt=0, le=1)]
 
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        return self.start <= step / plan.total_steps < self.end and (step + 1) % self.interval == 0
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if self.start >= self.end:
+            yield Problem(f"must be greater than start ({self.start:g})", "end", self.end)
+
 
 @dataclass(frozen=True, config=STRICT)
-class RepeatedAugmentation:
+class RepeatedAugmentationConfig(AlgorithmConfig, change_order=10):
     repeats: Annotated[int, Field(ge=2)]
 
 
@@ -174,29 +245,42 @@ class RepeatedAugmentation:
 class Algorithms:
     """The active algorithms: a name that is not active is None and is left out of the run's config file."""
 
-    augmix: AugMix | None = None
-    blurpool: BlurPool | None = None
-    channels_last: ChannelsLast | None = None
-    colout: ColOut | None = None
-    cutmix: CutMix | None = None
-    cutout: CutOut | None = None
-    ema: EMA | None = None
-    ghost_batchnorm: GhostBatchNorm | None = None
-    gradient_clipping: GradientClipping | None = None
-    label_smoothing: LabelSmoothing | None = None
-    layer_freezing: LayerFreezing | None = None
-    mixup: MixUp | None = None
-    progressive_resizing: ProgressiveResizing | None = None
-    randaugment: RandAugment | None = None
-    random_erasing: RandomErasing | None = None
-    repeated_augmentation: RepeatedAugmentation | None = None
-    sam: SAM | None = None
-    selective_backprop: SelectiveBackprop | None = None
-    squeeze_excite: SqueezeExcite | None = None
-    stochastic_depth: StochasticDepth | None = None
-    swa: SWA | None = None
-    trivialaugment: TrivialAugment | None = None
+    augmix: AugMixConfig | None = None
+    blurpool: BlurPoolConfig | None = None
+    channels_last: ChannelsLastConfig | None = None
+    colout: ColOutConfig | None = None
+    cutmix: CutMixConfig | None = None
+    cutout: CutOutConfig | None = None
+    ema: EMAConfig | None = None
+    ghost_batchnorm: GhostBatchNormConfig | None = None
+    gradient_clipping: GradientClippingConfig | None = None
+    label_smoothing: LabelSmoothingConfig | None = None
+    layer_freezing: LayerFreezingConfig | None = None
+    mixup: MixUpConfig | None = None
+    progressive_resizing: ProgressiveResizingConfig | None = None
+    randaugment: RandAugmentConfig | None = None
+    random_erasing: RandomErasingConfig | None = None
+    repeated_augmentation: RepeatedAugmentationConfig | None = None
+    sam: SAMConfig | None = None
+    selective_backprop: SelectiveBackpropConfig | None = None
+    squeeze_excite: SqueezeExciteConfig | None = None
+    stochastic_depth: StochasticDepthConfig | None = None
+    swa: SWAConfig | None = None
+    trivialaugment: TrivialAugmentConfig | None = None
 
-    def active(self) -> dict[str, object]:
-        """Name to values of each active algorithm."""
-        return {name: values for name, values in vars(self).items() if values is not None and name[0] != "_"}
+    def active(self) -> dict[str, AlgorithmConfig]:
+        """Name to declaration of each active algorithm."""
+        return {name: values for name, values in vars(self).items() if isinstance(values, AlgorithmConfig)}
+
+    def acting(self, point: str) -> list[str]:
+        """Names acting at a point, in order, whatever the order of writing; the loop's own work is among them."""
+        places = {name: values.place(point) for name, values in self.active().items()}
+        found = {name: place for name, place in places.items() if place is not None}
+        if point == "change_batch":
+            found[NORMALIZE] = 0
+        return sorted(found, key=found.__getitem__)
+
+
+def declarations() -> dict[str, type[AlgorithmConfig]]:
+    """Name to declaration of every method."""
+    return {name: get_args(hint)[0] for name, hint in get_type_hints(Algorithms).items()}

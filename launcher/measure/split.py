@@ -129,8 +129,8 @@ def _instrument(run: Run, splitter: Splitter) -> None:
     splitter.wrap(step, "loss", "loss")
     splitter.wrap(step.optimizer, "step", "optimizer")
     for name, algorithm in step.engine.active.items():
-        for point in ("change_batch", "compute_gradients", "change_gradients", "after_step"):
-            if getattr(type(algorithm), point) is not getattr(Algorithm, point):
+        for point in ("before_step", "change_batch", "choose", "compute_gradients", "change_gradients", "after_step"):
+            if getattr(type(algorithm), point, None) is not getattr(Algorithm, point, None):
                 splitter.wrap(algorithm, point, name)
         if isinstance(algorithm, DrawingAlgorithm):
             algorithm.draw = partial(_drawn_in_parts, splitter, name, splitter.timed(algorithm.draw, name))  # type: ignore[method-assign]

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from launcher.config.choices import SGD, DecoupledSGD
 from launcher.config.fields import parse_duration
 from launcher.config.schema import FFCVLoader, MultiStep
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
-
-# Pairs of algorithms whose combination has no defined meaning, and why.
-REFUSED: tuple[tuple[str, str, str], ...] = (
-    ("sam", "selective_backprop", "SAM's two passes need the same batch, which selective backprop would choose anew"),
-    ("ema", "swa", "both give the weights to evaluate and save; keep one"),
-    ("randaugment", "trivialaugment", "both are complete augmentation policies; keep one"),
-    ("randaugment", "augmix", "both are complete augmentation policies; keep one"),
-    ("trivialaugment", "augmix", "both are complete augmentation policies; keep one"),
-    ("cutout", "random_erasing", "both erase a rectangle of each picture; keep one"),
-)
 
 
 def check(plan: Plan, origins: Mapping[str, str]) -> None:
@@ -78,37 +69,15 @@ def _nesterov(plan: Plan) -> Iterator[Problem]:
         yield Problem(message, "optimizer.nesterov", optimizer.nesterov)
 
 
-def _combinations(plan: Plan) -> Iterator[Problem]:
+def _algorithms(plan: Plan) -> Iterator[Problem]:
     active = plan.config.algorithms.active()
-    for first, second, reason in REFUSED:
-        if first in active and second in active:
-            message = f"cannot be combined with {first}: {reason} (algorithms.{first}=off or algorithms.{second}=off)"
-            yield Problem(message, f"algorithms.{second}", "on")
-    mixup, cutmix = plan.config.algorithms.mixup, plan.config.algorithms.cutmix
-    if mixup and cutmix and mixup.probability + cutmix.probability > 1:
-        message = (
-            f"MixUp (probability {mixup.probability:g}) and CutMix share the batches: their probabilities add up to at "
-            f"most 1, such as algorithms.mixup.probability=0.5 algorithms.cutmix.probability=0.5"
-        )
-        yield Problem(message, "algorithms.cutmix.probability", cutmix.probability)
-
-
-def _algorithm_values(plan: Plan) -> Iterator[Problem]:
-    algorithms = plan.config.algorithms
-    resizing, ghost, selective = (
-        algorithms.progressive_resizing,
-        algorithms.ghost_batchnorm,
-        algorithms.selective_backprop,
-    )
-    if resizing and resizing.delay + resizing.finetune > 1:
-        message = f"delay ({resizing.delay:g}) and finetune are parts of the run: together at most 1"
-        yield Problem(message, "algorithms.progressive_resizing.finetune", resizing.finetune)
-    if selective and selective.start >= selective.end:
-        message = f"must be greater than start ({selective.start:g})"
-        yield Problem(message, "algorithms.selective_backprop.end", selective.end)
-    if ghost and plan.rank_batch and ghost.ghost_batch_size > plan.rank_batch // plan.accumulation:
-        message = f"is more than the {plan.rank_batch // plan.accumulation} images of one forward pass"
-        yield Problem(message, "algorithms.ghost_batchnorm.ghost_batch_size", ghost.ghost_batch_size)
+    for name, values in active.items():
+        for other, reason in values.excludes.items():
+            if other in active:
+                message = f"cannot be combined with {other}: {reason} (algorithms.{other}=off or algorithms.{name}=off)"
+                yield Problem(message, f"algorithms.{name}", "on")
+        for problem in values.problems(plan):
+            yield replace(problem, key=f"algorithms.{name}.{problem.key}")
 
 
 def _small_pictures(plan: Plan) -> Iterator[Problem]:
@@ -134,7 +103,6 @@ _RULES: tuple[Callable[[Plan], Iterator[Problem]], ...] = (
     _warmup,
     _milestones,
     _nesterov,
-    _combinations,
-    _algorithm_values,
+    _algorithms,
     _small_pictures,
 )

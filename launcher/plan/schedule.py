@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from launcher.config.algorithms import ColOut, ProgressiveResizing
+from launcher.config.algorithms import ColOutConfig, ProgressiveResizingConfig
 from launcher.config.fields import in_steps
 from launcher.config.schema import Constant, Cosine, Linear, MultiStep
 
@@ -63,7 +63,7 @@ def scaled(side: int, *, reference: int, native: int, multiple: int = 4) -> int:
     return max(multiple, round(side * native / reference / multiple) * multiple)
 
 
-def progressive_scale(values: ProgressiveResizing, progress: float) -> float:
+def progressive_scale(values: ProgressiveResizingConfig, progress: float) -> float:
     """Scale of the side at a part of the run: initial for `delay`, 1 for the last `finetune`, linear between."""
     ramp = 1 - values.delay - values.finetune
     if progress < values.delay:
@@ -74,7 +74,7 @@ def progressive_scale(values: ProgressiveResizing, progress: float) -> float:
 
 
 def progressive_size(
-    values: ProgressiveResizing, full: int, *, step: int, steps_per_epoch: int, total_steps: int
+    values: ProgressiveResizingConfig, full: int, *, step: int, steps_per_epoch: int, total_steps: int
 ) -> int:
     """Side in pixels at a step, rounded to `size_multiple`; `granularity: epoch` changes it at epochs only.
 
@@ -95,6 +95,6 @@ def kept(length: int, dropped: float) -> int:
     return int((1 - dropped) * length)
 
 
-def side_after_colout(values: ColOut, side: int) -> int:
+def side_after_colout(values: ColOutConfig, side: int) -> int:
     """Side of what ColOut leaves of a square; of a square of as many pixels where rows and columns differ."""
     return round(math.sqrt(kept(side, values.rows) * kept(side, values.columns)))

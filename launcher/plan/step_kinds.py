@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from launcher.config.declaration import AlgorithmConfig
 from launcher.plan.plan import Plan
 
 _SIZES = 5
 _STEPS = 8
-_FREEZING_LEVELS = 4
 
 
 @dataclass(frozen=True, order=True)
@@ -31,28 +32,25 @@ class StepSample:
 def step_kinds(plan: Plan) -> dict[StepKind, list[int]]:
     """The steps of a run by kind."""
     kinds: dict[StepKind, list[int]] = defaultdict(list)
+    algorithms = _periodic(plan)
     for step in range(plan.total_steps):
-        kinds[StepKind(plan.image_size(step), acting_at(plan, step))].append(step)
+        kinds[StepKind(plan.image_size(step), _acting_of(algorithms, plan, step))].append(step)
     return dict(kinds)
 
 
 def acting_at(plan: Plan, step: int) -> tuple[str, ...]:
-    """Algorithms that do at this step what they leave out at others; `layer_freezing/K` is K quarters of its way."""
-    algorithms, done = plan.config.algorithms, step + 1
-    progress = step / plan.total_steps
-    found = []
-    if (sam := algorithms.sam) and done % sam.interval == 0:
-        found.append("sam")
-    if (selective := algorithms.selective_backprop) and selective.start <= progress < selective.end:
-        found += ["selective_backprop"] * (done % selective.interval == 0)
-    if (ema := algorithms.ema) and done % plan.every(ema.update_interval) == 0:
-        found.append("ema")
-    if (swa := algorithms.swa) and (since := done - plan.every(swa.start)) >= 0:
-        found += ["swa"] * (since % plan.every(swa.update_interval) == 0)
-    if (freezing := algorithms.layer_freezing) and progress > freezing.start:
-        level = round(_FREEZING_LEVELS * (progress - freezing.start) / (1 - freezing.start))
-        found.append(f"layer_freezing/{level}")
-    return tuple(found)
+    """Algorithms that do at this step what they leave out at others; `name/N` where it has several costs."""
+    return _acting_of(_periodic(plan), plan, step)
+
+
+def _periodic(plan: Plan) -> dict[str, AlgorithmConfig]:
+    active = plan.config.algorithms.active()
+    return {name: values for name, values in active.items() if type(values).acts_at is not AlgorithmConfig.acts_at}
+
+
+def _acting_of(algorithms: Mapping[str, AlgorithmConfig], plan: Plan, step: int) -> tuple[str, ...]:
+    levels = [(name, level) for name, values in algorithms.items() if (level := values.acts_at(plan, step))]
+    return tuple(name if level == 1 else f"{name}/{level}" for name, level in levels)
 
 
 def common_acting(kinds: dict[StepKind, list[int]]) -> tuple[str, ...]:

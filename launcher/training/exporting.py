@@ -22,7 +22,6 @@ from launcher.errors import UserError
 from launcher.models.build import build_model, model_surgeries
 from launcher.models.export import FILES, write_card, write_export
 from launcher.models.surgery import Surgery
-from launcher.plan.order import acting
 from launcher.plan.plan import Plan
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics
@@ -116,7 +115,7 @@ def _card(plan: Plan, state: dict[str, Any], loaders: Loaders | None, surgeries:
         "dataset": dataset.name,
         "loader": config.dataloader.name,
         "step": state["step"],
-        "averaged": acting("evaluation_weights", config.algorithms),
+        "averaged": config.algorithms.acting("evaluation_weights"),
         "top1": None,
         "top5": None,
         "pictures": None,

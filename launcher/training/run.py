@@ -89,7 +89,7 @@ class Run:
 
     def weights(self) -> dict[str, Tensor]:
         """The weights that evaluation and export use."""
-        return self.step.engine.evaluation_weights(self.step.model) or self.step.model.state_dict()
+        return self.step.engine.evaluation_weights() or self.step.model.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that training from the next step on depends on, and what an export tells of the classes."""

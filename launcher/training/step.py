@@ -54,6 +54,7 @@ class TrainStep:
 
         images: uint8 [B, 3, H, W] and labels: int64 [B] on the device; indices: int64 [B] on the CPU.
         """
+        self.engine.before_step(self.model, moment)
         batch = self.prepare(Batch(images, labels, indices, moment))
         set_lr(self.optimizer, self.plan.lr(moment.step) * self.lr_factor)
         before = [torch._foreach_mul(group, 1) for group in self._statistics]  # note: copies in one launch, bit for bit

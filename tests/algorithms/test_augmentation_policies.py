@@ -23,6 +23,7 @@ from launcher.algorithms import (
     trivialaugment,
 )
 from launcher.algorithms.base import Algorithm, Context
+from launcher.algorithms.engine import build
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
 from launcher.plan.plan import Plan
@@ -32,10 +33,7 @@ SIDE = 32
 
 def bound(name: str, *words: str) -> Algorithm:
     config = compose([f"algorithms=[{name}]", *words]).config
-    module = __import__(f"launcher.algorithms.{name}", fromlist=["ALGORITHM"])
-    algorithm = module.ALGORITHM(getattr(config.algorithms, name), Context(Plan(config, 1, 4000), 10))
-    assert isinstance(algorithm, Algorithm)
-    return algorithm
+    return build(Context(Plan(config, 1, 4000), 10))[name]
 
 
 def batch_of(indices: np.ndarray, *, normalised: bool = False, epoch: int = 3) -> Batch:
@@ -48,7 +46,7 @@ def batch_of(indices: np.ndarray, *, normalised: bool = False, epoch: int = 3) -
 
 
 def changed(algorithm: Algorithm, batch: Batch) -> torch.Tensor:
-    return algorithm.change_batch(batch, torch.nn.Identity(), lambda logits, targets: logits.sum()).images
+    return algorithm.change_batch(batch).images
 
 
 @pytest.mark.parametrize("name", ["randaugment", "trivialaugment", "augmix", "cutout", "random_erasing"])

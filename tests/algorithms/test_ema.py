@@ -32,7 +32,7 @@ def test_average_follows_the_recursion_of_weights_and_buffers(bound: Callable[..
         if step % 2 == 1:
             for name in names:
                 expected[name] = 2**-0.5 * expected[name] + (1 - 2**-0.5) * model.state_dict()[name].double()
-    average = algorithm.evaluation_weights(model)
+    average = algorithm.evaluation_weights()
     for name in names:
         torch.testing.assert_close(average[name].double(), expected[name], rtol=1e-5, atol=1e-6)
     assert average["1.num_batches_tracked"] == 6
@@ -58,4 +58,4 @@ def test_state_goes_on_bit_for_bit(bound: Callable[..., Any]) -> None:
     second.load_state_dict({"average": {name: t.clone() for name, t in first.state_dict()["average"].items()}})
     for algorithm in (first, second):
         algorithm.after_step(model, Moment(0, 0, 1, 100))
-    assert torch.equal(first.evaluation_weights(model)["weight"], second.evaluation_weights(model)["weight"])
+    assert torch.equal(first.evaluation_weights()["weight"], second.evaluation_weights()["weight"])

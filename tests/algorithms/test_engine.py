@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,28 +13,43 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.models import resnet18
 
-from launcher.algorithms.base import Algorithm, Context, DrawingAlgorithm
-from launcher.algorithms.engine import Engine
-from launcher.config.algorithms import Algorithms
+from launcher.algorithms.base import Algorithm, ChoosingAlgorithm, Context, DrawingAlgorithm
+from launcher.algorithms.engine import Engine, class_of
+from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
+from launcher.config.declaration import NORMALIZE, POINTS
 from launcher.data.batch import Batch, Moment, constant, normalize
-from launcher.plan.order import NORMALIZE, ORDER
 from launcher.plan.plan import Plan
 
-NAMES = [field.name for field in fields(Algorithms)]
+METHODS = declarations()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_algorithm_overrides_exactly_the_points_of_the_table(name: str) -> None:
-    bound = importlib.import_module(f"launcher.algorithms.{name}").ALGORITHM
-    assert issubclass(bound, Algorithm)
-    overridden = {point for point in ORDER if getattr(bound, point) is not getattr(Algorithm, point)}
-    assert overridden == {point for point, names in ORDER.items() if name in names}
+@pytest.mark.parametrize("name", METHODS)
+def test_an_algorithm_overrides_exactly_the_points_that_are_declared(name: str) -> None:
+    bound = class_of(name, METHODS[name])
+    overridden = {point for point in POINTS if getattr(bound, point) is not getattr(Algorithm, point)}
+    assert (
+        overridden | ({"change_batch"} if issubclass(bound, ChoosingAlgorithm) else set())
+        == METHODS[name].places.keys()
+    )
 
 
-def test_the_table_names_algorithms_only() -> None:
-    assert {name for names in ORDER.values() for name in names} == {*NAMES, NORMALIZE}
-    assert all(len(set(names)) == len(names) for names in ORDER.values())
+@pytest.mark.parametrize("point", POINTS)
+def test_no_two_methods_have_one_place(point: str) -> None:
+    places = [method.places[point] for method in METHODS.values() if point in method.places]
+    assert places
+    assert len({0, *places}) == len(places) + 1
+
+
+def test_the_order_of_the_batch() -> None:
+    every = compose([f"algorithms=[{','.join(METHODS)}]", "algorithms.randaugment.where=device"]).config.algorithms
+    behind = compose([f"algorithms=[{','.join(METHODS)}]", "algorithms.colout.order=after_resizing"]).config.algorithms
+    before = ["randaugment", "trivialaugment", "augmix", "colout"]
+    after = ["progressive_resizing", "cutout", "random_erasing", "selective_backprop", "label_smoothing"]
+    last = ["mixup", "cutmix", "channels_last", "stochastic_depth"]
+    assert every.acting("change_batch") == [*before, NORMALIZE, *after, *last]
+    assert every.acting("change_image") == []
+    assert behind.acting("change_batch")[-10:-7] == ["progressive_resizing", "colout", "cutout"]
 
 
 def test_the_batch_passes_normalisation_at_its_place(
@@ -89,7 +103,7 @@ def test_without_algorithms_nothing_happens(context: Callable[..., Context], bat
     engine = Engine(made)
     loaded = batch()
     assert engine.change_image is None
-    assert engine.evaluation_weights(torch.nn.Identity()) is None
+    assert engine.evaluation_weights() is None
     assert engine.state_dict() == {}
     same = engine.change_batch(loaded, torch.nn.Identity(), lambda x, y: x.mean(), lambda images: images)
     assert torch.equal(same.images, loaded.images)

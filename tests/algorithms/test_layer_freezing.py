@@ -15,7 +15,7 @@ from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.algorithms.layer_freezing import frozen_layers, layers_of
 from launcher.config.compose import compose
-from launcher.data.batch import Batch, Moment
+from launcher.data.batch import Moment
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks, distribute
 from launcher.training.optimizers import DecoupledSGD
@@ -38,7 +38,8 @@ def test_the_first_layers_stop_and_the_last_always_learns(bound: Callable[..., A
     optimizer = DecoupledSGD([{"params": list(model.parameters()), "weight_decay": 0.1}], 0.1, 0.9, 0.0, False)
     for step, frozen in ((0, 0), (75, 19), (99, 38)):
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
-        made = algorithm.change_batch(batch(side=32, step=step), model, F.cross_entropy)
+        made = batch(side=32, step=step)
+        algorithm.before_step(model, made.moment)
         optimizer.zero_grad(set_to_none=True)
         F.cross_entropy(model(made.images), made.targets).backward()
         optimizer.step()
@@ -56,7 +57,7 @@ def test_a_resumed_run_freezes_the_same(bound: Callable[..., Any], batch: Callab
     for model, steps in zip(models, (range(0, 90, 10), [80]), strict=True):
         algorithm = bound("layer_freezing")
         for step in steps:
-            algorithm.change_batch(batch(side=8, step=step), model, F.cross_entropy)
+            algorithm.before_step(model, batch(side=8, step=step).moment)
     wanted = [[p.requires_grad for p in model.parameters()] for model in models]
     assert wanted[0] == wanted[1]
     assert not all(wanted[0])
@@ -73,8 +74,7 @@ def _learn(rank: int, folder: Path) -> None:
     gradients = {}
     for step in (0, 75, 99):
         images = torch.randn(4, 4, generator=torch.Generator().manual_seed(100 * step + rank))
-        batch = Batch(images, torch.zeros(4), images[:, 0].numpy(), Moment(0, 0, step, 100, rank))
-        engine.change_batch(batch, model, F.mse_loss, lambda images: images)
+        engine.before_step(model, Moment(0, 0, step, 100, rank))
         model.zero_grad(set_to_none=True)
         network(images).square().mean().backward()
         gradients[step] = [None if p.grad is None else p.grad.clone() for p in model.parameters()]

@@ -80,7 +80,7 @@ def test_hard_samples_stay_with_their_targets_and_numbers(bound: Callable[..., A
     for step in range(50, 90):
         made = batch(size=size, side=4, step=step, targets=torch.zeros(size, dtype=torch.int64))
         images = torch.arange(float(size)).view(size, 1, 1, 1).expand(size, 3, 4, 4).contiguous()
-        chosen = algorithm.change_batch(replace(made, images=images, indices=np.arange(size) + 100), Known(), bce)
+        chosen = algorithm.choose(replace(made, images=images, indices=np.arange(size) + 100), Known(), bce)
         numbers = chosen.images[:, 0, 0, 0].long().numpy()
         assert len(set(numbers.tolist())) == 4
         assert (chosen.indices == numbers + 100).all()
@@ -94,12 +94,12 @@ def test_hard_samples_stay_with_their_targets_and_numbers(bound: Callable[..., A
 )
 def test_when_it_acts(bound: Callable[..., Any], batch: Callable[..., Any], step: int, acts: bool) -> None:
     made = batch(step=step)
-    changed = bound("selective_backprop").change_batch(made, Known(), cross_entropy)
+    changed = bound("selective_backprop").choose(made, Known(), cross_entropy)
     assert len(changed.images) == (4 if acts else 8)
     assert (changed is made) == (not acts)
 
 
 def test_accumulated_parts_stay_equal(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
     algorithm = bound("selective_backprop", "device_batch_size=3", "batch_size=12", keep=0.6, interval=1)
-    chosen = algorithm.change_batch(batch(size=12, step=60), Known(), cross_entropy)
+    chosen = algorithm.choose(batch(size=12, step=45), Known(), cross_entropy)
     assert len(chosen.images) == 4

@@ -23,10 +23,10 @@ def test_plain_mean_of_the_weights_from_the_start_on(bound: Callable[..., Any]) 
     algorithm = bound("swa", start="0.7dur", update_interval="1ep")
     algorithm.change_model(model)
     train(algorithm, model, range(69), seen)
-    assert algorithm.evaluation_weights(model) is None
+    assert algorithm.evaluation_weights() is None
     train(algorithm, model, range(69, 100), seen)
     expected = torch.stack([seen[done] for done in (70, 80, 90, 100)]).mean(0)
-    torch.testing.assert_close(algorithm.evaluation_weights(model)["weight"], expected)
+    torch.testing.assert_close(algorithm.evaluation_weights()["weight"], expected)
 
 
 def test_the_learning_rate_stays_the_schedules(context: Callable[..., Any]) -> None:
@@ -44,4 +44,4 @@ def test_state_goes_on_bit_for_bit(bound: Callable[..., Any]) -> None:
     resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
     for algorithm in (whole, resumed):
         train(algorithm, model, range(20, 30), {})
-    assert torch.equal(whole.evaluation_weights(model)["weight"], resumed.evaluation_weights(model)["weight"])
+    assert torch.equal(whole.evaluation_weights()["weight"], resumed.evaluation_weights()["weight"])

@@ -17,16 +17,16 @@ from torchvision.models import get_model
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
+from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
 from launcher.models.build import build_model, model_surgeries
 from launcher.models.export import write_export
-from launcher.plan.order import ORDER
 from launcher.plan.plan import Plan
 
 EVERYTHING = "algorithms=[blurpool,squeeze_excite,stochastic_depth,ghost_batchnorm,channels_last,ema]"
 EVALUATED = "algorithms.stochastic_depth.keep_scaling=evaluation"
 CASES = {
-    **{name: [f"algorithms=[{name}]"] for name in ORDER["change_model"]},
+    **{name: [f"algorithms=[{name}]"] for name, method in declarations().items() if "change_model" in method.places},
     "plain": ["algorithms=[]"],
     "bottlenecks": ["algorithms=[stochastic_depth,blurpool]", EVALUATED, "model=resnet50"],
     "blur_later": ["algorithms=[blurpool]", "algorithms.blurpool.blur_first=false"],

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
 from launcher.errors import UserError
-from launcher.plan.checks import REFUSED, check
+from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 from launcher.plan.schedule import scaled
 
@@ -140,10 +141,26 @@ def test_what_cannot_work_is_refused(words: list[str], expected: str) -> None:
     assert expected in refused(*words)
 
 
-@pytest.mark.parametrize("pair", REFUSED, ids=lambda pair: f"{pair[0]}+{pair[1]}")
-def test_combinations_without_meaning_are_refused_with_the_reason(pair: tuple[str, str, str]) -> None:
-    first, second, reason = pair
-    assert reason in refused(f"algorithms=[{first},{second}]")
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ("sam", "selective_backprop", "SAM's two passes need the same batch"),
+        ("ema", "swa", "both give the weights to evaluate and save"),
+        ("randaugment", "trivialaugment", "both are complete augmentation policies"),
+        ("randaugment", "augmix", "both are complete augmentation policies"),
+        ("trivialaugment", "augmix", "both are complete augmentation policies"),
+        ("cutout", "random_erasing", "both erase a rectangle of each picture"),
+    ],
+)
+def test_combinations_without_meaning_are_refused_with_the_reason(first: str, second: str, reason: str) -> None:
+    assert f"algorithms.{second}=on: cannot be combined with {first}: {reason}" in refused(
+        f"algorithms=[{first},{second}]"
+    )
+
+
+def test_every_excluded_name_is_a_method() -> None:
+    methods = declarations()
+    assert {name for method in methods.values() for name in method.excludes} <= methods.keys()
 
 
 def test_the_order_of_writing_never_changes_the_plan() -> None:

@@ -93,8 +93,8 @@ def test_layer_freezing_goes_through_its_levels() -> None:
     run = plan("algorithms=[layer_freezing]", "algorithms.layer_freezing.start=0.5", "epochs=10")
     levels = [acting_at(run, step) for step in range(100)]
     assert set(levels[:51]) == {()}
-    assert levels[51] == ("layer_freezing/0",)
-    assert levels[-1] == ("layer_freezing/4",)
+    assert levels[51] == ("layer_freezing",)
+    assert levels[-1] == ("layer_freezing/5",)
 
 
 def test_few_points_are_measured_and_the_ends_are_among_them() -> None:

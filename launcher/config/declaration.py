@@ -1,0 +1,66 @@
+"""What is known of a method of training without its tensors: where in the loop it acts, when, and with what not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from launcher.errors import Problem
+
+if TYPE_CHECKING:
+    from launcher.config.schema import RunConfig
+
+# The points of the loop, in its order: the methods of `launcher.algorithms.base.Algorithm` that it calls there.
+POINTS = (
+    "change_model",  # surgery, before the optimizer and DDP see the parameters
+    "change_order",  # which sample indices an epoch reads
+    "change_image",  # one uint8 image in a loader's worker process, after crop and flip
+    "before_step",  # which parameters learn
+    "change_batch",  # a batch on the device, normalised at place 0: uint8 before it, floating point after it
+    "compute_gradients",  # forward and backward passes
+    "change_gradients",  # before the optimizer's step, unscaled and averaged over ranks
+    "after_step",  # after each optimizer step
+    "evaluation_weights",  # what evaluation and export use
+)
+# The loop's own work among what changes a batch.
+NORMALIZE = "<normalize>"
+
+
+class RunPlan(Protocol):
+    """What a declaration may ask of a run's plan (`launcher.plan.plan.Plan`)."""
+
+    @property
+    def config(self) -> RunConfig: ...
+    @property
+    def total_steps(self) -> int: ...
+    @property
+    def rank_batch(self) -> int: ...
+    @property
+    def accumulation(self) -> int: ...
+    def every(self, duration: str) -> int: ...
+
+
+class AlgorithmConfig:
+    """A method's declaration: its values are the fields of a frozen dataclass, the rest stands in its class line.
+
+    places: at each point of the loop at which it acts, its place among the methods there; smaller numbers come first.
+    excludes: methods with which it has no defined meaning, and why.
+    """
+
+    places: ClassVar[Mapping[str, int]] = {}
+    excludes: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls, *, excludes: Mapping[str, str] | None = None, **places: int) -> None:
+        cls.places, cls.excludes = places, excludes or {}
+
+    def place(self, point: str) -> int | None:
+        """Its place at a point with these values; None: it does not act there."""
+        return self.places.get(point)
+
+    def acts_at(self, plan: RunPlan, step: int) -> int | None:
+        """For a method of some steps alone: 0 at the others, else a number that steps of equal cost share."""
+        return None
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        """What cannot work about its values; the keys are the fields' names."""
+        yield from ()
