@@ -25,8 +25,8 @@ from benchmarks.step import machine
 from launcher.config.compose import compose
 from launcher.rank.group import Ranks
 from launcher.records.folder import RunFolder
-from launcher.training.run import Run, build_run
 from launcher.training.saving import Saver
+from launcher.training.trainer import Trainer, build_trainer
 
 _SMALL = ["dataset=shapes", "batch_size=32", "schedule.warmup=0ba"]
 
@@ -36,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
     device = torch.device(arguments.device)
     ranks = Ranks(0, 1, 0, 1, device)
     config = compose([f"recipe={arguments.recipe}", f"model={arguments.model}", *_SMALL, *arguments.words]).config
-    run = build_run(config, ranks)
+    run = build_trainer(config, ranks)
     _step(run, 0)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as scratch:
         (folder := RunFolder(Path(scratch))).checkpoints.mkdir()
@@ -67,10 +67,10 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _step(run: Run, step: int) -> None:
+def _step(run: Trainer, step: int) -> None:
     """Begin an epoch at a step, and take that step."""
     images, labels, indices = next(iter(run.loaders.train.epoch(0, step)))
-    run.step(images, labels, indices, run.moment(step))
+    run.train_step(images, labels, indices, run.moment(step))
 
 
 def _in_turn(

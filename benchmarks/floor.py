@@ -40,7 +40,7 @@ from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import common_acting, step_kinds
 from launcher.rank.group import Ranks
 from launcher.training.precision import Precision
-from launcher.training.run import build_step
+from launcher.training.trainer import build_step
 
 _MATRIX = {"convolution", "convolution_backward", "mm", "addmm", "bmm"}
 _NORM = {"native_batch_norm", "_native_batch_norm_legit", "native_batch_norm_backward", "_batch_norm_with_update"}

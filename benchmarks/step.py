@@ -32,7 +32,7 @@ from launcher.data.batch import Moment
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
 from launcher.training.precision import Precision
-from launcher.training.run import build_step
+from launcher.training.trainer import build_step
 
 Step = Callable[[], object]
 CLASSES = 1000

@@ -35,7 +35,7 @@ from launcher.data.available import look_at_data  # noqa: E402
 from launcher.launch.devices import decide  # noqa: E402
 from launcher.rank.group import Ranks, claim  # noqa: E402
 from launcher.training import checkpoint  # noqa: E402
-from launcher.training.run import Run, build_run  # noqa: E402
+from launcher.training.trainer import Trainer, build_trainer  # noqa: E402
 
 SHAPES = ["dataset=shapes", "dataset.val_samples=64", "dataset.native_size=32", "model=resnet18", "schedule.warmup=1ba"]
 SMALL = [*SHAPES, "dataset.train_samples=32", "dataloader=synthetic", "launch=cpu", "batch_size=2", "epochs=4"]
@@ -51,10 +51,10 @@ class Machine:
     dry: bool
     benchmark_limit: int
 
-    def build(self, *words: str) -> Run:
+    def build(self, *words: str) -> Trainer:
         """A run of this device alone on pictures of noise, ImageNet's in size and number unless dry."""
         config = compose([*words, *(SMALL if self.dry else LARGE)]).config
-        run = build_run(config, Ranks(0, 1, 0, 1, self.device))
+        run = build_trainer(config, Ranks(0, 1, 0, 1, self.device))
         torch.backends.cudnn.benchmark_limit = self.benchmark_limit
         return run
 
@@ -63,11 +63,11 @@ class Machine:
             torch.cuda.synchronize(self.device)
 
 
-def step(run: Run, number: int) -> None:
+def step(run: Trainer, number: int) -> None:
     """Step `number` of a run's schedule, on a batch that is there."""
     epoch, first = divmod(number, run.plan.steps_per_epoch)
     images, labels, indices = next(iter(run.loaders.train.epoch(epoch, first)))
-    run.step(images, labels, indices, run.moment(number))
+    run.train_step(images, labels, indices, run.moment(number))
 
 
 def gaps(machine: Machine) -> str:
@@ -108,7 +108,7 @@ def deterministic(machine: Machine) -> str:
         run = machine.build("recipe=mild", "deterministic=true")
         for number in range(steps):
             step(run, number)
-        ends.append([tensor.cpu() for tensor in run.step.model.state_dict().values()])
+        ends.append([tensor.cpu() for tensor in run.train_step.model.state_dict().values()])
     torch.use_deterministic_algorithms(False)
     differ = sum(not torch.equal(one, other) for one, other in zip(*ends, strict=True))
     assert not differ, f"{differ} of {len(ends[0])} tensors differ after {steps} steps"

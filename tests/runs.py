@@ -64,9 +64,9 @@ class Train:
     def state(self, run: Path) -> dict[str, object]:
         from launcher.training import checkpoint
 
-        found = checkpoint.newest_valid(run / "checkpoints", on_damaged=lambda error: None)
+        found = checkpoint.newest_valid(run / "checkpoints")
         assert found is not None
-        return found[1]
+        return found
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:

@@ -20,10 +20,9 @@ from launcher.measure.measurement import EvaluationTimes, Measurement, MeasureRe
 from launcher.measure.worker import WARMUP_STEPS, StepTimer, agreed_count, answer
 from launcher.plan.step_kinds import StepSample, common_acting, step_kinds, step_samples
 from launcher.probe import rank_cores
-from launcher.rank.heartbeat import HEARTBEAT
 from launcher.records.folder import RunFolder
-from launcher.training.run import Run
 from launcher.training.saving import Saver
+from launcher.training.trainer import Trainer
 
 ROUNDS = 4
 _SAVES = 3
@@ -38,7 +37,7 @@ def work(scratch: Path) -> None:
 class StepProfiler:
     """Times one run's parts; all ranks do the same number of steps."""
 
-    def __init__(self, run: Run, request: MeasureRequest):
+    def __init__(self, run: Trainer, request: MeasureRequest):
         self.run, self.request, self._timer = run, request, StepTimer(run)
         self._started = time.time()
         kinds = step_kinds(run.plan)
@@ -67,7 +66,7 @@ class StepProfiler:
         evaluation = self._evaluation()
         saves, last_save = self._saves(scratch)
         return Measurement(
-            device=device_name(self.run.ranks.device),
+            device=self.run.ranks.device_name,
             world_size=self.run.ranks.world_size,
             workers=self._workers,
             cores=rank_cores(self.run.ranks.local_world_size) * self.run.ranks.local_world_size,
@@ -170,7 +169,6 @@ class StepProfiler:
         arrivals: list[float] = []
 
         def enough() -> bool:
-            HEARTBEAT.beat()
             arrivals.append(time.perf_counter())
             return arrivals[-1] - arrivals[0] > self.request.seconds
 
@@ -209,7 +207,3 @@ class StepProfiler:
         """Whole turns of the loader's workers, and no more than an epoch has."""
         turns = max(1, self._workers)
         return max(1, min(math.ceil(count / turns) * turns, self.run.plan.steps_per_epoch - self._ahead))
-
-
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -14,7 +14,7 @@ from typing import Any
 from launcher.algorithms.base import Algorithm, DrawingAlgorithm, Drawn
 from launcher.measure.worker import WARMUP_STEPS, StepTimer, agreed_count, answer
 from launcher.plan.step_kinds import StepKind, StepSample, step_kinds, step_samples
-from launcher.training.run import Run
+from launcher.training.trainer import Trainer
 
 # The part that a step computes gradients in, less its forward passes.
 GRADIENT = "backward"
@@ -81,7 +81,7 @@ def work(scratch: Path) -> None:
     answer(scratch, lambda run, request: split(run, request.seconds))
 
 
-def split(run: Run, seconds: float) -> dict[str, float]:
+def split(run: Trainer, seconds: float) -> dict[str, float]:
     """Mean seconds of a step's parts over the schedule, on a batch that is there already.
 
     An algorithm's part is what it does itself at the points of the loop; what it changes in the model is in forward
@@ -120,9 +120,9 @@ def weights(kinds: dict[StepKind, list[int]], chosen: list[StepSample]) -> dict[
     return found
 
 
-def _instrument(run: Run, splitter: Splitter) -> None:
+def _instrument(run: Trainer, splitter: Splitter) -> None:
     """Wrap the step's parts, once the model has been warmed up."""
-    step = run.step
+    step = run.train_step
     splitter.wrap(step, "normalize", "normalize")
     splitter.wrap(step, "gradients", GRADIENT)
     splitter.wrap(step.network, "forward", "forward")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
@@ -20,21 +19,20 @@ from launcher.launch.stopping import Stopped
 from launcher.measure.measurement import ANSWER, REQUEST, MeasureRequest
 from launcher.plan.step_kinds import StepSample
 from launcher.rank.group import join_ranks
-from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.stop import STOP
 from launcher.records.folder import RunFolder
-from launcher.training.run import Run, build_run
+from launcher.training.trainer import Trainer, build_trainer
 
 WARMUP_STEPS = 2
 
 
-def answer(scratch: Path, measure: Callable[[Run, MeasureRequest], object]) -> None:
+def answer(scratch: Path, measure: Callable[[Trainer, MeasureRequest], object]) -> None:
     """Measure as the folder's request asks; rank 0 leaves the answer there, unless the measurement is asked to stop."""
     folder = RunFolder(scratch)
     config = standing_still(read(folder.config))
     request = MeasureRequest(**json.loads((scratch / REQUEST).read_text()))
     with join_ranks(config) as ranks:
-        run = build_run(config, ranks, read_left_out(folder.left_out, config.dataset))
+        run = build_trainer(config, ranks, read_left_out(folder.left_out, config.dataset))
         try:
             found = measure(run, request)
         except Stopped:
@@ -53,17 +51,15 @@ def standing_still(config: RunConfig) -> RunConfig:
 class StepTimer:
     """The time of a run's steps, until the device is done with them; all ranks do the same number of them."""
 
-    def __init__(self, run: Run):
+    def __init__(self, run: Trainer):
         self.run = run
 
-    def step(self, batch: Loaded, sample: StepSample, number: int) -> Tensor:
+    def step(self, batch: Loaded, sample: StepSample, number: int) -> None:
         """A step on a batch, the `number`th of a sample's; raises Stopped once the ranks were asked to stop."""
         images, labels, indices = batch
-        loss = self.run.step(images, labels, indices, self.run.moment(sample.steps[number % len(sample.steps)]))
-        HEARTBEAT.beat()
+        self.run.train_step(images, labels, indices, self.run.moment(sample.steps[number % len(sample.steps)]))
         if STOP.agreed().stop:
             raise Stopped
-        return loss
 
     def mean(self, count: int, work: Callable[[int], object]) -> float:
         """Mean seconds of so many calls, which are given their number."""

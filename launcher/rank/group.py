@@ -19,6 +19,7 @@ from launcher.config.schema import RunConfig
 from launcher.errors import MachineError, UserError
 from launcher.rank.heartbeat import SECONDS_TO_START
 from launcher.rank.main import DEVICE
+from launcher.rank.peers import gather
 
 _AFTER_THE_WATCH = timedelta(minutes=5)
 
@@ -36,6 +37,10 @@ class Ranks:
     @property
     def is_first(self) -> bool:
         return self.rank == 0
+
+    @property
+    def device_name(self) -> str:
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
 
 
 def claim(kind: str, number: int) -> torch.device:
@@ -96,8 +101,7 @@ def check_same_kind(kind: str) -> None:
     Raises:
         MachineError: they do not.
     """
-    everyone = [""] * dist.get_world_size()
-    dist.all_gather_object(everyone, kind)
+    everyone = gather(kind)
     if len(set(everyone)) > 1:
         without = [rank for rank, other in enumerate(everyone) if other == "cpu"]
         raise MachineError(
@@ -105,19 +109,15 @@ def check_same_kind(kind: str) -> None:
         )
 
 
-def check_same_config(config: RunConfig, ranks: Ranks) -> None:
+def check_same_config(config: RunConfig) -> None:
     """All ranks, on whatever machine, must have been given the same run.
 
     Raises:
         UserError: they have not.
     """
-    mine = fingerprint(config)
-    if ranks.world_size > 1:
-        everyone = [""] * ranks.world_size
-        dist.all_gather_object(everyone, mine)
-        others = [rank for rank, other in enumerate(everyone) if other != everyone[0]]
-        if others:
-            raise UserError(f"ranks {others} were started with another config than rank 0; give all the same command")
+    everyone = gather(fingerprint(config))
+    if others := [rank for rank, other in enumerate(everyone) if other != everyone[0]]:
+        raise UserError(f"ranks {others} were started with another config than rank 0; give all the same command")
 
 
 def distribute(model: nn.Module, ranks: Ranks, find_unused: bool) -> nn.Module:

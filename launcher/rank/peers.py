@@ -1,12 +1,24 @@
-"""What ranks add up among themselves, and whether it is finite."""
+"""What ranks tell one another: sums, flags, and values of any kind; all of them call each function together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+T = TypeVar("T")
+
+
+def gather(value: T) -> list[T]:
+    """Every rank's value, in their order."""
+    if not dist.is_initialized():
+        return [value]
+    everyone = [value] * dist.get_world_size()
+    dist.all_gather_object(everyone, value)
+    return everyone
 
 
 def everywhere(condition: Tensor) -> bool:

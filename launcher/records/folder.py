@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from launcher import atomic
 from launcher.errors import Problem, UserError, one_line
 
 _LONGEST_REASON = 500
+_CHECKPOINT = re.compile(r"(step|replay)-(\d{8,})\.pt")
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class RunFolder:
     def curve(self) -> Path:
         return self.path / "curve.png"
 
+    @property
+    def best(self) -> Path:
+        """The checkpoint of the best top-1."""
+        return self.checkpoints / "best.pt"
+
     def exists(self) -> bool:
         """Is there a run's config? Not where a name is too long for a file, or what leads to it may not be read."""
         try:
@@ -79,8 +86,7 @@ class RunFolder:
 
     def newest_step(self) -> int | None:
         """Optimizer steps done at the newest save, whole or not; None without one."""
-        names = (path.stem.removeprefix("step-") for path in self.checkpoints.glob("step-*.pt"))
-        return max((int(name) for name in names if name.isdecimal()), default=None)
+        return max((step for step, _ in saves(self.checkpoints)), default=None)
 
     def failure_reason(self) -> str | None:
         """Why the run ended, in one line, where that was written down."""
@@ -119,6 +125,18 @@ class RunFolder:
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
             file.flush()
             yield
+
+
+def save_name(step: int, kind: str = "step") -> str:
+    """File name of a checkpoint whose next optimizer step is `step`; kind: `replay` if that was not finite."""
+    return f"{kind}-{step:08d}.pt"
+
+
+def saves(checkpoints: Path, *kinds: str) -> list[tuple[int, Path]]:
+    """Steps and files of the checkpoints of these kinds, `step` unless said, whole or not; the oldest first."""
+    files = [path for path in checkpoints.glob("*-*.pt") if path.is_file()]
+    named = [(match, path) for path in files if (match := _CHECKPOINT.fullmatch(path.name))]
+    return sorted((int(match[2]), path) for match, path in named if match[1] in (kinds or ("step",)))
 
 
 def create(runs: Path, name: str, *, unique: bool) -> RunFolder:

@@ -8,9 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-import re
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -18,24 +16,14 @@ import torch
 
 from launcher import atomic
 from launcher.errors import Problem, UserError, is_of_the_machine
+from launcher.records.folder import saves
 
 FORMAT = 1
-_NAME = re.compile(r"step-(\d{8,})\.pt")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class DamagedCheckpoint(UserError):
     """A checkpoint file that is cut short, changed or gone."""
-
-
-def file_name(step: int) -> str:
-    """Name of the checkpoint of a run whose next optimizer step is `step`."""
-    return f"step-{step:08d}.pt"
-
-
-def replay_name(step: int) -> str:
-    """Name of the state before a step that was not finite, kept to look into it."""
-    return f"replay-{step:08d}.pt"
 
 
 def save(state: dict[str, Any], path: Path) -> None:
@@ -87,31 +75,24 @@ def load(path: Path) -> dict[str, Any]:
     return state
 
 
-def newest_valid(folder: Path, on_damaged: Callable[[DamagedCheckpoint], None]) -> tuple[Path, dict[str, Any]] | None:
-    """Path and state of the newest checkpoint that is whole, or None; newer damaged ones are handed to `on_damaged`.
+def newest_valid(folder: Path) -> dict[str, Any] | None:
+    """The state in the newest checkpoint that is whole, or None; newer damaged ones are named in the log.
 
     Raises:
         UserError: a newer file of another format version, or one that holds code.
     """
-    for path in reversed(_checkpoints(folder)):
+    for _, path in reversed(saves(folder)):
         try:
-            return path, load(path)
+            return load(path)
         except DamagedCheckpoint as error:
-            on_damaged(error)
+            print(error)
     return None
 
 
 def prune(folder: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints, and what interrupted saves have left; no save may be under way."""
-    for path in [*_checkpoints(folder)[:-keep], *folder.glob(".step-*.pt.tmp")]:
+    for path in [*(path for _, path in saves(folder)[:-keep]), *folder.glob(".step-*.pt.tmp")]:
         path.unlink(missing_ok=True)
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    """Checkpoint files, the oldest first."""
-    files = (path for path in folder.glob("step-*.pt") if path.is_file())
-    named = [(int(match[1]), path) for path in files if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(named)]
 
 
 def _write(state: dict[str, Any], path: Path) -> None:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from launcher.errors import UserError
+from launcher.rank.heartbeat import HEARTBEAT
 from launcher.training.losses import Loss
 
 
@@ -53,6 +54,7 @@ def evaluate(
     samples, interrupted = 0, False
     try:
         for images, labels, _ in loader:
+            HEARTBEAT.beat()
             interrupted = should_stop()
             if interrupted:
                 break

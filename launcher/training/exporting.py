@@ -27,7 +27,7 @@ from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics
 from launcher.training.export_check import ERRORS, Checked, Recorded, check_export
 from launcher.training.finished import saved
-from launcher.training.run import of_this_run
+from launcher.training.trainer import of_this_run
 
 _BATCH = 64
 

@@ -11,8 +11,7 @@ from launcher.rank.group import Ranks, claim
 from launcher.records.folder import RunFolder
 from launcher.training import checkpoint
 from launcher.training.evaluation import Evaluation
-from launcher.training.run import build_run
-from launcher.training.saving import BEST, newest
+from launcher.training.trainer import build_trainer
 
 
 def evaluate_run(folder: RunFolder, device: str, *, best: bool = False) -> tuple[int, Evaluation]:
@@ -26,12 +25,12 @@ def evaluate_run(folder: RunFolder, device: str, *, best: bool = False) -> tuple
     if config.dataset.classes == 1:
         raise UserError(f"{folder.path} was trained on one class, of which every picture is right; there is no top-1")
     state = saved(folder, best=best)
-    run = build_run(config, Ranks(0, 1, 0, 1, claim(device, 0)), read_left_out(folder.left_out, config.dataset))
+    trainer = build_trainer(config, Ranks(0, 1, 0, 1, claim(device, 0)), read_left_out(folder.left_out, config.dataset))
     try:
-        run.load_state_dict(state)
-        result = run.evaluate(should_stop=lambda: False)
+        trainer.load_state_dict(state)
+        result = trainer.evaluate(should_stop=lambda: False)
     finally:
-        run.loaders.close()
+        trainer.loaders.close()
     assert result is not None
     return state["step"], result
 
@@ -42,7 +41,7 @@ def saved(folder: RunFolder, *, best: bool) -> dict[str, Any]:
     Raises:
         UserError: there is none, or no run has left it.
     """
-    state = checkpoint.load(folder.checkpoints / BEST) if best else newest(folder)
+    state = checkpoint.load(folder.best) if best else checkpoint.newest_valid(folder.checkpoints)
     if state is None:
         raise UserError(f"{folder.path} has no valid checkpoint yet")
     if lacking := [name for name in ("step", "weights") if name not in state]:

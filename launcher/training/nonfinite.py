@@ -1,94 +1,78 @@
-"""What follows a step whose loss or gradients were not finite: skip it, go back to the last save, or stop."""
+"""What follows a step whose loss or gradients were not finite: skip it, roll back to the last save, or stop."""
 
 from __future__ import annotations
 
 import time
 
-import numpy as np
-import torch.distributed as dist
-from torch import Tensor
-
-from launcher.data.batch import Moment
 from launcher.errors import UserError
-from launcher.records.folder import RunFolder
+from launcher.rank.peers import gather
+from launcher.records.folder import RunFolder, save_name, saves
 from launcher.records.metrics import NonFiniteRecord
 from launcher.training import checkpoint
-from launcher.training.journal import Journal
-from launcher.training.run import Run
+from launcher.training.metric_logger import MetricLogger
 from launcher.training.saving import Saver, newest_for_all
+from launcher.training.step import StepOutcome
+from launcher.training.trainer import Trainer
 
 
-class Trouble:
+class NonFiniteGuard:
     """Applies the policy `nonfinite`; every rank calls it together, since a step is finite on all or none."""
 
-    def __init__(self, run: Run, folder: RunFolder, journal: Journal, saver: Saver):
-        self._run, self._folder, self._journal, self._saver = run, folder, journal, saver
-        self._settings = run.config.nonfinite
+    def __init__(self, trainer: Trainer, folder: RunFolder, logger: MetricLogger, saver: Saver):
+        self._trainer, self._folder, self._logger, self._saver = trainer, folder, logger, saver
+        self._settings = trainer.config.nonfinite
         self._rollbacks = 0
 
-    def goes_back(self, moment: Moment, loss: Tensor, indices: np.ndarray) -> bool:
-        """Deal with a step that was not finite; True if the run now stands at an earlier save.
+    def handle(self, outcome: StepOutcome) -> bool:
+        """Deal with a step that was not finite; returns whether the run was rolled back to an earlier save.
 
         Raises:
             UserError: the run must end.
         """
-        settings, run = self._settings, self._run
-        run.skipped_in_a_row += 1
-        if run.skipped_in_a_row == 1:
+        settings, trainer = self._settings, self._trainer
+        trainer.skipped_in_a_row += 1
+        skipped = trainer.skipped_in_a_row
+        if skipped == 1:
             self._keep_for_replay()
-        happened = f"step {moment.step}: loss {loss.item():.4g}, loss or gradients are not finite"
-        self._journal.record(
-            NonFiniteRecord(moment.step, time.time(), loss.item(), settings.policy, self._all_indices(indices))
-        )
-        first = moment.step - run.skipped_in_a_row + 1
-        replay = f"look into it: train replay {self._folder.path} step={first}"
+        step, loss = outcome.moment.step, outcome.loss.item()
+        samples = gather(outcome.indices.tolist())
+        self._logger.record(NonFiniteRecord(step, time.time(), loss, settings.policy, samples))
+        happened = f"step {step}: loss {loss:.4g}, loss or gradients are not finite"
+        replay = f"look into it: train replay {self._folder.path} step={step - skipped + 1}"
         if settings.policy == "stop":
             raise UserError(f"{happened} (nonfinite.policy=stop); {replay}")
         if settings.policy == "skip":
-            if run.skipped_in_a_row > settings.limit:
+            if skipped > settings.limit:
                 raise UserError(
-                    f"{happened}, for {run.skipped_in_a_row} steps in a row (nonfinite.limit={settings.limit}): "
+                    f"{happened}, for {skipped} steps in a row (nonfinite.limit={settings.limit}): "
                     f"try a lower optimizer.lr or a longer schedule.warmup; {replay}"
                 )
-            self._say(f"{happened}; skipped ({run.skipped_in_a_row} in a row, at most {settings.limit}); {replay}")
+            self._warn(f"{happened}; skipped ({skipped} in a row, at most {settings.limit}); {replay}")
             return False
         self._rollbacks += 1
         if self._rollbacks > settings.limit:
             raise UserError(f"{happened}, after {settings.limit} rollbacks (nonfinite.limit); {replay}")
         self._roll_back()
-        self._say(f"{happened}; back to step {run.next_step}, learning rate times {run.step.lr_factor:g}; {replay}")
+        factor = trainer.train_step.lr_factor
+        self._warn(f"{happened}; back to step {trainer.next_step}, learning rate times {factor:g}; {replay}")
         return True
 
     def _roll_back(self) -> None:
-        run = self._run
         self._saver.wait(must_succeed=True)
-        state = newest_for_all(self._folder, run.ranks)
+        state = newest_for_all(self._folder, self._trainer.ranks)
         if state is None:
             raise UserError("there is no valid save to go back to (nonfinite.policy=rollback)")
-        # note: the time of the steps that are lost was spent all the same
-        state["clock"] = run.clock.state_dict()
-        lr_factor = run.step.lr_factor * self._settings.lr_factor
-        run.load_state_dict(state)
-        run.step.lr_factor = lr_factor
-        self._journal.went_back(state["journal"])
+        self._trainer.roll_back(state, self._settings.lr_factor)
+        self._logger.log_resume()
 
     def _keep_for_replay(self) -> None:
-        """The state before this step, which the step has not changed."""
-        if self._run.ranks.is_first:
-            for earlier in self._folder.checkpoints.glob("replay-*.pt"):
+        """Save the state before this step, which the step has not changed."""
+        checkpoints, state = self._folder.checkpoints, self._trainer.state_dict()
+        if self._trainer.ranks.is_first:
+            for _, earlier in saves(checkpoints, "replay"):
                 earlier.unlink()
-            path = self._folder.checkpoints / checkpoint.replay_name(self._run.next_step)
-            checkpoint.save(self._run.state_dict(), path)
+            checkpoint.save(state, checkpoints / save_name(self._trainer.next_step, "replay"))
 
-    def _all_indices(self, indices: np.ndarray) -> list[list[int]]:
-        """The samples of the step, rank by rank."""
-        mine: list[int] = indices.tolist()
-        if self._run.ranks.world_size == 1:
-            return [mine]
-        everyone: list[list[int]] = [[] for _ in range(self._run.ranks.world_size)]
-        dist.all_gather_object(everyone, mine)
-        return everyone
-
-    def _say(self, line: str) -> None:
-        if self._run.ranks.is_first:
+    def _warn(self, line: str) -> None:
+        if self._trainer.ranks.is_first:
             print(f"warning: {line}", flush=True)

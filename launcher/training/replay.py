@@ -9,19 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from launcher import atomic
 from launcher.config.resolved import read
 from launcher.data.unreadable import read_left_out
-from launcher.rank.group import Ranks, join_ranks
-from launcher.rank.heartbeat import HEARTBEAT
+from launcher.rank.group import join_ranks
 from launcher.rank.main import REPLAY_STEP
-from launcher.rank.peers import global_norm, gradients_of
-from launcher.records.folder import RunFolder
+from launcher.rank.peers import gather, global_norm, gradients_of
+from launcher.records.folder import RunFolder, saves
 from launcher.training import checkpoint
-from launcher.training.run import Run, build_run
+from launcher.training.step import StepOutcome
+from launcher.training.trainer import Trainer, build_trainer
 
 
 def work(run_folder: Path) -> None:
@@ -29,25 +28,26 @@ def work(run_folder: Path) -> None:
     step, folder = int(os.environ[REPLAY_STEP]), RunFolder(run_folder)
     config = read(folder.config)
     with join_ranks(config) as ranks:
-        run = build_run(config, ranks, read_left_out(folder.left_out, config.dataset))
-        _load_before(run, folder, step)
-        while run.next_step < step:
-            _take(run, step)
-        with non_finite_outputs(run.step.model) as found:
-            loss, indices = _take(run, step + 1)
+        trainer = build_trainer(config, ranks, read_left_out(folder.left_out, config.dataset))
+        _load_before(trainer, folder, step)
+        while trainer.next_step < step:
+            _take(trainer, step)
+        model = trainer.train_step.model
+        with non_finite_outputs(model) as found:
+            outcome = _take(trainer, step + 1)
         report = {
             "rank": ranks.rank,
-            "loss": loss.item(),
-            "finite": run.step.finite,
-            "gradient_norm": global_norm(gradients_of(run.step.model)).item(),
+            "loss": outcome.loss.item(),
+            "finite": outcome.finite,
+            "gradient_norm": global_norm(gradients_of(model)).item(),
             "modules": found,
-            "gradients": [n for n, p in run.step.model.named_parameters() if _is_bad(p.grad)],
-            "indices": indices,
+            "gradients": [name for name, parameter in model.named_parameters() if _is_bad(parameter.grad)],
+            "indices": outcome.indices.tolist(),
         }
-        reports = _gather(report, ranks)
+        reports = gather(report)
         if ranks.is_first:
             _tell(reports, step, folder)
-        run.loaders.close()
+        trainer.loaders.close()
 
 
 @contextmanager
@@ -66,35 +66,26 @@ def non_finite_outputs(model: nn.Module) -> Iterator[list[str]]:
             handle.remove()
 
 
-def _load_before(run: Run, folder: RunFolder, step: int) -> None:
+def _load_before(trainer: Trainer, folder: RunFolder, step: int) -> None:
     """Load the newest save of at most that step; without one the run begins anew."""
-    saves = [path for path in folder.checkpoints.glob("*-*.pt") if int(path.stem.split("-")[1]) <= step]
-    if saves:
-        run.load_state_dict(checkpoint.load(max(saves, key=lambda path: path.stem.split("-")[1])))
+    before = [path for done, path in saves(folder.checkpoints, "step", "replay") if done <= step]
+    if before:
+        # note: earlier versions kept no sums of losses for a replay
+        trainer.load_state_dict({"journal": trainer.meters.state_dict(), **checkpoint.load(before[-1])})
 
 
-def _take(run: Run, end: int) -> tuple[Tensor, list[int]]:
-    """Steps to the end of an epoch or to `end`, whichever is first; returns the last one's loss and samples."""
-    epoch, first_step = divmod(run.next_step, run.plan.steps_per_epoch)
-    for images, labels, indices in run.loaders.train.epoch(epoch, first_step):
-        loss = run.step(images, labels, indices, run.moment(run.next_step))
-        run.next_step += 1
-        HEARTBEAT.beat()
-        if run.next_step == end:
+def _take(trainer: Trainer, end: int) -> StepOutcome:
+    """Steps to the end of an epoch or to `end`, whichever is first; returns the last one's outcome."""
+    for images, labels, indices in trainer.rest_of_epoch():
+        outcome = trainer.train_step(images, labels, indices, trainer.moment(trainer.next_step))
+        trainer.next_step += 1
+        if trainer.next_step == end:
             break
-    return loss, indices.tolist()
+    return outcome
 
 
 def _is_bad(tensor: object) -> bool:
     return isinstance(tensor, Tensor) and not bool(tensor.isfinite().all())
-
-
-def _gather(report: dict[str, Any], ranks: Ranks) -> list[dict[str, Any]]:
-    everyone: list[Any] = [None] * ranks.world_size
-    if ranks.world_size == 1:
-        return [report]
-    dist.all_gather_object(everyone, report)
-    return everyone
 
 
 def _tell(reports: list[dict[str, Any]], step: int, folder: RunFolder) -> None:

@@ -19,11 +19,9 @@ from launcher.config.schema import Checkpoint
 from launcher.errors import UserError
 from launcher.rank.group import Ranks
 from launcher.rank.heartbeat import HEARTBEAT
-from launcher.records.folder import RunFolder
+from launcher.records.folder import RunFolder, save_name
 from launcher.records.kept import Rescue
 from launcher.training import checkpoint
-
-BEST = "best.pt"
 
 
 class Saver:
@@ -86,26 +84,20 @@ class Saver:
             print(f"warning: {error}; training goes on, the next save is the next chance", flush=True)
 
     def _write(self, folder: RunFolder, state: dict[str, Any], best: bool) -> None:
-        path = folder.checkpoints / checkpoint.file_name(state["step"])
+        path = folder.checkpoints / save_name(state["step"])
         checkpoint.save(state, path)
         try:
             if best:
-                _second_name(path, path.with_name(BEST))
+                _second_name(path, folder.best)
             checkpoint.prune(folder.checkpoints, keep=self._settings.keep)
         except OSError as error:
             raise UserError(f"{folder.checkpoints} cannot be written: {error.strerror}") from error
         HEARTBEAT.beat()
 
 
-def newest(folder: RunFolder) -> dict[str, Any] | None:
-    """The state in the newest valid checkpoint, if there is one; damaged ones are named in the log and skipped."""
-    found = checkpoint.newest_valid(folder.checkpoints, on_damaged=print)
-    return found[1] if found else None
-
-
 def newest_for_all(folder: RunFolder, ranks: Ranks) -> dict[str, Any] | None:
     """Rank 0's newest state on all ranks, which need not see its folder; all call this together."""
-    state = [newest(folder) if ranks.is_first else None]
+    state = [checkpoint.newest_valid(folder.checkpoints) if ranks.is_first else None]
     if ranks.world_size > 1:
         dist.broadcast_object_list(state, src=0, device=torch.device("cpu"))
     return state[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,18 +14,32 @@ from torch.nn.parallel import DistributedDataParallel
 from launcher.algorithms.engine import Engine
 from launcher.data.batch import Batch, Moment, normalize
 from launcher.plan.plan import Plan
+from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.peers import by_dtype, everywhere, global_norm, gradients_of
 from launcher.training.losses import Loss
 from launcher.training.optimizers import set_lr
 from launcher.training.precision import Precision
 
 
+@dataclass(frozen=True)
+class StepOutcome:
+    """What a step did; one that is not finite has left everything as it was.
+
+    indices: int64 [B], the samples of this rank. loss: their mean [], detached, on the device. finite: whether loss and
+    gradients were, on all ranks.
+    """
+
+    moment: Moment
+    indices: np.ndarray
+    loss: Tensor
+    finite: bool
+
+
 class TrainStep:
     """The recipe's step: prepare the batch, compute gradients, update the weights.
 
     `model` is the network itself, `network` the same wrapped in DDP where there are several ranks. `lr_factor`
-    multiplies the schedule's learning rate. `finite` tells of the last step whether its loss and gradients were, on
-    all ranks; a step that was not has left everything as it was.
+    multiplies the schedule's learning rate.
     """
 
     def __init__(
@@ -46,11 +61,10 @@ class TrainStep:
         self.precision = precision
         self.scaler = precision.scaler()
         self.lr_factor = 1.0
-        self.finite = True
         self._statistics = by_dtype(_statistics(model))
 
-    def __call__(self, images: Tensor, labels: Tensor, indices: np.ndarray, moment: Moment) -> Tensor:
-        """One step on this rank's share of the global batch; returns the detached mean loss, on the device.
+    def __call__(self, images: Tensor, labels: Tensor, indices: np.ndarray, moment: Moment) -> StepOutcome:
+        """One step on this rank's share of the global batch.
 
         images: uint8 [B, 3, H, W] and labels: int64 [B] on the device; indices: int64 [B] on the CPU.
         """
@@ -59,8 +73,8 @@ class TrainStep:
         set_lr(self.optimizer, self.plan.lr(moment.step) * self.lr_factor)
         before = [torch._foreach_mul(group, 1) for group in self._statistics]  # note: copies in one launch, bit for bit
         loss = self.engine.compute_gradients(batch, self.model, self.gradients)
-        self.finite = self._is_finite(loss)
-        if self.finite:
+        finite = self._is_finite(loss)
+        if finite:
             self.update()
             self.engine.after_step(self.model, moment)
         else:
@@ -68,7 +82,8 @@ class TrainStep:
             for group, values in zip(self._statistics, before, strict=True):
                 torch._foreach_copy_(group, values)
             self._lower_scale()
-        return loss
+        HEARTBEAT.beat()
+        return StepOutcome(moment, indices, loss, finite)
 
     def prepare(self, batch: Batch) -> Batch:
         """Augment, normalise, resize and mix, in the order of the plan."""

@@ -15,8 +15,8 @@ from launcher.config.compose import compose
 from launcher.data.batch import Moment
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
-from launcher.training.run import build_step
 from launcher.training.step import TrainStep
+from launcher.training.trainer import build_step
 
 STEPS = 8
 GROUPS = (

@@ -53,7 +53,7 @@ def test_the_choosing_pass_has_the_precision_of_the_run() -> None:
     seen = {}
     for precision in ("fp32", "bf16"):
         run = build(*words, f"precision={precision}", "algorithms.selective_backprop.scale=1.0")
-        run.step.model.fc.register_forward_hook(
+        run.train_step.model.fc.register_forward_hook(
             lambda layer, inputs, logits, key=precision: seen.update({(key, layer.training): logits.dtype})
         )
         steps(run, 2)

@@ -66,9 +66,9 @@ def test_a_run_ends_at_once_when_its_folder_goes_away(train: Train, loss: str) -
     assert not processes_of(run)
     assert not run.exists()
     if loss == "moved":
-        saved = checkpoint.newest_valid(moved / "checkpoints", on_damaged=lambda error: None)
+        saved = checkpoint.newest_valid(moved / "checkpoints")
         assert saved is not None
-        train("resume", str(moved), f"epochs={saved[1]['step'] // 6 + 2}")
+        train("resume", str(moved), f"epochs={saved['step'] // 6 + 2}")
 
 
 def test_a_run_whose_folder_goes_away_saves_elsewhere_if_asked(train: Train) -> None:
@@ -82,7 +82,7 @@ def test_a_run_whose_folder_goes_away_saves_elsewhere_if_asked(train: Train) -> 
     assert "its state was saved in rescued/lost; go on by: train resume rescued/lost" in errors
     assert "Traceback" not in errors
     assert not run.exists()
-    found = checkpoint.newest_valid(saved / "checkpoints", on_damaged=lambda error: None)
+    found = checkpoint.newest_valid(saved / "checkpoints")
     assert found is not None
-    assert found[1]["step"] >= 5
-    train("resume", str(saved), f"epochs={found[1]['step'] // 6 + 2}")
+    assert found["step"] >= 5
+    train("resume", str(saved), f"epochs={found['step'] // 6 + 2}")

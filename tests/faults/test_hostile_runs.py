@@ -11,7 +11,7 @@ from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.config.yaml_file import as_yaml
 from launcher.errors import UserError
-from launcher.records.folder import RunFolder, create, existing
+from launcher.records.folder import RunFolder, create, existing, save_name
 from launcher.study.runs import read_run
 from launcher.training import checkpoint
 from tests.commands import refused, said
@@ -36,7 +36,7 @@ def test_a_run_folder_does_not_write_through_links(run: RunFolder, tmp_path: Pat
 
 @pytest.mark.parametrize("verb", ["eval", "export"])
 def test_a_checkpoint_that_no_run_has_left_is_refused(run: RunFolder, verb: str) -> None:
-    checkpoint.save({"step": 3}, run.checkpoints / checkpoint.file_name(3))
+    checkpoint.save({"step": 3}, run.checkpoints / save_name(3))
     assert "the checkpoint has no weights" in refused(verb, str(run.path))
 
 

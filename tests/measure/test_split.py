@@ -11,7 +11,7 @@ from launcher.measure.worker import standing_still
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import step_kinds, step_samples
 from launcher.rank.group import Ranks
-from launcher.training.run import Run, build_run
+from launcher.training.trainer import Trainer, build_trainer
 
 SMALL = [
     *("dataset=shapes", "dataset.train_samples=32", "dataset.val_samples=10", "dataset.native_size=32"),
@@ -19,9 +19,9 @@ SMALL = [
 ]
 
 
-def build(*words: str) -> Run:
+def build(*words: str) -> Trainer:
     config = standing_still(compose([*words, *SMALL]).config)
-    return build_run(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+    return build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
 
 
 class Time:
@@ -84,6 +84,6 @@ def test_the_weights_of_the_points_are_the_whole_run() -> None:
 
 def test_measuring_leaves_the_weights_alone() -> None:
     run = build("recipe=hot", "algorithms.ema=off")
-    before = {name: tensor.clone() for name, tensor in run.step.model.named_parameters()}
+    before = {name: tensor.clone() for name, tensor in run.train_step.model.named_parameters()}
     split(run, 0.01)
-    assert all(torch.equal(before[name], tensor) for name, tensor in run.step.model.named_parameters())
+    assert all(torch.equal(before[name], tensor) for name, tensor in run.train_step.model.named_parameters())

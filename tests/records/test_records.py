@@ -32,7 +32,7 @@ from launcher.records.metrics import (
 from launcher.records.progress import ProgressView, duration
 from launcher.records.sinks import Recorder, TensorBoardSink, build_sinks
 from launcher.records.summary import summary_table
-from launcher.training.clock import Clock
+from launcher.training.meters import Clock
 
 
 def training(step: int, loss: float = 1.0) -> TrainRecord:

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import UserError
+from launcher.records.folder import save_name
 from launcher.training import checkpoint
-from launcher.training.checkpoint import DamagedCheckpoint, file_name, load, newest_valid, prune, save
+from launcher.training.checkpoint import DamagedCheckpoint, load, newest_valid, prune, save
 
 
 def state(step: int) -> dict:
@@ -40,7 +41,7 @@ def same(loaded: object, saved: object) -> bool:
 
 
 def write(folder: Path, *steps: int) -> list[Path]:
-    paths = [folder / file_name(step) for step in steps]
+    paths = [folder / save_name(step) for step in steps]
     for step, path in zip(steps, paths, strict=True):
         save(state(step), path)
     return paths
@@ -79,43 +80,40 @@ def test_any_changed_bit_and_any_missing_end_is_noticed(tmp_path_factory, whole,
     position = data.draw(st.integers(0, len(whole) - 1))
     changed = bytearray(whole)
     changed[position] ^= 1 << data.draw(st.integers(0, 7))
-    path = tmp_path_factory.mktemp("damaged") / file_name(1)
+    path = tmp_path_factory.mktemp("damaged") / save_name(1)
     for content in (bytes(changed), whole[:position]):
         path.write_bytes(content)
-        with pytest.raises(DamagedCheckpoint, match=f"{file_name(1)}.*damaged"):
+        with pytest.raises(DamagedCheckpoint, match=f"{save_name(1)}.*damaged"):
             load(path)
 
 
 def test_a_missing_file_is_a_clear_error(tmp_path):
     with pytest.raises(UserError, match=r"step-00000001\.pt: cannot be read: No such file"):
-        load(tmp_path / file_name(1))
+        load(tmp_path / save_name(1))
 
 
-def test_the_newest_is_found_by_its_step(tmp_path):
-    paths = write(tmp_path, 900, 123456789, 20)
-    found = newest_valid(tmp_path, on_damaged=pytest.fail)
-    assert found is not None
-    assert found[0] == paths[1]
-    assert found[1]["step"] == 123456789
+def test_the_newest_is_found_by_its_step(tmp_path, capsys):
+    write(tmp_path, 900, 123456789, 20)
+    (tmp_path / "my-notes.pt").write_text("no checkpoint")
+    assert newest_valid(tmp_path)["step"] == 123456789
+    assert not capsys.readouterr().out
 
 
-def test_damaged_newer_files_are_passed_over_and_named(tmp_path):
+def test_damaged_newer_files_are_passed_over_and_named(tmp_path, capsys):
     paths = write(tmp_path, 1, 2, 3, 4)
     flip_bit(paths[2], 700)
     paths[3].write_bytes(b"")
-    damaged = []
-    found = newest_valid(tmp_path, on_damaged=damaged.append)
-    assert found is not None
-    assert found[0] == paths[1]
-    assert [str(paths[3]) in str(damaged[0]), str(paths[2]) in str(damaged[1])] == [True, True]
+    assert newest_valid(tmp_path)["step"] == 2
+    damaged = capsys.readouterr().out.splitlines()
+    assert [str(paths[3]) in damaged[0], str(paths[2]) in damaged[1]] == [True, True]
 
 
 def test_no_checkpoint_at_all(tmp_path):
-    assert newest_valid(tmp_path, on_damaged=pytest.fail) is None
-    assert newest_valid(tmp_path / "nowhere", on_damaged=pytest.fail) is None
+    assert newest_valid(tmp_path) is None
+    assert newest_valid(tmp_path / "nowhere") is None
     (path,) = write(tmp_path, 1)
     flip_bit(path, 10)
-    assert newest_valid(tmp_path, on_damaged=lambda error: None) is None
+    assert newest_valid(tmp_path) is None
 
 
 def test_prune_keeps_the_newest_and_removes_what_interrupted_saves_left(tmp_path):
@@ -143,12 +141,12 @@ class Code:
 
 
 def test_code_is_never_run(tmp_path):
-    path, trace = tmp_path / file_name(1), tmp_path / "trace"
+    path, trace = tmp_path / save_name(1), tmp_path / "trace"
     signed(path, {"format": 1, "state": {"code": Code(trace)}})
     with pytest.raises(UserError, match="holds more than tensors"):
         load(path)
     with pytest.raises(UserError, match="holds more than tensors"):
-        newest_valid(tmp_path, on_damaged=pytest.fail)
+        newest_valid(tmp_path)
     assert not trace.exists()
     path.write_bytes(pickle.dumps(Code(trace)))
     with pytest.raises(DamagedCheckpoint):
@@ -158,9 +156,9 @@ def test_code_is_never_run(tmp_path):
 
 @pytest.mark.parametrize("content", [{"format": 2, "state": {}}, {"model": torch.zeros(1)}, [1]])
 def test_another_format_is_not_taken_for_damage(tmp_path, content):
-    signed(tmp_path / file_name(1), content)
+    signed(tmp_path / save_name(1), content)
     with pytest.raises(UserError, match="format") as caught:
-        newest_valid(tmp_path, on_damaged=pytest.fail)
+        newest_valid(tmp_path)
     assert not isinstance(caught.value, DamagedCheckpoint)
 
 
@@ -168,8 +166,8 @@ def test_another_format_is_not_taken_for_damage(tmp_path, content):
 def test_what_could_not_be_loaded_is_refused_when_saving(tmp_path, content):
     write(tmp_path, 1)
     with pytest.raises(TypeError, match="tensors, numbers, strings"):
-        save({"content": content}, tmp_path / file_name(2))
-    assert [path.name for path in tmp_path.iterdir()] == [file_name(1)]
+        save({"content": content}, tmp_path / save_name(2))
+    assert [path.name for path in tmp_path.iterdir()] == [save_name(1)]
 
 
 @pytest.mark.parametrize("room", [0, 2000, 300_000])
@@ -180,10 +178,10 @@ def test_a_full_disk_is_a_clear_error_and_leaves_nothing_behind(tmp_path, room):
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, former[1]))
     try:
         with pytest.raises(UserError, match=r"step-00000002\.pt: cannot be written: File too large"):
-            save({"w": torch.ones(100_000)}, tmp_path / file_name(2))
+            save({"w": torch.ones(100_000)}, tmp_path / save_name(2))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, former)
-    assert [path.name for path in tmp_path.iterdir()] == [file_name(1)]
+    assert [path.name for path in tmp_path.iterdir()] == [save_name(1)]
 
 
 def test_a_save_over_an_older_file_replaces_it(tmp_path):
@@ -194,9 +192,10 @@ def test_a_save_over_an_older_file_replaces_it(tmp_path):
 
 KILLED_WHILE_WRITING = """
 import io, signal, sys, os, pathlib, torch
+from launcher.records.folder import save_name
 from launcher.training import checkpoint
 folder = pathlib.Path(sys.argv[1])
-checkpoint.save({"step": 1, "w": torch.ones(5000)}, folder / checkpoint.file_name(1))
+checkpoint.save({"step": 1, "w": torch.ones(5000)}, folder / save_name(1))
 whole_save = torch.save
 def half_save(state, file):
     buffer = io.BytesIO()
@@ -205,7 +204,7 @@ def half_save(state, file):
     file.flush()
     os.kill(os.getpid(), signal.SIGKILL)
 torch.save = half_save
-checkpoint.save({"step": 2, "w": torch.ones(5000)}, folder / checkpoint.file_name(int(sys.argv[2])))
+checkpoint.save({"step": 2, "w": torch.ones(5000)}, folder / save_name(int(sys.argv[2])))
 """
 
 
@@ -214,12 +213,10 @@ def test_a_process_killed_while_saving_leaves_the_former_file(tmp_path, step):
     """Saved under a new name, or over the only file there is."""
     command = [sys.executable, "-c", KILLED_WHILE_WRITING, str(tmp_path), str(step)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    assert [path.name for path in tmp_path.glob("*.pt")] == [file_name(1)]
-    found = newest_valid(tmp_path, on_damaged=pytest.fail)
-    assert found is not None
-    assert found[1]["step"] == 1
+    assert [path.name for path in tmp_path.glob("*.pt")] == [save_name(1)]
+    assert newest_valid(tmp_path)["step"] == 1
     prune(tmp_path, keep=1)
-    assert [path.name for path in tmp_path.iterdir()] == [file_name(1)]
+    assert [path.name for path in tmp_path.iterdir()] == [save_name(1)]
 
 
 def test_bytes_reach_the_disk_before_the_name(tmp_path, monkeypatch):
@@ -227,14 +224,14 @@ def test_bytes_reach_the_disk_before_the_name(tmp_path, monkeypatch):
     sync, replace = os.fsync, Path.replace
     monkeypatch.setattr(os, "fsync", lambda descriptor: (events.append("sync"), sync(descriptor)))
     monkeypatch.setattr(Path, "replace", lambda self, target: (events.append("rename"), replace(self, target))[1])
-    checkpoint.save({"step": 1}, tmp_path / file_name(1))
+    checkpoint.save({"step": 1}, tmp_path / save_name(1))
     assert events == ["sync", "rename", "sync"]
 
 
 def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path):
     precious = tmp_path / "precious"
     precious.write_text("precious")
-    path = tmp_path / checkpoint.file_name(4)
+    path = tmp_path / save_name(4)
     path.with_name(f".{path.name}.tmp").symlink_to(precious)
     checkpoint.save(state(4), path)
     assert precious.read_text() == "precious"

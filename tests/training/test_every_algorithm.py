@@ -14,7 +14,8 @@ from launcher.config.defaults import options
 from launcher.errors import UserError
 from launcher.rank.group import Ranks
 from launcher.training import checkpoint
-from launcher.training.run import Run, build_run
+from launcher.training.step import StepOutcome
+from launcher.training.trainer import Trainer, build_trainer
 
 SMALL = [
     *("dataset=shapes", "dataset.train_samples=32", "dataset.val_samples=10", "dataset.native_size=32"),
@@ -36,22 +37,26 @@ EARLY = {
 NAMES = [recipe.name for recipe in (*recipes.listing(), *recipes.ablations())]
 
 
-def build(*words: str) -> Run:
-    run = build_run(compose([*words, *SMALL]).config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+def build(*words: str) -> Trainer:
+    run = build_trainer(compose([*words, *SMALL]).config, Ranks(0, 1, 0, 1, torch.device("cpu")))
     if run.config.schedule.warmup != "0ba":
         raise AssertionError("the warmup would hide what a step does")
     return run
 
 
-def steps(run: Run, count: int) -> list[float]:
-    """Train some steps; returns their losses."""
-    losses = []
+def outcomes(run: Trainer, count: int) -> list[StepOutcome]:
+    """Train some steps."""
+    found = []
     for _ in range(count):
-        epoch, first = divmod(run.next_step, run.plan.steps_per_epoch)
-        images, labels, indices = next(iter(run.loaders.train.epoch(epoch, first)))
-        losses.append(run.step(images, labels, indices, run.moment(run.next_step)).item())
+        images, labels, indices = next(iter(run.rest_of_epoch()))
+        found.append(run.train_step(images, labels, indices, run.moment(run.next_step)))
         run.next_step += 1
-    return losses
+    return found
+
+
+def steps(run: Trainer, count: int) -> list[float]:
+    """Train some steps; returns their losses."""
+    return [outcome.loss.item() for outcome in outcomes(run, count)]
 
 
 def tensors(state: Any) -> list[torch.Tensor]:
@@ -109,9 +114,9 @@ def test_each_recipe_resumes_to_the_same_bits(recipe: str, precision: str, tmp_p
 )
 def test_each_recipe_and_ablation_trains_two_steps(name: str, fidelity: str) -> None:
     run = build(f"recipe={name}", "schedule.warmup=0ba", f"fidelity={fidelity}")
-    start = [p.detach().clone() for p in run.step.model.parameters()]
+    start = [p.detach().clone() for p in run.train_step.model.parameters()]
     assert all(torch.isfinite(torch.tensor(loss)) for loss in steps(run, 2))
-    assert any(not torch.equal(a, b) for a, b in zip(start, run.step.model.parameters(), strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(start, run.train_step.model.parameters(), strict=True))
 
 
 def test_an_algorithm_that_is_off_changes_nothing_of_the_others_draws() -> None:
@@ -143,6 +148,6 @@ def test_accumulation_trains_on_the_whole_share() -> None:
     whole, parts = build(*words), build(*words, "device_batch_size=2")
     for run in (whole, parts):
         # note: batch norm sees each part alone, so that it must not depend on the batch here
-        run.step.model.eval()
+        run.train_step.model.eval()
     assert parts.plan.accumulation == 4
     assert steps(whole, 3) == pytest.approx(steps(parts, 3), rel=1e-4)

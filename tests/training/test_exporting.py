@@ -17,11 +17,11 @@ from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.rank.group import Ranks
-from launcher.records.folder import RunFolder, create
+from launcher.records.folder import RunFolder, create, save_name
 from launcher.training import checkpoint, exporting
 from launcher.training.export_check import _hits
 from launcher.training.exporting import export_run
-from launcher.training.run import build_run
+from launcher.training.trainer import build_trainer
 
 SMALL = [
     *("recipe=mild", "model=resnet18", "launch=cpu", "batch_size=8", "epochs=40", "dataloader.workers=0"),
@@ -39,17 +39,17 @@ def finished(runs: Path, *words: str) -> RunFolder:
     config = compose([*SMALL, *words]).config
     folder = create(runs, "small", unique=False)
     resolved.write(config, folder.config)
-    run = build_run(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+    run = build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
     result = run.evaluate(should_stop=lambda: False)
     assert result is not None
     run.loaders.close()
     start = {"kind": "start", "step": 0, "time": 0.0, "world_size": 1, "total_steps": 160, "epochs": 40}
     rows = [
-        {**start, "device": "cpu", "precision": str(run.step.precision.dtype).removeprefix("torch.")},
+        {**start, "device": "cpu", "precision": str(run.train_step.precision.dtype).removeprefix("torch.")},
         {"kind": "eval", "step": 0, "time": 0.0, "epoch": 0.0, "seconds": 1.0, "train_seconds": 1.0, **vars(result)},
     ]
     folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    checkpoint.save(run.state_dict(), folder.checkpoints / checkpoint.file_name(0))
+    checkpoint.save(run.state_dict(), folder.checkpoints / save_name(0))
     return folder
 
 

@@ -11,7 +11,7 @@ from launcher.errors import UserError
 from launcher.rank.group import Ranks
 from launcher.records.folder import RunFolder
 from launcher.training import checkpoint
-from launcher.training.saving import BEST, Saver, Snapshots, newest
+from launcher.training.saving import Saver, Snapshots
 
 FIRST = Ranks(0, 1, 0, 1, torch.device("cpu"))
 
@@ -29,8 +29,8 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     with saver(tmp_path, "checkpoint.keep=2") as saves:
         for step in range(1, 6):
             saves.save({"step": step}, best=step == 2, last=False)
-    assert files(tmp_path) == [BEST, "step-00000004.pt", "step-00000005.pt"]
-    assert checkpoint.load(tmp_path / "checkpoints" / BEST) == {"step": 2}
+    assert files(tmp_path) == ["best.pt", "step-00000004.pt", "step-00000005.pt"]
+    assert checkpoint.load(RunFolder(tmp_path).best) == {"step": 2}
 
 
 def test_the_best_is_kept_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +40,7 @@ def test_the_best_is_kept_without_links(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("os.link", no_link)
     with saver(tmp_path) as saves:
         saves.save({"step": 1}, best=True, last=True)
-    assert checkpoint.load(tmp_path / "checkpoints" / BEST) == {"step": 1}
+    assert checkpoint.load(RunFolder(tmp_path).best) == {"step": 1}
 
 
 def test_what_is_saved_is_the_state_of_the_moment(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_what_is_saved_is_the_state_of_the_moment(tmp_path: Path) -> None:
     with saver(tmp_path) as saves:
         saves.save({"step": 1, "model": {"w": weights}, "weights": {"w": weights}}, best=False, last=False)
         weights.zero_()
-    state = newest(RunFolder(tmp_path))
+    state = checkpoint.newest_valid(tmp_path / "checkpoints")
     assert state is not None
     assert torch.equal(state["model"]["w"], torch.ones(200_000))
     size = (tmp_path / "checkpoints" / "step-00000001.pt").stat().st_size

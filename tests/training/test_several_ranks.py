@@ -20,8 +20,8 @@ from launcher.config.defaults import options
 from launcher.config.schema import RunConfig
 from launcher.rank.group import Ranks
 from launcher.training import checkpoint
-from launcher.training import run as building
-from launcher.training.run import build_run
+from launcher.training import trainer as building
+from launcher.training.trainer import build_trainer
 from tests.training.test_every_algorithm import EARLY, SMALL, steps
 from tests.two_ranks import on_ranks
 
@@ -55,20 +55,21 @@ def tiny(*_: object) -> nn.Module:
 
 def resume(config: RunConfig, ranks: Ranks, path: Path) -> list[str]:
     """Parameters that are not those of an uninterrupted run."""
-    whole = build_run(config, ranks)
+    whole = build_trainer(config, ranks)
     steps(whole, SAVED)
+    state = whole.state_dict()
     if ranks.is_first:
-        checkpoint.save(whole.state_dict(), path)
+        checkpoint.save(state, path)
     dist.barrier()
     steps(whole, END - SAVED)
-    parameters = [whole.weights()[name].flatten() for name, _ in whole.step.model.named_parameters()]
+    parameters = [whole.weights()[name].flatten() for name, _ in whole.train_step.model.named_parameters()]
     first = torch.cat(parameters)
     dist.broadcast(first, src=0)
     assert torch.equal(first, torch.cat(parameters)), "all but the running statistics is one on all ranks"
-    resumed = build_run(config, ranks)
+    resumed = build_trainer(config, ranks)
     resumed.load_state_dict(checkpoint.load(path))
     steps(resumed, END - SAVED)
-    pairs = zip(resumed.step.model.named_parameters(), whole.step.model.parameters(), strict=True)
+    pairs = zip(resumed.train_step.model.named_parameters(), whole.train_step.model.parameters(), strict=True)
     return [name for (name, ours), theirs in pairs if not torch.equal(ours, theirs)]
 
 

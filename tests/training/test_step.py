@@ -11,13 +11,13 @@ from launcher.errors import UserError
 from launcher.rank.stop import StopFlag
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
-from launcher.training import run as building
-from launcher.training.journal import Journal
+from launcher.training import trainer as building
 from launcher.training.loop import train
-from launcher.training.nonfinite import Trouble
+from launcher.training.metric_logger import MetricLogger
+from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.precision import Precision
 from launcher.training.saving import Saver
-from tests.training.test_every_algorithm import build, small_cache, steps, tensors
+from tests.training.test_every_algorithm import build, outcomes, small_cache, steps, tensors
 from tests.training.test_several_ranks import tiny
 
 __all__ = ["small_cache"]
@@ -36,15 +36,13 @@ def test_a_step_that_is_not_finite_changes_nothing(precision: str, done: int) ->
     run = build(*WORDS, "schedule.warmup=0ba", f"precision={precision}")
     steps(run, done)
     before = decided(run)
-    head = run.step.model.fc
+    head = run.train_step.model.fc
     handle = head.register_forward_hook(lambda module, inputs, output: output * float("nan"))
-    steps(run, 1)
+    assert not outcomes(run, 1)[0].finite
     handle.remove()
-    assert not run.step.finite
     assert all(map(torch.equal, decided(run), before))
     run.next_step -= 1
-    steps(run, 1)
-    assert run.step.finite
+    assert outcomes(run, 1)[0].finite
     assert not all(map(torch.equal, decided(run), before))
 
 
@@ -60,16 +58,16 @@ def test_an_overflow_is_the_loss_scalers_business(
     run = build(*words, "precision=fp16", f"nonfinite.policy={policy}", "logger.tensorboard=false")
     folder = RunFolder(tmp_path)
     run.next_step = run.plan.total_steps - 2
-    before = [p.detach().clone() for p in run.step.model.parameters()]
+    before = [p.detach().clone() for p in run.train_step.model.parameters()]
     with (
-        Journal(run, folder, resumed=False) as journal,
+        MetricLogger(run, folder, resumed=False) as logger,
         Saver(folder, run.config.checkpoint, run.ranks) as saver,
     ):
-        assert train(run, journal, saver, Trouble(run, folder, journal, saver), StopFlag())
+        assert train(run, logger, saver, NonFiniteGuard(run, folder, logger, saver), StopFlag())
     assert run.next_step == run.plan.total_steps
-    assert run.step.scaler.get_scale() == 2.0**38
-    assert run.step.lr_factor == 1
-    assert all(map(torch.equal, run.step.model.parameters(), before))
+    assert run.train_step.scaler.get_scale() == 2.0**38
+    assert run.train_step.lr_factor == 1
+    assert all(map(torch.equal, run.train_step.model.parameters(), before))
     assert not [row for row in read_metrics(folder.metrics) if row["kind"] == "nonfinite"]
 
 
@@ -82,19 +80,19 @@ def test_gradients_that_are_not_finite_under_a_finite_loss_are_noticed() -> None
     run = build("algorithms=[]", "schedule.warmup=0ba")
     steps(run, 1)
     before = decided(run)
-    handle = run.step.model.conv1.weight.register_hook(lambda gradient: gradient * float("inf"))
-    (loss,) = steps(run, 1)
+    handle = run.train_step.model.conv1.weight.register_hook(lambda gradient: gradient * float("inf"))
+    (outcome,) = outcomes(run, 1)
     handle.remove()
-    assert torch.tensor(loss).isfinite()
-    assert not run.step.finite
+    assert outcome.loss.isfinite()
+    assert not outcome.finite
     assert all(map(torch.equal, decided(run), before))
 
 
 def test_the_factor_multiplies_the_learning_rate() -> None:
     run = build("algorithms=[]", "schedule.warmup=0ba")
-    run.step.lr_factor = 0.25
+    run.train_step.lr_factor = 0.25
     steps(run, 1)
-    assert run.step.optimizer.param_groups[0]["lr"] == pytest.approx(0.25 * run.plan.lr(0))
+    assert run.train_step.optimizer.param_groups[0]["lr"] == pytest.approx(0.25 * run.plan.lr(0))
 
 
 def test_a_state_that_lacks_something_or_is_of_another_run_is_refused() -> None:
@@ -127,7 +125,7 @@ def test_a_device_that_fails_while_loading_is_no_bad_checkpoint(
     run = build("algorithms=[]", "schedule.warmup=0ba")
     state = run.state_dict()
     with monkeypatch.context() as patched:
-        patched.setattr(run.step.optimizer, "load_state_dict", fail)
+        patched.setattr(run.train_step.optimizer, "load_state_dict", fail)
         with pytest.raises(type(error)):
             run.load_state_dict(state)
     # note: in the model's own loading torch wraps what it meets

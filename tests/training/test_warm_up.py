@@ -33,9 +33,9 @@ def test_a_run_that_was_warmed_up_computes_the_same(words: list[str], capsys: py
 def test_a_new_run_is_warmed_up_for_each_size_once(monkeypatch: pytest.MonkeyPatch) -> None:
     run = build("algorithms=[progressive_resizing]", "schedule.warmup=0ba")
     seen = []
-    inner = run.step.engine.compute_gradients
+    inner = run.train_step.engine.compute_gradients
     monkeypatch.setattr(
-        run.step.engine,
+        run.train_step.engine,
         "compute_gradients",
         lambda batch, *rest: seen.append(batch.images.shape[-1]) or inner(batch, *rest),
     )

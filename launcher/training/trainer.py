@@ -1,4 +1,4 @@
-"""Everything a training run is made of, built from its config by small factories."""
+"""The trainer: everything a run is made of, how far it is, and what a checkpoint of it holds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from launcher.algorithms.engine import Engine
 from launcher.config.changes import fingerprint
 from launcher.config.fields import target_accuracy
 from launcher.config.schema import RunConfig
-from launcher.data.batch import Moment
+from launcher.data.batch import Moment, Overlap
 from launcher.data.loaders import Loaders, build_loaders
 from launcher.errors import UserError, is_of_the_machine
 from launcher.models.build import build_model
@@ -25,24 +25,25 @@ from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks, distribute
 from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.peers import broadcast_first
-from launcher.training.clock import Clock
 from launcher.training.evaluation import Evaluation, evaluate
 from launcher.training.losses import build_loss
+from launcher.training.meters import Clock, Meters
 from launcher.training.optimizers import build_optimizer
 from launcher.training.precision import choose_precision
-from launcher.training.step import TrainStep
+from launcher.training.step import StepOutcome, TrainStep
 
 
 @dataclass
-class Run:
+class Trainer:
     """A run ready to train: `next_step` is the first optimizer step that is not done yet."""
 
     plan: Plan
     ranks: Ranks
     loaders: Loaders
-    step: TrainStep
+    train_step: TrainStep
     evaluation_model: nn.Module
     clock: Clock
+    meters: Meters
     next_step: int = 0
     evaluated_step: int = 0
     best_top1: float = 0.0
@@ -54,20 +55,47 @@ class Run:
         return self.plan.config
 
     @property
+    def is_done(self) -> bool:
+        """Whether all steps are done, or an evaluation has reached the accuracy that the run is to stop at."""
+        target = self.config.target
+        reached = target is not None and self.best_top1 >= target_accuracy(target)
+        return reached or self.next_step >= self.plan.total_steps
+
+    @property
+    def is_at_epoch_end(self) -> bool:
+        return self.next_step % self.plan.steps_per_epoch == 0
+
+    @property
     def is_best(self) -> bool:
         """Whether the weights are those of the best evaluation so far."""
         return 0 < self.best_step == self.next_step
 
     @property
-    def reached_target(self) -> bool:
-        """Whether an evaluation has reached the accuracy that the run is to stop at."""
-        target = self.config.target
-        return target is not None and self.best_top1 >= target_accuracy(target)
+    def evaluation_is_due(self) -> bool:
+        """At every interval and at the end, once."""
+        at_interval = self.next_step % self.plan.every(self.config.eval_every) == 0
+        return self.next_step != self.evaluated_step and (at_interval or self.next_step == self.plan.total_steps)
+
+    @property
+    def save_is_due(self) -> bool:
+        """At every interval, and of the best."""
+        return self.is_best or self.next_step % self.plan.every(self.config.checkpoint.every) == 0
 
     def moment(self, step: int) -> Moment:
         """Where training stands at an optimizer step."""
         epoch = step // self.plan.steps_per_epoch
         return Moment(self.config.seed, epoch, step, self.plan.total_steps, self.ranks.rank)
+
+    def rest_of_epoch(self) -> Overlap:
+        """The batches of the epoch that the next step is in, from that step on."""
+        return self.loaders.train.epoch(*divmod(self.next_step, self.plan.steps_per_epoch))
+
+    def advance(self, outcome: StepOutcome, waited: float) -> None:
+        """Count a step, whose data were waited for so many seconds."""
+        self.next_step += 1
+        if outcome.finite:
+            self.skipped_in_a_row = 0
+        self.meters.add(outcome, waited)
 
     def evaluate(self, should_stop: Callable[[], bool]) -> Evaluation | None:
         """Evaluate the averaged weights if an algorithm keeps some, else the model's own, on all ranks together.
@@ -79,35 +107,53 @@ class Run:
         return evaluate(
             self.evaluation_model,
             self.loaders.evaluate,
-            self.step.normalize,
-            self.step.loss,
+            self.train_step.normalize,
+            self.train_step.loss,
             self.ranks.device,
-            self.step.precision.autocast,
+            self.train_step.precision.autocast,
             flip_average=self.config.image.eval_flip_average,
             should_stop=should_stop,
         )
 
+    def note_evaluation(self, result: Evaluation) -> None:
+        """Remember that these weights are evaluated, and whether they are the best."""
+        self.evaluated_step = self.next_step
+        if result.top1 > self.best_top1:
+            self.best_top1, self.best_step = result.top1, self.next_step
+
     def weights(self) -> dict[str, Tensor]:
         """The weights that evaluation and export use."""
-        return self.step.engine.evaluation_weights() or self.step.model.state_dict()
+        step = self.train_step
+        return step.engine.evaluation_weights() or step.model.state_dict()
+
+    def _parts(self) -> dict[str, Any]:
+        """By its name in a checkpoint, what has a state of its own."""
+        step = self.train_step
+        return {
+            "model": step.model,
+            "optimizer": step.optimizer,
+            "scaler": step.scaler,
+            "algorithms": step.engine,
+            "clock": self.clock,
+            "journal": self.meters,
+        }
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that training from the next step on depends on, and what an export tells of the classes."""
+        """What a checkpoint holds: all that training from the next step on depends on, and what an export tells.
+
+        All ranks call this together.
+        """
         return {
             "step": self.next_step,
             "config": fingerprint(self.config),
-            "model": self.step.model.state_dict(),
             "weights": self.weights(),
             "classes": self.loaders.evaluate.classes,
-            "optimizer": self.step.optimizer.state_dict(),
-            "scaler": self.step.scaler.state_dict(),
-            "algorithms": self.step.engine.state_dict(),
-            "clock": self.clock.state_dict(),
             "evaluated_step": self.evaluated_step,
             "best_top1": self.best_top1,
             "best_step": self.best_step,
             "skipped_in_a_row": self.skipped_in_a_row,
-            "lr_factor": self.step.lr_factor,
+            "lr_factor": self.train_step.lr_factor,
+            **{name: part.state_dict() for name, part in self._parts().items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -117,19 +163,18 @@ class Run:
             UserError: it is that of another run, or something is missing from it.
         """
         with of_this_run(state, self.config):
-            self._load(state)
+            for name, part in self._parts().items():
+                part.load_state_dict(state[name])
+            self.next_step, self.evaluated_step = state["step"], state["evaluated_step"]
+            self.best_top1, self.best_step = state["best_top1"], state["best_step"]
+            self.skipped_in_a_row, self.train_step.lr_factor = state["skipped_in_a_row"], state["lr_factor"]
 
-    def _load(self, state: dict[str, Any]) -> None:
-        self.next_step = state["step"]
-        self.step.model.load_state_dict(state["model"])
-        self.step.optimizer.load_state_dict(state["optimizer"])
-        self.step.scaler.load_state_dict(state["scaler"])
-        self.step.engine.load_state_dict(state["algorithms"])
-        self.clock.load_state_dict(state["clock"])
-        self.evaluated_step = state["evaluated_step"]
-        self.best_top1, self.best_step = state["best_top1"], state["best_step"]
-        self.skipped_in_a_row = state["skipped_in_a_row"]
-        self.step.lr_factor = state["lr_factor"]
+    def roll_back(self, state: dict[str, Any], lr_factor: float) -> None:
+        """Go back to a saved state, with the learning rate multiplied once more."""
+        lr_factor *= self.train_step.lr_factor
+        # note: the time of the steps that are lost was spent all the same
+        self.load_state_dict({**state, "clock": self.clock.state_dict()})
+        self.train_step.lr_factor = lr_factor
 
 
 @contextmanager
@@ -149,7 +194,7 @@ def of_this_run(state: dict[str, Any], config: RunConfig) -> Iterator[None]:
         raise UserError(f"the checkpoint does not hold what this run needs: {error}") from error
 
 
-def build_run(config: RunConfig, ranks: Ranks, left_out: Collection[str] = ()) -> Run:
+def build_trainer(config: RunConfig, ranks: Ranks, left_out: Collection[str] = ()) -> Trainer:
     """Model, algorithms, optimizer and loaders of a run on this rank; its pictures are without those `left_out`."""
     classes, samples = config.dataset.classes, config.dataset.train_samples
     assert classes is not None
@@ -171,7 +216,8 @@ def build_run(config: RunConfig, ranks: Ranks, left_out: Collection[str] = ()) -
     )
     HEARTBEAT.watch_reading(loaders.stalled, config.launch.hang_timeout)
     synchronize = partial(torch.cuda.synchronize, ranks.device) if ranks.device.type == "cuda" else None
-    return Run(plan, ranks, loaders, step, copy.deepcopy(step.model), Clock(synchronize))
+    clock = Clock(synchronize)
+    return Trainer(plan, ranks, loaders, step, copy.deepcopy(step.model), clock, Meters(ranks, clock))
 
 
 def build_step(plan: Plan, ranks: Ranks, engine: Engine) -> TrainStep:

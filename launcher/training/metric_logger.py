@@ -1,0 +1,103 @@
+"""What a run writes down while it trains: rank 0 records, the other ranks keep quiet."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from launcher.records.folder import RunFolder
+from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, Record, ResumeRecord, StartRecord, TrainRecord
+from launcher.records.sinks import Recorder, build_sinks
+from launcher.training.evaluation import Evaluation
+from launcher.training.trainer import Trainer
+
+
+class MetricLogger:
+    """Turns what happens in the loop into records; a context that closes them."""
+
+    def __init__(self, trainer: Trainer, folder: RunFolder, *, resumed: bool):
+        self._trainer = trainer
+        self._interval = trainer.plan.every(trainer.config.logger.interval)
+        self._recorder = Recorder(build_sinks(folder, trainer.config) if trainer.ranks.is_first else [])
+        if resumed:
+            self.log_resume()
+        else:
+            ranks, plan = trainer.ranks, trainer.plan
+            dtype = str(trainer.train_step.precision.dtype).removeprefix("torch.")
+            start = (ranks.world_size, plan.total_steps, plan.epochs, ranks.device_name, dtype)
+            self.record(StartRecord(0, time.time(), *start))
+
+    def __enter__(self) -> MetricLogger:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._recorder.close()
+
+    def record(self, record: Record) -> None:
+        """Write any record."""
+        self._recorder.record(record)
+
+    def log_resume(self) -> None:
+        """Write that the run stands at an earlier save: what was written of later steps is void."""
+        trainer = self._trainer
+        self.record(ResumeRecord(trainer.next_step, time.time(), trainer.ranks.world_size))
+
+    def log_step(self) -> None:
+        """At the log interval read the mean loss from the device and write a line of the steps since the last."""
+        trainer, done = self._trainer, self._trainer.next_step
+        if done % self._interval:
+            return
+        means = trainer.meters.line.read()
+        device = trainer.ranks.device
+        self.record(
+            TrainRecord(
+                step=done,
+                time=time.time(),
+                epoch=done / trainer.plan.steps_per_epoch,
+                loss=means.loss,
+                lr=trainer.plan.lr(done - 1) * trainer.train_step.lr_factor,
+                image_size=trainer.plan.image_size(done - 1),
+                images_per_second=means.steps * trainer.config.batch_size / means.seconds,
+                step_seconds=means.seconds / means.steps,
+                data_wait_seconds=means.waited / means.steps,
+                gpu_memory_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+                train_seconds=means.train_seconds,
+            )
+        )
+
+    def log_epoch(self) -> None:
+        """Write the line of a finished epoch, of the steps done since it began."""
+        trainer, means = self._trainer, self._trainer.meters.epoch.read()
+        self.record(
+            EpochRecord(
+                step=trainer.next_step,
+                time=time.time(),
+                epoch=trainer.next_step // trainer.plan.steps_per_epoch,
+                loss=means.loss,
+                seconds=means.seconds,
+                images_per_second=means.steps * trainer.config.batch_size / means.seconds,
+                data_wait_seconds=means.waited / means.steps,
+                train_seconds=means.train_seconds,
+            )
+        )
+
+    def log_evaluation(self, result: Evaluation, seconds: float) -> None:
+        """Write the result of an evaluation that took so many seconds."""
+        trainer = self._trainer
+        self.record(
+            EvalRecord(
+                step=trainer.next_step,
+                time=time.time(),
+                epoch=trainer.next_step / trainer.plan.steps_per_epoch,
+                seconds=seconds,
+                train_seconds=trainer.clock.seconds("training"),
+                **vars(result),
+            )
+        )
+
+    def log_end(self, *, finished: bool) -> None:
+        """Write that the run ended."""
+        clock = self._trainer.clock
+        seconds = (clock.seconds(name) for name in ("training", "evaluation", "saving"))
+        self.record(EndRecord(self._trainer.next_step, time.time(), finished, *seconds))
