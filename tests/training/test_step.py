@@ -72,7 +72,7 @@ def test_an_overflow_is_the_loss_scalers_business(
 
 
 def test_the_running_statistics_are_kept_and_put_back_in_one_launch_a_dtype() -> None:
-    step = build("algorithms=[]", "schedule.warmup=0ba").step
+    step = build("algorithms=[]", "schedule.warmup=0ba").train_step
     assert [{tensor.dtype for tensor in group} for group in step._statistics] == [{torch.float32}, {torch.int64}]
 
 
