@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,23 @@ class UserError(Exception):
 
     def __reduce__(self) -> tuple[type[UserError], tuple[Problem, ...]]:
         return type(self), tuple(self.problems)
+
+
+class Problems(list[Problem]):
+    """Mistakes met on the way, to be told together."""
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Take over the mistakes of a `UserError`, and go on behind this block."""
+        try:
+            yield
+        except UserError as error:
+            self += error.problems
+
+    def settle(self) -> None:
+        """Raise a `UserError` if there was any."""
+        if self:
+            raise UserError(*self)
 
 
 class MachineError(Exception):

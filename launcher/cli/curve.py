@@ -16,7 +16,7 @@ from types import FrameType
 from launcher.cli.plan import make_plan
 from launcher.console import console, verbatim
 from launcher.data.available import with_counts
-from launcher.errors import UserError
+from launcher.errors import Problems
 from launcher.rank.main import die_with
 from launcher.records.sinks import check_logger
 from launcher.study.sweep import Cell, check_existing, expand
@@ -116,18 +116,15 @@ def _check_all(cells: list[Cell], *, here: bool) -> None:
     Raises:
         UserError: with every mistake, each once.
     """
-    problems = []
+    problems = Problems()
     for cell in cells:
-        try:
+        with problems.collected():
             config = with_counts(cell.composed.config, must_exist=here)
             make_plan(config, cell.composed.origins)
             check_existing(cell.folder, config)
             if here:
                 check_logger(config.logger)
-        except UserError as error:
-            problems += error.problems
-    if problems:
-        raise UserError(*problems)
+    problems.settle()
 
 
 def _train(words: list[str]) -> int:

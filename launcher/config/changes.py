@@ -16,7 +16,7 @@ from launcher.config.references import resolve
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import GROUPS, RunConfig
 from launcher.config.validate import validate
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, Problems
 
 # Keys, and groups of keys (ending in a dot), that training so far did not depend on.
 FREE = (
@@ -75,29 +75,32 @@ def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
     Raises:
         UserError: with every word that is wrong, or that would change what training has done so far.
     """
-    assignments, problems = parse(words)
+    problems = Problems()
+    given = parse(words, problems)
     layers, before = Layers(), as_mapping(config)
     layers.values = as_mapping(config)
-    active, given = command_line_algorithms(assignments, before["algorithms"], problems)
+    active, values = command_line_algorithms(given, before["algorithms"], problems)
     for name in sorted(active ^ set(before["algorithms"])):
         problems.append(Problem(_PAST, f"algorithms.{name}", ON if name in active else OFF, COMMAND_LINE))
     for name in sorted(active & set(before["algorithms"])):
-        problems += merge(layers, given[name], f"algorithms.{name}.")
-    for assignment in assignments:
+        merge(layers, values[name], problems, f"algorithms.{name}.")
+    for assignment in given:
         if assignment.key.partition(".")[0] != "algorithms":
-            problems += _laid(layers, assignment)
-    problems += resolve(layers)
-    after, invalid = validate(layers)
-    told = {problem.key for problem in (*problems, *invalid)}
+            _lay(layers, assignment, problems)
+    resolve(layers, problems)
+    after = None
+    with problems.collected():
+        after = validate(layers)
+    told = {problem.key for problem in problems}
     first, now = dict(leaves(before)), dict(leaves(as_mapping(after) if after else layers.values))
     past = [key for key in first if key in now and first[key] != now[key] and not is_free(key)]
     problems += [Problem(_PAST, key, now[key], COMMAND_LINE) for key in past if key not in told]
-    if problems or invalid or after is None:
-        raise UserError(*problems, *invalid)
+    problems.settle()
+    assert after is not None
     return after
 
 
-def _laid(layers: Layers, assignment: Assignment) -> list[Problem]:
+def _lay(layers: Layers, assignment: Assignment, problems: Problems) -> None:
     """Lay one word over the run's config; a problem where it has no place there, or chooses another option of a group.
 
     An option such as `launch=cpu` replaces the whole group where training did not depend on it.
@@ -105,10 +108,10 @@ def _laid(layers: Layers, assignment: Assignment) -> list[Problem]:
     key, value = assignment.key, assignment.value
     group = key.removesuffix(".name")
     if group not in GROUPS or not isinstance(value, str):
-        return merge(layers, {key: value})
-    if value not in (known := options(group)):
-        return [Problem(f"no such {group}; {did_you_mean(value, known)}", key, value, COMMAND_LINE)]
-    if f"{group}." in FREE:
+        merge(layers, {key: value}, problems)
+    elif value not in (known := options(group)):
+        problems.append(Problem(f"no such {group}; {did_you_mean(value, known)}", key, value, COMMAND_LINE))
+    elif f"{group}." in FREE:
         layers.set(group, as_mapping(compose([f"{group}={value}"]).config)[group], COMMAND_LINE)
-        return []
-    return [] if value == layers.get(f"{group}.name") else [Problem(_PAST, key, value, COMMAND_LINE)]
+    elif value != layers.get(f"{group}.name"):
+        problems.append(Problem(_PAST, key, value, COMMAND_LINE))

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.config import overrides, recipes, references
+from launcher.config import recipes, references
 from launcher.config.defaults import defaults, options
 from launcher.config.keys import did_you_mean, nearest
 from launcher.config.layers import COMMAND_LINE, DEFAULTS, Layers, leaves
-from launcher.config.overrides import OFF, Assignment
+from launcher.config.overrides import OFF, Assignment, Words, parse
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, RunConfig
 from launcher.config.validate import ON_OFF, validate
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, Problems
 
 ON = "on"
 _DATA_FOLDER = "TRAIN_DATA"
@@ -36,20 +36,16 @@ def compose(words: Sequence[str]) -> Composed:
     Raises:
         UserError: with every mistake found, each naming key, value, origin and the nearest valid name.
     """
-    assignments, problems = overrides.parse(words)
-    recipe, notes = None, []
-    try:
-        recipe = _recipe(assignments)
-    except UserError as error:
-        problems += error.problems
-    layers, found, dropped = _lay(assignments, recipe)
-    problems += found
-    notes += dropped
+    problems, notes = Problems(), list[str]()
+    recipe: Recipe | None = None
+    given = parse(words, problems)
+    with problems.collected():
+        recipe = recipes.load(str(name)) if (name := given.last("recipe")) is not None else None
+    layers = _lay(given, recipe, problems, notes)
     _data_folder(layers)
-    config, invalid = validate(layers)
-    problems += invalid
-    if problems or config is None:
-        raise UserError(*problems)
+    with problems.collected():
+        config = validate(layers)
+    problems.settle()
     if recipe is not None and (hint := recipes.band_hint(config.epochs, recipe)):
         notes.append(hint)
     return Composed(config, layers.origins, notes)
@@ -62,24 +58,18 @@ def _data_folder(layers: Layers) -> None:
         layers.set("dataset.path", folder, f"environment {_DATA_FOLDER}")
 
 
-def _recipe(assignments: Sequence[Assignment]) -> Recipe | None:
-    names = [a.value for a in assignments if a.key == "recipe"]
-    return recipes.load(str(names[-1])) if names and names[-1] is not None else None
-
-
-def _lay(assignments: Sequence[Assignment], recipe: Recipe | None) -> tuple[Layers, list[Problem], list[str]]:
-    """All layers over one another, the problems met, and notes on recipe values that a chosen option replaced."""
-    layers, problems, notes = Layers(), [], []
+def _lay(given: Words, recipe: Recipe | None, problems: Problems, notes: list[str]) -> Layers:
+    """All layers over one another; notes are on recipe values that a chosen option replaced."""
+    layers = Layers()
     recipe_origin = f"recipe {recipe.name}" if recipe else ""
-    recipe_values: dict[str, Any] = _recipe_values(recipe, assignments) if recipe else {}
+    recipe_values: dict[str, Any] = _recipe_values(recipe, given) if recipe else {}
 
-    chosen, wrong = _choices(assignments, recipe_values, recipe_origin)
-    problems += wrong
+    chosen = _choices(given, recipe_values, recipe_origin, problems)
     switched = _drop_replaced(chosen, recipe_values)
     notes += [f"{group}={chosen[group]} replaces the recipe's {values}" for group, values in switched.items()]
 
     recipe_algorithms = _active(recipe_values.pop("algorithms", {}), recipe_origin, problems)
-    active, changes = command_line_algorithms(assignments, recipe_algorithms, problems)
+    active, changes = command_line_algorithms(given, recipe_algorithms, problems)
 
     layers.merge(defaults(chosen, active), DEFAULTS)
     layers.merge(recipe_values, recipe_origin)
@@ -88,31 +78,28 @@ def _lay(assignments: Sequence[Assignment], recipe: Recipe | None) -> tuple[Laye
     if recipe is not None:
         layers.origins.update({k: recipe.source(k) for k, at in layers.origins.items() if at == recipe_origin})
         layers.set("recipe", recipe.name, COMMAND_LINE)
-    if [layers.get("fidelity"), *(a.value for a in assignments if a.key == "fidelity")][-1] == "published":
+    if (given.last("fidelity") or layers.get("fidelity")) == "published":
         notes += _published(layers, recipe, active, set(chosen) - set(recipe_values))
 
-    for name, given in changes.items():
-        problems += merge(layers, given, f"algorithms.{name}.")
-    for assignment in assignments:
+    for name, values in changes.items():
+        merge(layers, values, problems, f"algorithms.{name}.")
+    for assignment in given:
         if not assignment.key.startswith("algorithms") and assignment.key != "recipe":
-            problems += _assign(layers, assignment)
-    problems += references.resolve(layers)
-    return layers, problems, notes
+            _assign(layers, assignment, problems)
+    references.resolve(layers, problems)
+    return layers
 
 
-def _recipe_values(recipe: Recipe, assignments: Sequence[Assignment]) -> dict[str, Any]:
+def _recipe_values(recipe: Recipe, given: Words) -> dict[str, Any]:
     """The recipe's values at the epochs that will run: some recipes change with the length."""
-    asked = [a.value for a in assignments if a.key == "epochs" and type(a.value) is int]
-    return recipes.values_for(recipe, asked[-1] if asked else int(recipe.values.get("epochs", 1)))
+    asked = given.last("epochs")
+    return recipes.values_for(recipe, asked if type(asked) is int else int(recipe.values.get("epochs", 1)))
 
 
-def _choices(
-    assignments: Sequence[Assignment], recipe_values: Mapping[str, Any], recipe_origin: str
-) -> tuple[dict[str, str], list[Problem]]:
+def _choices(given: Words, recipe_values: Mapping[str, Any], recipe_origin: str, problems: Problems) -> dict[str, str]:
     """The option of each group that recipe or command line chooses; a bare string or a mapping's `name` chooses."""
     chosen: dict[str, str] = {}
-    problems = []
-    asked = [(a.key.removesuffix(".name"), a.value, COMMAND_LINE) for a in assignments]
+    asked = [(a.key.removesuffix(".name"), a.value, COMMAND_LINE) for a in given]
     for group, value, origin in [*((g, recipe_values.get(g), recipe_origin) for g in GROUPS), *asked]:
         name = value.get("name") if isinstance(value, Mapping) else value
         if group not in GROUPS or name is None:
@@ -121,7 +108,7 @@ def _choices(
             chosen[group] = name
         else:
             problems.append(Problem(f"no such {group}; {did_you_mean(str(name), known)}", group, name, origin))
-    return chosen, problems
+    return chosen
 
 
 def _drop_replaced(chosen: Mapping[str, str], recipe_values: dict[str, Any]) -> dict[str, str]:
@@ -140,7 +127,7 @@ def _drop_replaced(chosen: Mapping[str, str], recipe_values: dict[str, Any]) -> 
     return dropped
 
 
-def _active(algorithms: Any, origin: str, problems: list[Problem]) -> dict[str, dict[str, Any]]:
+def _active(algorithms: Any, origin: str, problems: Problems) -> dict[str, dict[str, Any]]:
     """Name to given values of the algorithms that are on in a mapping or a list of names."""
     if isinstance(algorithms, list):
         algorithms = dict.fromkeys(map(str, algorithms), ON)
@@ -156,7 +143,7 @@ def _active(algorithms: Any, origin: str, problems: list[Problem]) -> dict[str, 
     return active
 
 
-def _switch(active: dict[str, dict[str, Any]], name: str, value: Any, origin: str, problems: list[Problem]) -> None:
+def _switch(active: dict[str, dict[str, Any]], name: str, value: Any, origin: str, problems: Problems) -> None:
     """Turn one algorithm on, off, or on with values."""
     if name not in (known := options("algorithms")):
         message = f"no such algorithm; {did_you_mean(name, known)}"
@@ -173,11 +160,11 @@ def _switch(active: dict[str, dict[str, Any]], name: str, value: Any, origin: st
 
 
 def command_line_algorithms(
-    assignments: Sequence[Assignment], from_recipe: Mapping[str, Any], problems: list[Problem]
+    given: Words, from_recipe: Mapping[str, Any], problems: Problems
 ) -> tuple[set[str], dict[str, dict[str, Any]]]:
     """Names active in the end, and the values that the command line gives them."""
     active: dict[str, dict[str, Any]] = {name: {} for name in from_recipe}
-    for assignment in assignments:
+    for assignment in given:
         head, _, rest = assignment.key.partition(".")
         if head != "algorithms":
             continue
@@ -204,21 +191,19 @@ def _published(layers: Layers, recipe: Recipe | None, active: set[str], replaced
     return []
 
 
-def _assign(layers: Layers, assignment: Assignment) -> list[Problem]:
+def _assign(layers: Layers, assignment: Assignment, problems: Problems) -> None:
     group, _, rest = assignment.key.partition(".")
     if group in GROUPS and rest in ("", "name") and not isinstance(assignment.value, Mapping):
         if layers.get(group) is not None:
             layers.origins[f"{group}.name"] = COMMAND_LINE
-        return []
-    return merge(layers, {assignment.key: assignment.value})
+    else:
+        merge(layers, {assignment.key: assignment.value}, problems)
 
 
-def merge(layers: Layers, values: Mapping[str, Any], prefix: str = "") -> list[Problem]:
+def merge(layers: Layers, values: Mapping[str, Any], problems: Problems, prefix: str = "") -> None:
     """Lay the command line's values over the others; a problem for each that has no place."""
-    problems = []
     for name, value in values.items():
         try:
             layers.merge({name: value}, COMMAND_LINE, prefix)
         except KeyError as error:
             problems.append(Problem(f"{error.args[0]} has no keys below it", prefix + name, value, COMMAND_LINE))
-    return problems

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.config.keys import described, is_text
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import GROUPS, RunConfig
-from launcher.errors import Problem, shown
+from launcher.errors import Problem, Problems, shown
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -38,23 +38,28 @@ class Assignment:
     value: Any
 
 
-def parse(
-    words: Sequence[str], holds_text: Callable[[str], bool] | None = None
-) -> tuple[list[Assignment], list[Problem]]:
-    """Assignments in the order of typing, and a problem for each word that is none.
+class Words(list[Assignment]):
+    """The assignments of a command line, in the order of typing."""
+
+    def last(self, key: str) -> Any:
+        """The value that counts of those typed for a key; None if there is none."""
+        return next((given.value for given in reversed(self) if given.key == key), None)
+
+
+def parse(words: Sequence[str], problems: Problems, holds_text: Callable[[str], bool] | None = None) -> Words:
+    """What was typed, without the words that are no assignments, each of which is a problem.
 
     The value of a key that `holds_text` (those of a run's config, if None) is the text as it stands, but for `null` and
     for quotes around all of it.
     """
-    assignments: list[Assignment] = []
-    problems: list[Problem] = []
+    given = Words()
     for word in words:
         found = _assignment(word, holds_text or _holds_text)
         if isinstance(found, Problem):
             problems.append(found)
         else:
-            assignments.append(found)
-    return assignments, problems
+            given.append(found)
+    return given
 
 
 def _holds_text(key: str) -> bool:

@@ -19,7 +19,7 @@ from launcher.config.fields import STRICT, Count, Positive, expanded
 from launcher.config.keys import nearest
 from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.yaml_file import read_mapping
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, Problems, UserError
 
 # The recipes that share out the lengths among them: a length outside a recipe's band belongs to one of these.
 BANDED = ("mild", "medium", "hot")
@@ -156,12 +156,10 @@ def _files(subfolder: str = "") -> dict[str, Path]:
 
 
 def _readable(files: Mapping[str, Path]) -> tuple[list[Recipe], list[Problem]]:
-    found, problems = [], []
+    found, problems = [], Problems()
     for path in files.values():
-        try:
+        with problems.collected():
             found.append(_load(path, ()))
-        except UserError as error:
-            problems += error.problems
     return found, problems
 
 
@@ -222,11 +220,8 @@ def _about(header: Any, path: Path) -> About:
         # note: strict types accept a mapping as a dataclass only in JSON
         return _header().validate_json(json.dumps(header, default=str))
     except ValidationError as error:
-        problems = []
-        for details in error.errors(include_url=False):
-            where = ".".join(map(str, ("about", *details["loc"])))
-            problems.append(Problem(f"{path}: {where}: {details['msg']}"))
-        raise UserError(*problems) from None
+        told = [(".".join(map(str, ("about", *e["loc"]))), e["msg"]) for e in error.errors(include_url=False)]
+        raise UserError(*(f"{path}: {where}: {message}" for where, message in told)) from None
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.config.keys import nearest_key
 from launcher.config.layers import DEFAULTS, Layers, leaves
-from launcher.errors import Problem
+from launcher.errors import Problem, Problems
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
 # A text grows with every reference in it, and each of them may do so again.
@@ -16,9 +16,8 @@ _LONGEST = 1000
 _MOST_STEPS = 10
 
 
-def resolve(layers: Layers) -> list[Problem]:
+def resolve(layers: Layers, problems: Problems) -> None:
     """Put the values in the place of the references; a problem for each that leads nowhere."""
-    problems = []
     references = _References(layers)
     for key, value in list(leaves(layers.values)):
         if not _refers(value):
@@ -29,7 +28,6 @@ def resolve(layers: Layers) -> list[Problem]:
             problems.append(Problem(f"cannot be resolved: {error}", key, value, layers.origin(key)))
         else:
             layers.set(key, resolved, layers.origin(key) or DEFAULTS)
-    return problems
 
 
 def _refers(value: Any) -> bool:

@@ -55,10 +55,11 @@ def read(path: Path) -> RunConfig:
     layers = Layers()
     layers.values = values
     _renew(layers)
-    config, problems = validate(layers)
-    if config is None:
-        raise UserError(*(Problem(_with_remedy(p.message), p.key, p.value, str(path)) for p in problems))
-    return config
+    try:
+        return validate(layers)
+    except UserError as error:
+        problems = [Problem(_with_remedy(p.message), p.key, p.value, str(path)) for p in error.problems]
+        raise UserError(*problems) from None
 
 
 def _renew(layers: Layers) -> None:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from launcher.config.keys import nearest, nearest_key
 from launcher.config.layers import Layers, leaves
 from launcher.config.schema import RunConfig
-from launcher.errors import Problem
+from launcher.errors import Problem, UserError
 
 MISSING = "is missing"
 ON_OFF = ("on", "off")
@@ -32,13 +32,17 @@ _EXPECTED = {
 }
 
 
-def validate(layers: Layers) -> tuple[RunConfig | None, list[Problem]]:
-    """The typed config, or None and a problem for each key that does not fit."""
+def validate(layers: Layers) -> RunConfig:
+    """The typed config.
+
+    Raises:
+        UserError: with every key that does not fit.
+    """
     if strange := [*_strange(layers)]:
-        return None, strange
+        raise UserError(*strange)
     try:
         # note: strict types accept a mapping as a dataclass only in JSON
-        return _adapter().validate_json(json.dumps(layers.values, default=str, skipkeys=True)), []
+        return _adapter().validate_json(json.dumps(layers.values, default=str, skipkeys=True))
     except ValidationError as error:
         expectations: dict[str, list[str]] = {}
         for details in error.errors(include_url=False):
@@ -46,10 +50,8 @@ def validate(layers: Layers) -> tuple[RunConfig | None, list[Problem]]:
             expected = message(key, dict(details))
             if expected not in expectations.setdefault(key, []):
                 expectations[key].append(expected)
-    problems = []
-    for key, messages in expectations.items():
-        problems.append(Problem(_joined(messages), key, layers.get(key), layers.origin(key)))
-    return None, problems
+    told = expectations.items()
+    raise UserError(*(Problem(_joined(said), key, layers.get(key), layers.origin(key)) for key, said in told))
 
 
 def _strange(layers: Layers) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from launcher.config.resolved import as_mapping, read
 from launcher.config.schema import RunConfig
 from launcher.data.identity import COUNTS, identity_if_there
 from launcher.data.unreadable import read_left_out
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, Problems, UserError
 from launcher.plan.schedule import dilated_epochs
 from launcher.records.folder import RunFolder
 from launcher.study.runs import State, data_path, read_run
@@ -62,15 +62,12 @@ def expand(words: Sequence[str]) -> list[Cell]:
     several = [key for key, values in choices.items() if len(values) > 1]
     # note: seeds change slowest, so that every length has a first result before any has a second
     order = sorted(choices, key=lambda key: key != "seed")
-    cells, problems = [], []
+    cells, problems = [], Problems()
     for values in itertools.product(*(choices[key] for key in order)):
         chosen = dict(zip(order, values, strict=True))
-        try:
+        with problems.collected():
             cells.append(_cell({key: chosen[key] for key in choices}, several))
-        except UserError as error:
-            problems += error.problems
-    if problems:
-        raise UserError(*problems)
+    problems.settle()
     return cells
 
 

@@ -17,7 +17,7 @@ from launcher.config.fields import STRICT, AnyPath, Count
 from launcher.config.keys import did_you_mean, is_text
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.validate import message
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, Problems, UserError
 
 PREFIX = "submit."
 
@@ -81,15 +81,14 @@ def read_values(kind: type[Values], words: list[str]) -> Values:
         UserError: with every word that does not fit.
     """
     values = yaml.safe_load((paths.CONF / "submit" / f"{kind.__name__.lower()}.yaml").read_text())
-    assignments, problems = overrides.parse(words, lambda key: is_text(kind, key.removeprefix(PREFIX)))
+    problems = Problems()
     known = [PREFIX + field.name for field in fields(kind)]
-    for given in assignments:
+    for given in overrides.parse(words, problems, lambda key: is_text(kind, key.removeprefix(PREFIX))):
         if given.key not in known:
             no_key = f"no such key; {did_you_mean(given.key, known)}"
             problems.append(Problem(no_key, given.key, given.value, COMMAND_LINE))
         values[given.key.removeprefix(PREFIX)] = given.value
-    if problems:
-        raise UserError(*problems)
+    problems.settle()
     try:
         # note: strict types accept a mapping as a dataclass only in JSON
         return TypeAdapter(kind).validate_json(json.dumps(values))

@@ -16,7 +16,7 @@ from launcher.cli.words import read, takes_keys
 from launcher.config.compose import compose
 from launcher.config.keys import all_keys
 from launcher.config.overrides import parse
-from launcher.errors import UserError
+from launcher.errors import Problems, UserError
 
 MINE = {"about": {"summary": "mine", "epochs": [1, None], "published": []}, "base": "hot", "epochs": 33}
 OF_KEYS = [verb for verb in cli.VERBS if takes_keys(cli.parser_of(verb, cli.module_of(verb)))]
@@ -127,7 +127,9 @@ def test_what_is_not_plain_is_answered_with_the_line_to_type(line: str, answer: 
 def test_a_method_out_of_its_place_is_named_with_its_place(word: str, answer: str) -> None:
     with pytest.raises(UserError, match=f"{word} .*did you .*{answer}"):
         compose([word])
-    assert parse([word])[1] == []
+    problems = Problems()
+    parse([word], problems)
+    assert problems == []
 
 
 def test_several_wrong_words_are_told_at_once() -> None:

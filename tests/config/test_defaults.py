@@ -18,6 +18,7 @@ from launcher import paths
 from launcher.config import defaults as module
 from launcher.config.compose import compose
 from launcher.config.overrides import parse
+from launcher.errors import Problems
 
 HYDRA = module._composed
 
@@ -148,7 +149,8 @@ SCALARS = st.one_of(
 )
 def test_plain_words_are_read_as_hydra_reads_them(key: str, parts: list[str], several: bool) -> None:
     word = f"{key}=[{','.join(parts)}]" if several or not parts else f"{key}={parts[0]}"
-    (assignment,), problems = parse([word], lambda _: False)
+    problems = Problems()
+    (assignment,) = parse([word], problems, lambda _: False)
     override = OverridesParser.create().parse_override(word)
     assert not problems
     assert assignment.key == override.key_or_group

@@ -15,7 +15,7 @@ from launcher.config.compose import compose
 from launcher.config.keys import all_keys, is_text, path_keys
 from launcher.config.overrides import parse, word_of
 from launcher.config.schema import RunConfig
-from launcher.errors import UserError
+from launcher.errors import Problems, UserError
 from launcher.study.sweep import expand
 from launcher.submit.values import PREFIX, Slurm, read_values
 
@@ -39,13 +39,15 @@ def test_text_is_kept_and_reads_back(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("key", [key for key in all_keys() if is_text(RunConfig, key)])
 def test_every_text_key_takes_text_as_it_is(key: str) -> None:
     for name in NAMES:
-        assignments, problems = parse([f"{key}={name}", f"+{key}={name}"])
+        problems = Problems()
+        assignments = parse([f"{key}={name}", f"+{key}={name}"], problems)
         assert (problems, [(a.key, a.value) for a in assignments]) == ([], [(key, name)] * 2)
 
 
 @given(st.text(min_size=1, max_size=30))
 def test_any_text_can_be_written_as_a_word(text: str) -> None:
-    assignments, problems = parse([word_of("run_name", text)])
+    problems = Problems()
+    assignments = parse([word_of("run_name", text)], problems)
     assert ([a.value for a in assignments], problems) == ([text], [])
 
 
