@@ -182,7 +182,6 @@ def test_importing_ffcv_leaves_torchs_threads_alone() -> None:
 def test_without_ffcv_one_line_says_so(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in sys.modules if n.split(".")[0] == "ffcv" or n.startswith("launcher.data.ffcv")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "launcher.data.ffcv.pool")
     monkeypatch.setitem(sys.modules, "ffcv", None)
     with pytest.raises(UserError, match="dataloader=ffcv: ffcv is not installed; make setup builds FFCV"):
         make_loaders(pictures, "dataloader=ffcv")
