@@ -11,10 +11,9 @@ from launcher.config.schema import Dataset
 from launcher.data.classes import check_classes, same_classes
 from launcher.data.decode import NoPicture
 from launcher.data.folder import TAR, Folder, is_folder, is_remote, only_prepared, problem, scan, sizes, splits
-from launcher.data.sources.imagenet import ARCHIVES, imagenet_source
 from launcher.data.sources.remote import RemoteFiles, remote_folders
 from launcher.data.sources.source import Piece, Report, Source, Storage, below
-from launcher.data.sources.tar import class_folders
+from launcher.data.sources.tar import ARCHIVES, class_folders, imagenet_source
 from launcher.data.unreadable import unreadable
 from launcher.errors import Problem, UserError
 
