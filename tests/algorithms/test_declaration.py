@@ -21,7 +21,7 @@ from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, Count
 from launcher.data.batch import Moment
 from launcher.errors import Problem, UserError
-from launcher.measure.estimate import sizes_of
+from launcher.measure.estimate import sizes_by_round
 from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
@@ -88,7 +88,7 @@ def test_the_estimate_counts_what_its_steps_cost() -> None:
         for sample in step_samples(step_kinds(run))
         for load in [([0.01], [0.1]) if not sample.kind.acting else (None, None)]
     ]
-    (cost,) = sizes_of(run, measurement(points), 0)
+    ((cost,),) = sizes_by_round(run, measurement(points))
     assert cost.steps == 40
     assert cost.step_seconds == pytest.approx((30 * 0.1 + 10 * 0.3) / 40)
 
@@ -101,7 +101,7 @@ def measurement(points: list[StepTimes]) -> Measurement:
         workers=0,
         cores=1,
         start_seconds=0.0,
-        points=points,
+        steps=points,
         first_batch_seconds=0.0,
         evaluation=EvaluationTimes(0.0, [0.0], [0.0], 1),
         save_seconds=[0.0],
