@@ -28,7 +28,7 @@ class LearningRate:
 
 
 @dataclass(frozen=True, config=STRICT)
-class DecoupledSGD(LearningRate):
+class DecoupledSGDConfig(LearningRate):
     name: Literal["decoupled_sgd"]
     momentum: Probability
     dampening: Probability
@@ -36,7 +36,7 @@ class DecoupledSGD(LearningRate):
 
 
 @dataclass(frozen=True, config=STRICT)
-class SGD(LearningRate):
+class SGDConfig(LearningRate):
     name: Literal["sgd"]
     momentum: Probability
     dampening: Probability
@@ -44,7 +44,7 @@ class SGD(LearningRate):
 
 
 @dataclass(frozen=True, config=STRICT)
-class LAMB(LearningRate):
+class LAMBConfig(LearningRate):
     name: Literal["lamb"]
     beta1: Beta
     beta2: Beta
@@ -53,7 +53,7 @@ class LAMB(LearningRate):
 
 
 @dataclass(frozen=True, config=STRICT)
-class AdamW(LearningRate):
+class AdamWConfig(LearningRate):
     name: Literal["adamw"]
     beta1: Beta
     beta2: Beta

@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.algorithms import Algorithms
-from launcher.config.choices import LAMB, SGD, AdamW, DecoupledSGD, Logger
+from launcher.config.choices import AdamWConfig, DecoupledSGDConfig, LAMBConfig, Logger, SGDConfig
 from launcher.config.fields import (
     STRICT,
     AnyPath,
@@ -245,7 +245,7 @@ class NonFinite:
     lr_factor: Positive
 
 
-Optimizer = Annotated[DecoupledSGD | SGD | LAMB | AdamW, Field(discriminator="name")]
+Optimizer = Annotated[DecoupledSGDConfig | SGDConfig | LAMBConfig | AdamWConfig, Field(discriminator="name")]
 Schedule = Annotated[Cosine | Linear | MultiStep | Constant, Field(discriminator="name")]
 Loss = Annotated[CrossEntropy | BCE, Field(discriminator="name")]
 Dataloader = Annotated[TorchvisionLoader | FFCVLoader | SyntheticLoader, Field(discriminator="name")]

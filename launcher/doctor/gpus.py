@@ -15,7 +15,7 @@ _IN_USE = 2e9  # bytes; less is a desktop or an idle context
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuState:
     """One GPU; memory in bytes."""
 
     index: str
@@ -26,7 +26,7 @@ class Gpu:
     mig: bool
 
 
-def read_gpus() -> list[Gpu] | None:
+def read_gpus() -> list[GpuState] | None:
     """The GPUs that nvidia-smi lists; None where it is missing or cannot talk to the driver."""
     command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
     try:
@@ -36,16 +36,16 @@ def read_gpus() -> list[Gpu] | None:
     return parse_gpus(answer.stdout)
 
 
-def parse_gpus(text: str) -> list[Gpu]:
+def parse_gpus(text: str) -> list[GpuState]:
     """nvidia-smi's rows; its memory is in MiB."""
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
     return [
-        Gpu(i, name, driver, _bytes(total), _bytes(used), mig == "Enabled")
+        GpuState(i, name, driver, _bytes(total), _bytes(used), mig == "Enabled")
         for i, name, driver, total, used, mig in rows
     ]
 
 
-def judge_gpus(gpus: list[Gpu] | None, cards: int, others: list[str]) -> list[Finding]:
+def judge_gpus(gpus: list[GpuState] | None, cards: int, others: list[str]) -> list[Finding]:
     """`cards` is the number of NVIDIA cards on the bus, driver or none; `others` are names of AMD's that torch sees."""
     if not gpus and others:
         advice = "no recipe has been trained on AMD's GPUs yet: compare a short run with one on the CPU"

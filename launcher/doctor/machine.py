@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from launcher.doctor.finding import Finding, ok, problem, size, warning
-from launcher.doctor.gpus import Gpu
+from launcher.doctor.gpus import GpuState
 from launcher.probe import TORCH, Answer, ask, lacking_kernels, usable_cores
 
 _CORES_A_RANK = 8  # the most loader workers that a rank takes
@@ -120,7 +120,7 @@ _LEAST_DRIVER = {"11": 450, "12": 525, "13": 580}
 _SETUP = "scripts/setup.sh builds it"
 
 
-def examine_software(gpus: list[Gpu] | None, loader: str) -> Iterator[Finding]:
+def examine_software(gpus: list[GpuState] | None, loader: str) -> Iterator[Finding]:
     """Look at the installed packages, for a run with this dataloader; what takes seconds is asked side by side."""
     import PIL
 
@@ -145,7 +145,7 @@ def judge_torch(answer: Answer) -> Finding:
     return ok("torch", f"{answer.values['torch']}, torchvision {version('torchvision')}")
 
 
-def judge_cuda(answer: Answer, gpus: list[Gpu]) -> list[Finding]:
+def judge_cuda(answer: Answer, gpus: list[GpuState]) -> list[Finding]:
     """CUDA and NCCL as torch brings them, against the driver of the GPUs that are there."""
     values = answer.values
     if values is None:
@@ -191,7 +191,7 @@ def judge_ffcv(answer: Answer, loader: str) -> Finding:
     return warning("FFCV", missing, f"{_SETUP}; needed by dataloader=ffcv only")
 
 
-def _driver_advice(cuda: str, gpu: Gpu, error: str) -> str:
+def _driver_advice(cuda: str, gpu: GpuState, error: str) -> str:
     least, installed = _LEAST_DRIVER.get(cuda.partition(".")[0]), gpu.driver.partition(".")[0]
     if least is not None and installed.isdigit() and int(installed) < least:
         return f"CUDA {cuda} needs driver {least} or newer, this is {gpu.driver}: update the driver"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from launcher.config.choices import SGD, DecoupledSGD
+from launcher.config.choices import DecoupledSGDConfig, SGDConfig
 from launcher.config.fields import parse_duration
 from launcher.config.schema import FFCVLoader, MultiStep
 from launcher.errors import Problem, UserError
@@ -62,7 +62,7 @@ def _milestones(plan: Plan) -> Iterator[Problem]:
 
 def _nesterov(plan: Plan) -> Iterator[Problem]:
     optimizer = plan.config.optimizer
-    if not isinstance(optimizer, SGD | DecoupledSGD) or not optimizer.nesterov:
+    if not isinstance(optimizer, SGDConfig | DecoupledSGDConfig) or not optimizer.nesterov:
         return
     if not optimizer.momentum or optimizer.dampening:
         message = "needs momentum above 0 and dampening 0; nesterov=false is plain momentum"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import atomic
-from launcher.config.choices import SGD, DecoupledSGD
+from launcher.config.choices import DecoupledSGDConfig, SGDConfig
 from launcher.plan.plan import Plan
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, reached, read_metrics
@@ -112,7 +112,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
         "model_bn_span": plan.rank_batch // plan.accumulation,
         "opt_learning_rate_warmup_epochs": plan.warmup_steps / plan.steps_per_epoch,
     }
-    if not isinstance(optimizer, SGD | DecoupledSGD):
+    if not isinstance(optimizer, SGDConfig | DecoupledSGDConfig):
         name = optimizer.name
         return {**found, "opt_name": name, "opt_base_learning_rate": plan.peak_lr}
     return {

@@ -17,14 +17,14 @@ def build_optimizer(config: schema.Optimizer, model: nn.Module, lr: float) -> Op
     """The optimizer that the config names, over all parameters of the model; `lr` is the schedule's peak."""
     groups = _parameter_groups(model, config)
     match config:
-        case schema.DecoupledSGD():
+        case schema.DecoupledSGDConfig():
             return DecoupledSGD(groups, lr, config.momentum, config.dampening, config.nesterov)
-        case schema.SGD():
+        case schema.SGDConfig():
             # note: not fused, whose momentum is left uninitialised if the first fp16 gradient is not finite
             return torch.optim.SGD(groups, lr, config.momentum, config.dampening, nesterov=config.nesterov)
-        case schema.AdamW():
+        case schema.AdamWConfig():
             return torch.optim.AdamW(groups, lr, (config.beta1, config.beta2), config.epsilon, fused=True)
-        case schema.LAMB():
+        case schema.LAMBConfig():
             from timm.optim import Lamb  # note: a second of import that other optimizers need not pay
 
             betas = (config.beta1, config.beta2)

@@ -11,8 +11,7 @@ from launcher import probe
 from launcher.config.compose import compose
 from launcher.doctor import gpus, machine
 from launcher.doctor import machine as software
-from launcher.doctor.data import examine_data
-from launcher.doctor.examine import shared_memory_need
+from launcher.doctor.examine import examine_data, shared_memory_need
 from launcher.doctor.finding import Finding
 from launcher.probe import Answer
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from launcher.config.compose import compose
-from launcher.config.schema import LAMB
+from launcher.config.schema import LAMBConfig
 from launcher.plan.plan import Plan
 from launcher.plan.schedule import multiplier, progressive_size
 
@@ -128,7 +128,7 @@ def test_pytorchs_schedulers_give_the_learning_rates_of_pytorch_blog() -> None:
 def test_timm_steps_with_a_summed_loss_are_those_of_timms_mean() -> None:
     """timm averages BCE over classes with eps 1e-6 and norm limit 1; ours sums, with both 1000 times as large."""
     values = compose(["recipe=timm_a1"]).config.optimizer
-    assert isinstance(values, LAMB)
+    assert isinstance(values, LAMBConfig)
     images = torch.randn(8, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     targets = torch.eye(1000, dtype=torch.float64)[:8]
     weights = []

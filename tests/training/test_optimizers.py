@@ -22,23 +22,24 @@ COMMON = {"lr": 0.1, "reference_batch_size": 32, "scale_lr": "off"}
 PEAK = 0.1
 
 
-def decoupled(**values) -> schema.DecoupledSGD:
+def decoupled(**values) -> schema.DecoupledSGDConfig:
     defaults = {"momentum": 0.9, "dampening": 0.0, "nesterov": False, "weight_decay": 0.01, "no_decay": "none"}
-    return schema.DecoupledSGD(name="decoupled_sgd", **COMMON, **{**defaults, **values})
+    return schema.DecoupledSGDConfig(name="decoupled_sgd", **COMMON, **{**defaults, **values})
 
 
-def coupled(**values) -> schema.SGD:
+def coupled(**values) -> schema.SGDConfig:
     defaults = {"momentum": 0.9, "dampening": 0.0, "nesterov": False, "weight_decay": 0.01, "no_decay": "none"}
-    return schema.SGD(name="sgd", **COMMON, **{**defaults, **values})
+    return schema.SGDConfig(name="sgd", **COMMON, **{**defaults, **values})
 
 
-def lamb(**values) -> schema.LAMB:
+def lamb(**values) -> schema.LAMBConfig:
     defaults = {"epsilon": 1e-6, "max_grad_norm": 1.0, "weight_decay": 0.02, "no_decay": "vectors"}
-    return schema.LAMB(name="lamb", **COMMON, beta1=0.9, beta2=0.999, **{**defaults, **values})
+    return schema.LAMBConfig(name="lamb", **COMMON, beta1=0.9, beta2=0.999, **{**defaults, **values})
 
 
-def adamw(**values) -> schema.AdamW:
-    return schema.AdamW(name="adamw", **COMMON, beta1=0.9, beta2=0.99, epsilon=1e-8, **{"weight_decay": 0.05, **values})
+def adamw(**values) -> schema.AdamWConfig:
+    given = {"weight_decay": 0.05, **values}
+    return schema.AdamWConfig(name="adamw", **COMMON, beta1=0.9, beta2=0.99, epsilon=1e-8, **given)
 
 
 def small_model() -> nn.Sequential:

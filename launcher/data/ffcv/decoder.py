@@ -76,7 +76,6 @@ class KeyedCropDecoder(SimpleRGBImageDecoder):
             only_crop: bool,
             scaled: bool,
         ) -> int:
-            side = destination.shape[1]
             for place in range(len(indices)):
                 field = metadata[indices[place]]
                 data = read_picture(field["data_ptr"], state)
@@ -93,7 +92,7 @@ class KeyedCropDecoder(SimpleRGBImageDecoder):
                             data = jpeg[:size]
                             top, left = top - above, left - before
                             held_height, held_width = part_height, part_width
-                    eighths = fewest_eighths(height, width, side) if scaled else 8
+                    eighths = fewest_eighths(height, width, destination.shape[1]) if scaled else 8
                     if decode_jpeg(
                         data, pixels, held_height, held_width, held_height, held_width, 0, 0, eighths, 8, False, False
                     ):

@@ -23,7 +23,7 @@ from launcher.data.ffcv.prepare import prepare
 from launcher.data.folder import scan
 from launcher.data.sources import remote
 from launcher.data.sources.find import folder_source, open_source
-from launcher.doctor.data import examine_data
+from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
 
 from ..conftest import words_for
