@@ -42,11 +42,12 @@ def test_no_two_methods_have_one_place(point: str) -> None:
 
 
 def test_the_order_of_the_batch() -> None:
-    every = compose([f"algorithms=[{','.join(METHODS)}]", "algorithms.randaugment.where=device"]).config.algorithms
-    behind = compose([f"algorithms=[{','.join(METHODS)}]", "algorithms.colout.order=after_resizing"]).config.algorithms
     before = ["randaugment", "trivialaugment", "augmix", "colout"]
     after = ["progressive_resizing", "cutout", "random_erasing", "selective_backprop", "label_smoothing"]
     last = ["mixup", "cutmix", "channels_last", "stochastic_depth"]
+    words = f"algorithms=[{','.join([*before, *after, *last])}]"
+    every = compose([words, "algorithms.randaugment.where=device"]).config.algorithms
+    behind = compose([words, "algorithms.colout.order=after_resizing"]).config.algorithms
     assert every.acting("change_batch") == [*before, NORMALIZE, *after, *last]
     assert every.acting("change_image") == []
     assert behind.acting("change_batch")[-10:-7] == ["progressive_resizing", "colout", "cutout"]

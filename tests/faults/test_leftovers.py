@@ -75,7 +75,6 @@ def test_a_rank_that_is_killed_and_a_launcher_that_is_asked_to_stop(tidy: Train,
 
 
 def test_a_launcher_that_is_killed(tidy: Train, temporary: Path) -> None:
-    tidy.fresh = True
     process, run = started(tidy)
     scratch = scratch_in(temporary)
     process.kill()
