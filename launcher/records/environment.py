@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import psutil
 
 import launcher
 from launcher import atomic
+from launcher.probe import usable_cores
 
 _PACKAGES = ("torch", "torchvision", "ffcv", "numpy", "pillow", "pillow-simd", "hydra-core", "omegaconf", "pydantic")
 
@@ -35,7 +35,7 @@ def describe(gpus: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "host": platform.node(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "cpu": _cpu(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": list(gpus),
         "commit": _commit(),

@@ -22,7 +22,7 @@ from launcher.errors import UserError
 from launcher.models.build import build_model, model_surgeries
 from launcher.models.export import FILES, write_card, write_export
 from launcher.models.surgery import Surgery
-from launcher.plan.plan import Plan
+from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics
 from launcher.training.export_check import ERRORS, Checked, Recorded, check_export
@@ -44,7 +44,7 @@ def export_run(folder: RunFolder, output: Path, *, best: bool, report: Callable[
     """
     config = read(folder.config)
     state = saved(folder, best=best)
-    plan = Plan(replace(config, eval_batch_size=_BATCH), 1, config.dataset.train_samples or 0)
+    plan = plan_for(replace(config, eval_batch_size=_BATCH), 1)
     with of_this_run(state, config):
         network, surgeries = _network(plan, state)
     loaders = _loaders(plan, read_left_out(folder.left_out, config.dataset))

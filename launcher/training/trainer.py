@@ -21,7 +21,7 @@ from launcher.data.batch import Moment, Overlap
 from launcher.data.loaders import Loaders, build_loaders
 from launcher.errors import UserError, is_of_the_machine
 from launcher.models.build import build_model
-from launcher.plan.plan import Plan
+from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import Ranks, distribute
 from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.peers import broadcast_first
@@ -196,10 +196,9 @@ def of_this_run(state: dict[str, Any], config: RunConfig) -> Iterator[None]:
 
 def build_trainer(config: RunConfig, ranks: Ranks, left_out: Collection[str] = ()) -> Trainer:
     """Model, algorithms, optimizer and loaders of a run on this rank; its pictures are without those `left_out`."""
-    classes, samples = config.dataset.classes, config.dataset.train_samples
+    classes = config.dataset.classes
     assert classes is not None
-    assert samples is not None
-    plan = Plan(config, ranks.world_size, samples)
+    plan = plan_for(config, ranks.world_size)
     _set_backend(config)
     autocast = choose_precision(config, ranks.device, plan.image_size(0)).autocast
     engine = Engine(Context(plan, classes, autocast))
