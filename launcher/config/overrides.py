@@ -14,7 +14,7 @@ from launcher.config.schema import GROUPS, RunConfig
 from launcher.errors import Problem, Problems, shown
 
 if TYPE_CHECKING:
-    from hydra.core.override_parser.types import Override
+    from hydra.core.override_parser.types import Override, ValueType
 
 OFF = "off"
 NULL = "null"
@@ -118,9 +118,16 @@ def alternatives(word: str, most: int) -> list[str] | None:
     if is_text(RunConfig, key):
         return None if quoted(text) is not None else [f"{key}={value}" for value in text.split(",")]
     override = None if _PLAIN.fullmatch(word) else _by_hydra(word)
-    if override is None or not override.is_sweep_override():
+    # note: a glob stands for options of a group, which are not those of Hydra here
+    if override is None or not override.is_sweep_override() or override.value_type is _glob():
         return None
     return [f"{override.get_key_element()}={value}" for value in islice(override.sweep_string_iterator(), most)]
+
+
+def _glob() -> ValueType:
+    from hydra.core.override_parser.types import ValueType
+
+    return ValueType.GLOB_CHOICE_SWEEP
 
 
 def _by_grammar(word: str, key: str, text: str) -> Assignment | Problem:

@@ -90,6 +90,12 @@ def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_run: MakeRun)
 GRID = ["recipe=mild", "epochs=9,18", "seed=0,1", *SHAPES]
 
 
+@pytest.mark.parametrize("word", ["batch_size=glob(*)", "image=glob(*)", "algorithms.augmix.severity=glob(*)"])
+def test_a_glob_is_no_list_of_values(word: str) -> None:
+    with pytest.raises(UserError, match="glob"):
+        expand(["recipe=mild", *SHAPES, word])
+
+
 def test_a_grid_runs_once_and_is_then_left_alone(
     launched: Callable[..., list[list[str]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
