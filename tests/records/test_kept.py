@@ -41,7 +41,8 @@ def replace(run: Path) -> None:
 @pytest.mark.parametrize("noticed", ["while it trains", "at its end"])
 def test_a_loss_is_told_once(run: Path, loss: Callable[[Path], object], told: str, noticed: str) -> None:
     lost = threading.Event()
-    kept = KeptFolder(run, lost.set, interval=0.01 if noticed == "while it trains" else 3600)
+    # note: a folder goes file by file, which must be over before the second look
+    kept = KeptFolder(run, lost.set, interval=0.2 if noticed == "while it trains" else 3600)
     with kept:
         kept.look()
         loss(run)
