@@ -41,12 +41,6 @@ def train(tmp_path: Path, cache: Path) -> Train:
     return Train.at(tmp_path, cache)
 
 
-@pytest.fixture
-def fresh(tmp_path: Path, cache: Path) -> Train:
-    """As a user starts it: each process is an interpreter that imports what it needs."""
-    return Train.at(tmp_path, cache, fresh=True)
-
-
 @pytest.fixture(scope="session")
 def equal() -> Equal:
     import torch

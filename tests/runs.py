@@ -15,7 +15,6 @@ from typing import Any
 import psutil
 
 from launcher.records.metrics import read_metrics
-from tests.forking import Forked
 
 SMALL = [
     *("recipe=mild", "epochs=3", "batch_size=16", "eval_batch_size=16", "schedule.warmup=1ep", "model=resnet18"),
@@ -30,25 +29,22 @@ Equal = Callable[[object, object], bool]
 
 @dataclass
 class Train:
-    """Runs `train` in a folder of its own; `small` words make a run of three epochs of six steps on two ranks.
-
-    Its processes are forks that share their imports; `fresh` ones are interpreters of their own, as a user's are.
-    """
+    """Runs `train` in a folder of its own; `small` words make a run of three epochs of six steps on two ranks."""
 
     folder: Path
     environment: dict[str, str]
-    fresh: bool = False
 
     @classmethod
-    def at(cls, folder: Path, cache: Path, *, fresh: bool = False) -> Train:
+    def at(cls, folder: Path, cache: Path) -> Train:
         environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
         environment.pop("CUDA_VISIBLE_DEVICES", None)
-        return cls(folder, environment, fresh)
+        return cls(folder, environment)
 
     def start(self, *words: str, stdout: Any = subprocess.PIPE) -> subprocess.Popen[str]:
-        kind: type[subprocess.Popen[str]] = subprocess.Popen if self.fresh else Forked
         command = [sys.executable, "-m", "launcher.cli.main", *words]
-        return kind(command, cwd=self.folder, env=self.environment, stdout=stdout, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command, cwd=self.folder, env=self.environment, stdout=stdout, stderr=subprocess.PIPE, text=True
+        )
 
     def __call__(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         process = self.start(*words)
@@ -97,12 +93,7 @@ def ranks_of(run: Path) -> dict[int, psutil.Process]:
     found = {}
     for process in processes_of(run):
         with suppress(psutil.Error, ProcessLookupError):
-            name = process.name()
-            if os.getpgid(process.pid) != process.pid:
-                continue
-            if name.startswith("rank-"):
-                found[int(name.removeprefix("rank-"))] = process
-            elif "launcher.rank.main" in process.cmdline():
+            if os.getpgid(process.pid) == process.pid and "launcher.rank.main" in process.cmdline():
                 found[int(process.environ()["RANK"])] = process
     return found
 
@@ -111,5 +102,5 @@ def loader_workers_of(run: Path) -> list[psutil.Process]:
     """Loader workers, which a server forks that is itself a child of a rank."""
     ranks = {rank.pid for rank in ranks_of(run).values()}
     of_ranks = [process for process in processes_of(run) if process.ppid() in ranks]
-    servers = {p.pid for p in of_ranks if p.name() == "forkserver" or "multiprocessing.forkserver" in str(p.cmdline())}
+    servers = {p.pid for p in of_ranks if "multiprocessing.forkserver" in str(p.cmdline())}
     return [process for process in processes_of(run) if process.ppid() in servers]

@@ -7,12 +7,6 @@ import pytest
 from tests.runs import SHORT, Train
 
 
-@pytest.fixture
-def train(fresh: Train) -> Train:
-    """What breaks here must break as it does for a user: no process is a fork that shares its imports."""
-    return fresh
-
-
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> dict[str, object]:
     """What an uninterrupted run of SHORT leaves: its newest state."""

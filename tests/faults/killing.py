@@ -40,7 +40,7 @@ def kill_over_and_over(train: Train, words: Sequence[str], times: int, moments: 
             _wait(process, lambda more=more: steps_done(run) > more)
             time.sleep(moments.uniform(0, 0.1))
         else:
-            time.sleep(moments.uniform(0.1, 1) * (5 if train.fresh else 1))
+            time.sleep(moments.uniform(0.5, 5))
         ranks = list(ranks_of(run).values())
         if ranks and moments.random() < 0.6:
             moments.choice(ranks).kill()

@@ -29,11 +29,11 @@ def results(run: Path) -> list[tuple[object, ...]]:
     return [tuple(row.get(key) for key in keys) for row in rows if row["kind"] in ("train", "eval", "epoch")]
 
 
-def test_two_ranks_train_evaluate_and_leave_a_whole_record(fresh: Train) -> None:
-    said = fresh(*SMALL, "run_name=whole").stdout
+def test_two_ranks_train_evaluate_and_leave_a_whole_record(train: Train) -> None:
+    said = train(*SMALL, "run_name=whole").stdout
     # after 18 steps of mild's half-life of 100
     assert "note: the averaged weights, which are evaluated, end with 88% of the initial ones" in said
-    run = fresh.folder / "runs" / "whole"
+    run = train.folder / "runs" / "whole"
     kinds = [row["kind"] for row in read_metrics(run / "metrics.jsonl")]
     assert (kinds[0], kinds[-1]) == ("start", "end")
     assert (kinds.count("train"), kinds.count("eval"), kinds.count("epoch")) == (18, 3, 3)
@@ -93,9 +93,9 @@ def test_a_run_that_is_stopped_before_its_first_step_leaves_nothing(train: Train
     assert not run.exists()
 
 
-def test_a_killed_rank_ends_all_and_is_named_first(fresh: Train) -> None:
-    process = fresh.start(*SMALL, "run_name=broken", "epochs=200", "launch.max_restarts=0")
-    run = fresh.folder / "runs" / "broken"
+def test_a_killed_rank_ends_all_and_is_named_first(train: Train) -> None:
+    process = train.start(*SMALL, "run_name=broken", "epochs=200", "launch.max_restarts=0")
+    run = train.folder / "runs" / "broken"
     wait_for(lambda: steps_done(run) >= 2)
     ranks_of(run)[1].kill()
     start = time.monotonic()

@@ -25,25 +25,25 @@ def test_a_run_stops_at_its_target_and_leaves_an_mlperf_log(train: Train) -> Non
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "eval"] == [6]
 
 
-def test_an_estimate_is_made_and_kept_beside_the_run_of_its_config(fresh: Train) -> None:
-    shown = json.loads(fresh("estimate", *SMALL, "--seconds", "0.1", "--json").stdout)
+def test_an_estimate_is_made_and_kept_beside_the_run_of_its_config(train: Train) -> None:
+    shown = json.loads(train("estimate", *SMALL, "--seconds", "0.1", "--json").stdout)
     assert (shown["evaluations"], shown["processes"]) == (3, 2)
     assert 0 < shown["training"]["seconds"] < shown["wall"]["seconds"]
     assert sum(size["steps"] for size in shown["sizes"]) == 18
     assert {"p4d_24xlarge", "bm_gpu4_8"} <= {price["hardware"]["name"] for price in shown["prices"]}
-    done = fresh(*SMALL, "run_name=estimated")
+    done = train(*SMALL, "run_name=estimated")
     assert "estimated" in done.stdout
-    kept = json.loads((fresh.folder / "runs" / "estimated" / "estimate.json").read_text())
+    kept = json.loads((train.folder / "runs" / "estimated" / "estimate.json").read_text())
     assert kept["training"] == shown["training"]
-    assert not list((fresh.folder / "runs").glob(".measuring-*"))
+    assert not list((train.folder / "runs").glob(".measuring-*"))
 
 
-def test_diagnose_and_ablate_name_the_parts(fresh: Train) -> None:
+def test_diagnose_and_ablate_name_the_parts(train: Train) -> None:
     one = [*SMALL, "launch.nproc=1", "--seconds", "0.1", "--json"]
-    found = json.loads(fresh("diagnose", *one).stdout)
+    found = json.loads(train("diagnose", *one).stdout)
     assert found["bound"] in ("data", "step")
     assert found["both_seconds"] > 0
-    split = {row["part"]: row for row in json.loads(fresh("ablate", *one).stdout)["split"]}
+    split = {row["part"]: row for row in json.loads(train("ablate", *one).stdout)["split"]}
     assert split.keys() >= {"data", "transfer", "forward", "backward", "optimizer", "ema"}
     assert sum(row["share"] for row in split.values()) == pytest.approx(1.0)
 
