@@ -10,7 +10,7 @@ import yaml
 from pydantic.dataclasses import dataclass
 
 from launcher import paths
-from launcher.config.algorithms import STRICT, Positive
+from launcher.config.fields import STRICT, Positive
 from launcher.config.schema import Hardware
 
 _YEAR = datetime.timedelta(days=365)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launcher.config.declaration import AlgorithmConfig
@@ -15,7 +14,10 @@ _STEPS = 8
 
 @dataclass(frozen=True, order=True)
 class StepKind:
-    """Steps that cost the same: the side in pixels, and the algorithms that act at some steps alone."""
+    """Steps that cost the same: the side in pixels, and the algorithms that do more or less then than at other steps.
+
+    One that has several costs is `name/N` at its Nth.
+    """
 
     image_size: int
     acting: tuple[str, ...]
@@ -32,25 +34,13 @@ class StepSample:
 def step_kinds(plan: Plan) -> dict[StepKind, list[int]]:
     """The steps of a run by kind."""
     kinds: dict[StepKind, list[int]] = defaultdict(list)
-    algorithms = _periodic(plan)
-    for step in range(plan.total_steps):
-        kinds[StepKind(plan.image_size(step), _acting_of(algorithms, plan, step))].append(step)
-    return dict(kinds)
-
-
-def acting_at(plan: Plan, step: int) -> tuple[str, ...]:
-    """Algorithms that do at this step what they leave out at others; `name/N` where it has several costs."""
-    return _acting_of(_periodic(plan), plan, step)
-
-
-def _periodic(plan: Plan) -> dict[str, AlgorithmConfig]:
     active = plan.config.algorithms.active()
-    return {name: values for name, values in active.items() if type(values).acts_at is not AlgorithmConfig.acts_at}
-
-
-def _acting_of(algorithms: Mapping[str, AlgorithmConfig], plan: Plan, step: int) -> tuple[str, ...]:
-    levels = [(name, level) for name, values in algorithms.items() if (level := values.acts_at(plan, step))]
-    return tuple(name if level == 1 else f"{name}/{level}" for name, level in levels)
+    periodic = {name: own for name, own in active.items() if type(own).acts_at is not AlgorithmConfig.acts_at}
+    for step in range(plan.total_steps):
+        levels = [(name, level) for name, own in periodic.items() if (level := own.acts_at(plan, step))]
+        acting = tuple(name if level == 1 else f"{name}/{level}" for name, level in levels)
+        kinds[StepKind(plan.image_size(step), acting)].append(step)
+    return dict(kinds)
 
 
 def common_acting(kinds: dict[StepKind, list[int]]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from launcher.config.compose import compose
 from launcher.measure.estimate import competition, estimate, occasions, prices, sizes_by_round, span, together, waiting
 from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes
 from launcher.plan.plan import Plan
-from launcher.plan.step_kinds import acting_at, step_kinds, step_samples
+from launcher.plan.step_kinds import step_kinds, step_samples
 
 ROUNDS = 3
 
@@ -57,7 +57,7 @@ def measured(run: Plan, load: float, shared: float = 0.0) -> Measurement:
 def test_a_run_bound_by_its_steps_takes_the_sum_of_them(recipe: str) -> None:
     run = plan(f"recipe={recipe}")
     found = estimate(run, measured(run, load=1e-6))
-    steps = sum(cost(run.image_size(step), acting_at(run, step)) for step in range(run.total_steps))
+    steps = sum(cost(kind.image_size, kind.acting) * len(steps) for kind, steps in step_kinds(run).items())
     sizes = len({run.image_size(step) for step in range(run.total_steps)})
     starts = 2.0 + (run.epochs - 1) * 0.5 + 0.1 + (sizes - 1) * 0.1
     assert found.training.seconds == pytest.approx(steps + starts, rel=1e-6)

@@ -15,11 +15,17 @@ from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
 from launcher.plan.plan import Plan
-from launcher.plan.step_kinds import acting_at, common_acting, step_kinds, step_samples
+from launcher.plan.step_kinds import common_acting, step_kinds, step_samples
 
 
 def plan(*words: str, samples: int = 640) -> Plan:
     return Plan(compose(["batch_size=64", "schedule.warmup=0ba", *words]).config, 1, samples)
+
+
+def acting(run: Plan) -> list[tuple[str, ...]]:
+    """What acts at each step."""
+    found = {step: kind.acting for kind, steps in step_kinds(run).items() for step in steps}
+    return [found[step] for step in range(run.total_steps)]
 
 
 def test_the_kinds_partition_the_run_and_their_sizes_are_the_plans() -> None:
@@ -50,20 +56,20 @@ def test_averages_are_moved_at_the_steps_that_are_named(name: str, words: list[s
     engine = Engine(Context(run, 10))
     model = nn.Linear(2, 2)
     engine.change_model(model)
-    for step in range(run.total_steps):
+    for step, names in enumerate(acting(run)):
         before = [tensor.clone() for tensor in flat(engine.state_dict())]
         with torch.no_grad():
             model.weight += 1.0
         engine.after_step(model, Moment(0, 0, step, run.total_steps))
         moved = any(not torch.equal(*pair) for pair in zip(before, flat(engine.state_dict()), strict=True))
-        assert moved == (name in acting_at(run, step)), step
+        assert moved == (name in names), step
 
 
 def test_sam_doubles_the_gradients_at_the_steps_that_are_named() -> None:
     run = plan("algorithms=[sam]", "algorithms.sam.interval=3", "epochs=2")
     engine = Engine(Context(run, 10))
     model = nn.Linear(2, 2)
-    for step in range(run.total_steps):
+    for step, names in enumerate(acting(run)):
         calls = 0
 
         def gradients(batch: Batch, **_: Any) -> torch.Tensor:
@@ -75,7 +81,7 @@ def test_sam_doubles_the_gradients_at_the_steps_that_are_named() -> None:
 
         moment = Moment(0, 0, step, run.total_steps)
         engine.compute_gradients(Batch(torch.ones(4, 2), torch.zeros(4), np.arange(4), moment), model, gradients)
-        assert calls == 1 + ("sam" in acting_at(run, step))
+        assert calls == 1 + ("sam" in names)
 
 
 def test_selective_backprop_keeps_fewer_at_the_steps_that_are_named() -> None:
@@ -83,15 +89,15 @@ def test_selective_backprop_keeps_fewer_at_the_steps_that_are_named() -> None:
     engine = Engine(Context(run, 10))
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 10))
     whole = Batch(torch.randint(0, 256, (8, 3, 2, 2)).float(), torch.zeros(8).long(), np.arange(8), Moment(0, 0, 0, 1))
-    for step in range(run.total_steps):
+    for step, names in enumerate(acting(run)):
         batch = replace(whole, moment=replace(whole.moment, step=step, total_steps=run.total_steps))
         kept = engine.change_batch(batch, model, nn.functional.cross_entropy, lambda images: images)
-        assert (len(kept.images) < 8) == ("selective_backprop" in acting_at(run, step)), step
+        assert (len(kept.images) < 8) == ("selective_backprop" in names), step
 
 
 def test_layer_freezing_goes_through_its_levels() -> None:
     run = plan("algorithms=[layer_freezing]", "algorithms.layer_freezing.start=0.5", "epochs=10")
-    levels = [acting_at(run, step) for step in range(100)]
+    levels = acting(run)
     assert set(levels[:51]) == {()}
     assert levels[51] == ("layer_freezing",)
     assert levels[-1] == ("layer_freezing/5",)
