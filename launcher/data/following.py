@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver
+from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
 
 from launcher.config.schema import FFCVLoader, TorchvisionLoader
@@ -22,6 +24,7 @@ from launcher.probe import rank_cores
 
 _TASKS_AHEAD = 4
 _MOST_PROCESSES = 8
+_WORKER = "launcher.data.worker_processes"
 
 T = TypeVar("T")
 
@@ -54,6 +57,23 @@ def in_workers(work: Callable[..., T], tasks: Iterator[tuple[Any, ...]], workers
             raise UserError(Problem(message, "dataloader.workers", workers)) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def clean_processes() -> BaseContext:
+    """Starts workers from a process that has no threads.
+
+    A rank runs threads of its own (gradients, collectives, pinning); a fork of it may inherit a lock that is held, and
+    hang for ever.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([_WORKER])
+    return context
+
+
+def start_server() -> None:
+    """Start the process that forks those workers now: it imports for seconds, in which this one can do the same."""
+    clean_processes()
+    forkserver.ensure_running()
 
 
 def follow_parent() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import wait
-from multiprocessing.context import BaseContext
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 from launcher.data.batch import Loaded
-from launcher.data.following import follow_parent
+from launcher.data.following import clean_processes, follow_parent
 from launcher.data.pictures import Pictures, Reading
 from launcher.data.sampling import Shard
 from launcher.errors import MachineError, Problem, UserError
@@ -48,7 +46,7 @@ def data_loader(pictures: Pictures, keys: Keys, shard: Shard) -> DataLoader[Any]
         prefetch_factor=shard.prefetch if shard.workers else None,
         worker_init_fn=_start_worker if shard.workers else None,
         generator=torch.Generator(),
-        multiprocessing_context=_clean_processes() if shard.workers else None,
+        multiprocessing_context=clean_processes() if shard.workers else None,
     )
 
 
@@ -85,17 +83,6 @@ def shut_down(loader: DataLoader[Any]) -> None:
         worker.join()
     # note: a process that ends at once leaves its semaphores behind, unless they are freed before
     loader._iterator = None
-
-
-def _clean_processes() -> BaseContext:
-    """Start workers from a process that has no threads.
-
-    A rank runs threads of its own (gradients, collectives, pinning); a fork of it may inherit a lock that is held, and
-    hang for ever.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    return context
 
 
 def _collate(samples: list[tuple[np.ndarray, int, int]] | UserError) -> Loaded | UserError:

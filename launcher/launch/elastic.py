@@ -29,7 +29,7 @@ from launcher.rank.main import DEVICE, log_file
 from launcher.records.folder import RunFolder
 from launcher.records.kept import KeptFolder, rescued
 
-WORKER = "launcher.training.worker:work"
+WORKER = "launcher.training.begin:work"
 # note: torch 2.15 still reads the name that older ones know
 _ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"}
 _SECONDS_BETWEEN_TRIES = 1.0
