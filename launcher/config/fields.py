@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -52,6 +53,7 @@ def _duration(text: str) -> str:
 Duration = Annotated[str, AfterValidator(_duration)]
 
 
+@cache
 def in_steps(text: str, *, steps_per_epoch: int, total_steps: int) -> int:
     """Length of a duration in optimizer steps, rounded to the nearest whole one."""
     number, unit = parse_duration(text)

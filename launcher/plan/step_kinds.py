@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from launcher.config.declaration import AlgorithmConfig
@@ -36,11 +38,28 @@ def step_kinds(plan: Plan) -> dict[StepKind, list[int]]:
     kinds: dict[StepKind, list[int]] = defaultdict(list)
     active = plan.config.algorithms.active()
     periodic = {name: own for name, own in active.items() if type(own).acts_at is not AlgorithmConfig.acts_at}
-    for step in range(plan.total_steps):
-        levels = [(name, level) for name, own in periodic.items() if (level := own.acts_at(plan, step))]
-        acting = tuple(name if level == 1 else f"{name}/{level}" for name, level in levels)
-        kinds[StepKind(plan.image_size(step), acting)].append(step)
+    for steps in _of_equal_side(plan, range(plan.total_steps)):
+        alike: dict[tuple[int | None, ...], list[int]] = defaultdict(list)
+        for step in steps:
+            alike[tuple([own.acts_at(plan, step) for own in periodic.values()])].append(step)
+        for levels, those in alike.items():
+            named = [(name, level) for name, level in zip(periodic, levels, strict=True) if level]
+            acting = tuple(name if level == 1 else f"{name}/{level}" for name, level in named)
+            kinds[StepKind(plan.image_size(steps[0]), acting)] += those
     return dict(kinds)
+
+
+def _of_equal_side(plan: Plan, steps: range) -> Iterator[range]:
+    """The steps in parts of one side each, in order: it never shrinks during a run."""
+    if not steps:
+        return
+    first, last = plan.image_size(steps[0]), plan.image_size(steps[-1])
+    if first == last:
+        yield steps
+        return
+    end = bisect_right(steps, first, key=plan.image_size)
+    yield steps[:end]
+    yield from _of_equal_side(plan, steps[end:])
 
 
 def common_acting(kinds: dict[StepKind, list[int]]) -> tuple[str, ...]:
