@@ -64,7 +64,7 @@ class Algorithm(Generic[ConfigT]):
         """How an exported model makes the change again; None: at evaluation the plain network computes the same."""
         return None
 
-    def change_order(self, order: np.ndarray, epoch: int) -> np.ndarray:
+    def change_order(self, order: np.ndarray) -> np.ndarray:
         """Change the sample indices [N] that an epoch reads; the length stays, index modulo N is the picture."""
         return order
 

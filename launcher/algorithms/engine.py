@@ -61,10 +61,10 @@ class Engine:
         names = self._acting["change_model"]
         return {name: surgery for name in names if (surgery := self._active[name].surgery()) is not None}
 
-    def change_order(self, order: np.ndarray, epoch: int) -> np.ndarray:
+    def change_order(self, order: np.ndarray) -> np.ndarray:
         """The sample indices [N] that an epoch reads."""
         for algorithm in self._at("change_order"):
-            order = algorithm.change_order(order, epoch)
+            order = algorithm.change_order(order)
         return order
 
     @property

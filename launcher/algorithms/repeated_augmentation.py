@@ -24,5 +24,5 @@ def repeat(order: np.ndarray, repeats: int, batch_size: int) -> np.ndarray:
 class RepeatedAugmentation(Algorithm[RepeatedAugmentationConfig]):
     """An epoch has as many steps as before and reads one picture in `repeats`."""
 
-    def change_order(self, order: np.ndarray, epoch: int) -> np.ndarray:
+    def change_order(self, order: np.ndarray) -> np.ndarray:
         return repeat(order, self.values.repeats, self.context.plan.config.batch_size)

@@ -134,7 +134,7 @@ class ShuffledLoader:
     def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
         order = epoch_order(self._plan.config.seed, epoch, self._samples)
         if self._change_order is not None:
-            order = self._change_order(order, epoch)
+            order = self._change_order(order)
         plan, shard = self._plan, self._shard
         self._keys.batches = (
             [

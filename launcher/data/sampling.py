@@ -10,8 +10,8 @@ import torch
 
 from launcher import randomness
 
-# (sample indices of an epoch, epoch) -> those that it reads instead
-ChangeOrder = Callable[[np.ndarray, int], np.ndarray]
+# sample indices of an epoch -> those that it reads instead
+ChangeOrder = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def test_each_picture_comes_with_different_draws(samples: int, repeats: int, bat
 
 def test_a_global_batch_holds_a_pictures_repeats_apart(bound: Callable[..., Any]) -> None:
     order = np.random.default_rng(0).permutation(80)
-    indices = bound("repeated_augmentation", repeats=4).change_order(order, epoch=0)
+    indices = bound("repeated_augmentation", repeats=4).change_order(order)
     for number, batch in enumerate(indices.reshape(10, 8)):
         first, second = order[2 * number : 2 * number + 2]
         assert (batch % 80).tolist() == [first, second] * 4

@@ -141,7 +141,7 @@ class FFCVTrain:
         config = plan.config
         order = epoch_order(config.seed, epoch, full.file.samples)
         if self._change_order is not None:
-            order = self._change_order(order, epoch)
+            order = self._change_order(order)
         for step in range(first_step, plan.steps_per_epoch):
             indices = rank_indices(order, step, config.batch_size, self._shard.rank, self._shard.world_size)
             numbers = indices % full.file.samples
