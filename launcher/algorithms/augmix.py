@@ -11,7 +11,8 @@ from torch import Tensor
 
 from launcher import randomness
 from launcher.algorithms.base import DrawingAlgorithm, Drawn
-from launcher.algorithms.randaugment import SETS, Choice, apply, arrays_of, chosen, magnitudes, rounds_of
+from launcher.algorithms.image_operations import ARRAYS, Choice, apply
+from launcher.algorithms.randaugment import SETS, chosen, magnitudes
 from launcher.config.algorithms import AugMixConfig
 from launcher.data.batch import Batch
 
@@ -27,14 +28,16 @@ class Mix:
     mixed: np.ndarray
     rounds: list[list[Choice]]
 
-    @property
-    def choices(self) -> list[Choice]:
-        return [choice for chain in self.rounds for choice in chain]
-
-    @property
-    def arrays(self) -> list[np.ndarray]:
-        """What mixing needs on the device."""
-        return [np.stack([self.mixed, *self.chains.T]).astype(np.float32), *arrays_of(self.choices)]
+    def arrays(self, height: int, width: int, device: torch.device) -> list[np.ndarray]:
+        """What `mix` needs on the device for pictures of this size: weights, then the rounds of all chains together."""
+        turns = [
+            Choice(
+                *(np.concatenate(parts) for parts in zip(*((c.operations, c.magnitudes) for c in turn), strict=True))
+            )
+            for turn in zip(*self.rounds, strict=True)
+        ]
+        rounds = [array for choice in turns for array in choice.arrays(NAMES, height, width, device)]
+        return [np.stack([self.mixed, *self.chains.T]).astype(np.float32), *rounds]
 
 
 def choose(values: AugMixConfig, indices: np.ndarray, *, seed: int, epoch: int, side: int) -> Mix:
@@ -64,16 +67,15 @@ def _choice(values: AugMixConfig, draws: np.ndarray, active: np.ndarray, side: i
     return chosen(operations, [magnitudes(name, levels, signs, side) for name in NAMES])
 
 
-def mix(images: Tensor, chosen: Mix, drawn: Sequence[Tensor]) -> Tensor:
-    """uint8 images [B, 3, H, W] to `(1 - m) x + m sum_i w_i chain_i(x)`, uint8; `drawn` are the mix's arrays there."""
-    weights, *others = drawn
+def mix(images: Tensor, drawn: Sequence[Tensor]) -> Tensor:
+    """uint8 images [B, 3, H, W] to `(1 - m) x + m sum_i w_i chain_i(x)`, uint8; `drawn` are a mix's arrays there."""
+    weights, *rounds = drawn
     mixed, *chains = weights.view(*weights.shape, 1, 1, 1)
-    rounds = iter(rounds_of(chosen.choices, others))
+    pictures = images.permute(0, 2, 3, 1).repeat(len(chains), 1, 1, 1).permute(0, 3, 1, 2)
+    for start in range(0, len(rounds), ARRAYS):
+        pictures = apply(pictures, rounds[start : start + ARRAYS])
     total = torch.zeros_like(images, dtype=torch.float32)
-    for weight, choices in zip(chains, chosen.rounds, strict=True):
-        chained = images
-        for _ in choices:
-            chained = apply(chained, next(rounds), NAMES)
+    for weight, chained in zip(chains, pictures.chunk(len(chains)), strict=True):
         total += weight * chained
     blended: Tensor = (1 - mixed) * images + mixed * total
     return blended.round().clamp(0, 255).to(torch.uint8)
@@ -85,4 +87,5 @@ class AugMix(DrawingAlgorithm[AugMixConfig]):
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         moment = batch.moment
         chosen = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, side=width)
-        return Drawn(chosen.arrays, lambda batch, drawn: replace(batch, images=mix(batch.images, chosen, drawn)))
+        arrays = chosen.arrays(height, width, batch.images.device)
+        return Drawn(arrays, lambda batch, drawn: replace(batch, images=mix(batch.images, drawn)))

@@ -1,108 +1,126 @@
-"""Image operations on a whole batch with a magnitude an image, as Pillow does them one by one.
+"""Image operations on a whole batch, each picture with its own, in the pixels that Pillow gives one by one.
 
-Every function takes uint8 images [B, 3, H, W] and float32 magnitudes [B], both on one device, and gives uint8 images
-[B, 3, H, W]. All arithmetic is elementwise: matrix products and convolutions of float32 may be rounded to 10 bits on
-a GPU. Sources: AutoAugment (Cubuk et al. 2019) for the set, Pillow's ImageOps and ImageEnhance for the pixels.
+They are of three kinds, and each kind runs once: a table of 256 values a channel, an affine map, a mix with a grey,
+flat or smoothed copy. What was drawn comes as arrays: no shape depends on pixels, and nothing waits for the device.
+All arithmetic is elementwise: matrix products and convolutions of float32 may be rounded to 10 bits on a GPU. Sources:
+AutoAugment (Cubuk et al. 2019) for the set, Pillow's ImageOps and ImageEnhance for the pixels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from launcher.data.batch import constant
+from launcher.data.batch import constant, to_device
 
-Operation = Callable[[Tensor, Tensor], Tensor]
 Colour = tuple[float, float, float]
 
 BLACK: Colour = (0, 0, 0)
+ARRAYS = 6  # of one choice
+
+# Tables for the values 0..255, float32 [256], and magnitudes, float32 [B, 1].
+TABLES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "posterize": lambda values, bits: values - values % 2 ** (8 - bits),
+    "solarize": lambda values, threshold: np.where(values >= threshold, 255 - values, values),
+    "solarize_add": lambda values, added: np.where(values < 128, values + added, values),
+    "brightness": lambda values, factors: values * factors,
+    "invert": lambda values, _: 255 - values,
+}
+# Tables that depend on the picture.
+MEASURED = ("autocontrast", "equalize")
+# Mixes with the grey picture, its mean, the smoothed picture.
+MIXES = ("color", "contrast", "sharpness")
+OPERATIONS = (*TABLES, *MEASURED, *MIXES)
+# The terms of `_affine` for magnitudes [B], height and width; shears start from the top left.
+GEOMETRIC: dict[str, Callable[[np.ndarray, int, int], dict[str, np.ndarray]]] = {
+    "rotate": lambda degrees, height, width: _rotation(degrees, height, width),
+    "shear_x": lambda slopes, *_: {"xy": slopes},
+    "shear_y": lambda slopes, *_: {"yx": slopes},
+    "translate_x": lambda pixels, *_: {"x": pixels},
+    "translate_y": lambda pixels, *_: {"y": pixels},
+}
+_PLACES = {"xx": (0, 0), "xy": (0, 1), "x": (0, 2), "yx": (1, 0), "yy": (1, 1), "y": (1, 2)}
 
 
-def operate(name: str, images: Tensor, magnitudes: Tensor, fill: Colour = BLACK) -> Tensor:
-    """One operation on all images; `fill`, in 0..255, is the colour of what geometric ones read from outside."""
-    if name in GEOMETRIC:
-        return _affine(images, fill, **GEOMETRIC[name](images, magnitudes))
-    return OPERATIONS[name](images, magnitudes)
+@dataclass(frozen=True)
+class Choice:
+    """What one round does to each of B images: numbers of operations int64 [B] in a set, magnitudes float64 [B].
+
+    The number after the last is no operation.
+    """
+
+    operations: np.ndarray
+    magnitudes: np.ndarray
+
+    def arrays(self, names: Sequence[str], height: int, width: int, device: torch.device) -> list[np.ndarray]:
+        """What `apply` needs on the device, for pictures of this size: tables, and rows and values of the other kinds.
+
+        On a CPU a kind works on the rows that drew it. Elsewhere it works on as many in every step, on more by chance
+        alone, and leaves those that drew another as they are.
+        """
+        fixed = device.type != "cpu"
+        sizes = self.magnitudes.astype(np.float32)
+        measured, measures = self._rows(names, MEASURED, fixed)
+        moved, moves = self._rows(names, GEOMETRIC, fixed)
+        mixed, mixes = self._rows(names, MIXES, fixed)
+        return [
+            self._tables(names, sizes),
+            np.stack([measured, measures]),
+            moved,
+            _terms(moves, self.magnitudes[moved], height, width),
+            np.stack([mixed, mixes]),
+            np.where(mixes < len(MIXES), sizes[mixed], np.float32(1)),
+        ]
+
+    def _rows(self, names: Sequence[str], kind: Collection[str], fixed: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Rows int64 [R] for a kind to work on, and the number of each one's operation in it, or the number after."""
+        number = np.full(len(names) + 1, len(kind))
+        for place, name in enumerate(kind):
+            if name in names:
+                number[names.index(name)] = place
+        drawn = number[self.operations]
+        share = np.mean(number[:-1] < len(kind)).item()
+        rows = np.argsort(drawn == len(kind), kind="stable")[: _room(drawn < len(kind), share, fixed)]
+        return rows, drawn[rows]
+
+    def _tables(self, names: Sequence[str], sizes: np.ndarray) -> np.ndarray:
+        """uint8 [B, 256]; the values themselves where none was drawn, or one that depends on the picture."""
+        values = np.arange(256, dtype=np.float32)
+        tables = np.tile(values.astype(np.uint8), (len(sizes), 1))
+        for name in TABLES.keys() & set(names):
+            rows = self.operations == names.index(name)
+            tables[rows] = TABLES[name](values, sizes[rows, None]).clip(0, 255).astype(np.uint8)
+        return tables
 
 
-def autocontrast(images: Tensor, magnitudes: Tensor) -> Tensor:
-    """Stretch each channel's range to 0..255; magnitudes are not used."""
-    values = images.float()
-    low, high = values.amin((2, 3), keepdim=True), values.amax((2, 3), keepdim=True)
-    scale = 255 / (high - low).clamp(min=1)
-    stretched = _to_uint8(values * scale - low * scale)
-    return torch.where(high > low, stretched, images)
+def _room(drawn: np.ndarray, share: float, fixed: bool) -> int:
+    """How many rows a kind works on; four deviations above the mean, which one step in 30,000 exceeds."""
+    count, batch = int(drawn.sum()), len(drawn)
+    usual = math.ceil(share * batch + 4 * math.sqrt(share * (1 - share) * batch))
+    return max(count, min(batch, usual)) if fixed else count
 
 
-def equalize(images: Tensor, magnitudes: Tensor) -> Tensor:
-    """Equalise each channel's histogram; magnitudes are not used."""
-    batch, channels, height, width = images.shape
-    pixels = images.reshape(batch * channels, height * width).long()
-    histogram = torch.zeros(batch * channels, 256, dtype=torch.long, device=images.device)
-    histogram.scatter_add_(1, pixels, torch.ones_like(pixels))
-    last = pixels.amax(1, keepdim=True)
-    step = (height * width - histogram.gather(1, last)) // 255
-    before = histogram.cumsum(1) - histogram
-    table = (before + step // 2) // step.clamp(min=1)
-    equalized = table.clamp(max=255).gather(1, pixels).to(torch.uint8).reshape(images.shape)
-    return torch.where(step.reshape(batch, channels, 1, 1) > 0, equalized, images)
+def _terms(moves: np.ndarray, sizes: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Terms float32 [R, 2, 4] of x and y for numbers in `GEOMETRIC` and magnitudes [R]; the fourth is the side."""
+    terms = np.zeros((len(moves), 2, 4), dtype=np.float32)
+    terms[:, 0, [0, 3]], terms[:, 1, [1, 3]] = (1, width), (1, height)
+    for number, make in enumerate(GEOMETRIC.values()):
+        rows = moves == number
+        for name, values in make(sizes[rows], height, width).items():
+            terms[(rows, *_PLACES[name])] = values
+    return terms
 
 
-def posterize(images: Tensor, magnitudes: Tensor) -> Tensor:
-    """Keep so many leading bits of each value."""
-    lost = 2 ** (8 - magnitudes.long())
-    return (images.long() // _each(lost) * _each(lost)).to(torch.uint8)
-
-
-def solarize(images: Tensor, magnitudes: Tensor) -> Tensor:
-    """Invert values at or above the magnitude."""
-    return torch.where(images.float() >= _each(magnitudes), 255 - images, images)
-
-
-def solarize_add(images: Tensor, magnitudes: Tensor) -> Tensor:
-    """Add the magnitude to values below 128."""
-    return torch.where(images < 128, _to_uint8(images.float() + _each(magnitudes)), images)
-
-
-def invert(images: Tensor, magnitudes: Tensor) -> Tensor:
-    """Negate; magnitudes are not used."""
-    return 255 - images
-
-
-def color(images: Tensor, magnitudes: Tensor) -> Tensor:
-    """Saturation: 0 is grey, 1 the original."""
-    return _blend(_grey(images), images.float(), magnitudes)
-
-
-def contrast(images: Tensor, magnitudes: Tensor) -> Tensor:
-    """Contrast: 0 is the mean grey, 1 the original."""
-    mean = torch.floor(_grey(images).mean((2, 3), keepdim=True) + 0.5)
-    return _blend(mean, images.float(), magnitudes)
-
-
-def brightness(images: Tensor, magnitudes: Tensor) -> Tensor:
-    """Brightness: 0 is black, 1 the original."""
-    return _to_uint8(images.float() * _each(magnitudes))
-
-
-def sharpness(images: Tensor, magnitudes: Tensor) -> Tensor:
-    """Sharpness: 0 is smoothed, 1 the original; border pixels stay."""
-    values = images.float()
-    rows = values[..., :-2, :] + values[..., 1:-1, :] + values[..., 2:, :]
-    total = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * values[..., 1:-1, 1:-1]
-    smooth = values.clone()
-    smooth[..., 1:-1, 1:-1] = torch.floor(total / 13 + 0.5)
-    return _blend(smooth, values, magnitudes)
-
-
-def _rotation(images: Tensor, degrees: Tensor) -> dict[str, Tensor]:
+def _rotation(degrees: np.ndarray, height: int, width: int) -> dict[str, np.ndarray]:
     """Counter-clockwise about the centre."""
-    angle = torch.deg2rad(-degrees)
-    cos, sin = angle.cos(), angle.sin()
-    middle_x, middle_y = images.shape[3] / 2, images.shape[2] / 2
+    cos, sin = np.cos(np.deg2rad(-degrees)), np.sin(np.deg2rad(-degrees))
+    middle_x, middle_y = width / 2, height / 2
     return {
         "xx": cos,
         "xy": sin,
@@ -113,63 +131,110 @@ def _rotation(images: Tensor, degrees: Tensor) -> dict[str, Tensor]:
     }
 
 
-OPERATIONS: dict[str, Operation] = {
-    "autocontrast": autocontrast,
-    "equalize": equalize,
-    "posterize": posterize,
-    "solarize": solarize,
-    "color": color,
-    "contrast": contrast,
-    "brightness": brightness,
-    "sharpness": sharpness,
-    "invert": invert,
-    "solarize_add": solarize_add,
-}
-# The terms of `_affine` for images and magnitudes; shears start from the top left.
-GEOMETRIC: dict[str, Callable[[Tensor, Tensor], dict[str, Tensor]]] = {
-    "rotate": _rotation,
-    "shear_x": lambda _, slopes: {"xy": slopes},
-    "shear_y": lambda _, slopes: {"yx": slopes},
-    "translate_x": lambda _, pixels: {"x": pixels},
-    "translate_y": lambda _, pixels: {"y": pixels},
-}
+def operate(name: str, images: Tensor, magnitudes: Tensor, fill: Colour = BLACK) -> Tensor:
+    """One operation on all uint8 images [B, 3, H, W], with magnitudes [B]."""
+    choice = Choice(np.zeros(len(images), dtype=np.int64), magnitudes.cpu().numpy())
+    height, width = images.shape[2:]
+    arrays = choice.arrays([name], height, width, images.device)
+    return apply(images, to_device(*arrays, device=images.device), fill)
 
 
-def _each(values: Tensor) -> Tensor:
-    """One value an image [B] against images [B, C, H, W]."""
-    return values.view(-1, 1, 1, 1)
+def apply(images: Tensor, drawn: Sequence[Tensor], fill: Colour = BLACK) -> Tensor:
+    """One round on uint8 images [B, 3, H, W], in channels-last order; `drawn` are a choice's arrays on their device.
+
+    `fill`, in 0..255, is the colour of what geometric operations read from outside.
+    """
+    tables, (measured, measures), moved, terms, (mixed, mixes), factors = drawn
+    pictures = images.permute(0, 2, 3, 1)
+    tables = tables[:, None].expand(-1, 3, -1).contiguous()
+    if len(measured):
+        measures = measures.view(-1, 1, 1)
+        found = _measured_tables(pictures.index_select(0, measured), tables.index_select(0, measured), measures)
+        tables.index_copy_(0, measured, found)
+    result = tables.view(-1).index_select(0, _places(pictures, torch.int32).view(-1)).view(pictures.shape)
+    if len(moved):
+        result.index_copy_(0, moved, _affine(result.index_select(0, moved), terms, fill))
+    if len(mixed):
+        result.index_copy_(0, mixed, _mix(result.index_select(0, mixed), mixes, factors))
+    return result.permute(0, 3, 1, 2)
+
+
+def _places(pictures: Tensor, dtype: torch.dtype) -> Tensor:
+    """Where each value of uint8 [B, H, W, 3] stands in tables [B, 3, 256] laid out flat: [B, H, 3 W]."""
+    batch, height, width, channels = pictures.shape
+    starts = torch.arange(0, batch * channels * 256, 256, dtype=dtype, device=pictures.device)
+    # note: a row of them, as loops over three channels are slow on a CPU
+    row = starts.view(batch, 1, 1, channels).expand(-1, -1, width, -1).reshape(batch, 1, -1)
+    return row + pictures.reshape(batch, height, -1)
+
+
+def _measured_tables(pictures: Tensor, tables: Tensor, measures: Tensor) -> Tensor:
+    """Tables uint8 [B, 3, 256] for numbers [B, 1, 1] in `MEASURED`: channels stretched to 0..255, or equalised."""
+    batch, height, width, channels = pictures.shape
+    places = _places(pictures, torch.int64).view(-1)
+    counts = torch.zeros(batch * channels * 256, dtype=torch.int32, device=pictures.device)
+    counts.scatter_add_(0, places, counts.new_ones(1).expand(len(places)))
+    counts = counts.view(batch, channels, 256)
+    levels = torch.arange(256, dtype=torch.int32, device=pictures.device)
+    low = torch.where(counts > 0, levels, 255).amin(2, keepdim=True)
+    high = torch.where(counts > 0, levels, 0).amax(2, keepdim=True)
+    scale = 255 / (high - low).clamp(min=1)
+    stretched = torch.where(high > low, _to_uint8(levels * scale - low * scale), tables)
+    step = (height * width - counts.gather(2, high.long())) // 255
+    before = counts.cumsum(2, dtype=torch.int32) - counts
+    equal = ((before + step // 2) // step.clamp(min=1)).clamp(max=255).to(torch.uint8)
+    equalized = torch.where(step > 0, equal, tables)
+    return torch.where(measures == 0, stretched, torch.where(measures == 1, equalized, tables))
+
+
+def _affine(pictures: Tensor, terms: Tensor, fill: Colour) -> Tensor:
+    """Output pixel (x, y) of [B, H, W, 3] reads input (xx x + xy y + x, yx x + yy y + y), centres at one half.
+
+    Bilinear, `fill` outside.
+    """
+    height, width = pictures.shape[1:3]
+    column = torch.arange(width, device=pictures.device) + 0.5
+    row = torch.arange(height, device=pictures.device).view(-1, 1) + 0.5
+    across, down, start, size = terms.view(-1, 2, 4, 1, 1).unbind(2)
+    position = (across * column + down * row).add_(start)
+    inside = ((position >= 0) & (position < size)).all(1, keepdim=True)
+    grid = position.div_(size / 2).sub_(1).permute(0, 2, 3, 1)
+    values = pictures.permute(0, 3, 1, 2).float()
+    read = F.grid_sample(values, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    rounded = read.add_(0.5).to(torch.uint8).mul_(inside)
+    if fill != BLACK:
+        rounded.add_(constant(fill, torch.uint8, pictures.device) * ~inside)
+    return rounded.permute(0, 2, 3, 1)
+
+
+def _mix(pictures: Tensor, mixes: Tensor, factors: Tensor) -> Tensor:
+    """[B, H, W, 3] by numbers [B] in `MIXES`: at factor 0 the grey, flat or smoothed copy, at 1 the original."""
+    values = pictures.permute(0, 3, 1, 2).to(torch.int16, memory_format=torch.contiguous_format)
+    grey = _grey(values)
+    mean = torch.floor(grey.float().mean((2, 3), keepdim=True) + 0.5).to(torch.int16)
+    number = mixes.view(-1, 1, 1, 1)
+    degenerate = torch.where(number == 2, _smooth(values), torch.where(number == 0, grey, mean))
+    mixed = (values - degenerate) * factors.view(-1, 1, 1, 1)
+    return _to_uint8(mixed.add_(degenerate)).permute(0, 2, 3, 1)
+
+
+def _grey(values: Tensor) -> Tensor:
+    """ITU-R 601 luma [B, 1, H, W] of int16 [B, 3, H, W], in 16-bit fixed point as Pillow's."""
+    red, green, blue = values.int().split(1, dim=1)
+    luma: Tensor = (19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16
+    return luma.to(torch.int16)
+
+
+def _smooth(values: Tensor) -> Tensor:
+    """int16 [B, 3, H, W] with 1/13 of each pixel's neighbours and 5/13 of itself; border pixels stay."""
+    rows = values[..., :-2, :] + values[..., 1:-1, :] + values[..., 2:, :]
+    total = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * values[..., 1:-1, 1:-1]
+    smooth = values.clone()
+    # note: to the nearest; there are no ties in thirteenths
+    smooth[..., 1:-1, 1:-1] = (total + 6) // 13
+    return smooth
 
 
 def _to_uint8(values: Tensor) -> Tensor:
     """Cut to 0..255 and drop the fraction, as Pillow does."""
     return values.clamp(0, 255).to(torch.uint8)
-
-
-def _blend(degenerate: Tensor, values: Tensor, factors: Tensor) -> Tensor:
-    return _to_uint8(degenerate + _each(factors) * (values - degenerate))
-
-
-def _grey(images: Tensor) -> Tensor:
-    """ITU-R 601 luma [B, 1, H, W] as float32 whole numbers, in 16-bit fixed point as Pillow's."""
-    red, green, blue = images.int().split(1, dim=1)
-    luma: Tensor = (19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16
-    return luma.float()
-
-
-def _affine(images: Tensor, fill: Colour, **terms: Tensor) -> Tensor:
-    """Output pixel (x, y) reads input (xx x + xy y + x, yx x + yy y + y), pixel centres at one half.
-
-    Bilinear, `fill` outside; `xx` and `yy` are one and the other terms zero unless given.
-    """
-    height, width = images.shape[2:]
-    column = torch.arange(width, device=images.device).view(1, 1, -1) + 0.5
-    row = torch.arange(height, device=images.device).view(1, -1, 1) + 0.5
-    get = {name: term.view(-1, 1, 1) for name, term in terms.items()}
-    x = get.get("xx", 1.0) * column + get.get("xy", 0.0) * row + get.get("x", 0.0)
-    y = get.get("yx", 0.0) * column + get.get("yy", 1.0) * row + get.get("y", 0.0)
-    inside = ((x >= 0) & (x < width) & (y >= 0) & (y < height)).unsqueeze(1)
-    grid = torch.stack(torch.broadcast_tensors(2 * x / width - 1, 2 * y / height - 1), dim=-1)
-    read = F.grid_sample(images.float(), grid, mode="bilinear", padding_mode="border", align_corners=False)
-    outside = 0.0 if fill == BLACK else constant(fill, torch.float32, images.device)
-    filled: Tensor = torch.where(inside, torch.floor(read + 0.5), outside)
-    return filled.to(torch.uint8)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from PIL import Image
 from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms import image_operations, pillow_operations
+from launcher.algorithms import pillow_operations
 from launcher.algorithms.base import DrawingAlgorithm, Drawn
-from launcher.algorithms.image_operations import BLACK, Colour
+from launcher.algorithms.image_operations import ARRAYS, BLACK, Choice, Colour, apply
 from launcher.config.algorithms import RandAugmentConfig
 from launcher.data.batch import Batch
 
@@ -29,17 +29,6 @@ SETS = {
     "timm_increasing": (*_SAFE, *_ENHANCEMENTS, "invert", "solarize_add"),
 }
 _DRAWS = 4
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What one round does to each of B images: numbers of operations int64 [B] in a set, magnitudes float64 [B].
-
-    The number after the last is no operation.
-    """
-
-    operations: np.ndarray
-    magnitudes: np.ndarray
 
 
 def choose(values: RandAugmentConfig, indices: np.ndarray, *, seed: int, epoch: int, side: int) -> list[Choice]:
@@ -129,58 +118,21 @@ def timm_magnitudes(name: str, levels: np.ndarray, signs: np.ndarray, side: int)
     return magnitudes(name, levels, signs, side)
 
 
-@dataclass(frozen=True)
-class Round:
-    """A choice on the device: rows int64 [B] in the order of their operations, magnitudes float32 [B] of the rows.
-
-    `counts` has the number of rows of each operation.
-    """
-
-    counts: list[int]
-    rows: Tensor
-    magnitudes: Tensor
-
-
-def arrays_of(choices: Sequence[Choice]) -> list[np.ndarray]:
-    """What the rounds of these choices need on the device: all rows, then all magnitudes."""
-    orders = [np.argsort(choice.operations, kind="stable") for choice in choices]
-    sizes = [choice.magnitudes[order].astype(np.float32) for choice, order in zip(choices, orders, strict=True)]
-    return [*orders, *sizes]
-
-
-def rounds_of(choices: Sequence[Choice], drawn: Sequence[Tensor]) -> list[Round]:
-    """The rounds of these choices, with their arrays on the device."""
-    counts = [np.bincount(choice.operations).tolist() for choice in choices]
-    return [Round(*parts) for parts in zip(counts, drawn[: len(choices)], drawn[len(choices) :], strict=True)]
-
-
-def apply(images: Tensor, round_: Round, names: Sequence[str], fill: Colour = BLACK) -> Tensor:
-    """One round on uint8 images [B, 3, H, W]: each operation runs once, on the images that drew it.
-
-    `fill` in 0..255 is the colour of what geometric operations read from outside.
-    """
-    result = images.clone()
-    drawn = zip(round_.rows.split(round_.counts), round_.magnitudes.split(round_.counts), strict=True)
-    for name, (rows, magnitudes) in zip(names, drawn, strict=False):
-        if len(rows):
-            result[rows] = image_operations.operate(name, images[rows], magnitudes, fill)
-    return result
-
-
 class RandAugment(DrawingAlgorithm[RandAugmentConfig]):
     """On the device for the whole batch, or with `where: loader` picture by picture; the same draws either way."""
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         moment = batch.moment
         choices = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, side=width)
+        names, device = SETS[self.values.operations], batch.images.device
 
         def augment(batch: Batch, drawn: Sequence[Tensor]) -> Batch:
             images = batch.images
-            for round_ in rounds_of(choices, drawn):
-                images = apply(images, round_, SETS[self.values.operations], self._fill())
+            for number in range(len(choices)):
+                images = apply(images, drawn[number * ARRAYS : (number + 1) * ARRAYS], self._fill())
             return replace(batch, images=images)
 
-        return Drawn(arrays_of(choices), augment)
+        return Drawn([array for choice in choices for array in choice.arrays(names, height, width, device)], augment)
 
     def change_image(self, image: np.ndarray, index: int, epoch: int) -> np.ndarray:
         picture = Image.fromarray(image)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from launcher import randomness
 from launcher.algorithms.base import Context, DrawingAlgorithm, Drawn
-from launcher.algorithms.randaugment import Choice, apply, arrays_of, chosen, rounds_of
+from launcher.algorithms.image_operations import Choice, apply
+from launcher.algorithms.randaugment import chosen
 from launcher.config.algorithms import TrivialAugmentConfig
 from launcher.data.batch import Batch
 
@@ -75,9 +74,5 @@ class TrivialAugment(DrawingAlgorithm[TrivialAugmentConfig]):
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         choice = choose(self._space, batch.indices, seed=batch.moment.seed, epoch=batch.moment.epoch)
-
-        def augment(batch: Batch, drawn: Sequence[Tensor]) -> Batch:
-            (round_,) = rounds_of([choice], drawn)
-            return replace(batch, images=apply(batch.images, round_, NAMES))
-
-        return Drawn(arrays_of([choice]), augment)
+        arrays = choice.arrays(NAMES, height, width, batch.images.device)
+        return Drawn(arrays, lambda batch, drawn: replace(batch, images=apply(batch.images, drawn)))

@@ -242,8 +242,8 @@ def test_augmix_weights_sum_to_one_and_mix_within_the_originals_range() -> None:
     assert stats.kstest(chosen.mixed, "uniform").pvalue > 1e-4
     empty = augmix.Mix(chosen.chains[:4], np.zeros(4), [[] for _ in chosen.rounds])
     images = batch_of(np.arange(4)).images
-    drawn = [torch.from_numpy(array) for array in empty.arrays]
-    assert torch.equal(augmix.mix(images, empty, drawn), images)
+    drawn = [torch.from_numpy(array) for array in empty.arrays(SIDE, SIDE, images.device)]
+    assert torch.equal(augmix.mix(images, drawn), images)
 
 
 def test_colout_keeps_sorted_rows_and_columns_of_all_pictures_alike() -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from launcher.algorithms import pillow_operations
-from launcher.algorithms.image_operations import GEOMETRIC, OPERATIONS, operate
+from launcher.algorithms.image_operations import GEOMETRIC, OPERATIONS, Choice, apply, operate
 
 MAGNITUDES = {
     "posterize": [1, 2, 3, 4, 8],
@@ -45,6 +45,7 @@ TIMM = {
     "translate_y": "TranslateY",
 }
 FILL = (124, 116, 104)
+CUDA = torch.device("cuda")
 
 
 def pictures(height: int = 40, width: int = 56) -> np.ndarray:
@@ -115,3 +116,36 @@ def test_a_magnitude_belongs_to_its_image() -> None:
     for number in range(5):
         alone = operate("brightness", images[number : number + 1], sizes[number : number + 1])
         assert torch.equal(alone[0], whole[number])
+
+
+SIZES = {**MAGNITUDES, **{name: [0.0] * 5 for name in ("autocontrast", "equalize", "invert")}}
+
+
+@pytest.mark.parametrize("fill", [(0, 0, 0), FILL])
+def test_a_kind_leaves_the_pictures_that_drew_another_as_they_are(fill: tuple[int, int, int]) -> None:
+    random = np.random.default_rng(1)
+    batch = np.tile(pictures(), (13, 1, 1, 1))
+    operations = random.integers(0, len(NAMES) + 1, len(batch))
+    drawn = [random.choice(SIZES[NAMES[number]]) if number < len(NAMES) else 0.0 for number in operations]
+    choice, shape = Choice(operations, np.array(drawn)), batch.shape[1:3]
+    images = torch.from_numpy(batch).permute(0, 3, 1, 2)
+    # note: off a CPU each kind works on rows that did not draw it, too
+    for kind in ("cpu", "cuda"):
+        arrays = choice.arrays(NAMES, *shape, torch.device(kind))
+        ours = apply(images, [torch.from_numpy(array) for array in arrays], fill)
+        for number, size, image, got in zip(operations, drawn, images, ours, strict=True):
+            alone = image[None]
+            if number < len(NAMES):
+                alone = operate(NAMES[number], alone, torch.tensor([size]), fill)
+            assert torch.equal(alone[0], got), (kind, number)
+
+
+def test_shapes_off_a_cpu_are_those_of_any_draw() -> None:
+    shapes = []
+    for seed in range(50):
+        operations = np.random.default_rng(seed).integers(0, len(NAMES), 256)
+        arrays = Choice(operations, np.ones(256)).arrays(NAMES, 40, 56, CUDA)
+        shapes.append([array.shape for array in arrays])
+    assert all(shape == shapes[0] for shape in shapes)
+    # note: what all draw has room all the same
+    assert len(Choice(np.zeros(256, dtype=np.int64), np.ones(256)).arrays(["rotate", "color"], 8, 8, CUDA)[2]) == 256
