@@ -18,6 +18,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.peers import repeat
 from benchmarks.result import Result
 from benchmarks.step import CLASSES, composed_step, machine, measure
 from launcher.config.algorithms import declarations
@@ -65,7 +66,9 @@ def _beside_plain(name: str, arguments: argparse.Namespace, device: torch.device
         PLAIN: [*words, f"algorithms=[{','.join(base)}]"],
         name: [*words, f"algorithms=[{','.join([*base, name])}]", *_ACTING.get(name, [])],
     }
-    contenders = {key: composed_step(value, size, images, labels.to(device), precision) for key, value in steps.items()}
+    contenders = {
+        key: repeat(composed_step(value, size, images, labels.to(device), precision)) for key, value in steps.items()
+    }
     return measure(contenders, size=size, batch=batch, steps=arguments.steps, repeats=arguments.repeats, device=device)
 
 

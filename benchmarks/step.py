@@ -1,8 +1,9 @@
-"""Images a second of a recipe's training step, beside a plain PyTorch loop and timm's ResNet in the same run.
+"""Images a second of a recipe's training step, beside a plain PyTorch loop, timm's ResNet and Composer in the same run.
 
-    python -m benchmarks.step --recipe mild --sizes 128 176 224 --batch 256 --json step.json
+    python -m benchmarks.step --recipe mild --sizes 128 176 224 --batch 256 --compiled --json step.json
 
 Every contender trains on the same uint8 pictures, already on the device; they take turns, and the medians count.
+Composer takes part where it is installed; what cannot run is named with the reason.
 """
 
 from __future__ import annotations
@@ -24,18 +25,20 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+from benchmarks.peers import ComposerPeer, Steps, has_composer, peer_step, repeat
 from benchmarks.result import Result
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
 from launcher.data.batch import Moment
+from launcher.errors import UserError, one_line
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
 from launcher.training.precision import Precision
 from launcher.training.trainer import build_step
 
-Step = Callable[[], object]
 CLASSES = 1000
+PLAIN = "plain PyTorch loop"
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -49,7 +52,9 @@ def main(words: Sequence[str] | None = None) -> int:
         result
         for size in arguments.sizes
         for result in measure(
-            contenders(arguments.recipe, arguments.model, size, arguments.batch, device, precision),
+            contenders(
+                arguments.recipe, arguments.model, size, arguments.batch, device, precision, compiled=arguments.compiled
+            ),
             size=size,
             batch=arguments.batch,
             steps=arguments.steps,
@@ -65,32 +70,80 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def contenders(
-    recipe: str, model: str, size: int, batch: int, device: torch.device, precision: Precision
-) -> dict[str, Step]:
-    """Name to a function that does one training step."""
+    recipe: str,
+    model: str,
+    size: int,
+    batch: int,
+    device: torch.device,
+    precision: Precision,
+    *,
+    compiled: bool = False,
+) -> dict[str, Steps]:
+    """Name to a function that takes so many training steps."""
     random = np.random.default_rng(0)
     pixels = torch.from_numpy(random.integers(0, 256, (batch, size, size, 3), dtype=np.uint8))
     images = pixels.permute(0, 3, 1, 2).to(device)
     labels = torch.from_numpy(random.integers(0, CLASSES, batch)).to(device)
-    plain = torchvision.models.get_model(model, weights=None, num_classes=CLASSES)
-    return {
-        f"recipe {recipe}": launcher_step(recipe, model, size, images, labels, precision),
-        "plain recipe-free step": launcher_step(None, model, size, images, labels, precision),
-        "plain PyTorch loop": peer_step(plain, images, labels, precision),
-        "timm model, same loop": peer_step(timm.create_model(model, num_classes=CLASSES), images, labels, precision),
+
+    def ours(name: str, *extra: str) -> Callable[[], Steps]:
+        return lambda: launcher_step(name, model, size, images, labels, precision, extra)
+
+    def plain(build: Callable[[], nn.Module], whether: bool = False) -> Callable[[], Steps]:
+        return lambda: repeat(peer_step(build(), images, labels, precision, compiled=whether))
+
+    def torchvisions() -> nn.Module:
+        found: nn.Module = torchvision.models.get_model(model, weights=None, num_classes=CLASSES)
+        return found
+
+    def timms() -> nn.Module:
+        found: nn.Module = timm.create_model(model, num_classes=CLASSES)
+        return found
+
+    wanted = {
+        f"recipe {recipe}": ours(recipe),
+        "plain recipe-free step": ours("none"),
+        PLAIN: plain(torchvisions),
+        "timm model, same loop": plain(timms),
     }
+    if compiled:
+        wanted |= {
+            f"recipe {recipe}, compiled": ours(recipe, "compile=on"),
+            f"recipe {recipe}, compiled and captured": ours(recipe, "compile=on", "cuda_graphs=on"),
+            "plain PyTorch loop, compiled": plain(torchvisions, True),
+            "timm model, same loop, compiled": plain(timms, True),
+        }
+    if has_composer():
+        wanted[f"Composer, {recipe}"] = lambda: ComposerPeer(recipe, torchvisions(), CLASSES, images, labels, precision)
+    return {name: steps for name, build in wanted.items() if (steps := _built(name, build)) is not None}
+
+
+def _built(name: str, build: Callable[[], Steps]) -> Steps | None:
+    """None where a contender cannot run here, which is told."""
+    try:
+        steps = build()
+        steps(1)
+    except (UserError, RuntimeError) as error:
+        print(f"{name} left out: {one_line(str(error))[:300]}")
+        return None
+    return steps
+
+
+def words_of(recipe: str) -> list[str]:
+    """The command line of a recipe; `none` is channels last alone."""
+    return ["algorithms=[channels_last]"] if recipe == "none" else [f"recipe={recipe}"]
 
 
 def launcher_step(
-    recipe: str | None, model: str, size: int, images: Tensor, labels: Tensor, precision: Precision
-) -> Step:
-    """Our step with the recipe's algorithms at the full size; without a recipe, with channels last alone."""
-    words = [f"recipe={recipe}"] if recipe else ["algorithms=[channels_last]"]
-    words.append("algorithms.progressive_resizing=off")
-    return composed_step([*words, f"model={model}"], size, images, labels, precision)
+    recipe: str, model: str, size: int, images: Tensor, labels: Tensor, precision: Precision, extra: Sequence[str] = ()
+) -> Steps:
+    """Our step with the recipe's algorithms at the full size."""
+    words = [*words_of(recipe), "algorithms.progressive_resizing=off", f"model={model}", *extra]
+    return repeat(composed_step(words, size, images, labels, precision))
 
 
-def composed_step(words: list[str], size: int, images: Tensor, labels: Tensor, precision: Precision) -> Step:
+def composed_step(
+    words: Sequence[str], size: int, images: Tensor, labels: Tensor, precision: Precision
+) -> Callable[[], object]:
     """Our step of any command line, after its warmup, on ImageNet's number of classes."""
     base = ["dataset=imagenet", "dataloader=synthetic", f"batch_size={len(images)}", f"image.train_size={size}"]
     plan = Plan(compose([*words, *base]).config, 1, 1_281_167)
@@ -107,28 +160,8 @@ def composed_step(words: list[str], size: int, images: Tensor, labels: Tensor, p
     return one
 
 
-def peer_step(model: nn.Module, images: Tensor, labels: Tensor, precision: Precision) -> Step:
-    """The loop a PyTorch user would write: channels last, mixed precision, SGD with momentum."""
-    model = model.to(images.device).to(memory_format=torch.channels_last).train()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-5)
-    scaler = precision.scaler()
-    mean = torch.tensor([0.485, 0.456, 0.406], device=images.device).view(1, 3, 1, 1) * 255
-    std = torch.tensor([0.229, 0.224, 0.225], device=images.device).view(1, 3, 1, 1) * 255
-
-    def one() -> None:
-        inputs = ((images.float() - mean) / std).contiguous(memory_format=torch.channels_last)
-        optimizer.zero_grad(set_to_none=True)
-        with precision.autocast():
-            loss = nn.functional.cross_entropy(model(inputs), labels)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-    return one
-
-
 def measure(
-    steps_of: dict[str, Step], *, size: int, batch: int, steps: int, repeats: int, device: torch.device
+    steps_of: dict[str, Steps], *, size: int, batch: int, steps: int, repeats: int, device: torch.device
 ) -> list[Result]:
     """Time each contender in turn, `repeats` times over, after a warmup of as many steps as are timed."""
     rates: dict[str, list[float]] = {name: [] for name in steps_of}
@@ -140,11 +173,10 @@ def measure(
     return [Result(name, size, statistics.median(r), min(r), max(r)) for name, r in rates.items()]
 
 
-def _seconds(step: Step, steps: int, device: torch.device) -> float:
+def _seconds(take: Steps, steps: int, device: torch.device) -> float:
     _synchronize(device)
     start = time.perf_counter()
-    for _ in range(steps):
-        step()
+    take(steps)
     _synchronize(device)
     return time.perf_counter() - start
 
@@ -157,7 +189,7 @@ def _synchronize(device: torch.device) -> None:
 def table(results: list[Result], recipe: str) -> Table:
     """Images a second, and the ratio to the plain PyTorch loop at the same size."""
     shown = Table("px", "contender", "images/s", "least-most", "ratio to plain PyTorch", box=None, header_style="bold")
-    base = {r.size: r.median for r in results if r.contender == "plain PyTorch loop"}
+    base = {r.size: r.median for r in results if r.contender == PLAIN}
     for r in results:
         spread = f"{r.least:,.1f}-{r.most:,.1f}"
         shown.add_row(str(r.size), r.contender, f"{r.median:,.1f}", spread, f"{r.median / base[r.size]:.3f}")
@@ -181,6 +213,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--precision", choices=["bf16", "fp16", "fp32"], default="bf16" if on_gpu else "fp32")
+    parser.add_argument("--compiled", action="store_true", help="also ours and the peers compiled")
     parser.add_argument("--json", metavar="FILE", help="also write the figures there")
     return parser.parse_args(words)
 

@@ -18,11 +18,15 @@ _YEAR = datetime.timedelta(days=365)
 
 @dataclass(frozen=True, config=STRICT)
 class Gpu:
-    """The most that a GPU can do: `memory` in GB, its `bandwidth` in GB/s, `matrix_rate` in TFLOP/s of dense bf16."""
+    """The most that a GPU can do: `memory` in GB, its `bandwidth` in GB/s, `matrix_rate` in TFLOP/s of dense bf16.
+
+    `link` is to the other GPUs of its machine, in GB/s each way.
+    """
 
     memory: Positive
     bandwidth: Positive
     matrix_rate: Positive
+    link: Positive
     source: str
 
 

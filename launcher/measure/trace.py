@@ -1,0 +1,149 @@
+"""What a training step asks of a device: its calls with their bytes and operations, counted on fake tensors.
+
+Nothing is computed and no GPU is needed; `fusion` makes kernels of the calls, and `roofline` seconds of the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+# Kind of kernel, and how the names of its calls begin; the others work element by element.
+_KINDS = {
+    "convolution": ("convolution", "mkldnn_convolution"),
+    "matmul": ("mm", "addmm", "bmm"),
+    "batch norm": ("native_batch_norm", "_native_batch_norm", "cudnn_batch_norm", "_batch_norm"),
+    "foreach": ("_foreach", "_fused", "_amp"),
+    "pool": ("max_pool", "avg_pool", "adaptive_avg_pool", "_adaptive_avg_pool"),
+    "reduction": ("sum", "mean", "var", "amax", "amin", "norm", "linalg_vector_norm", "_softmax", "_log_softmax"),
+    "gather": (
+        "index",
+        "_index",
+        "gather",
+        "scatter",
+        "upsample",
+        "_upsample",
+        "sort",
+        "topk",
+        "nonzero",
+        "grid_sampl",
+    ),
+}
+_EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of ATen: bytes by storage, matrix operations, and the elements that it goes over.
+
+    `phase` is prepare, network (the forward pass, the loss and the backward pass) or update.
+    """
+
+    name: str
+    kind: str
+    phase: str
+    reads: dict[int, int]
+    writes: dict[int, int]
+    operations: int = 0
+    elements: int = 0
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A parameter's gradient: its elements, and how many calls there were when it was ready."""
+
+    elements: int
+    calls: int
+
+
+class Trace(TorchDispatchMode):
+    """Records the calls below it; a read of a device value is counted in `waits`, and answered with 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.waits = 0
+        self.phase = "prepare"
+        self._gradients: dict[int, Gradient] = {}
+        self._kept: list[Any] = []  # note: a freed storage's number would be given to another
+
+    @property
+    def gradients(self) -> list[Gradient]:
+        """Those of the step's last backward pass, in the order in which they were ready."""
+        return sorted(self._gradients.values(), key=lambda gradient: gradient.calls)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name == "_local_scalar_dense":
+            self.waits += 1
+            return True if args[0].dtype is torch.bool else 1.0 if args[0].is_floating_point() else 1
+        out = func(*args, **(kwargs or {}))
+        if func.namespace not in ("prim", "profiler") and not func.is_view and name.removesuffix("_") not in _EMPTY:
+            self._record(func, name, args, kwargs or {}, out)
+        return out
+
+    def _record(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
+        reads, writes = ([t for t in tree_leaves(tree) if isinstance(t, Tensor)] for tree in ((args, kwargs), out))
+        self._kept += [reads, writes]
+        kind, count = kind_of(name), flop_registry.get(func.overloadpacket)
+        if kind == "foreach" and self.phase == "network":
+            self.phase = "update"
+        written = _by_storage(writes) if writes or not func._schema.is_mutable else _by_storage(args[0])
+        over = reads if kind in ("reduction", "batch norm") else writes or reads
+        operations = int(count(*args, **kwargs, out_val=out)) if count else 0
+        elements = max((tensor.numel() for tensor in over), default=0)
+        self.calls.append(Call(name, kind, self.phase, _by_storage(reads), written, operations, elements))
+
+    def watch(self, network: nn.Module) -> Callable[[], None]:
+        """Tell the network's calls from those before and after, and when a gradient is ready; returns what ends it."""
+
+        def enter(phase: str) -> Callable[..., None]:
+            return lambda *_: setattr(self, "phase", phase)
+
+        def ready(parameter: Tensor) -> None:
+            self._gradients[id(parameter)] = Gradient(parameter.numel(), len(self.calls))
+
+        parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        hooks = [
+            network.register_forward_pre_hook(enter("network")),
+            register_optimizer_step_pre_hook(enter("update")),
+            *(parameter.register_post_accumulate_grad_hook(ready) for parameter in parameters),
+        ]
+
+        def end() -> None:
+            for hook in hooks:
+                hook.remove()
+
+        return end
+
+
+def kind_of(name: str) -> str:
+    """The kind of kernel behind a call's name."""
+    return next((kind for kind, begins in _KINDS.items() if name.startswith(begins)), "elementwise")
+
+
+def _by_storage(tensors: Sequence[Tensor]) -> dict[int, int]:
+    return {tensor.untyped_storage()._cdata: tensor.numel() * tensor.element_size() for tensor in tensors}
+
+
+def traced(step: Callable[[], object], network: nn.Module) -> Trace:
+    """The second step of a network, since the first one makes the optimizer's state."""
+    # note: weights are real, as a module of fake ones cannot be moved; nothing is computed with them all the same
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        with Trace():
+            step()
+        trace = Trace()
+        end = trace.watch(network)
+        with trace:
+            step()
+        end()
+    return trace

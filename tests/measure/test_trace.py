@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from launcher.measure.fusion import eager_kernels
+from launcher.measure.trace import traced
+
+
+def test_a_convolution_is_counted_as_by_hand() -> None:
+    layer, images = nn.Conv2d(3, 8, 3, padding=1, bias=False), torch.zeros(2, 3, 16, 16)
+    trace = traced(lambda: layer(images).sum().backward(), layer)
+    forward, backward = (call for call in trace.calls if call.kind == "convolution")
+    # note: 2 operations for each of 3 x 3 x 3 weights of each of 2 x 8 x 16 x 16 outputs; backward for weights alone
+    products = 2 * 27 * 2 * 8 * 16 * 16
+    assert (forward.operations, backward.operations) == (products, products)
+    weight, output = 4 * 8 * 27, 4 * 2 * 8 * 16 * 16
+    assert eager_kernels([forward])[0].moved == 4 * images.numel() + weight + output
+    assert trace.waits == 0
+    assert [gradient.elements for gradient in trace.gradients] == [8 * 27]
+
+
+def test_reads_of_device_values_are_counted() -> None:
+    value = torch.ones(3)
+    trace = traced(lambda: (float(value.sum()), bool(value.isfinite().all())), nn.Identity())
+    assert trace.waits == 2
+
+
+def test_views_move_nothing() -> None:
+    value = torch.ones(4, 6)
+    assert traced(lambda: value.view(24)[3:].reshape(7, 3).t(), nn.Identity()).calls == []
+
+
+def test_the_network_is_told_from_what_comes_before_and_after() -> None:
+    layer = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1, foreach=False)
+
+    def step() -> None:
+        inputs = torch.ones(3, 4) * 2
+        layer(inputs).sum().backward()
+        optimizer.step()
+
+    phases = [(call.phase, call.name) for call in traced(step, layer).calls]
+    assert phases[:2] == [("prepare", "ones"), ("prepare", "mul")]
+    assert {name for phase, name in phases if phase == "update"} == {"add_"}
+    assert {phase for phase, name in phases if name in ("addmm", "mm", "sum")} == {"network"}
