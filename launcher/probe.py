@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 # With a word: torchvision is imported too, and each GPU computes something.
@@ -99,6 +100,13 @@ def rank_cores(local_world_size: int) -> int:
     """Cores of one rank: its own where it is bound to some, else its part of all."""
     cores = usable_cores()
     return cores if os.environ.get(BOUND) else max(1, cores // local_world_size)
+
+
+def processor_features(info: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """What the processor can do, in the system's words (`amx_bf16`), where it tells."""
+    lines = info.read_text().splitlines() if info.exists() else []
+    found = [line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))]
+    return found[0] if found else []
 
 
 def usable_cores() -> int:

@@ -54,13 +54,15 @@ class BranchDrop:
 
     def set(self, kept: Tensor) -> None:
         """Take the draws [B] of a new batch."""
-        self.kept, self._next = kept, 0
+        self.kept = kept
 
     def __call__(self, layer: nn.Module, _: Any, branch: Tensor) -> Tensor:
         if not layer.training:
             return branch if self.scale_in_training else branch * self.keep_rate
-        kept = self.kept[self._next : self._next + len(branch)]
-        self._next = (self._next + len(branch)) % len(self.kept)
+        kept = self.kept[: len(branch)]
+        if len(branch) < len(self.kept):
+            # note: a roll and not a counter, for each value of which compiled code would be made anew
+            self.kept = self.kept.roll(-len(branch))
         if self.scale_in_training:
             kept = kept / self.keep_rate
         return branch * kept.to(branch.dtype).view(-1, 1, 1, 1)

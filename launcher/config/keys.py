@@ -131,6 +131,7 @@ ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "schedule.counts_warmup": (False, ("cosine",)),
     "checkpoint.elsewhere": (None, ()),
     **{f"hardware.{key}": (None, ()) for key in ("cores", "memory", "disk", "source", "spot_per_hour")},
+    "compile": ("off", ()),
     "launch.bind": ("off", ()),
     "launch.expandable_segments": (False, ()),
     "launch.warm_up": (False, ()),

@@ -266,6 +266,7 @@ class RunConfig:
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     precision: Literal["auto", "bf16", "fp16", "fp32"]
     deterministic: bool
+    compile: Literal["on", "off"]
     runs: AnyPath
     run_name: FolderName | None
     mlperf: Literal["on", "off"]

@@ -190,9 +190,7 @@ class SyntheticTrain:
 
     def evaluation(self) -> SyntheticEval:
         side = self._plan.image_side(self._plan.config.image.eval_size)
-        return SyntheticEval(
-            [self._draw(0, -1, max(1, self._plan.config.eval_batch_size // self._plan.world_size), side)]
-        )
+        return SyntheticEval([self._draw(0, -1, self._plan.rank_eval_batch, side)])
 
     def stalled(self, seconds: float) -> None:
         return None

@@ -21,6 +21,7 @@ from launcher.measure.worker import WARMUP_STEPS, StepTimer, agreed_count, answe
 from launcher.plan.step_kinds import StepSample, common_acting, step_kinds, step_samples
 from launcher.probe import rank_cores
 from launcher.records.folder import RunFolder
+from launcher.training.compiled import compile_run
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer
 
@@ -39,6 +40,7 @@ class StepProfiler:
 
     def __init__(self, run: Trainer, request: MeasureRequest):
         self.run, self.request, self._timer = run, request, StepTimer(run)
+        compile_run(run)
         self._started = time.time()
         kinds = step_kinds(run.plan)
         chosen = step_samples(kinds)
@@ -160,7 +162,7 @@ class StepProfiler:
         """Evaluate for the seconds of the request, twice; the first time starts the loader's workers."""
         (first_start, batch), (start, again) = self._evaluate(), self._evaluate()
         samples, ranks = self.run.config.dataset.val_samples or 0, self.run.ranks.world_size
-        batch_size = max(1, self.run.config.eval_batch_size // ranks)
+        batch_size = self.run.plan.rank_eval_batch
         batches = math.ceil(math.ceil(samples / ranks) / batch_size)
         return EvaluationTimes(first_start, [start], [batch, again], batches)
 

@@ -126,7 +126,7 @@ def _instrument(run: Trainer, splitter: Splitter) -> None:
     splitter.wrap(step, "normalize", "normalize")
     splitter.wrap(step, "gradients", GRADIENT)
     splitter.wrap(step.network, "forward", "forward")
-    splitter.wrap(step, "loss", "loss")
+    splitter.wrap(step.objective, "loss", "loss")
     splitter.wrap(step.optimizer, "step", "optimizer")
     for name, algorithm in step.engine.active.items():
         for point in ("before_step", "change_batch", "choose", "compute_gradients", "change_gradients", "after_step"):

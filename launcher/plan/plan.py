@@ -74,6 +74,11 @@ class Plan:
         return self.config.batch_size // self.world_size
 
     @cached_property
+    def rank_eval_batch(self) -> int:
+        """Images a process evaluates at once."""
+        return max(1, self.config.eval_batch_size // self.world_size)
+
+    @cached_property
     def accumulation(self) -> int:
         """Forward passes an optimizer step: the fewest equal parts that fit `device_batch_size`."""
         most = self.config.device_batch_size or self.rank_batch

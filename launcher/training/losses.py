@@ -1,16 +1,30 @@
-"""Training and evaluation losses, in float32 whatever the precision of the logits."""
+"""Training and evaluation losses, in float32 whatever the precision of the logits; and a model with its loss."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from launcher.config import schema
 
 # logits [B, classes] and targets (int64 [B], or floating-point class weights [B, classes]) to a scalar
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Objective(nn.Module):
+    """What training makes small: images [B, 3, H, W] and targets to their mean loss [], the model in autocast."""
+
+    def __init__(self, model: nn.Module, loss: Loss, autocast: Callable[[], AbstractContextManager[object]]):
+        super().__init__()
+        self.model, self.loss, self.autocast = model, loss, autocast
+
+    def forward(self, images: Tensor, targets: Tensor) -> Tensor:
+        with self.autocast():
+            logits = self.model(images)
+        return self.loss(logits, targets)
 
 
 def build_loss(config: schema.Loss) -> Loss:

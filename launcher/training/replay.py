@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from launcher import atomic
@@ -19,6 +20,7 @@ from launcher.rank.main import REPLAY_STEP
 from launcher.rank.peers import gather, global_norm, gradients_of
 from launcher.records.folder import RunFolder, saves
 from launcher.training import checkpoint
+from launcher.training.compiled import compile_run
 from launcher.training.step import StepOutcome
 from launcher.training.trainer import Trainer, build_trainer
 
@@ -30,10 +32,12 @@ def work(run_folder: Path) -> None:
     with join_ranks(config) as ranks:
         trainer = build_trainer(config, ranks, read_left_out(folder.left_out, config.dataset))
         _load_before(trainer, folder, step)
+        compile_run(trainer)
         while trainer.next_step < step:
             _take(trainer, step)
         model = trainer.train_step.model
-        with non_finite_outputs(model) as found:
+        # note: compiled code does not stop at a module, so that none could be looked at
+        with torch.compiler.set_stance("force_eager"), non_finite_outputs(model) as found:
             outcome = _take(trainer, step + 1)
         report = {
             "rank": ranks.rank,

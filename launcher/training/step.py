@@ -16,7 +16,7 @@ from launcher.data.batch import Batch, Moment, normalize
 from launcher.plan.plan import Plan
 from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.peers import by_dtype, everywhere, global_norm, gradients_of
-from launcher.training.losses import Loss
+from launcher.training.losses import Loss, Objective
 from launcher.training.optimizers import set_lr
 from launcher.training.precision import Precision
 
@@ -38,26 +38,26 @@ class StepOutcome:
 class TrainStep:
     """The recipe's step: prepare the batch, compute gradients, update the weights.
 
-    `model` is the network itself, `network` the same wrapped in DDP where there are several ranks. `lr_factor`
-    multiplies the schedule's learning rate.
+    `model` is the network itself, `objective` with its loss, and `network` that wrapped in DDP where there are several
+    ranks. `lr_factor` multiplies the schedule's learning rate.
     """
 
     def __init__(
         self,
         plan: Plan,
         model: nn.Module,
+        objective: Objective,
         network: nn.Module,
         optimizer: torch.optim.Optimizer,
         engine: Engine,
-        loss: Loss,
         precision: Precision,
     ):
         self.plan = plan
         self.model = model
+        self.objective = objective
         self.network = network
         self.optimizer = optimizer
         self.engine = engine
-        self.loss = loss
         self.precision = precision
         self.scaler = precision.scaler()
         self.lr_factor = 1.0
@@ -85,6 +85,10 @@ class TrainStep:
         HEARTBEAT.beat()
         return StepOutcome(moment, indices, loss, finite)
 
+    @property
+    def loss(self) -> Loss:
+        return self.objective.loss
+
     def prepare(self, batch: Batch) -> Batch:
         """Augment, normalise, resize and mix, in the order of the plan."""
         return self.engine.change_batch(batch, self.model, self.loss, self.normalize)
@@ -106,10 +110,8 @@ class TrainStep:
                 if not (synchronize and number == parts) and isinstance(self.network, DistributedDataParallel):
                     stack.enter_context(self.network.no_sync())
                 if not update_statistics:
-                    stack.enter_context(_frozen_statistics(self.model))
-                with self.precision.autocast():
-                    logits = self.network(images)
-                loss = self.loss(logits, targets) / parts
+                    stack.enter_context(frozen_statistics(self.model))
+                loss = self.network(images, targets) / parts
                 self.scaler.scale(loss).backward()
             total += loss.detach()
         return total
@@ -140,7 +142,7 @@ def _statistics(model: nn.Module) -> list[Tensor]:
 
 
 @contextmanager
-def _frozen_statistics(model: nn.Module) -> Iterator[None]:
+def frozen_statistics(model: nn.Module) -> Iterator[None]:
     """Batch norm normalises by the batch but leaves its running statistics alone."""
     tracking = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
     for module in tracking:

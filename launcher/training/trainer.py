@@ -26,7 +26,7 @@ from launcher.rank.group import Ranks, distribute
 from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.peers import broadcast_first
 from launcher.training.evaluation import Evaluation, evaluate
-from launcher.training.losses import build_loss
+from launcher.training.losses import Objective, build_loss
 from launcher.training.meters import Clock, Meters
 from launcher.training.optimizers import build_optimizer
 from launcher.training.precision import choose_precision
@@ -226,14 +226,16 @@ def build_step(plan: Plan, ranks: Ranks, engine: Engine) -> TrainStep:
     model = build_model(config.model, config.dataset.classes, config.loss, config.seed).to(ranks.device)
     engine.change_model(model)
     model.train()
+    precision = choose_precision(config, ranks.device, plan.image_size(0))
+    objective = Objective(model, build_loss(config.loss), precision.autocast)
     return TrainStep(
         plan=plan,
         model=model,
-        network=distribute(model, ranks, find_unused=engine.leaves_parameters_unused),
+        objective=objective,
+        network=distribute(objective, ranks, find_unused=engine.leaves_parameters_unused),
         optimizer=build_optimizer(config.optimizer, model, plan.peak_lr),
         engine=engine,
-        loss=build_loss(config.loss),
-        precision=choose_precision(config, ranks.device, plan.image_size(0)),
+        precision=precision,
     )
 
 

@@ -14,6 +14,7 @@ from launcher.data.unreadable import read_left_out
 from launcher.rank.group import check_same_config, join_ranks
 from launcher.rank.stop import STOP
 from launcher.records.folder import RunFolder
+from launcher.training.compiled import compile_run
 from launcher.training.loop import train
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
@@ -31,6 +32,7 @@ def work(run_folder: Path) -> None:
         trainer = build_trainer(config, ranks, read_left_out(folder.left_out, config.dataset))
         if state is not None:
             trainer.load_state_dict(state)
+        compile_run(trainer)
         if config.launch.warm_up:
             warm_up(trainer)
         if not STOP.agreed_now():

@@ -115,11 +115,11 @@ def test_a_step_that_sam_skips_changes_nothing_and_lowers_the_loss_scale(precisi
     before = [tensor.clone() for tensor in (*step.model.parameters(), *flat(step.optimizer.state_dict()))]
     scale = step.scaler.get_scale()
     finite = step.loss
-    step.loss = lambda logits, targets: finite(logits, targets) * torch.inf
+    step.objective.loss = lambda logits, targets: finite(logits, targets) * torch.inf
     train(step, 2, 3)
     after = [*step.model.parameters(), *flat(step.optimizer.state_dict())]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert step.scaler.get_scale() == (scale / 2 if precision == "fp16" else 1.0)
-    step.loss = finite
+    step.objective.loss = finite
     train(step, 3, 4)
     assert not torch.equal(next(step.model.parameters()), before[0])

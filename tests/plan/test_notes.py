@@ -42,3 +42,9 @@ def test_an_average_that_lags_behind_a_short_run_is_said() -> None:
     )
     assert said(*words, "algorithms.ema.half_life=20ba", samples=200 * 2048) == []
     assert said(*words, "algorithms.ema=off", samples=200 * 2048) == []
+
+
+def test_compiling_for_a_cpu_is_advised_against() -> None:
+    (line,) = said("recipe=mild", "compile=on", "launch=cpu")
+    assert "compile=on was slower than compile=off on every CPU measured" in line
+    assert said("recipe=mild", "compile=on", "launch.device=cuda") == []

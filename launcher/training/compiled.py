@@ -1,0 +1,165 @@
+"""Model and loss compiled by Inductor within DDP, on request; what cannot be compiled is said, and runs as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from launcher import paths
+from launcher.data.batch import Batch
+from launcher.errors import is_of_the_machine
+from launcher.plan.step_kinds import step_kinds
+from launcher.probe import processor_features
+from launcher.rank.heartbeat import HEARTBEAT
+from launcher.rank.peers import gather
+from launcher.training.step import frozen_statistics
+from launcher.training.trainer import Trainer
+
+BACKEND = "inductor"
+# Graphs for what differs besides the side: statistics that stand still, parts, a batch that was chosen from.
+_KINDS = 8
+
+
+def compile_run(trainer: Trainer) -> None:
+    """With `compile=on`, compile training and evaluation for all that is to come, before any clock starts.
+
+    Every start compiles in the same order, from the run's first side on, so that a run that goes on has the same code.
+    A graph holds for all sides that it can; more than there are sides would be an error, never a silent return to
+    uncompiled code. If a rank cannot compile, all go on uncompiled, and say why.
+    """
+    if trainer.config.compile == "off":
+        return
+    start, before = time.perf_counter(), graphs()
+    reason = _obstacle(trainer)
+    if reason is None:
+        _set_up(len({kind.image_size for kind in step_kinds(trainer.plan)}))
+        try:
+            _compile(trainer)
+            _rehearse(trainer)
+        except Exception as error:
+            if is_of_the_machine(error):
+                raise
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+    reasons = [reason for reason in gather(reason) if reason]
+    if reasons:
+        for module in (trainer.train_step.objective, trainer.evaluation_model):
+            module._compiled_call_impl = None
+    if trainer.ranks.is_first:
+        seconds = time.perf_counter() - start
+        print(_said(reasons, seconds, graphs() - before, trainer.ranks.device), flush=True)
+
+
+def graphs() -> int:
+    """How many graphs this process has compiled."""
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+def _said(reasons: list[str], seconds: float, count: int, device: torch.device) -> str:
+    if reasons:
+        return f"compile=on: cannot be compiled ({reasons[0]}); the run goes on uncompiled"
+    inductor = torch._dynamo.utils.counters["inductor"]
+    kept = inductor["fxgraph_cache_hit"] and not inductor["fxgraph_cache_miss"]
+    slower = "; on a CPU it was slower than uncompiled wherever it was measured" * (device.type == "cpu")
+    return f"compiled in {seconds:.0f} s{', cached' * bool(kept)}: {count} graphs, which no clock counts{slower}"
+
+
+def _obstacle(trainer: Trainer) -> str | None:
+    """What is known to need a graph for every few steps."""
+    active = trainer.train_step.engine.active
+    changing = [name for name, algorithm in active.items() if algorithm.leaves_parameters_unused]
+    return f"{changing[0]} changes which parameters learn" if changing else None
+
+
+def _set_up(sides: int) -> None:
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.cache() / "compiled" / _processor()))
+    config = torch._dynamo.config
+    config.recompile_limit = _KINDS * sides
+    config.accumulated_recompile_limit = 4 * config.recompile_limit
+    config.fail_on_recompile_limit_hit = True
+    # note: in DDP's own division into buckets no side can be dynamic (pytorch #140229)
+    config.optimize_ddp = False
+
+
+def _processor() -> str:
+    """What code is kept for: a home folder may serve several processors, and code of one may end another's process."""
+    return hashlib.sha256(" ".join(processor_features()).encode()).hexdigest()[:8]
+
+
+def _compile(trainer: Trainer) -> None:
+    """Calls go to compiled code from now on, as `nn.Module.compile` has it: names and states stay as they are."""
+    objective, model, size = trainer.train_step.objective, trainer.evaluation_model, trainer.plan.rank_eval_batch
+    objective._compiled_call_impl = _compiled(objective)
+    whole = _compiled(model)
+    # note: the last batch may be smaller, which is no reason for another graph
+    model._compiled_call_impl = lambda images: whole(images) if len(images) == size else model._call_impl(images)
+
+
+def _compiled(module: nn.Module) -> Callable[..., Tensor]:
+    compiled: Callable[..., Tensor] = torch.compile(module._call_impl, backend=BACKEND, dynamic=False, fullgraph=True)
+    return compiled
+
+
+def _rehearse(trainer: Trainer) -> None:
+    """Forward and backward for every kind of step, and an evaluated batch, on black pictures; nothing is changed."""
+    step, plan = trainer.train_step, trainer.plan
+    sam = plan.config.algorithms.sam
+    sides = {kind.image_size for kind in step_kinds(plan)}
+    seen: set[object] = set()
+    with _buffers_kept(step.model):
+        for steps in step_kinds(plan).values():
+            images, labels = _black(plan.rank_batch, plan.loaded_size(steps[0]), trainer.ranks.device)
+            moment = trainer.moment(steps[0])
+            batch = step.prepare(Batch(images, labels, np.arange(len(images)), moment))
+            images, targets = (tensor.chunk(plan.accumulation)[0] for tensor in (batch.images, batch.targets))
+            shape = (images.shape, images.stride(), targets.shape, targets.dtype)
+            if shape in seen:
+                continue
+            seen.add(shape)
+            if len(sides) > 1:
+                torch._dynamo.mark_dynamic(images, [2, 3])
+            _differentiate(step.objective, images, targets)
+            if sam and sam.batchnorm == "once":
+                with frozen_statistics(step.model):
+                    _differentiate(step.objective, images, targets)
+            HEARTBEAT.beat()
+    _evaluate(trainer)
+
+
+def _differentiate(objective: nn.Module, images: Tensor, targets: Tensor) -> None:
+    # note: leaves `.grad` alone, and so does not reach DDP, whose peers may fail to compile
+    torch.autograd.grad(objective(images, targets), list(objective.parameters()), allow_unused=True)
+
+
+@torch.inference_mode()
+def _evaluate(trainer: Trainer) -> None:
+    plan, model = trainer.plan, trainer.evaluation_model
+    side = plan.image_side(plan.config.image.eval_size)
+    images, _ = _black(plan.rank_eval_batch, side, trainer.ranks.device)
+    was_training = model.training
+    model.eval()
+    with trainer.train_step.precision.autocast():
+        model(trainer.train_step.normalize(images))
+    model.train(was_training)
+
+
+def _black(count: int, side: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Pictures in the memory order that every loader gives them in, and labels."""
+    images = torch.zeros(count, side, side, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
+    return images, torch.zeros(count, dtype=torch.long, device=device)
+
+
+@contextmanager
+def _buffers_kept(model: nn.Module) -> Iterator[None]:
+    before = [buffer.clone() for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in zip(model.buffers(), before, strict=True):
+            buffer.copy_(value)

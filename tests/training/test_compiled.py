@@ -1,0 +1,159 @@
+"""Compiled training beside the same training as it is, on a network of two residual blocks.
+
+Backend `eager` traces as Inductor's does, `aot_eager` differentiates too, and neither writes code.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torchvision.models.resnet import BasicBlock
+
+from launcher.config import recipes
+from launcher.config.compose import compose
+from launcher.rank.group import Ranks
+from launcher.training import checkpoint, compiled, trainer
+from launcher.training.trainer import Trainer, build_trainer
+from tests.training.test_every_algorithm import EARLY, SMALL, build, small_cache, steps, tensors
+from tests.training.test_several_ranks import tiny
+from tests.two_ranks import on_two_ranks
+
+__all__ = ["small_cache"]
+
+WORDS = ["schedule.warmup=0ba", "precision=fp32"]
+# Every kind of pass: statistics that stand still, parts, branches that are dropped, many sides.
+ALL = [
+    "recipe=hot",
+    "algorithms.progressive_resizing.size_multiple=1",
+    "algorithms.sam.interval=2",
+    "device_batch_size=4",
+    "algorithms.stochastic_depth=on",
+    *WORDS,
+]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "build_model", tiny)
+    monkeypatch.setattr(compiled, "BACKEND", "eager")
+    torch._dynamo.reset()
+
+
+def made(*words: str) -> Trainer:
+    run = build(*words, "compile=on")
+    compiled.compile_run(run)
+    return run
+
+
+def test_all_graphs_are_made_before_the_first_step_and_none_for_a_side(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    plain = build(*ALL)
+    start = compiled.graphs()
+    run = made(*ALL)
+    count = compiled.graphs()
+    sides = {run.plan.image_size(step) for step in range(run.plan.total_steps)}
+    assert count - start == 3 < len(sides)
+    assert f": {count - start} graphs" in capsys.readouterr().out
+    for key in ("model", "weights", "optimizer", "algorithms"):
+        assert all(map(torch.equal, tensors(run.state_dict()[key]), tensors(plain.state_dict()[key]))), key
+    assert steps(run, run.plan.total_steps) == pytest.approx(steps(plain, plain.plan.total_steps), rel=1e-4)
+    ours, theirs = (one.evaluate(should_stop=lambda: False) for one in (run, plain))
+    assert ours
+    assert theirs
+    assert ours.loss == pytest.approx(theirs.loss, rel=1e-3)
+    assert compiled.graphs() == count
+
+
+def test_names_and_states_stay_as_they_are_uncompiled() -> None:
+    run, plain = made("recipe=mild", *WORDS), build("recipe=mild", *WORDS)
+    steps(run, 1)
+    for key in ("model", "weights"):
+        assert list(run.state_dict()[key]) == list(plain.state_dict()[key])
+    assert "_orig_mod" not in str(run.state_dict())
+    plain.train_step.model.load_state_dict(run.state_dict()["weights"])
+
+
+def test_what_cannot_be_compiled_says_so_once_and_trains_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    freezing = ["algorithms=[layer_freezing]", *EARLY["layer_freezing"], *WORDS]
+    assert steps(made(*freezing), 2) == steps(build(*freezing), 2)
+    line = "compile=on: cannot be compiled (layer_freezing changes which parameters learn); the run goes on uncompiled"
+    assert capsys.readouterr().out.splitlines() == [line]
+    breaking = BasicBlock.forward
+    monkeypatch.setattr(
+        BasicBlock, "forward", lambda block, images: [torch._dynamo.graph_break(), breaking(block, images)][1]
+    )
+    assert steps(made(*WORDS), 2) == steps(build(*WORDS), 2)
+    assert capsys.readouterr().out.startswith("compile=on: cannot be compiled (Call to `torch._dynamo.graph_break()`")
+
+
+def test_more_graphs_than_there_are_sides_and_kinds_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "_KINDS", 2)
+    run = made("algorithms=[]", *WORDS)
+
+    def one_size_after_the_other() -> None:
+        for batch in range(2, 5):
+            run.train_step.objective(torch.zeros(batch, 3, 32, 32), torch.zeros(batch, dtype=torch.long))
+
+    with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
+        one_size_after_the_other()
+
+
+def train_on_two_ranks(rank: int) -> None:
+    trainer.build_model = tiny
+    ranks, words = Ranks(rank, 2, rank, 2, torch.device("cpu")), ["algorithms=[ema]", *WORDS, *SMALL]
+    plain = build_trainer(compose(words).config, ranks)
+    config = compose([*words, "compile=on"]).config
+    losses = steps(plain, 3)
+    for backend, compiles in (("eager", True), ("eager" if rank else "none such", False)):
+        compiled.BACKEND = backend
+        run = build_trainer(config, ranks)
+        compiled.compile_run(run)
+        assert (run.train_step.objective._compiled_call_impl is not None) == compiles
+        count = compiled.graphs()
+        assert steps(run, 3) == pytest.approx(losses, rel=1e-4)
+        assert compiled.graphs() == count
+        ours, theirs = (list(one.train_step.model.parameters()) for one in (run, plain))
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+def test_ranks_compile_within_ddp_and_all_go_on_uncompiled_if_one_cannot() -> None:
+    on_two_ranks(train_on_two_ranks)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", [recipe.name for recipe in recipes.listing()])
+def test_every_recipe_compiles_to_what_it_computes_uncompiled(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"recipe={name}", *WORDS]
+    assert steps(made(*words), 3) == pytest.approx(steps(build(*words), 3), rel=1e-4)
+    assert capsys.readouterr().out.startswith("compiled in ")
+
+
+@pytest.mark.system
+def test_inductor_computes_the_same_and_a_resumed_run_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compiled, "BACKEND", "inductor")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    words = ["recipe=mild", "algorithms.ema.update_interval=2ba", *WORDS]
+    plain, whole = build(*words), made(*words)
+    losses = steps(whole, 9)
+    assert losses == pytest.approx(steps(plain, 9), rel=1e-3)
+    assert ", cached:" not in capsys.readouterr().out
+    half = made(*words)
+    before = steps(half, 5)
+    checkpoint.save(half.state_dict(), tmp_path / "step-00000005.pt")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    again = build(*words, "compile=on")
+    again.load_state_dict(checkpoint.load(tmp_path / "step-00000005.pt"))
+    compiled.compile_run(again)
+    assert ", cached: " in capsys.readouterr().out
+    assert before + steps(again, 4) == losses
+    for key in ("model", "weights", "optimizer", "algorithms"):
+        assert all(map(torch.equal, tensors(again.state_dict()[key]), tensors(whole.state_dict()[key]))), key
