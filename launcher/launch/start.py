@@ -25,7 +25,7 @@ from launcher.data.identity import identity
 from launcher.data.shapes import ensure_shapes
 from launcher.data.unreadable import read_left_out, write_left_out
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
-from launcher.launch.devices import Devices, decide
+from launcher.launch.devices import Devices, decide, with_precision
 from launcher.launch.terminal import PlainView
 from launcher.plan.checks import check
 from launcher.plan.notes import notes
@@ -50,8 +50,8 @@ def start(composed: Composed) -> int:
     out = console()
     with progress_bars(out) as (_, report):
         available = look_at_data(composed.config, must_exist=True, report=report)
-    config = available.config
-    devices = decide(config.launch)
+    devices = decide(available.config.launch)
+    config = with_precision(available.config, devices)
     plan = _plan(config, devices)
     check(plan, composed.origins)
     check_logger(config.logger)

@@ -19,7 +19,7 @@ from launcher.data.available import look_at_data
 from launcher.data.shapes import ensure_shapes
 from launcher.data.unreadable import write_left_out
 from launcher.errors import Problem, UserError
-from launcher.launch.devices import Devices, decide
+from launcher.launch.devices import Devices, decide, with_precision
 from launcher.measure.measurement import ANSWER, REQUEST, Measurement, MeasureRequest
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan, plan_for
@@ -45,7 +45,7 @@ def real_plan(composed: Composed) -> tuple[Plan, Devices]:
     devices = decide(config.launch)
     for note in devices.notes:
         _Stderr().print(f"note: {note}")
-    plan = plan_for(config, devices.processes)
+    plan = plan_for(with_precision(config, devices), devices.processes)
     check(plan, composed.origins)
     if config.dataset.kind == "shapes" and config.dataloader.name != "synthetic":
         ensure_shapes(config.dataset)

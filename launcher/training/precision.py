@@ -36,6 +36,8 @@ class Precision:
 def choose_precision(config: RunConfig, device: torch.device, smallest_side: int) -> Precision:
     """The config's precision; `auto` is bfloat16 on GPUs that have it, float16 on older ones, float32 on a CPU.
 
+    Where a CPU gains by bfloat16, the start of a run has written that in the place of `auto`.
+
     Raises:
         UserError: images become so small that the CPU's bfloat16 would compute wrong gradients.
     """

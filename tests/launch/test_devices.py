@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -216,3 +216,21 @@ def test_machines_that_differ_are_told() -> None:
 def test_only_the_launcher_asks_whether_there_are_gpus() -> None:
     asking = [path.name for path in ROOT.rglob("*.py") if re.search(r"is_available\(|device_count\(", path.read_text())]
     assert sorted(asking) == ["devices.py", "probe.py"]
+
+
+@pytest.mark.parametrize(
+    ("words", "features", "kind", "precision"),
+    [
+        ([], ["avx2", "amx_bf16"], "cpu", "bf16"),
+        ([], ["avx2"], "cpu", "auto"),
+        ([], ["amx_bf16"], "cuda", "auto"),
+        (["precision=fp32"], ["amx_bf16"], "cpu", "fp32"),
+        (["algorithms=[progressive_resizing]"], ["amx_bf16"], "cpu", "auto"),
+    ],
+)
+def test_auto_is_bf16_where_a_cpu_has_matrix_units_and_all_sides_gain(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], features: list[str], kind: Literal["cpu", "cuda"], precision: str
+) -> None:
+    monkeypatch.setattr(devices, "processor_features", lambda: features)
+    config = compose(["dataset.native_size=64", "dataset.train_samples=640", *words]).config
+    assert devices.with_precision(config, Devices(kind, 1)).precision == precision
