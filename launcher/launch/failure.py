@@ -46,7 +46,7 @@ def describe(rank: int, process: ProcessFailure, run_folder: Path) -> str:
     if "time" in recorded:
         reason, text = recorded["message"]["message"], recorded["message"]["extraInfo"]["py_callstack"].rstrip()
         if "out of memory" in reason:
-            text += "\nfewer images at a time need less memory: device_batch_size=N keeps the global batch"
+            text += "\nfewer images at a time need less memory: device_batch_size=N, in evaluation eval_batch_size=N"
     else:
         reason, text = _ending(process.exitcode), _last_lines(log)
     where = f"host {socket.gethostname()}, process {process.pid}, exit code {process.exitcode}"

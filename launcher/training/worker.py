@@ -16,6 +16,7 @@ from launcher.rank.stop import STOP
 from launcher.records.folder import RunFolder
 from launcher.training.compiled import compile_run
 from launcher.training.loop import train
+from launcher.training.memory import memory_told
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.saving import Saver, newest_for_all
@@ -43,7 +44,8 @@ def work(run_folder: Path) -> None:
                 if state is None and config.nonfinite.policy == "rollback":
                     saver.save(trainer.state_dict(), best=False, last=True)
                 guard = NonFiniteGuard(trainer, folder, logger, saver)
-                finished = train(trainer, logger, saver, guard, STOP)
+                with memory_told(trainer):
+                    finished = train(trainer, logger, saver, guard, STOP)
                 logger.log_end(finished=finished)
         trainer.loaders.close()
 
