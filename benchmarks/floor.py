@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ import torchvision
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from torch._subclasses import FakeTensorMode
+from torch.utils._pytree import tree_map
 
 from benchmarks.peers import ComposerPeer, has_composer, peer_step
 from benchmarks.step import CLASSES, words_of
@@ -33,7 +34,7 @@ from launcher.config.hardware import gpus
 from launcher.data.batch import Moment
 from launcher.measure.fusion import Kernel, compiled_kernels, eager_kernels
 from launcher.measure.roofline import exchange, least_seconds
-from launcher.measure.trace import Call, Gradient, Trace, traced
+from launcher.measure.trace import Call, Gradient, Trace, kind_of, traced
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import common_acting, step_kinds
 from launcher.rank.group import Ranks
@@ -112,7 +113,7 @@ def recipe_floors(
 
     Without sides those are the smallest, the middle and the largest.
     """
-    words = [*words_of(name), *extra, f"model={model}", "dataset=imagenet", "dataloader=synthetic"]
+    words = [*words_of(name), *extra, f"model={model}", "dataset=imagenet", "dataloader=synthetic", "precision=bf16"]
     plan = Plan(compose(words).config, 1, 1_281_167)
     kinds = step_kinds(plan)
     usual = common_acting(kinds)
@@ -132,7 +133,6 @@ def _traced_step(plan: Plan, number: int, batch: int) -> Trace:
     """Step `number` of a run, on pictures as its loader makes them."""
     images, labels = _batch(plan.loaded_size(number), batch)
     step = build_step(plan, Ranks(0, 1, 0, 1, torch.device("cpu")), Engine(Context(plan, CLASSES)))
-    step.precision = BF16
     moment = Moment(seed=0, epoch=0, step=number, total_steps=plan.total_steps)
     return traced(lambda: step(images, labels, np.arange(batch), moment), step.network)
 
@@ -145,23 +145,56 @@ def plain_floor(model: str, size: int, batch: int, ranks: int) -> Floor:
 
 
 def composer_floor(recipe: str, model: str, size: int, batch: int, ranks: int) -> Floor:
-    """Composer's step with the recipe's methods: the last of as many as SAM leaves out, and all that follows it."""
+    """Composer's second step with the recipe's methods.
+
+    Its trainer does not run on fake tensors: steps of 2 and 4 pictures are computed, and their counts go on in a line.
+    """
+    (few, _), (more, waits) = (_composer_calls(recipe, model, size, pictures) for pictures in (2, 4))
+    calls = [at_batch(one, other, 2, 4, batch) for one, other in zip(few, more, strict=True)]
+    return floor_of(f"Composer, {recipe}", size, calls, waits, [], ranks)
+
+
+def at_batch(few: Call, more: Call, least: int, most: int, batch: int) -> Call:
+    """A call at another batch, by the same call at two: what it moves grows with the pictures, or not at all."""
+
+    def grown(one: int, other: int) -> int:
+        return one + (other - one) * (batch - least) // (most - least)
+
+    def by_storage(one: dict[int, int], other: dict[int, int]) -> dict[int, int]:
+        return dict(zip(other, map(grown, one.values(), other.values()), strict=True))
+
+    operations, elements = grown(few.operations, more.operations), grown(few.elements, more.elements)
+    reads, writes = by_storage(few.reads, more.reads), by_storage(few.writes, more.writes)
+    return Call(more.name, more.kind, more.phase, reads, writes, operations, elements)
+
+
+class _WithoutProducts(Trace):
+    """A trace on real tensors, whose convolutions give zeros of the right shape: their values are of no account."""
+
+    def compute(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if kind_of(func.overloadpacket.__name__) != "convolution":
+            return super().compute(func, args, kwargs)
+        shapes = func(*tree_map(lambda value: value.to("meta") if isinstance(value, Tensor) else value, args), **kwargs)
+        return tree_map(lambda like: torch.zeros_like(like, device="cpu") if isinstance(like, Tensor) else like, shapes)
+
+
+def _composer_calls(recipe: str, model: str, size: int, pictures: int) -> tuple[list[Call], int]:
+    """The calls and waits from one batch to the next."""
     network = torchvision.models.get_model(model, weights=None, num_classes=CLASSES)
-    peer = ComposerPeer(recipe, network, CLASSES, *_batch(size, batch), BF16)
-    trace, marks = Trace(), []
+    peer = ComposerPeer(recipe, network, CLASSES, *_batch(size, pictures), BF16)
+    trace, marks = _WithoutProducts(), []
 
     def fetched() -> None:
         trace.phase = "prepare"
         marks.append((len(trace.calls), trace.waits))
 
     peer.batches.fetched = fetched
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        end = trace.watch(peer.model)
-        with trace:
-            peer(3)
-        end()
+    end = trace.watch(peer.model)
+    with trace:
+        peer(3)
+    end()
     (first, waited), (last, waits) = marks[1:3]
-    return floor_of(f"Composer, {recipe}", size, trace.calls[first:last], waits - waited, [], ranks)
+    return trace.calls[first:last], waits - waited
 
 
 def _batch(size: int, batch: int) -> tuple[Tensor, Tensor]:

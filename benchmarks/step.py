@@ -146,9 +146,13 @@ def composed_step(
 ) -> Callable[[], object]:
     """Our step of any command line, after its warmup, on ImageNet's number of classes."""
     base = ["dataset=imagenet", "dataloader=synthetic", f"batch_size={len(images)}", f"image.train_size={size}"]
+    base.append(
+        f"precision={ {torch.bfloat16: 'bf16', torch.float16: 'fp16', torch.float32: 'fp32'}[precision.dtype] }"
+    )
     plan = Plan(compose([*words, *base]).config, 1, 1_281_167)
     step = build_step(plan, Ranks(0, 1, 0, 1, images.device), Engine(Context(plan, CLASSES)))
-    step.precision, step.scaler = precision, precision.scaler()
+    if plan.config.compile == "on":
+        step.objective.compile(dynamic=False)
     indices = np.arange(len(images))
     moment = Moment(seed=0, epoch=0, step=plan.warmup_steps, total_steps=plan.total_steps)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -66,7 +66,7 @@ class Gradient:
 
 
 class Trace(TorchDispatchMode):
-    """Records the calls below it; a read of a device value is counted in `waits`, and answered with 1."""
+    """Records the calls below it; a read of a device value is counted in `waits`, and of a fake one answered with 1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,11 +85,21 @@ class Trace(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if name == "_local_scalar_dense":
             self.waits += 1
-            return True if args[0].dtype is torch.bool else 1.0 if args[0].is_floating_point() else 1
-        out = func(*args, **(kwargs or {}))
-        if func.namespace not in ("prim", "profiler") and not func.is_view and name.removesuffix("_") not in _EMPTY:
+            if isinstance(args[0], FakeTensor):
+                return True if args[0].dtype is torch.bool else 1.0 if args[0].is_floating_point() else 1
+        out = self.compute(func, args, kwargs or {})
+        if (
+            name != "_local_scalar_dense"
+            and func.namespace not in ("prim", "profiler")
+            and not func.is_view
+            and name.removesuffix("_") not in _EMPTY
+        ):
             self._record(func, name, args, kwargs or {}, out)
         return out
+
+    def compute(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What a call returns; overridden where only its shape is wanted."""
+        return func(*args, **kwargs)
 
     def _record(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
         reads, writes = ([t for t in tree_leaves(tree) if isinstance(t, Tensor)] for tree in ((args, kwargs), out))
