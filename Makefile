@@ -1,5 +1,5 @@
 # `make demo` trains on built-in pictures; `make test` passes every check. Both set up what they need first.
-.PHONY: demo test quick setup setup-tests check soak
+.PHONY: demo test quick gpu setup setup-tests check soak
 
 demo: setup
 	.venv/bin/train recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 eval_batch_size=256 schedule.dilate=0.25
@@ -9,6 +9,9 @@ test: setup-tests check
 
 quick: setup check
 	.venv/bin/python -m pytest -m "not system"
+
+gpu:
+	@scripts/gpu.sh --out gpu-results $(PICTURES)
 
 soak: setup
 	.venv/bin/python -m tests.faults.soak

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from benchmarks.peers import ComposerPeer, Steps, has_composer, peer_step, repeat
 from benchmarks.result import Result
+from launcher import atomic
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
@@ -48,24 +49,19 @@ def main(words: Sequence[str] | None = None) -> int:
     precision = Precision(device.type, dtype)
     torch.backends.cudnn.benchmark = True
     torch.set_float32_matmul_precision("high")
-    results = [
-        result
-        for size in arguments.sizes
-        for result in measure(
-            contenders(
-                arguments.recipe, arguments.model, size, arguments.batch, device, precision, compiled=arguments.compiled
-            ),
-            size=size,
-            batch=arguments.batch,
-            steps=arguments.steps,
-            repeats=arguments.repeats,
-            device=device,
+    results: list[Result] = []
+    facts = {"arguments": {**vars(arguments), "json": None}, "machine": machine(device)}
+    for size in arguments.sizes:
+        found = contenders(
+            arguments.recipe, arguments.model, size, arguments.batch, device, precision, compiled=arguments.compiled
         )
-    ]
+        results += measure(
+            found, size=size, batch=arguments.batch, steps=arguments.steps, repeats=arguments.repeats, device=device
+        )
+        if arguments.json:  # note: after each side, since compiling may take longer than there is time
+            told = json.dumps({**facts, "results": list(map(asdict, results))}, indent=2) + "\n"
+            atomic.write_text(Path(arguments.json), told)
     Console().print(table(results, arguments.recipe))
-    if arguments.json:
-        facts = {"arguments": {**vars(arguments), "json": None}, "machine": machine(device)}
-        Path(arguments.json).write_text(json.dumps({**facts, "results": list(map(asdict, results))}, indent=2) + "\n")
     return 0
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import floor
+from launcher.measure.trace import Call
 
 
 def test_the_floor_of_a_recipe_and_the_plain_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,3 +22,10 @@ def test_the_floor_of_a_recipe_and_the_plain_loop(tmp_path: Path, capsys: pytest
     assert none["teraoperations"] == pytest.approx(plain["teraoperations"])
     assert sam["teraoperations"] == pytest.approx(2 * hot["teraoperations"], rel=0.01)
     assert "all-reduce over 8 GPUs" in capsys.readouterr().out
+
+
+def test_a_call_is_continued_in_a_line_to_another_batch() -> None:
+    # note: weights of 50 bytes stay, 10 bytes a picture grow
+    few, more = (Call("mul", "elementwise", "network", {1: 10 * n, 2: 50}, {3: 10 * n}, 7 * n, n) for n in (2, 4))
+    wanted = Call("mul", "elementwise", "network", {1: 2560, 2: 50}, {3: 2560}, 1792, 256)
+    assert floor.at_batch(few, more, 2, 4, 256) == wanted

@@ -1,0 +1,19 @@
+"""The device of the tests that a GPU is for; `scripts/gpu.sh --dry` has them run small on the CPU."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+DRY = os.environ.get("GPU_TESTS") == "dry"
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    if torch.cuda.is_available() and not DRY:
+        return torch.device("cuda", 0)
+    if not DRY:
+        pytest.skip("no GPU here; scripts/gpu.sh --dry runs this on the CPU")
+    return torch.device("cpu")

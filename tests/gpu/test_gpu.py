@@ -1,0 +1,134 @@
+"""What a GPU must show of the step: equal compiled and captured, without a wait, in its memory, resumed bit for bit."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from launcher.config import recipes
+from launcher.config.compose import compose
+from launcher.errors import UserError
+from launcher.rank.group import Ranks
+from launcher.training import checkpoint
+from launcher.training.memory import memory_told
+from launcher.training.trainer import Trainer, build_trainer
+
+pytestmark = pytest.mark.gpu
+
+WORDS = [
+    *("dataset=shapes", "dataset.train_samples=256", "dataset.val_samples=10"),
+    *("dataloader=synthetic", "model=resnet18", "optimizer.scale_lr=off", "optimizer.lr=0.01", "epochs=3"),
+    "schedule.warmup=1ba",
+]
+# What makes a method act within a few steps.
+EARLY = {"ema": "algorithms.ema.update_interval=2ba", "sam": "algorithms.sam.interval=2"}
+# What of CUDA's calls the host waits in; a step may wait for an event of the step before alone.
+WAITS = {"cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaMemcpy"}
+DRY = os.environ.get("GPU_TESTS") == "dry"
+NAMES = ["mild"] if DRY else [recipe.name for recipe in recipes.listing()]
+
+
+def build(device: torch.device, *words: str) -> Trainer:
+    """A run on this device alone; small where it is the CPU."""
+    size = (
+        ["batch_size=64", "dataset.native_size=64"]
+        if device.type == "cuda"
+        else ["batch_size=2", "dataset.native_size=32"]
+    )
+    active = compose([*words, *WORDS, *size]).config.algorithms.active()
+    early = [word for name, word in EARLY.items() if name in active]
+    return build_trainer(compose([*words, *WORDS, *size, *early]).config, Ranks(0, 1, 0, 1, device))
+
+
+def losses(run: Trainer, count: int) -> list[float]:
+    """Those of so many steps."""
+    found = []
+    for _ in range(count):
+        images, labels, indices = next(iter(run.rest_of_epoch()))
+        found.append(run.train_step(images, labels, indices, run.moment(run.next_step)).loss)
+        run.next_step += 1
+    return [loss.item() for loss in found]
+
+
+@pytest.fixture
+def compiling(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    # note: recipes share graphs, and the cache spares compiling them again
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "compiled"))
+    if DRY:
+        # note: the same way but for the compiler of C++, which takes minutes
+        monkeypatch.setattr("launcher.training.compiled.BACKEND", "aot_eager")
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.usefixtures("compiling")
+@pytest.mark.parametrize("recipe", NAMES)
+@pytest.mark.parametrize("switch", ["compile", "cuda_graphs"])
+def test_a_recipe_computes_the_same_compiled_and_captured(recipe: str, switch: str, device: torch.device) -> None:
+    if not hasattr(compose([]).config, switch):
+        pytest.skip(f"this version has no key {switch}")
+    words = [f"recipe={recipe}", "precision=fp32"]
+    changed = build(device, *words, f"{switch}=on")
+    importlib.import_module("launcher.training.compiled").compile_run(changed)
+    assert losses(changed, 4) == pytest.approx(losses(build(device, *words), 4), rel=1e-3)
+
+
+@pytest.mark.parametrize("recipe", ["hot"] if DRY else NAMES)
+def test_no_step_waits_for_the_device(recipe: str, device: torch.device) -> None:
+    run = build(device, f"recipe={recipe}")
+    images, labels, indices = next(iter(run.rest_of_epoch()))
+    for number in range(3):
+        run.train_step(images, labels, indices, run.moment(number))
+    with torch.profiler.profile() as profile:
+        for number in range(3, 6):
+            run.train_step(images, labels, indices, run.moment(number))
+        names = [event.name for event in profile.events() or []]
+    assert not WAITS & set(names)
+
+
+def test_memory_does_not_grow_from_step_to_step(device: torch.device) -> None:
+    run = build(device, "recipe=hot")
+    losses(run, 2)
+    if device.type != "cuda":
+        pytest.skip("a CPU's memory is not counted by torch")
+    held = []
+    for _ in range(2):
+        torch.cuda.reset_peak_memory_stats(device)
+        losses(run, 4)
+        held.append(torch.cuda.max_memory_allocated(device))
+    assert held[1] <= 1.02 * held[0]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_resumed_run_ends_in_the_same_bits(precision: str, device: torch.device, tmp_path: Path) -> None:
+    # note: bf16 is slow on a CPU, and wrong at the smallest sides of medium
+    recipe = "medium" if device.type == "cuda" else "baseline"
+    words = [f"recipe={recipe}", f"precision={precision}", "deterministic=true"]
+    try:
+        whole, parts, again = (build(device, *words) for _ in range(3))
+        through = losses(whole, 4)
+        before = losses(parts, 2)
+        checkpoint.save(parts.state_dict(), tmp_path / "state.pt")
+        again.load_state_dict(checkpoint.load(tmp_path / "state.pt"))
+        assert before + losses(again, 2) == through
+        ends = (run.train_step.model.state_dict().values() for run in (again, whole))
+        assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_batch_that_does_not_fit_is_told_with_one_that_does(device: torch.device) -> None:
+    if device.type != "cuda":
+        pytest.skip("tests/training/test_memory.py has a stand-in")
+    run = build(device, "recipe=baseline")
+    losses(run, 1)
+    free, total = torch.cuda.mem_get_info(device)
+    filler = torch.empty(int(free - 0.02 * total), dtype=torch.uint8, device=device)
+    with pytest.raises(UserError, match="device_batch_size="), memory_told(run):
+        losses(run, 1)
+    del filler

@@ -1,0 +1,45 @@
+"""`make gpu` on a CPU at toy size, so that it still runs where a GPU is at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "gpu.sh"
+
+
+@pytest.mark.system
+def test_all_that_a_gpu_is_asked_runs_dry(tmp_path: Path, cache: Path) -> None:
+    environment = {**os.environ, "PYTHON": sys.executable, "XDG_CACHE_HOME": str(cache)}
+    command = [str(SCRIPT), "--dry", "--out", str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert [part["part"] for part in found["parts"]] == ["tests", "step-mild", "algorithms", "training"]
+    assert {part["exit_code"] for part in found["parts"]} == {0}
+    assert {"plain PyTorch loop", "recipe mild"} <= {one["contender"] for one in found["step-mild"]["results"]}
+    assert found["algorithms"]["ratios"].keys() == {"blurpool", "sam"}
+    assert "ratio to plain PyTorch" in (tmp_path / "gpu.txt").read_text()
+    assert list((tmp_path / "short" / "checkpoints").glob("step-*"))
+
+
+def test_without_a_gpu_it_says_so() -> None:
+    environment = {**os.environ, "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([str(SCRIPT)], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "gpu.sh: torch finds no GPU here; --dry runs the same small on the CPU\n"
+
+
+def test_the_script_is_plain_shell() -> None:
+    checker = shutil.which("shellcheck", path=str(Path(sys.executable).parent))
+    if checker is None:
+        pytest.skip("shellcheck is not installed")
+    done = subprocess.run([checker, str(SCRIPT)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
