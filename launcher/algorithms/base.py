@@ -93,8 +93,11 @@ class Algorithm(Generic[ConfigT]):
     def change_gradients(self, model: nn.Module) -> None:
         """Change the parameters' `.grad` in place."""
 
-    def after_step(self, model: nn.Module, moment: Moment) -> None:
-        """Act after the optimizer's step numbered `moment.step`."""
+    def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:
+        """Act after the optimizer's step numbered `moment.step`.
+
+        applied: boolean [] on the device; where it is false the step was left out, and nothing may change.
+        """
 
     def evaluation_weights(self) -> dict[str, Tensor] | None:
         """The state dict to evaluate and export with, or None for the model's own."""
@@ -129,7 +132,10 @@ class DrawingAlgorithm(Algorithm[ConfigT]):
 
 
 class ChoosingAlgorithm(Algorithm[ConfigT]):
-    """An algorithm that leaves pictures out when the batch is changed; what later ones draw is for the others."""
+    """An algorithm that leaves pictures out when the batch is changed, and says in `chosen` which it keeps.
+
+    The choice is known on the device alone: later ones draw for all `indices`, and take of it what is `chosen`.
+    """
 
     @abstractmethod
     def choose(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:

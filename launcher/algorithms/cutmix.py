@@ -49,4 +49,4 @@ class CutMix(DrawingAlgorithm[CutMixConfig]):
             targets = mix_targets(batch.targets, order, weight, self.context.classes, self.values.smoothed)
             return replace(batch, images=images, targets=targets)
 
-        return Drawn([draws.permutation(len(batch.indices))], mix)
+        return Drawn([draws.permutation(len(batch.images))], mix)

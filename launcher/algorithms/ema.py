@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Context
+from launcher.algorithms.masked import Restorable
 from launcher.config.algorithms import EMAConfig
 from launcher.data.batch import Moment
 from launcher.rank.peers import by_dtype
@@ -19,12 +20,15 @@ def keep_rate(half_life: float, interval: float) -> float:
 
 
 @torch.no_grad()
-def update_average(average: dict[str, Tensor], weights: dict[str, Tensor], keep: float) -> None:
-    """`average = keep * average + (1 - keep) * weights`, in place; counters are copied."""
+def update_average(average: dict[str, Tensor], weights: dict[str, Tensor], part: float | Tensor) -> None:
+    """`average = (1 - part) * average + part * weights`, in place; counters are copied.
+
+    part: one that is on the device, float32 [], takes a launch a tensor.
+    """
     averaged = by_dtype(average[name] for name in weights)
     for old, new in zip(averaged, by_dtype(weights.values()), strict=True):
         if new[0].is_floating_point():
-            torch._foreach_lerp_(old, new, 1 - keep)
+            torch._foreach_lerp_(old, new, [part] * len(old) if isinstance(part, Tensor) else part)
         else:
             torch._foreach_copy_(old, new)
 
@@ -40,10 +44,13 @@ class EMA(Algorithm[EMAConfig]):
 
     def change_model(self, model: nn.Module) -> None:
         self._average = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        self._restorable = Restorable(self._average.values())
 
-    def after_step(self, model: nn.Module, moment: Moment) -> None:
+    def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:
         if self.values.acts_at(self.context.plan, moment.step):
-            update_average(self._average, model.state_dict(), self._keep)
+            self._restorable.keep()
+            update_average(self._average, model.state_dict(), 1 - self._keep)
+            self._restorable.put_back_unless(applied)
 
     def evaluation_weights(self) -> dict[str, Tensor]:
         return self._average

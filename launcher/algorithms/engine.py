@@ -123,9 +123,9 @@ class Engine:
         for algorithm in self._at("change_gradients"):
             algorithm.change_gradients(model)
 
-    def after_step(self, model: nn.Module, moment: Moment) -> None:
+    def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:
         for algorithm in self._at("after_step"):
-            algorithm.after_step(model, moment)
+            algorithm.after_step(model, moment, applied)
 
     def evaluation_weights(self) -> dict[str, Tensor] | None:
         """The weights to evaluate with, if an algorithm keeps its own."""

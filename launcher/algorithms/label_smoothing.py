@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor
 
 from launcher.algorithms.base import Algorithm
@@ -20,7 +20,10 @@ def smooth(targets: Tensor, smoothing: float, classes: int) -> Tensor:
 
 def one_hot(targets: Tensor, classes: int) -> Tensor:
     """Class indices [B] as float32 weights [B, C]; weights stay as they are."""
-    return F.one_hot(targets, classes).float() if targets.ndim == 1 else targets
+    if targets.ndim > 1:
+        return targets
+    # note: F.one_hot looks at the values first
+    return (targets[:, None] == torch.arange(classes, device=targets.device)).float()
 
 
 class LabelSmoothing(Algorithm[LabelSmoothingConfig]):

@@ -36,4 +36,4 @@ class MixUp(DrawingAlgorithm[MixUpConfig]):
                 targets=mix_targets(batch.targets, order, weight, self.context.classes, self.values.smoothed),
             )
 
-        return Drawn([draws.permutation(len(batch.indices))], mix)
+        return Drawn([draws.permutation(len(batch.images))], mix)

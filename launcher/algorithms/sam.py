@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from launcher.algorithms.base import Algorithm, Gradients
 from launcher.config.algorithms import SAMConfig
 from launcher.data.batch import Batch
-from launcher.rank.peers import everywhere, global_norm
+from launcher.rank.peers import global_norm
 
 
 @torch.no_grad()
@@ -26,8 +26,8 @@ def climb(weights: list[Tensor], gradients: list[Tensor], norm: Tensor, rho: flo
 class SAM(Algorithm[SAMConfig]):
     """On steps with (step + 1) % interval == 0, the gradient at the point that the process's own gradient leads to.
 
-    Both passes see the same batch. If the process's own gradient is not finite on any rank, the weights stay and every
-    gradient on every rank is NaN, so that the step treats it as any other that is not finite.
+    Both passes see the same batch. A rank whose own gradient is not finite takes the second pass with weights that are
+    NaN: its gradients make those of all ranks NaN, so that the step treats them as any others that are not finite.
     """
 
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
@@ -36,15 +36,14 @@ class SAM(Algorithm[SAMConfig]):
         loss = gradients(batch, synchronize=False)
         weights: list[Tensor] = [p for p in model.parameters() if p.grad is not None]
         norm = global_norm(_gradients_of(weights))
-        # note: one wait for the device a pass; weights moved to NaN would spoil the batch-norm statistics for good
-        if not everywhere(norm.isfinite()):
-            torch._foreach_mul_(_gradients_of(weights), torch.nan)
-            return loss
+        finite = norm.isfinite()
+        norm = torch.where(finite, norm, torch.nan)
         before = climb(weights, _gradients_of(weights), norm, self.values.rho, self.values.epsilon)
         uphill = gradients(batch, update_statistics=self.values.batchnorm == "both_passes")
         with torch.no_grad():
             torch._foreach_copy_(weights, before)
-        return torch.where(uphill.isfinite(), loss, uphill)
+        # note: a gradient may overflow under a finite loss, which is the loss scaler's business
+        return torch.where(finite & ~uphill.isfinite(), uphill, loss)
 
 
 def _gradients_of(weights: list[Tensor]) -> list[Tensor]:

@@ -13,7 +13,7 @@ from launcher import randomness
 from launcher.algorithms.base import ChoosingAlgorithm, Loss
 from launcher.algorithms.label_smoothing import one_hot
 from launcher.config.algorithms import SelectiveBackpropConfig
-from launcher.data.batch import Batch
+from launcher.data.batch import Batch, to_device
 from launcher.rank.peers import broadcast_first
 
 
@@ -56,15 +56,9 @@ class SelectiveBackprop(ChoosingAlgorithm[SelectiveBackpropConfig]):
             losses = sample_losses(batch.images, targets, model, loss, self.values.scale)
         draws = randomness.generator(moment.seed, "selective_backprop", moment.step, moment.rank)
         ranks = choose_ranks(len(batch.images), count, self.values.keep, draws)
-        # note: the indices live on the CPU, so the choice waits for the device
-        chosen = losses.argsort(stable=True).cpu()[ranks]
-        on_device = chosen.to(batch.images.device)
-        return replace(
-            batch,
-            images=batch.images[on_device],
-            targets=batch.targets[on_device],
-            indices=batch.indices[chosen.numpy()],
-        )
+        (places,) = to_device(ranks, device=batch.images.device)
+        chosen = losses.argsort(stable=True)[places]
+        return replace(batch, images=batch.images[chosen], targets=batch.targets[chosen], chosen=chosen)
 
     def _count(self, samples: int) -> int:
         """Samples kept: the same on all ranks, in equal parts for the passes of an accumulated step."""

@@ -96,6 +96,8 @@ class StochasticDepth(DrawingAlgorithm[StochasticDepthConfig]):
 
     def _set(self, batch: Batch, drawn: Sequence[Tensor]) -> Batch:
         (kept,) = drawn
+        if batch.chosen is not None:
+            kept = kept[:, batch.chosen]
         for drop, row in zip(self._drops, kept, strict=True):
             drop.set(row)
         return batch

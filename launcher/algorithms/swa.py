@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Context
 from launcher.algorithms.ema import update_average
+from launcher.algorithms.masked import Restorable
 from launcher.config.algorithms import SWAConfig
 from launcher.data.batch import Moment
 
@@ -22,23 +24,28 @@ class SWA(Algorithm[SWAConfig]):
     def __init__(self, values: SWAConfig, context: Context):
         super().__init__(values, context)
         self._average: dict[str, Tensor] = {}
-        self._count = 0
+        self._count = torch.zeros(())
 
     def change_model(self, model: nn.Module) -> None:
         self._average = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        # note: on the device, where alone is known how many updates were of steps that were not left out
+        self._count = torch.zeros((), dtype=torch.float64, device=next(model.parameters()).device)
+        self._restorable = Restorable([*self._average.values(), self._count])
 
-    def after_step(self, model: nn.Module, moment: Moment) -> None:
+    def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:
         if self.values.acts_at(self.context.plan, moment.step):
-            update_average(self._average, model.state_dict(), keep=self._count / (self._count + 1))
+            self._restorable.keep()
+            update_average(self._average, model.state_dict(), (1 - self._count / (self._count + 1)).float())
             self._count += 1
+            self._restorable.put_back_unless(applied)
 
     def evaluation_weights(self) -> dict[str, Tensor] | None:
         return self._average if self._count else None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"average": self._average, "count": self._count}
+        return {"average": self._average, "count": int(self._count)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._count = state["count"]
+        self._count.fill_(state["count"])
         for name, tensor in state["average"].items():
             self._average[name].copy_(tensor)

@@ -40,12 +40,14 @@ class Batch:
     images: [B, 3, H, W]; uint8 as loaded, floating point once normalised.
     targets: int64 class indices [B], or floating-point class weights [B, classes].
     indices: int64 sample numbers [B] in the data set (NumPy, on the CPU), the key of per-image randomness.
+    chosen: where some images were left out, which of the `indices` the others are, int64 on the device.
     """
 
     images: Tensor
     targets: Tensor
     indices: np.ndarray
     moment: Moment
+    chosen: Tensor | None = None
 
 
 def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype) -> Tensor:

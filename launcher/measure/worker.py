@@ -19,8 +19,9 @@ from launcher.launch.stopping import Stopped
 from launcher.measure.measurement import ANSWER, REQUEST, MeasureRequest
 from launcher.plan.step_kinds import StepSample
 from launcher.rank.group import join_ranks
-from launcher.rank.stop import STOP
+from launcher.rank.stop import STOP, Asked
 from launcher.records.folder import RunFolder
+from launcher.training.step import StepOutcome
 from launcher.training.trainer import Trainer, build_trainer
 
 WARMUP_STEPS = 2
@@ -53,12 +54,14 @@ class StepTimer:
 
     def __init__(self, run: Trainer):
         self.run = run
+        self._last: StepOutcome | None = None
 
     def step(self, batch: Loaded, sample: StepSample, number: int) -> None:
         """A step on a batch, the `number`th of a sample's; raises Stopped once the ranks were asked to stop."""
         images, labels, indices = batch
-        self.run.train_step(images, labels, indices, self.run.moment(sample.steps[number % len(sample.steps)]))
-        if STOP.agreed().stop:
+        moment = self.run.moment(sample.steps[number % len(sample.steps)])
+        before, self._last = self._last, self.run.train_step(images, labels, indices, moment, Asked(STOP.asked))
+        if before is not None and before.report().asked.stop:
             raise Stopped
 
     def mean(self, count: int, work: Callable[[int], object]) -> float:

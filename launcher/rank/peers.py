@@ -21,12 +21,11 @@ def gather(value: T) -> list[T]:
     return everyone
 
 
-def everywhere(condition: Tensor) -> bool:
-    """Whether a boolean [] on the device holds on every rank; waits for the device."""
-    flag = condition.to(torch.int32)
-    if dist.is_initialized():
-        dist.all_reduce(flag, dist.ReduceOp.MIN)
-    return bool(flag.item())
+def highest(values: Tensor) -> Tensor:
+    """Each of some values on the device as the highest of all ranks, in place; nothing waits for it."""
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.all_reduce(values, dist.ReduceOp.MAX)
+    return values
 
 
 def by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:

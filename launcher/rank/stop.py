@@ -5,25 +5,26 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """What all ranks do after this step."""
+class Asked:
+    """What is asked of a run: of one rank, or of any. It crosses ranks with a step's own flags, on the device."""
 
-    stop: bool
-    save: bool
+    stop: bool = False
+    save: bool = False
+
+
+NOTHING = Asked()
 
 
 class StopFlag:
-    """Set by SIGTERM or SIGUSR1 in a rank; `agreed` tells once all ranks know of it."""
+    """Set by SIGTERM or SIGUSR1 in a rank."""
 
     def __init__(self) -> None:
         self.asked = False
-        self._pending: tuple[Any, Any] | None = None
 
     def install(self) -> None:
         """Take over the signals; a terminal's Ctrl-C is the launcher's to handle, which asks with SIGTERM."""
@@ -34,29 +35,13 @@ class StopFlag:
     def _set(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
 
-    def agreed(self, *, save: bool = False) -> Agreement:
-        """Called by every rank after every step: the same on all ranks, one step after any was asked or wants a save.
-
-        The flags are joined on the CPU while the next step runs, so asking costs no wait.
-        """
-        import torch
-        import torch.distributed as dist
-
-        if not dist.is_initialized() or dist.get_world_size() == 1:
-            return Agreement(self.asked, save)
-        agreement = Agreement(stop=False, save=False)
-        if self._pending is not None:
-            work, flags = self._pending
-            work.wait()
-            agreement = Agreement(*map(bool, flags.tolist()))
-        flags = torch.tensor([int(self.asked), int(save)])
-        self._pending = (dist.all_reduce(flags, op=dist.ReduceOp.MAX, async_op=True), flags)
-        return agreement
-
     def agreed_now(self) -> bool:
         """Whether any rank has been asked already; called by every rank, and waits for all of them."""
-        self.agreed()
-        return self.agreed().stop
+        import torch
+
+        from launcher.rank.peers import highest
+
+        return bool(highest(torch.tensor(int(self.asked))))
 
 
 # This process's flag: installed before anything slow is imported, so that an early signal is not lost.

@@ -3,11 +3,12 @@
 for each epoch:
     for each step:
         step           augment, normalise, mix; forward and backward; optimizer; averages (training/step.py)
+        settle         what became of the step before, which the device has done by now: its line is written
         not finite     a loss or gradients that are not: skip, roll back, or stop (training/nonfinite.py)
         advance        count the step
         log            a line every logger.interval
         end of epoch   the line of the epoch
-        asked          of any rank: to save by the clock, or to stop; all ranks agree
+        asked          with the step before, of any rank: to save by the clock, or to stop
         evaluate       every eval_every and at the end
         save           every checkpoint.every and so many minutes, the best, and the last
         stop           when asked to, at the target, and at the end
@@ -15,7 +16,7 @@ for each epoch:
 
 from __future__ import annotations
 
-from launcher.rank.stop import StopFlag
+from launcher.rank.stop import Asked, StopFlag
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.saving import Saver
@@ -32,17 +33,24 @@ def train(trainer: Trainer, logger: MetricLogger, saver: Saver, guard: NonFinite
         trainer.clock.start_training()
         batches = trainer.rest_of_epoch()
         for images, labels, indices in batches:
-            outcome = trainer.train_step(images, labels, indices, trainer.moment(trainer.next_step))
-            if not outcome.finite:
-                rolled_back = guard.handle(outcome)
-                if rolled_back:
-                    break
+            moment, requests = trainer.moment(trainer.next_step), Asked(stop.asked, saver.is_due())
+            outcome = trainer.train_step(images, labels, indices, moment, requests)
+            # note: only now, as the device has a step to do, the host waits to learn of the one before
+            before = guard.settle()
+            if before.rolled_back:
+                break
+            if before.left_out:
+                outcome = trainer.train_step(images, labels, indices, moment, requests)
+            guard.watch(outcome)
             trainer.advance(outcome, batches.waited)
             logger.log_step()
             if trainer.is_at_epoch_end:
                 logger.log_epoch()
 
-            asked = stop.agreed(save=saver.is_due())
+            asked = before.asked
+            due = asked.stop or asked.save or trainer.is_done or trainer.evaluation_is_due or trainer.save_is_due
+            if due and guard.settle().rolled_back:
+                break
             stopping = asked.stop
             if trainer.evaluation_is_due and not stopping:
                 stopping = not evaluate(trainer, logger, stop)

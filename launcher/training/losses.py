@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from launcher.algorithms.label_smoothing import one_hot
 from launcher.config import schema
 
 # logits [B, classes] and targets (int64 [B], or floating-point class weights [B, classes]) to a scalar
@@ -39,7 +40,6 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 def bce(logits: Tensor, targets: Tensor) -> Tensor:
     """Binary cross-entropy with logits, summed over classes and samples, divided by the batch size."""
-    if not targets.is_floating_point():
-        targets = F.one_hot(targets, logits.shape[1])
-    total = F.binary_cross_entropy_with_logits(logits.float(), targets.float(), reduction="sum")
+    weights = one_hot(targets, logits.shape[1]).float()
+    total = F.binary_cross_entropy_with_logits(logits.float(), weights, reduction="sum")
     return total / len(logits)

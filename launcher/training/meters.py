@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from launcher.rank.group import Ranks
+from launcher.training.late import HostCopy
 from launcher.training.step import StepOutcome
 
 
@@ -68,6 +69,8 @@ class Clock:
             self._switch(before)
 
     def _switch(self, clock: str | None) -> None:
+        if clock == self._running:
+            return
         if self._synchronize is not None:
             self._synchronize()
         now = self._now()
@@ -90,51 +93,72 @@ class StepMeans:
     train_seconds: float
 
 
+@dataclass(frozen=True)
+class LateMeans:
+    """The steps of a line, whose losses [sum, count], over all ranks, are on their way to the host.
+
+    train_seconds: at their end, or None where a GPU has still to do them.
+    """
+
+    steps: int
+    waited: float
+    losses: HostCopy
+    train_seconds: float | None
+
+
 class StepMeter:
-    """Sums over the steps since it was made or last read."""
+    """Sums over the steps since it was made or last taken."""
 
     def __init__(self, ranks: Ranks, clock: Clock):
         self._ranks, self._clock = ranks, clock
+        self._train_seconds = clock.seconds("training")
         self._reset()
 
     def _reset(self) -> None:
-        self._loss = torch.zeros((), device=self._ranks.device)
-        self._losses = 0  # of the steps, those with a finite one
+        self._losses = torch.zeros(2, device=self._ranks.device)  # their sum, and how many are finite
         self._steps, self._waited = 0, 0.0
-        self._train_seconds = self._clock.seconds("training")
 
     def add(self, outcome: StepOutcome, waited: float) -> None:
-        # note: the loss stays on the device; reading it each step would stop the GPU
-        if outcome.finite:
-            self._loss += outcome.loss
-            self._losses += 1
+        self._losses += outcome.counted
         self._steps += 1
         self._waited += waited
 
-    def read(self) -> StepMeans:
-        """The means, and begin anew; all ranks call this together, and wait for their devices."""
+    def take(self) -> LateMeans:
+        """What was added up, and begin anew; all ranks call this together, and none waits for its device."""
         if self._ranks.world_size > 1:
-            dist.all_reduce(self._loss)
-        loss = self._loss.item() / (self._losses * self._ranks.world_size) if self._losses else float("nan")
-        steps, waited, since = self._steps, self._waited, self._train_seconds
+            dist.all_reduce(self._losses)
+        seconds = None if self._losses.is_cuda else self._clock.seconds("training")
+        taken = LateMeans(self._steps, self._waited, HostCopy(self._losses), seconds)
         self._reset()
-        return StepMeans(steps, loss, max(self._train_seconds - since, 1e-9), waited, self._train_seconds)
+        return taken
+
+    def read(self, taken: LateMeans) -> StepMeans:
+        """The means of what was taken; waits for the device to have made them, and sees by the clock when it has."""
+        total, count = taken.losses.read()
+        until = self._clock.seconds("training") if taken.train_seconds is None else taken.train_seconds
+        since, self._train_seconds = self._train_seconds, until
+        loss = total / count if count else float("nan")
+        return StepMeans(taken.steps, loss, max(self._train_seconds - since, 1e-9), taken.waited, self._train_seconds)
 
     def state_dict(self) -> dict[str, Any]:
         """The sums, each rank's loss apart; all ranks call this together."""
-        losses = [self._loss]
+        losses = [self._losses]
         if self._ranks.world_size > 1:
-            losses = [torch.zeros_like(self._loss) for _ in range(self._ranks.world_size)]
-            dist.all_gather(losses, self._loss)
-        sums = {"losses": self._losses, "steps": self._steps, "waited": self._waited}
-        return {**sums, "loss": torch.stack(losses), "train_seconds": self._train_seconds}
+            losses = [torch.zeros_like(self._losses) for _ in range(self._ranks.world_size)]
+            dist.all_gather(losses, self._losses)
+        sums = {"losses": int(self._losses[1]), "steps": self._steps, "waited": self._waited}
+        return {**sums, "loss": torch.stack(losses)[:, 0], "train_seconds": self._train_seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back this rank's part; on another number of ranks the first takes all."""
-        losses = state["loss"].to(self._loss.device)
+        losses, count = state["loss"].to(self._losses.device), state["losses"]
         same_ranks = len(losses) == self._ranks.world_size
-        self._loss = losses[self._ranks.rank].clone() if same_ranks else losses.sum() * self._ranks.is_first
-        self._losses, self._steps, self._waited = state["losses"], state["steps"], state["waited"]
+        if not same_ranks:
+            losses, count = losses.sum().expand(1), count * len(losses)
+        rank = self._ranks.rank if same_ranks else 0
+        mine = same_ranks or self._ranks.is_first
+        self._losses = torch.stack([losses[rank], losses.new_tensor(count)]) * mine
+        self._steps, self._waited = state["steps"], state["waited"]
         self._train_seconds = state["train_seconds"]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -10,15 +12,20 @@ from launcher.records.folder import RunFolder
 from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, Record, ResumeRecord, StartRecord, TrainRecord
 from launcher.records.sinks import Recorder, build_sinks
 from launcher.training.evaluation import Evaluation
+from launcher.training.meters import LateMeans
 from launcher.training.trainer import Trainer
 
 
 class MetricLogger:
-    """Turns what happens in the loop into records; a context that closes them."""
+    """Turns what happens in the loop into records; a context that closes them.
+
+    The lines of a step and of an epoch are sent for when it is queued, and written once the device has done it.
+    """
 
     def __init__(self, trainer: Trainer, folder: RunFolder, *, resumed: bool):
         self._trainer = trainer
         self._interval = trainer.plan.every(trainer.config.logger.interval)
+        self._late: list[Callable[[], None]] = []
         self._recorder = Recorder(build_sinks(folder, trainer.config) if trainer.ranks.is_first else [])
         if resumed:
             self.log_resume()
@@ -44,12 +51,27 @@ class MetricLogger:
         self.record(ResumeRecord(trainer.next_step, time.time(), trainer.ranks.world_size))
 
     def log_step(self) -> None:
-        """At the log interval read the mean loss from the device and write a line of the steps since the last."""
-        trainer, done = self._trainer, self._trainer.next_step
-        if done % self._interval:
-            return
-        means = trainer.meters.line.read()
-        device = trainer.ranks.device
+        """At the log interval send for the mean loss of the steps since the last line."""
+        if self._trainer.next_step % self._interval == 0:
+            self._late.append(partial(self._write_step, self._trainer.next_step, self._trainer.meters.line.take()))
+
+    def log_epoch(self) -> None:
+        """Send for the mean loss of an epoch that is finished, of the steps done since it began."""
+        self._late.append(partial(self._write_epoch, self._trainer.next_step, self._trainer.meters.epoch.take()))
+
+    def write_late(self) -> None:
+        """Write the lines that were sent for; waits for the device to have done their steps."""
+        for write in self._late:
+            write()
+        self._late.clear()
+
+    def drop_late(self) -> None:
+        """Forget the lines of steps that are void."""
+        self._late.clear()
+
+    def _write_step(self, done: int, taken: LateMeans) -> None:
+        trainer = self._trainer
+        means, device = trainer.meters.line.read(taken), trainer.ranks.device
         self.record(
             TrainRecord(
                 step=done,
@@ -66,14 +88,14 @@ class MetricLogger:
             )
         )
 
-    def log_epoch(self) -> None:
-        """Write the line of a finished epoch, of the steps done since it began."""
-        trainer, means = self._trainer, self._trainer.meters.epoch.read()
+    def _write_epoch(self, done: int, taken: LateMeans) -> None:
+        trainer = self._trainer
+        means = trainer.meters.epoch.read(taken)
         self.record(
             EpochRecord(
-                step=trainer.next_step,
+                step=done,
                 time=time.time(),
-                epoch=trainer.next_step // trainer.plan.steps_per_epoch,
+                epoch=done // trainer.plan.steps_per_epoch,
                 loss=means.loss,
                 seconds=means.seconds,
                 images_per_second=means.steps * trainer.config.batch_size / means.seconds,

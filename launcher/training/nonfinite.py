@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from launcher.errors import UserError
 from launcher.rank.peers import gather
+from launcher.rank.stop import NOTHING, Asked
 from launcher.records.folder import RunFolder, save_name, saves
 from launcher.records.metrics import NonFiniteRecord
 from launcher.training import checkpoint
@@ -15,6 +17,15 @@ from launcher.training.step import StepOutcome
 from launcher.training.trainer import Trainer
 
 
+@dataclass(frozen=True)
+class Settled:
+    """What became of the last step: left out as it was not finite, taken back to an earlier save, what was asked."""
+
+    left_out: bool = False
+    rolled_back: bool = False
+    asked: Asked = NOTHING
+
+
 class NonFiniteGuard:
     """Applies the policy `nonfinite`; every rank calls it together, since a step is finite on all or none."""
 
@@ -22,19 +33,37 @@ class NonFiniteGuard:
         self._trainer, self._folder, self._logger, self._saver = trainer, folder, logger, saver
         self._settings = trainer.config.nonfinite
         self._rollbacks = 0
+        self._last: StepOutcome | None = None
 
-    def handle(self, outcome: StepOutcome) -> bool:
-        """Deal with a step that was not finite; returns whether the run was rolled back to an earlier save.
+    def watch(self, outcome: StepOutcome) -> None:
+        """Take note of a step that was queued, whose end nobody knows yet."""
+        self._last = outcome
+
+    def settle(self) -> Settled:
+        """Learn what became of the last step, once, deal with it if it was not finite, and write its lines.
 
         Raises:
             UserError: the run must end.
         """
-        settings, trainer = self._settings, self._trainer
+        outcome, self._last = self._last, None
+        if outcome is None:
+            return Settled()
+        report = outcome.report()
+        if report.finite:
+            self._trainer.skipped_in_a_row = 0
+        elif self._handle(outcome, report.loss):
+            self._logger.drop_late()
+            return Settled(rolled_back=True)
+        self._logger.write_late()
+        return Settled(left_out=not report.finite, asked=report.asked)
+
+    def _handle(self, outcome: StepOutcome, loss: float) -> bool:
+        """Returns whether the run was rolled back."""
+        settings, trainer, step = self._settings, self._trainer, outcome.moment.step
         trainer.skipped_in_a_row += 1
         skipped = trainer.skipped_in_a_row
         if skipped == 1:
-            self._keep_for_replay()
-        step, loss = outcome.moment.step, outcome.loss.item()
+            self._keep_for_replay(step)
         samples = gather(outcome.indices.tolist())
         self._logger.record(NonFiniteRecord(step, time.time(), loss, settings.policy, samples))
         happened = f"step {step}: loss {loss:.4g}, loss or gradients are not finite"
@@ -65,13 +94,13 @@ class NonFiniteGuard:
         self._trainer.roll_back(state, self._settings.lr_factor)
         self._logger.log_resume()
 
-    def _keep_for_replay(self) -> None:
-        """Save the state before this step, which the step has not changed."""
-        checkpoints, state = self._folder.checkpoints, self._trainer.state_dict()
+    def _keep_for_replay(self, step: int) -> None:
+        """Save the state before this step, which neither it nor one queued since has changed."""
+        checkpoints, state = self._folder.checkpoints, {**self._trainer.state_dict(), "step": step}
         if self._trainer.ranks.is_first:
             for _, earlier in saves(checkpoints, "replay"):
                 earlier.unlink()
-            checkpoint.save(state, checkpoints / save_name(self._trainer.next_step, "replay"))
+            checkpoint.save(state, checkpoints / save_name(step, "replay"))
 
     def _warn(self, line: str) -> None:
         if self._trainer.ranks.is_first:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
@@ -28,9 +29,31 @@ class Precision:
             return nullcontext()
         return torch.autocast(self.device_type, dtype=self.dtype)
 
-    def scaler(self) -> torch.amp.GradScaler:
+    def scaler(self) -> LossScaler:
         """A loss scaler, enabled for float16 alone."""
-        return torch.amp.GradScaler(self.device_type, enabled=self.dtype == torch.float16)
+        return LossScaler(self.device_type, enabled=self.dtype == torch.float16)
+
+
+class LossScaler(torch.amp.GradScaler):
+    """PyTorch's, which is told on the device whether a step was left out, and so waits for nothing."""
+
+    def counts(self) -> Tensor:
+        """Whether gradients that overflow are more than its own business, as no smaller scale mends them; bool []."""
+        scale, _ = self._check_scale_growth_tracker("counts")
+        return scale <= 1
+
+    def conclude(self, optimizer: torch.optim.Optimizer, left_out: Tensor, held: Tensor) -> None:
+        """End a step: a lower scale where it was left out, and where steps are held the scale stays.
+
+        left_out, held: float32 [], 0 or 1.
+        """
+        state = self._check_scale_growth_tracker("conclude")
+        before = [tensor.clone() for tensor in state]
+        for found_inf in self._found_inf_per_device(optimizer).values():
+            found_inf.copy_(left_out)
+        self.update()
+        for now, earlier in zip(state, before, strict=True):
+            torch.where(held > 0, earlier, now, out=now)
 
 
 def choose_precision(config: RunConfig, device: torch.device, smallest_side: int) -> Precision:

@@ -17,7 +17,7 @@ from launcher.config.resolved import read
 from launcher.data.unreadable import read_left_out
 from launcher.rank.group import join_ranks
 from launcher.rank.main import REPLAY_STEP
-from launcher.rank.peers import gather, global_norm, gradients_of
+from launcher.rank.peers import gather
 from launcher.records.folder import RunFolder, saves
 from launcher.training import checkpoint
 from launcher.training.compiled import compile_run
@@ -39,11 +39,12 @@ def work(run_folder: Path) -> None:
         # note: compiled code does not stop at a module, so that none could be looked at
         with torch.compiler.set_stance("force_eager"), non_finite_outputs(model) as found:
             outcome = _take(trainer, step + 1)
+        became = outcome.report()
         report = {
             "rank": ranks.rank,
-            "loss": outcome.loss.item(),
-            "finite": outcome.finite,
-            "gradient_norm": global_norm(gradients_of(model)).item(),
+            "loss": became.loss,
+            "finite": became.finite,
+            "gradient_norm": became.gradient_norm,
             "modules": found,
             "gradients": [name for name, parameter in model.named_parameters() if _is_bad(parameter.grad)],
             "indices": outcome.indices.tolist(),
@@ -82,6 +83,7 @@ def _take(trainer: Trainer, end: int) -> StepOutcome:
     """Steps to the end of an epoch or to `end`, whichever is first; returns the last one's outcome."""
     for images, labels, indices in trainer.rest_of_epoch():
         outcome = trainer.train_step(images, labels, indices, trainer.moment(trainer.next_step))
+        outcome.report()
         trainer.next_step += 1
         if trainer.next_step == end:
             break

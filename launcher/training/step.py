@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -12,34 +12,62 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from launcher.algorithms.engine import Engine
+from launcher.algorithms.masked import Restorable
 from launcher.data.batch import Batch, Moment, normalize
 from launcher.plan.plan import Plan
 from launcher.rank.heartbeat import HEARTBEAT
-from launcher.rank.peers import by_dtype, everywhere, global_norm, gradients_of
+from launcher.rank.peers import global_norm, gradients_of, highest
+from launcher.rank.stop import NOTHING, Asked
+from launcher.training.late import HostCopy
 from launcher.training.losses import Loss, Objective
 from launcher.training.optimizers import set_lr
 from launcher.training.precision import Precision
 
 
 @dataclass(frozen=True)
-class StepOutcome:
-    """What a step did; one that is not finite has left everything as it was.
+class StepReport:
+    """What the host learns of a step.
 
-    indices: int64 [B], the samples of this rank. loss: their mean [], detached, on the device. finite: whether loss and
-    gradients were, on all ranks.
+    loss: this rank's. gradient_norm: of the averaged gradients. finite: whether both were, on all ranks. asked: of any
+    rank, when the step began.
+    """
+
+    loss: float
+    gradient_norm: float
+    finite: bool
+    asked: Asked
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """A step that the device was given; one that is not finite leaves everything as it was.
+
+    indices: int64 [B], the samples of this rank. loss: their mean [], detached, on the device. counted: the loss and 1,
+    or twice 0 where the step is not finite, float32 [2]. values: on their way to the host. release: lets go on a device
+    that leaves out all steps since this one.
     """
 
     moment: Moment
     indices: np.ndarray
     loss: Tensor
-    finite: bool
+    counted: Tensor
+    values: HostCopy
+    release: Callable[[], None]
+
+    def report(self) -> StepReport:
+        """What became of the step; waits for the device to be done with it, and for nothing it was given since."""
+        loss, norm, bad, _, stop, save = self.values.read()
+        if bad:
+            self.release()
+        return StepReport(loss, norm, not bad, Asked(bool(stop), bool(save)))
 
 
 class TrainStep:
-    """The recipe's step: prepare the batch, compute gradients, update the weights.
+    """The recipe's step: prepare the batch, compute gradients, update the weights; the host only gives orders.
 
-    `model` is the network itself, `objective` with its loss, and `network` that wrapped in DDP where there are several
-    ranks. `lr_factor` multiplies the schedule's learning rate.
+    A step that is not finite on some rank is left out on all. So are all steps after it until the host has read of it:
+    it finds the state of before, and takes them again. `model` is the network itself, `objective` with its loss, and
+    `network` that wrapped in DDP where there are several ranks. `lr_factor` multiplies the schedule's learning rate.
     """
 
     def __init__(
@@ -61,29 +89,38 @@ class TrainStep:
         self.precision = precision
         self.scaler = precision.scaler()
         self.lr_factor = 1.0
-        self._statistics = by_dtype(_statistics(model))
+        self._statistics = Restorable(_statistics(model))
+        # note: in the same memory at every step, as a captured one needs
+        self._numbers = torch.zeros(3, device=next(model.parameters()).device)
+        self._held = torch.zeros_like(self._numbers[0])
 
-    def __call__(self, images: Tensor, labels: Tensor, indices: np.ndarray, moment: Moment) -> StepOutcome:
+    def __call__(
+        self, images: Tensor, labels: Tensor, indices: np.ndarray, moment: Moment, asked: Asked = NOTHING
+    ) -> StepOutcome:
         """One step on this rank's share of the global batch.
 
         images: uint8 [B, 3, H, W] and labels: int64 [B] on the device; indices: int64 [B] on the CPU.
         """
         self.engine.before_step(self.model, moment)
         batch = self.prepare(Batch(images, labels, indices, moment))
-        set_lr(self.optimizer, self.plan.lr(moment.step) * self.lr_factor)
-        before = [torch._foreach_mul(group, 1) for group in self._statistics]  # note: copies in one launch, bit for bit
+        self._send(self.plan.lr(moment.step) * self.lr_factor, asked)
+        self._statistics.keep()
         loss = self.engine.compute_gradients(batch, self.model, self.gradients)
-        finite = self._is_finite(loss)
-        if finite:
-            self.update()
-            self.engine.after_step(self.model, moment)
-        else:
-            # note: the forward pass has already spoiled the running statistics
-            for group, values in zip(self._statistics, before, strict=True):
-                torch._foreach_copy_(group, values)
-            self._lower_scale()
+        self.scaler.unscale_(self.optimizer)
+        values = torch.stack([loss, global_norm(gradients_of(self.model))])
+        flags = self._flags(values)
+        left_out = self._update(flags)
+        applied = left_out == 0
+        # note: the forward pass has already spoiled the running statistics
+        self._statistics.put_back_unless(applied)
+        self.engine.after_step(self.model, moment, applied)
         HEARTBEAT.beat()
-        return StepOutcome(moment, indices, loss, finite)
+        counted = torch.where(flags[0] > 0, 0.0, torch.stack([loss, torch.ones_like(loss)]))
+        return StepOutcome(moment, indices, loss, counted, HostCopy(torch.cat([values, flags])), self.release)
+
+    def release(self) -> None:
+        """Take steps again after one that was not finite."""
+        self._held.zero_()
 
     @property
     def loss(self) -> Loss:
@@ -116,24 +153,34 @@ class TrainStep:
             total += loss.detach()
         return total
 
-    def update(self) -> None:
-        """Change the weights by the gradients; with a scaler, gradients that overflow skip it on all ranks."""
-        self.scaler.unscale_(self.optimizer)
-        self.engine.change_gradients(self.model)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+    def _send(self, lr: float, asked: Asked) -> None:
+        """What the step is told by the host, in one copy for which it does not wait."""
+        numbers = torch.tensor([lr, asked.stop, asked.save], dtype=torch.float32)
+        self._numbers.copy_(numbers.pin_memory() if self._numbers.is_cuda else numbers, non_blocking=True)
+        set_lr(self.optimizer, self._numbers[0])
 
-    def _is_finite(self, loss: Tensor) -> bool:
-        """On all ranks; an overflow of gradients that the scaler will mend by a smaller scale counts as finite."""
-        finite = loss.isfinite()
-        if not (self.scaler.is_enabled() and self.scaler.get_scale() > 1):
-            finite = finite & global_norm(gradients_of(self.model)).isfinite()
-        # note: one wait for the device a step; what comes after depends on the answer
-        return everywhere(finite)
+    def _flags(self, values: Tensor) -> Tensor:
+        """Whether the step is not finite, is left out for itself, and a stop and a save are asked for: float32 [4].
 
-    def _lower_scale(self) -> None:
+        The same on all ranks. values: the loss and the norm of the gradients [2]. Gradients that overflow in fp16 are
+        left out and count as finite, as long as the loss scaler will mend them by a smaller scale.
+        """
+        bad = values.isfinite().logical_not()
+        counting = bad.clone()
         if self.scaler.is_enabled():
-            self.scaler.update(self.scaler.get_scale() * self.scaler.get_backoff_factor())
+            counting[1] &= self.scaler.counts()
+        return highest(torch.cat([torch.stack([counting.any(), bad.any()]).float(), self._numbers[1:]]))
+
+    def _update(self, flags: Tensor) -> Tensor:
+        """Change the weights by the gradients unless the step is left out; returns whether it is, float32 []."""
+        left_out = torch.maximum(flags[1], self._held)
+        self.engine.change_gradients(self.model)
+        self.optimizer.found_inf = left_out  # type: ignore[attr-defined]
+        self.optimizer.step()
+        if self.scaler.is_enabled():
+            self.scaler.conclude(self.optimizer, left_out, self._held)
+        torch.maximum(self._held, flags[0], out=self._held)
+        return left_out
 
 
 def _statistics(model: nn.Module) -> list[Tensor]:

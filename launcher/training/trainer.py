@@ -35,7 +35,7 @@ from launcher.training.step import StepOutcome, TrainStep
 
 @dataclass
 class Trainer:
-    """A run ready to train: `next_step` is the first optimizer step that is not done yet."""
+    """A run ready to train: `next_step` is the first optimizer step that the device was not given yet."""
 
     plan: Plan
     ranks: Ranks
@@ -93,8 +93,6 @@ class Trainer:
     def advance(self, outcome: StepOutcome, waited: float) -> None:
         """Count a step, whose data were waited for so many seconds."""
         self.next_step += 1
-        if outcome.finite:
-            self.skipped_in_a_row = 0
         self.meters.add(outcome, waited)
 
     def evaluate(self, should_stop: Callable[[], bool]) -> Evaluation | None:
@@ -168,6 +166,7 @@ class Trainer:
             self.next_step, self.evaluated_step = state["step"], state["evaluated_step"]
             self.best_top1, self.best_step = state["best_top1"], state["best_step"]
             self.skipped_in_a_row, self.train_step.lr_factor = state["skipped_in_a_row"], state["lr_factor"]
+            self.train_step.release()
 
     def roll_back(self, state: dict[str, Any], lr_factor: float) -> None:
         """Go back to a saved state, with the learning rate multiplied once more."""

@@ -50,7 +50,7 @@ class Extended(Algorithms):
 class WeightNoise(Algorithm[WeightNoiseConfig]):
     """Adds one to a layer's weights."""
 
-    def after_step(self, model: nn.Module, moment: Moment) -> None:
+    def after_step(self, model: nn.Module, moment: Moment, applied: torch.Tensor) -> None:
         if self.values.acts_at(self.context.plan, moment.step):
             with torch.no_grad():
                 next(model.parameters()).add_(1.0)
@@ -129,5 +129,5 @@ def test_it_acts_at_the_steps_that_it_names(monkeypatch: pytest.MonkeyPatch) -> 
     engine, model = Engine(Context(run, 10)), nn.Linear(1, 1)
     nn.init.zeros_(model.weight)
     for step in range(run.total_steps):
-        engine.after_step(model, Moment(0, 0, step, run.total_steps))
+        engine.after_step(model, Moment(0, 0, step, run.total_steps), torch.tensor(True))
     assert model.weight.item() == 10

@@ -28,7 +28,7 @@ def test_average_follows_the_recursion_of_weights_and_buffers(bound: Callable[..
         model(torch.randn(5, 3))
         with torch.no_grad():
             model[0].weight.add_(torch.randn(2, 3))
-        algorithm.after_step(model, Moment(0, 0, step, 100))
+        algorithm.after_step(model, Moment(0, 0, step, 100), torch.tensor(True))
         if step % 2 == 1:
             for name in names:
                 expected[name] = 2**-0.5 * expected[name] + (1 - 2**-0.5) * model.state_dict()[name].double()
@@ -53,9 +53,9 @@ def test_state_goes_on_bit_for_bit(bound: Callable[..., Any]) -> None:
     first.change_model(model)
     with torch.no_grad():
         model.weight.add_(1)
-    first.after_step(model, Moment(0, 0, 0, 100))
+    first.after_step(model, Moment(0, 0, 0, 100), torch.tensor(True))
     second.change_model(nn.Linear(3, 2))
     second.load_state_dict({"average": {name: t.clone() for name, t in first.state_dict()["average"].items()}})
     for algorithm in (first, second):
-        algorithm.after_step(model, Moment(0, 0, 1, 100))
+        algorithm.after_step(model, Moment(0, 0, 1, 100), torch.tensor(True))
     assert torch.equal(first.evaluation_weights()["weight"], second.evaluation_weights()["weight"])

@@ -73,16 +73,15 @@ def test_weights_stay_where_a_gradient_is_not_finite(
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
 
     def gradients(batch: Batch, **_: bool) -> Tensor:
-        assert all(p.isfinite().all() for p in model.parameters())
         for parameter in model.parameters():
-            parameter.grad = torch.ones_like(parameter)
+            parameter.grad = torch.ones_like(parameter) + 0 * parameter.detach()
         if len(passes) == bad_pass:
             model.bias.grad[0] = torch.inf
         passes.append(batch)
         return torch.tensor(1.0)
 
     bound("sam").compute_gradients(batch(step=LAST), model, gradients)
-    assert len(passes) == bad_pass + 1
+    assert len(passes) == 2, "the host does not know what the first one gave"
     assert not model.bias.grad.isfinite().all()
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
 

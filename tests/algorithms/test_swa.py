@@ -14,7 +14,7 @@ def train(algorithm: Any, model: nn.Module, steps: range, seen: dict[int, torch.
     for step in steps:
         with torch.no_grad():
             model.weight.copy_(torch.full((2, 3), float(step**2)))
-        algorithm.after_step(model, Moment(0, 0, step, 100))
+        algorithm.after_step(model, Moment(0, 0, step, 100), torch.tensor(True))
         seen[step + 1] = model.weight.detach().clone()
 
 

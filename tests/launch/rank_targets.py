@@ -191,7 +191,7 @@ def agree_on_a_step(run: Path) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         if RANK == "0":
             time.sleep(0.01)
-        if STOP.agreed().stop:
+        if STOP.agreed_now():
             _say(run, "stopped", str(step))
             break
     dist.destroy_process_group()

@@ -60,7 +60,7 @@ def test_averages_are_moved_at_the_steps_that_are_named(name: str, words: list[s
         before = [tensor.clone() for tensor in flat(engine.state_dict())]
         with torch.no_grad():
             model.weight += 1.0
-        engine.after_step(model, Moment(0, 0, step, run.total_steps))
+        engine.after_step(model, Moment(0, 0, step, run.total_steps), torch.tensor(True))
         moved = any(not torch.equal(*pair) for pair in zip(before, flat(engine.state_dict()), strict=True))
         assert moved == (name in names), step
 

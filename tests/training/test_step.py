@@ -15,8 +15,9 @@ from launcher.training import trainer as building
 from launcher.training.loop import train
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
-from launcher.training.precision import Precision
+from launcher.training.precision import LossScaler, Precision
 from launcher.training.saving import Saver
+from tests.launches import Launches
 from tests.training.test_every_algorithm import build, outcomes, small_cache, steps, tensors
 from tests.training.test_several_ranks import tiny
 
@@ -27,7 +28,8 @@ WORDS = ["algorithms=[ema,sam]", "algorithms.ema.update_interval=1ba", "algorith
 
 def decided(run: Any) -> list[torch.Tensor]:
     state = run.state_dict()
-    return [tensor.clone() for key in ("model", "optimizer", "algorithms") for tensor in tensors(state[key])]
+    parts = [state["model"], state["optimizer"]["state"], state["algorithms"]]
+    return [tensor.clone() for part in parts for tensor in tensors(part)]
 
 
 # note: after 3 steps the next is one of SAM's two passes, after 2 an ordinary one
@@ -38,11 +40,11 @@ def test_a_step_that_is_not_finite_changes_nothing(precision: str, done: int) ->
     before = decided(run)
     head = run.train_step.model.fc
     handle = head.register_forward_hook(lambda module, inputs, output: output * float("nan"))
-    assert not outcomes(run, 1)[0].finite
+    assert not outcomes(run, 1)[0].report().finite
     handle.remove()
     assert all(map(torch.equal, decided(run), before))
     run.next_step -= 1
-    assert outcomes(run, 1)[0].finite
+    assert outcomes(run, 1)[0].report().finite
     assert not all(map(torch.equal, decided(run), before))
 
 
@@ -53,7 +55,7 @@ def test_an_overflow_is_the_loss_scalers_business(
 ) -> None:
     """A run whose gradients overflow in fp16: the scale halves at each step, whatever is to follow a failure."""
     monkeypatch.setattr(building, "build_model", tiny)
-    monkeypatch.setattr(Precision, "scaler", lambda self: torch.amp.GradScaler("cpu", init_scale=2.0**40))
+    monkeypatch.setattr(Precision, "scaler", lambda self: LossScaler("cpu", init_scale=2.0**40))
     words = [f"algorithms=[{methods}]", *(["algorithms.sam.interval=1"] if methods else []), "schedule.warmup=0ba"]
     run = build(*words, "precision=fp16", f"nonfinite.policy={policy}", "logger.tensorboard=false")
     folder = RunFolder(tmp_path)
@@ -72,8 +74,11 @@ def test_an_overflow_is_the_loss_scalers_business(
 
 
 def test_the_running_statistics_are_kept_and_put_back_in_one_launch_a_dtype() -> None:
-    step = build("algorithms=[]", "schedule.warmup=0ba").train_step
-    assert [{tensor.dtype for tensor in group} for group in step._statistics] == [{torch.float32}, {torch.int64}]
+    statistics = build("algorithms=[]", "schedule.warmup=0ba").train_step._statistics
+    with Launches() as launches:
+        statistics.keep()
+        statistics.put_back_unless(torch.tensor(True))
+    assert launches.count == 2 * (1 + 3 + 1), "kept by one; taken from, masked and added to by three, and the mask"
 
 
 def test_gradients_that_are_not_finite_under_a_finite_loss_are_noticed() -> None:
@@ -84,7 +89,7 @@ def test_gradients_that_are_not_finite_under_a_finite_loss_are_noticed() -> None
     (outcome,) = outcomes(run, 1)
     handle.remove()
     assert outcome.loss.isfinite()
-    assert not outcome.finite
+    assert not outcome.report().finite
     assert all(map(torch.equal, decided(run), before))
 
 

@@ -1,0 +1,36 @@
+"""Changes that a step which is left out takes back: the choice is made on the device, for many tensors at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from launcher.rank.peers import by_dtype
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Restorable:
+    """Tensors that are kept and, where a condition on the device does not hold, put back, bit for bit.
+
+    torch has no `where` over many tensors in one launch. Taken as integers they have: `before + flag * (now - before)`
+    is exact in them whatever the bits mean, NaN and -0.0 too.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor]):
+        self._groups = by_dtype(tensor.detach().view(_INTEGERS[tensor.element_size()]) for tensor in tensors)
+        self._before: list[list[Tensor]] = []
+
+    def keep(self) -> None:
+        """Remember the tensors as they are."""
+        self._before = [list(torch._foreach_mul(group, 1)) for group in self._groups]
+
+    def put_back_unless(self, condition: Tensor) -> None:
+        """Make them what they were when kept, unless the condition, boolean [], holds."""
+        for group, before in zip(self._groups, self._before, strict=True):
+            torch._foreach_sub_(group, before)
+            torch._foreach_mul_(group, condition.to(group[0].dtype))
+            torch._foreach_add_(group, before)
+        self._before = []

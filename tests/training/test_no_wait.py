@@ -1,0 +1,168 @@
+"""A step never reads a value from the device: the loop runs under modes that raise at every read but one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from launcher.config import recipes
+from launcher.config.compose import compose
+from launcher.config.defaults import options
+from launcher.config.schema import RunConfig
+from launcher.rank.group import Ranks
+from launcher.rank.stop import StopFlag
+from launcher.records.folder import RunFolder
+from launcher.records.metrics import read_metrics
+from launcher.training import trainer as building
+from launcher.training.late import HostCopy
+from launcher.training.loop import train
+from launcher.training.metric_logger import MetricLogger
+from launcher.training.nonfinite import NonFiniteGuard
+from launcher.training.saving import Saver
+from launcher.training.trainer import Trainer, build_trainer
+from tests.training.test_every_algorithm import EARLY, SMALL, small_cache
+from tests.training.test_several_ranks import tiny
+from tests.two_ranks import on_ranks
+
+__all__ = ["small_cache"]
+
+METHODS = options("algorithms")
+RECIPES = [recipe.name for recipe in (*recipes.listing(), *recipes.ablations())]
+OPTIMIZERS = options("optimizer")
+# Of ATen: what has an answer, or a shape, that depends on values.
+READS = {
+    *("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "nonzero_static", "argwhere", "masked_select"),
+    *("unique_dim", "unique_consecutive", "_unique", "_unique2", "bincount", "histc", "allclose"),
+}
+# Of torch.Tensor: what goes to the host, or to Python.
+TO_THE_HOST = {
+    *("item", "tolist", "numpy", "cpu", "__array__", "__bool__", "__int__", "__float__", "__index__", "__contains__"),
+    *("is_nonzero", "nonzero"),
+}
+
+
+class Waited(AssertionError):
+    pass
+
+
+class _Calls(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in TO_THE_HOST and any(isinstance(a, Tensor) for a in args):
+            raise Waited(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+class _Kernels(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        masks = name in {"index", "index_put", "index_put_"} and any(
+            isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in tree_leaves(args[1])
+        )
+        if name in READS or masks:
+            raise Waited(name)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def nothing_waits() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Any read of a tensor's value raises; gives a context in which none does."""
+    with ExitStack() as modes:
+
+        @contextmanager
+        def allowed() -> Iterator[None]:
+            modes.pop_all().close()
+            try:
+                yield
+            finally:
+                modes.enter_context(_Calls())
+                modes.enter_context(_Kernels())
+
+        modes.enter_context(_Calls())
+        modes.enter_context(_Kernels())
+        yield allowed
+
+
+def config_of(name: str, *words: str) -> RunConfig:
+    """A recipe, or a method alone, on a few pictures and acting early; three steps an epoch, lines every two."""
+    chosen = [f"algorithms=[{name}]"] if name in METHODS else [f"recipe={name}"]
+    on = compose(chosen).config.algorithms.active()
+    early = [word for method in ("ema", "sam", name) if method in on for word in EARLY.get(method, [])]
+    size = ["batch_size=12", "dataset.train_samples=36", "schedule.warmup=0ba", "epochs=2"]
+    rare = ["eval_every=2ep", "checkpoint.every=2ep", "logger.interval=2ba", "logger.tensorboard=false"]
+    return compose([*chosen, *early, *SMALL, *size, *rare, *words]).config
+
+
+def trained_without_waiting(config: RunConfig, ranks: Ranks, folder: Path) -> Trainer:
+    """All of a run, of which evaluation, saves and the loader may read."""
+    folder.mkdir(exist_ok=True)
+    run, place = build_trainer(config, ranks), RunFolder(folder)
+    with (
+        MetricLogger(run, place, resumed=False) as logger,
+        Saver(place, config.checkpoint, ranks) as saver,
+        nothing_waits() as allowed,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        for owner, name in ((HostCopy, "read"), (Trainer, "evaluate"), (Trainer, "state_dict"), (Saver, "save")):
+            patched.setattr(owner, name, _inside(allowed, getattr(owner, name)))
+        inner = run.loaders.train.epoch
+
+        def epoch(*where: int) -> Any:
+            with allowed():
+                loaded = list(inner(*where))
+            return type("Batches", (list,), {"waited": 0.0})(loaded)
+
+        patched.setattr(run.loaders.train, "epoch", epoch)
+        assert train(run, logger, saver, NonFiniteGuard(run, place, logger, saver), StopFlag())
+    return run
+
+
+def _inside(allowed: Callable[[], AbstractContextManager[None]], function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any, **named: Any) -> Any:
+        with allowed():
+            return function(*arguments, **named)
+
+    return call
+
+
+@pytest.mark.parametrize("name", [*RECIPES, *METHODS])
+def test_no_recipe_ablation_or_method_waits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "build_model", tiny)
+    run = trained_without_waiting(config_of(name), Ranks(0, 1, 0, 1, torch.device("cpu")), tmp_path / "run")
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "train"] == [2, 4, 6]
+    assert [row["step"] for row in rows if row["kind"] == "epoch"] == [3, 6]
+    assert run.next_step == 6
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_no_optimizer_or_loss_scaler_waits(
+    optimizer: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "build_model", tiny)
+    config = config_of("sam", f"optimizer={optimizer}", f"precision={precision}", "device_batch_size=6")
+    trained_without_waiting(config, Ranks(0, 1, 0, 1, torch.device("cpu")), tmp_path / "run")
+
+
+def _train_each(rank: int, count: int, configs: dict[str, RunConfig], folder: Path) -> None:
+    torch.set_num_threads(1)
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    building.build_model = tiny
+    for name, config in configs.items():
+        trained_without_waiting(config, Ranks(rank, count, rank, count, torch.device("cpu")), folder / f"{name}-{rank}")
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_no_rank_waits(count: int, tmp_path: Path) -> None:
+    names = ["hot", "mild", "timm_a2"] if count == 2 else METHODS
+    on_ranks(count, _train_each, count, {name: config_of(name) for name in names}, tmp_path)
