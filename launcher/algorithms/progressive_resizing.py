@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,13 @@ def resize(images: Tensor, side: int, interpolation: str) -> Tensor:
         return images
     if interpolation == "nearest":
         return F.interpolate(images, size=(side, side), mode="nearest")
-    return F.interpolate(images, size=(side, side), mode="bilinear", antialias=True)
+    return interpolate(images, size=(side, side))
+
+
+def interpolate(images: Tensor, **to: Any) -> Tensor:
+    """Bilinear with antialias, to a `size` or by a `scale_factor`; in float32 on a CPU, which has no other kernel."""
+    values = images.float() if images.device.type == "cpu" else images
+    return F.interpolate(values, mode="bilinear", antialias=True, **to).to(images.dtype)
 
 
 class ProgressiveResizing(Algorithm[ProgressiveResizingConfig]):

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from launcher import randomness
 from launcher.algorithms.base import ChoosingAlgorithm, Loss
 from launcher.algorithms.label_smoothing import one_hot
+from launcher.algorithms.progressive_resizing import interpolate
 from launcher.config.algorithms import SelectiveBackpropConfig
 from launcher.data.batch import Batch, to_device
 from launcher.rank.peers import broadcast_first
@@ -34,7 +34,7 @@ def sample_losses(images: Tensor, targets: Tensor, model: nn.Module, loss: Loss,
     The model evaluates, so that neither its statistics nor its random layers are touched.
     """
     if scale < 1:
-        images = F.interpolate(images, scale_factor=scale, mode="bilinear", antialias=True)
+        images = interpolate(images, scale_factor=scale)
     model.eval()
     logits = model(images)
     model.train()

@@ -186,7 +186,8 @@ class Launch:
     """Processes of this machine and how they meet those of others; `rdzv` is HOST:PORT, times are in seconds.
 
     `bind` gives each rank the cores near its GPU, `expandable_segments` is the CUDA allocator's option of that name.
-    `warm_up` takes a step of each image size before the clock starts, and undoes it.
+    `warm_up` takes a step of each image size before the clock starts, and undoes it. `gradient_dtype` is what gradients
+    are sent and summed in between ranks.
     """
 
     name: str
@@ -196,6 +197,7 @@ class Launch:
     rdzv: str | None
     rdzv_timeout: Count
     max_restarts: Annotated[int, Field(ge=0)]
+    gradient_dtype: Literal["float32", "bfloat16"]
     hang_timeout: Positive | None
     bind: Literal["auto", "off"]
     expandable_segments: bool

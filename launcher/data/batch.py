@@ -53,11 +53,11 @@ class Batch:
 def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype) -> Tensor:
     """uint8 images [B, 3, H, W] to `dtype` with mean 0 and deviation 1, for `mean` and `std` of pixels in [0, 1].
 
-    The memory format stays.
+    The memory format stays. Computed in float32 and rounded once, in one pass over the pictures on a GPU.
     """
-    shift = constant(tuple(-m / s for m, s in zip(mean, std, strict=True)), dtype, images.device)
-    scale = constant(tuple(1 / (255 * s) for s in std), dtype, images.device)
-    return torch.addcmul(shift, images.to(dtype), scale)
+    shift = constant(tuple(-m / s for m, s in zip(mean, std, strict=True)), torch.float32, images.device)
+    scale = constant(tuple(1 / (255 * s) for s in std), torch.float32, images.device)
+    return torch.addcmul(shift, images, scale, out=torch.empty_like(images, dtype=dtype))
 
 
 @lru_cache(maxsize=32)

@@ -55,4 +55,17 @@ def _compiled(plan: Plan) -> Iterator[str]:
         yield "compile=on was slower than compile=off on every CPU measured, and its first start takes minutes longer"
 
 
-_RULES: tuple[Callable[[Plan], Iterator[str]], ...] = (_learning_rate, _partial_batch, _batch_norm, _average, _compiled)
+def _gradient_dtype(plan: Plan) -> Iterator[str]:
+    dtype = plan.config.launch.gradient_dtype
+    if plan.world_size == 1 and dtype != "float32":
+        yield f"launch.gradient_dtype={dtype} does nothing here: one process sends its gradients to no other"
+
+
+_RULES: tuple[Callable[[Plan], Iterator[str]], ...] = (
+    _learning_rate,
+    _partial_batch,
+    _batch_norm,
+    _average,
+    _compiled,
+    _gradient_dtype,
+)

@@ -131,9 +131,9 @@ class TrainStep:
         return self.engine.change_batch(batch, self.model, self.loss, self.normalize)
 
     def normalize(self, images: Tensor) -> Tensor:
-        """uint8 images to floating point of the data set's mean 0 and deviation 1."""
+        """uint8 images to the run's number format, with the data set's mean 0 and deviation 1."""
         dataset = self.plan.config.dataset
-        return normalize(images, dataset.mean, dataset.std, torch.float32)
+        return normalize(images, dataset.mean, dataset.std, self.precision.dtype)
 
     def gradients(self, batch: Batch, *, synchronize: bool = True, update_statistics: bool = True) -> Tensor:
         """Forward and backward in `accumulation` equal parts; gradients are left in `.grad`, scaled by the scaler."""

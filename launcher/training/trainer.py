@@ -231,7 +231,7 @@ def build_step(plan: Plan, ranks: Ranks, engine: Engine) -> TrainStep:
         plan=plan,
         model=model,
         objective=objective,
-        network=distribute(objective, ranks, find_unused=engine.leaves_parameters_unused),
+        network=distribute(objective, ranks, engine.leaves_parameters_unused, config.launch.gradient_dtype),
         optimizer=build_optimizer(config.optimizer, model, plan.peak_lr),
         engine=engine,
         precision=precision,

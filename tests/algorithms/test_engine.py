@@ -117,6 +117,7 @@ class Copies(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
+        self.longest_float32 = 0
         self._pinned: list[torch.Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -126,6 +127,8 @@ class Copies(TorchDispatchMode):
             self._pinned.append(args[0])
             return args[0]
         result = func(*args, **kwargs)
+        if isinstance(result, torch.Tensor) and result.dtype is torch.float32:
+            self.longest_float32 = max(self.longest_float32, result.numel())
         devices = [argument.device.type for argument in args if isinstance(argument, torch.Tensor)]
         if func in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default) and isinstance(result, torch.Tensor):
             if func is torch.ops.aten._to_copy.default and devices[0] != result.device.type:
@@ -150,7 +153,7 @@ def test_preparing_a_batch_waits_for_no_copy(words: list[str]) -> None:
     engine.change_model(model)
     constant.cache_clear()
     side, moment = config.image.train_size, Moment(config.seed, 9, 5000, made.plan.total_steps)
-    normal = partial(normalize, mean=[0.4] * 3, std=[0.2] * 3, dtype=torch.float32)
+    normal = partial(normalize, mean=[0.4] * 3, std=[0.2] * 3, dtype=torch.bfloat16)
     with FakeTensorMode(allow_non_fake_inputs=True), Copies() as copies:
         images = torch.empty(32, 3, side, side, dtype=torch.uint8, device="cuda")
         normal(images)
@@ -161,6 +164,9 @@ def test_preparing_a_batch_waits_for_no_copy(words: list[str]) -> None:
         prepared = engine.change_batch(batch, model, lambda x, y: x.mean(), normal)
     constant.cache_clear()
     assert prepared.images.is_cuda
+    assert prepared.images.dtype is torch.bfloat16
+    # note: AugMix adds up its chains in float32
+    assert copies.longest_float32 < images.numel() or config.algorithms.augmix
     assert prepared.targets.is_cuda
     # note: one of all that is drawn, and in the first step timm's fill colour
     drawing = [name for name, one in engine.active.items() if isinstance(one, DrawingAlgorithm)]

@@ -132,3 +132,7 @@ def test_normalised_pixels_by_the_formula() -> None:
     expected = (images.double() / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
     assert torch.allclose(got.double(), expected.double(), atol=1e-5)
     assert got.is_contiguous(memory_format=torch.channels_last)
+    for dtype in (torch.bfloat16, torch.float16):
+        short = normalize(images, mean, std, dtype)
+        assert short.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(short, got.to(dtype))

@@ -8,8 +8,9 @@ import torch
 import torch.distributed as dist
 
 from launcher.config.compose import compose
-from launcher.rank.group import join_ranks
+from launcher.rank.group import Ranks, distribute, join_ranks
 from launcher.rank.main import DEVICE
+from tests.two_ranks import on_ranks
 
 
 @pytest.mark.parametrize(("hang_timeout", "watch"), [("8", 600), ("600", 600), ("3600", 3600), ("null", 10**7)])
@@ -23,3 +24,31 @@ def test_collectives_wait_longer_than_the_watch(monkeypatch: pytest.MonkeyPatch,
     with join_ranks(compose([f"launch.hang_timeout={hang_timeout}"]).config):
         backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
         assert backend.options._timeout > timedelta(seconds=watch + 60)
+
+
+def check_gradients(rank: int, count: int) -> None:
+    """Averages in either format beside the exact ones of what each rank computed."""
+    averages = {}
+    for dtype in ("float32", "bfloat16"):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(300, 20)
+        network = distribute(model, Ranks(rank, count, rank, count, torch.device("cpu")), False, dtype)
+        images = torch.randn(8, 300, generator=torch.Generator().manual_seed(rank))
+        network(images).square().sum().backward()
+        assert model.weight.grad is not None
+        averages[dtype] = model.weight.grad.double()
+        alone = torch.autograd.grad(model(images).square().sum(), model.weight)[0].double()
+    sizes, exact = alone.abs(), alone.clone()
+    dist.all_reduce(sizes)
+    dist.all_reduce(exact)
+    off = {dtype: ((average - exact / count).abs() / (sizes / count)).max() for dtype, average in averages.items()}
+    assert off["float32"] < 2**-20
+    assert 2**-12 < off["bfloat16"] <= (count + 1) / 256
+    first = averages["bfloat16"].clone()
+    dist.broadcast(first, src=0)
+    assert torch.equal(first, averages["bfloat16"])
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_gradients_sent_short_are_off_by_no_more_than_is_said(count: int) -> None:
+    on_ranks(count, check_gradients, count)

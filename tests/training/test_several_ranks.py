@@ -27,6 +27,7 @@ from tests.two_ranks import on_ranks
 
 RECIPES = [recipe.name for recipe in recipes.listing()]
 METHODS = options("algorithms")
+SHORT = "launch.gradient_dtype=bfloat16"
 SAVED, END = 3, 5
 
 Differing = Callable[[int], list[dict[str, list[str]]]]
@@ -34,7 +35,13 @@ Differing = Callable[[int], list[dict[str, list[str]]]]
 
 def config_of(name: str) -> RunConfig:
     """A recipe, or a method alone, on a few pictures and acting early."""
-    words = [f"algorithms=[{name}]"] if name in METHODS else [f"recipe={name}"]
+    words = (
+        [f"recipe={name}"]
+        if name in RECIPES
+        else ["algorithms=[]", name]
+        if name == SHORT
+        else [f"algorithms=[{name}]"]
+    )
     on = compose(words).config.algorithms.active()
     early = [word for method in ("ema", "sam", name) if method in on for word in EARLY.get(method, [])]
     size = ["batch_size=24", "dataset.train_samples=48", "schedule.warmup=0ba"]
@@ -89,13 +96,15 @@ def differing(tmp_path_factory: pytest.TempPathFactory) -> Differing:
     @cache
     def resumed(count: int) -> list[dict[str, list[str]]]:
         folder = tmp_path_factory.mktemp(f"ranks{count}")
-        configs = {name: config_of(name) for name in (RECIPES if count == 4 else METHODS)}
+        configs = {name: config_of(name) for name in (RECIPES if count == 4 else [*METHODS, SHORT])}
         on_ranks(count, resume_each, count, configs, folder)
         return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
 
     return resumed
 
 
-@pytest.mark.parametrize(("name", "count"), [*((name, 4) for name in RECIPES), *((name, 3) for name in METHODS)])
+@pytest.mark.parametrize(
+    ("name", "count"), [*((name, 4) for name in RECIPES), *((name, 3) for name in [*METHODS, SHORT])]
+)
 def test_several_ranks_resume_to_the_same_bits(differing: Differing, name: str, count: int) -> None:
     assert [of_rank[name] for of_rank in differing(count)] == [[]] * count
