@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 from tests.made_runs import make_run
-from tests.runs import Equal, Train
+from tests.runs import Equal, Here, Train
 
 __all__ = ["make_run"]
 
@@ -20,9 +20,8 @@ settings.load_profile("project")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ.pop("TRAIN_DATA", None)
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # note: workers are as many as cores, and idle threads would only take them from each other
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+# note: workers are as many as cores, and idle threads would only take them from each other
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,14 +30,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in long)
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture
-def train(tmp_path: Path, cache: Path) -> Train:
-    return Train.at(tmp_path, cache)
+def tiny_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every network that a config names is a tiny one."""
+    from tests.networks import tiny
+
+    monkeypatch.setattr("launcher.models.build.get_model", tiny)
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Train:
+    return Train(tmp_path)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Here:
+    return Here(tmp_path)
 
 
 @pytest.fixture(scope="session")

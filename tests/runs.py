@@ -1,44 +1,52 @@
-"""The real `train` command in processes, on a few small pictures, and what one sees of them from outside."""
+"""The `train` command on a few small pictures: in this process, or a real one, and what one sees of it from outside."""
 
 from __future__ import annotations
 
+import io
+import itertools
 import os
+import pkgutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, redirect_stdout, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 
+from launcher.errors import DONE, TERMINATED
+from launcher.rank.main import DEVICE
+from launcher.rank.stop import STOP
 from launcher.records.metrics import read_metrics
+from tests.commands import said
 
 SMALL = [
     *("recipe=mild", "epochs=3", "batch_size=16", "eval_batch_size=16", "schedule.warmup=1ep", "model=resnet18"),
     *("dataset=shapes", "dataset.train_samples=96", "dataset.val_samples=50", "dataset.native_size=32"),
-    *("launch=cpu", "launch.nproc=2", "dataloader.workers=1", "logger.interval=1ba", "logger.tensorboard=false"),
+    *("launch=cpu", "launch.nproc=1", "dataloader.workers=0", "logger.interval=1ba", "logger.tensorboard=false"),
     "algorithms.ema.update_interval=2ba",
 ]
-# The same, saved more often.
-SHORT = [*SMALL, "checkpoint.every=4ba", "launch.hang_timeout=60"]
+# The same on two ranks, saved more often.
+SHORT = [*SMALL, "launch.nproc=2", "checkpoint.every=4ba", "launch.hang_timeout=60"]
+DECIDED = ("step", "model", "weights", "optimizer", "algorithms", "evaluated_step", "best_top1", "best_step")
+# What a launcher tells the one rank of a run.
+ALONE = {
+    **{"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", DEVICE: "cpu"},
+    **{"MASTER_ADDR": "localhost", "MASTER_PORT": "0"},
+}
 Equal = Callable[[object, object], bool]
 
 
 @dataclass
 class Train:
-    """Runs `train` in a folder of its own; `small` words make a run of three epochs of six steps on two ranks."""
+    """Runs `train` in a folder of its own; `small` words make a run of three epochs of six steps."""
 
     folder: Path
-    environment: dict[str, str]
-
-    @classmethod
-    def at(cls, folder: Path, cache: Path) -> Train:
-        environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
-        environment.pop("CUDA_VISIBLE_DEVICES", None)
-        return cls(folder, environment)
+    environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def start(self, *words: str, stdout: Any = subprocess.PIPE) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "launcher.cli.main", *words]
@@ -64,6 +72,72 @@ class Train:
         assert found is not None
         return found
 
+    def decided(self, run: Path) -> dict[str, object]:
+        """What the config decides: everything saved but the clocks."""
+        state = self.state(run)
+        return {key: state[key] for key in DECIDED}
+
+
+class Here(Train):
+    """The same in this process, which is the one rank: for what no second process is needed to see.
+
+    The network is a tiny one, unless a test asks for torchvision's.
+    """
+
+    def __call__(
+        self, *words: str, code: int = 0, tiny: bool = True, stop_after: int | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one command; in the step of that number the rank is asked to stop, as by a signal."""
+        import torch
+
+        from launcher.training.trainer import Trainer
+        from tests import networks
+
+        steps, advance = itertools.count(1), Trainer.advance
+
+        def advanced(*given: Any) -> None:
+            STOP.asked = STOP.asked or next(steps) == stop_after
+            advance(*given)
+
+        with ExitStack() as restored:
+            restored.callback(os.chdir, Path.cwd())
+            restored.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
+            restored.enter_context(patch.dict(os.environ, self.environment))
+            restored.enter_context(patch.object(STOP, "asked", False))
+            restored.enter_context(patch.object(Trainer, "advance", advanced))
+            restored.enter_context(patch("launcher.launch.elastic.Launcher", _InThisProcess))
+            if tiny:
+                restored.enter_context(patch("launcher.models.build.get_model", networks.tiny))
+            os.chdir(self.folder)
+            found, output, errors = said(*words)
+        assert found == code, f"{output}\n{errors}"
+        return subprocess.CompletedProcess(words, code, output, errors)
+
+
+class _InThisProcess:
+    """In the place of launcher.launch.elastic.Launcher: no process is started, the target is called."""
+
+    def __init__(self, run_folder: Path, devices: Any, launch: Any, view: Any, target: str = "", **_: Any):
+        assert devices.processes == 1
+        self._run_folder, self._view, self._target = run_folder, view, target
+
+    def run(self) -> int:
+        import torch.distributed as dist
+
+        from launcher.launch.elastic import WORKER
+
+        output = io.StringIO()
+        try:
+            with patch.dict(os.environ, ALONE), redirect_stdout(output):
+                pkgutil.resolve_name(self._target or WORKER)(self._run_folder)
+        finally:
+            for line in output.getvalue().splitlines():
+                self._view.print(line)
+            self._view.close()
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        return TERMINATED if STOP.asked else DONE
+
 
 def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
     end = time.monotonic() + seconds
@@ -74,6 +148,13 @@ def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
 
 def steps_done(run: Path) -> int:
     return max((row["step"] for row in read_metrics(run / "metrics.jsonl")), default=0)
+
+
+def results(run: Path) -> list[tuple[object, ...]]:
+    """What the records say of steps, epochs and evaluations, but the times."""
+    keys = ("kind", "step", "loss", "top1", "top5", "samples", "lr", "image_size")
+    rows = read_metrics(run / "metrics.jsonl")
+    return [tuple(row.get(key) for key in keys) for row in rows if row["kind"] in ("train", "eval", "epoch")]
 
 
 def processes_of(run: Path) -> list[psutil.Process]:

@@ -7,7 +7,6 @@ import io
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
@@ -17,6 +16,9 @@ from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
 from launcher.training.step import TrainStep
 from launcher.training.trainer import build_step
+from tests.trainers import tensors
+
+pytestmark = pytest.mark.usefixtures("tiny_networks")
 
 STEPS = 8
 GROUPS = (
@@ -59,13 +61,6 @@ def state_of(step: TrainStep) -> dict[str, object]:
     }
 
 
-def flat(state: object) -> list[Tensor]:
-    if isinstance(state, Tensor):
-        return [state]
-    items = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else []
-    return [tensor for item in items for tensor in flat(item)]
-
-
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("stopped", [3, 5])
 def test_a_run_goes_on_bit_for_bit(group: str, stopped: int) -> None:
@@ -80,8 +75,8 @@ def test_a_run_goes_on_bit_for_bit(group: str, stopped: int) -> None:
     second.optimizer.load_state_dict(state["optimizer"])
     second.engine.load_state_dict(state["algorithms"])
     train(second, stopped, STEPS)
-    pairs = list(zip(flat(state_of(whole)), flat(state_of(second)), strict=True))
-    assert len(pairs) > 100
+    pairs = list(zip(tensors(state_of(whole)), tensors(state_of(second)), strict=True))
+    assert len(pairs) > 90
     assert all(torch.equal(a, b) for a, b in pairs)
     assert all(a.isfinite().all() for a, _ in pairs)
 
@@ -112,12 +107,12 @@ def _normalise_by_statistics(model: torch.nn.Module) -> None:
 def test_a_step_that_sam_skips_changes_nothing_and_lowers_the_loss_scale(precision: str) -> None:
     step = made("sam", "algorithms.sam.interval=1", f"precision={precision}")
     train(step, 0, 2)
-    before = [tensor.clone() for tensor in (*step.model.parameters(), *flat(step.optimizer.state_dict()))]
+    before = [tensor.clone() for tensor in (*step.model.parameters(), *tensors(step.optimizer.state_dict()))]
     scale = step.scaler.get_scale()
     finite = step.loss
     step.objective.loss = lambda logits, targets: finite(logits, targets) * torch.inf
     train(step, 2, 3)
-    after = [*step.model.parameters(), *flat(step.optimizer.state_dict())]
+    after = [*step.model.parameters(), *tensors(step.optimizer.state_dict())]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert step.scaler.get_scale() == (scale / 2 if precision == "fp16" else 1.0)
     step.objective.loss = finite

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -47,6 +50,17 @@ def same(first: list[Loaded], second: list[Loaded]) -> bool:
         torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) and np.array_equal(a[2], b[2])
         for a, b in zip(first, second, strict=True)
     )
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _without_processes() -> Iterator[None]:
+    """What worker processes do for a file, done here; tests/faults/test_preparing.py has real ones."""
+
+    def in_turn(work: Callable[..., Any], tasks: Iterator[tuple[Any, ...]], workers: int) -> Iterator[Any]:
+        return (work(*task) for task in tasks)
+
+    with patch("launcher.data.ffcv.prepare.in_workers", in_turn), patch("launcher.data.unreadable.in_workers", in_turn):
+        yield
 
 
 @pytest.fixture(scope="session")

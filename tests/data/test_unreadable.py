@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from launcher.data.available import look_at_data
 from launcher.data.folder import splits
 from launcher.data.sources.source import quiet
 from launcher.data.unreadable import read_left_out, unreadable, write_left_out
+from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
 from tests.commands import said
 
@@ -126,14 +126,13 @@ def test_the_list_of_a_run_is_what_counts_when_it_goes_on(folder: Path, tmp_path
 
 
 def test_doctor_names_them_all(folder: Path) -> None:
-    code, out, _ = said("doctor", *words_for(folder), "--json")
-    found = [finding for finding in json.loads(out) if finding["name"] == "pictures"]
-    assert code == 2
-    assert found[0]["found"] == "3 of 21 cannot be read"
-    assert "dataset.skip_bad=true" in found[0]["advice"]
-    assert [finding["found"].split(" (")[0] for finding in found[1:]] == [str(folder / file) for file in BAD]
-    _, out, _ = said("doctor", *words_for(folder), "dataset.skip_bad=true", "--json")
-    assert {finding["status"] for finding in json.loads(out) if finding["name"] == "pictures"} == {"warning"}
+    found = [finding for finding in examine_data(compose(words_for(folder)).config) if finding.name == "pictures"]
+    assert {finding.status for finding in found} == {"problem"}
+    assert found[0].found == "3 of 21 cannot be read"
+    assert "dataset.skip_bad=true" in found[0].advice
+    assert [finding.found.split(" (")[0] for finding in found[1:]] == [str(folder / file) for file in BAD]
+    left_out = examine_data(compose(words_for(folder, "dataset.skip_bad=true")).config)
+    assert {finding.status for finding in left_out if finding.name == "pictures"} == {"warning"}
 
 
 def test_prepare_leaves_them_out_by_the_same_key(folder: Path) -> None:

@@ -47,7 +47,7 @@ def kill_over_and_over(train: Train, words: Sequence[str], times: int, moments: 
         else:
             process.kill()
             process.communicate()
-            wait_for(lambda: not processes_of(run), seconds=20)
+            wait_for(lambda: not processes_of(run))
             if process.returncode == 0:
                 break
             command, process = ["resume", str(run)], None
@@ -57,7 +57,7 @@ def kill_over_and_over(train: Train, words: Sequence[str], times: int, moments: 
     if process is not None:
         process.kill()
         process.communicate()
-        wait_for(lambda: not processes_of(run), seconds=20)
+        wait_for(lambda: not processes_of(run))
     return run, kills
 
 

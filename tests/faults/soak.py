@@ -20,7 +20,7 @@ from .killing import kill_over_and_over
 
 def main(times: int) -> int:
     with tempfile.TemporaryDirectory() as scratch:
-        train = Train.at(Path(scratch), Path(scratch) / "cache")
+        train = Train(Path(scratch))
         words = [*SHORT, f"epochs={times // 2 + 10}", "checkpoint.every=2ba", "eval_every=10ep"]
         train(*words, "run_name=whole")
         begun = time.monotonic()

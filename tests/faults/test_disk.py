@@ -13,20 +13,20 @@ import pytest
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.training import checkpoint
-from tests.runs import SHORT, Train, processes_of, steps_done, wait_for
+from tests.runs import SHORT, Here, Train, processes_of, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 20 MB, on which no save of a ResNet-18 fits."""
+    """A file system of 1 MB, on which no save of a tiny network fits."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = (
         os.getuid() == 0
         and not subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(folder)], capture_output=True, check=False
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, check=False
         ).returncode
     )
     if not mounted:
@@ -35,8 +35,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_training_goes_on_and_the_last_save_must_succeed(train: Train, small_disk: Path) -> None:
-    ended = train(*SHORT, f"runs={small_disk}", "run_name=full", code=2)
+def test_training_goes_on_and_the_last_save_must_succeed(here: Here, small_disk: Path) -> None:
+    ended = here(*SHORT, "launch.nproc=1", f"runs={small_disk}", "run_name=full", code=2)
     unfolded = "".join(ended.stdout.split())  # the terminal's lines are shorter than the path
     assert "step-00000004.pt:cannotbewritten:Nospaceleftondevice;traininggoeson" in unfolded
     assert "step-00000018.pt: cannot be written: No space left on device" in ended.stderr
@@ -45,21 +45,21 @@ def test_training_goes_on_and_the_last_save_must_succeed(train: Train, small_dis
     assert list((run / "checkpoints").iterdir()) == []
 
 
-def test_the_run_may_end_at_the_first_failing_save(train: Train, small_disk: Path) -> None:
-    ended = train(*SHORT, f"runs={small_disk}", "run_name=full", "checkpoint.on_failure=stop", code=2)
+def test_the_run_may_end_at_the_first_failing_save(here: Here, small_disk: Path) -> None:
+    ended = here(*SHORT, "launch.nproc=1", f"runs={small_disk}", "run_name=full", "checkpoint.on_failure=stop", code=2)
     assert "cannot be written: No space left on device" in ended.stderr
     assert max(row["step"] for row in read_metrics(small_disk / "full" / "metrics.jsonl")) < 18
 
 
 @pytest.mark.parametrize("loss", ["deleted", "moved"])
-def test_a_run_ends_at_once_when_its_folder_goes_away(train: Train, loss: str) -> None:
+def test_a_run_ends_at_once_when_its_folder_goes_away(train: Train, here: Here, loss: str) -> None:
     process = train.start(*SHORT, "epochs=1000", "eval_every=1000ep", "run_name=lost", "launch.nproc=1")
     run, moved = train.folder / "runs" / "lost", train.folder / "moved"
     wait_for(lambda: RunFolder(run).newest_step() is not None)
     run.rename(moved)
     if loss == "deleted":
         shutil.rmtree(moved)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=240)
     assert process.returncode == 1
     assert "was deleted, moved or replaced while the run trained" in errors
     assert "Traceback" not in errors
@@ -68,16 +68,16 @@ def test_a_run_ends_at_once_when_its_folder_goes_away(train: Train, loss: str) -
     if loss == "moved":
         saved = checkpoint.newest_valid(moved / "checkpoints")
         assert saved is not None
-        train("resume", str(moved), f"epochs={saved['step'] // 6 + 2}")
+        here("resume", str(moved), f"epochs={saved['step'] // 6 + 2}", tiny=False)
 
 
-def test_a_run_whose_folder_goes_away_saves_elsewhere_if_asked(train: Train) -> None:
+def test_a_run_whose_folder_goes_away_saves_elsewhere_if_asked(train: Train, here: Here) -> None:
     words = [*SHORT, "epochs=1000", "eval_every=1000ep", "checkpoint.every=1000ep", "run_name=lost"]
     process = train.start(*words, "checkpoint.elsewhere=rescued")
     run, saved = train.folder / "runs" / "lost", train.folder / "rescued" / "lost"
     wait_for(lambda: steps_done(run) >= 5)
     shutil.rmtree(run)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=240)
     assert process.returncode == 1
     assert "its state was saved in rescued/lost; go on by: train resume rescued/lost" in errors
     assert "Traceback" not in errors
@@ -85,4 +85,4 @@ def test_a_run_whose_folder_goes_away_saves_elsewhere_if_asked(train: Train) -> 
     found = checkpoint.newest_valid(saved / "checkpoints")
     assert found is not None
     assert found["step"] >= 5
-    train("resume", str(saved), f"epochs={found['step'] // 6 + 2}")
+    here("resume", str(saved), f"epochs={found['step'] // 6 + 2}", "launch.nproc=1", tiny=False)

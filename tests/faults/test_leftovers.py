@@ -14,7 +14,8 @@ from tests.runs import SHORT, Train, processes_of, ranks_of, steps_done, wait_fo
 
 pytestmark = pytest.mark.system
 
-LONG = [*SHORT, "epochs=100", "eval_every=100ep", "run_name=run"]
+WITH_WORKERS = [*SHORT, "dataloader.workers=1", "run_name=run"]
+LONG = [*WITH_WORKERS, "epochs=100", "eval_every=100ep"]
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def started(tidy: Train) -> tuple[subprocess.Popen[str], Path]:
 
 
 def test_a_run_that_ends_by_itself(tidy: Train, temporary: Path) -> None:
-    tidy(*SHORT, "run_name=run")
+    tidy(*WITH_WORKERS, "epochs=1", "schedule.warmup=0ba")
     assert not left_in(temporary)
 
 
@@ -68,7 +69,7 @@ def test_a_rank_that_is_killed_and_a_launcher_that_is_asked_to_stop(tidy: Train,
     wait_for(lambda: steps_done(run) > before)
     second = scratch_in(temporary)
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert process.returncode == 143
     assert not left_in(temporary)
     assert not named_after(second)
@@ -79,6 +80,6 @@ def test_a_launcher_that_is_killed(tidy: Train, temporary: Path) -> None:
     scratch = scratch_in(temporary)
     process.kill()
     process.communicate()
-    wait_for(lambda: not processes_of(run), seconds=20)
-    wait_for(lambda: not left_in(temporary), seconds=10)
+    wait_for(lambda: not processes_of(run))
+    wait_for(lambda: not left_in(temporary))
     assert not named_after(scratch)

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from launcher.records.metrics import read_metrics
-from tests.runs import SHORT, Train
+from tests.runs import SHORT, Here, Train
 
 pytestmark = pytest.mark.system
 
 DIVERGES = [*SHORT, "algorithms=[]", "optimizer.lr=1e15", "optimizer.scale_lr=off", "schedule.warmup=0ba"]
+ALONE = [*DIVERGES, "launch.nproc=1"]
 
 
 def bad_steps(run: Path) -> list[int]:
@@ -36,19 +37,19 @@ def test_skipping_has_a_limit_and_the_step_can_be_replayed(train: Train) -> None
     recorded = next(row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "nonfinite")
     assert [rank["indices"] for rank in report["ranks"]] == recorded["indices"]
     assert report["ranks"][0]["modules"]
-    assert "finite, loss" in train("replay", str(run), f"step={first - 1}").stdout
 
 
-def test_the_run_may_stop_at_once(train: Train) -> None:
-    ended = train(*DIVERGES, "run_name=stopped", "nonfinite.policy=stop", code=2)
-    assert len(bad_steps(train.folder / "runs" / "stopped")) == 1
+def test_the_run_may_stop_at_once_and_the_step_before_is_replayed(here: Here) -> None:
+    ended = here(*ALONE, "run_name=stopped", "nonfinite.policy=stop", code=2)
+    (bad,) = bad_steps(here.folder / "runs" / "stopped")
     assert "(nonfinite.policy=stop)" in ended.stderr
+    assert "finite, loss" in here("replay", "runs/stopped", f"step={bad - 1}").stdout
 
 
-def test_the_run_may_go_back_and_on_with_a_smaller_learning_rate(train: Train) -> None:
+def test_the_run_may_go_back_and_on_with_a_smaller_learning_rate(here: Here) -> None:
     words = ["run_name=back", "nonfinite.policy=rollback", "nonfinite.lr_factor=1e-16"]
-    ended = train(*DIVERGES, *words)
-    run = train.folder / "runs" / "back"
+    ended = here(*ALONE, *words)
+    run = here.folder / "runs" / "back"
     assert "back to step 0, learning rate times 1e-16" in " ".join(ended.stdout.split())
     rows = read_metrics(run / "metrics.jsonl")
     lines = [row for row in rows if row["kind"] == "train"]

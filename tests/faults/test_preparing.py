@@ -40,7 +40,7 @@ def test_preparation_stops_and_goes_on_to_the_same_bytes(train: Train, pictures:
         # note: all processes get it, as from a terminal that hangs up
         for one in processes_of(train.folder / "runs" / "none"):
             one.send_signal(number)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=240)
         assert process.returncode == 143, errors
         assert "the same command goes on" in output
         assert not list(folder.glob("*.beton"))

@@ -38,7 +38,7 @@ def test_a_rank_that_ended_before_it_was_seen_ends_its_peer(tmp_path: Path, code
         time.sleep(0.02)
     with watch:
         wait_for_failure(watch)
-        assert peer.wait(timeout=30) < 0
+        assert peer.wait(timeout=240) < 0
     assert watch.failed_first == {failing.pid}
     failing.wait()
 
@@ -49,7 +49,7 @@ def test_a_rank_that_was_reaped_before_it_was_seen_is_known_by_what_it_told(tmp_
     failed_file(tmp_path, 4_000_000).touch()
     with watch:
         wait_for_failure(watch)
-        assert peer.wait(timeout=30) < 0
+        assert peer.wait(timeout=240) < 0
     assert watch.failed_first == {4_000_000}
 
 
@@ -64,7 +64,7 @@ def test_a_rank_gets_more_time_to_its_first_step(tmp_path: Path) -> None:
         os.utime(file, (1, 1))
         wait_for_failure(watch)
         assert list(watch.hung) == [slow.pid]
-        assert slow.wait(timeout=30) < 0
+        assert slow.wait(timeout=240) < 0
 
 
 def test_a_failure_is_known_however_soon_the_watch_ends(tmp_path: Path) -> None:

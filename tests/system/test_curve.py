@@ -48,6 +48,6 @@ def test_a_grid_that_is_killed_has_its_run_save_and_stop(train: Train) -> None:
     wait_for(lambda: steps_done(run) > 0)
     process.kill()
     process.communicate()
-    wait_for(lambda: not processes_of(run), seconds=60)
+    wait_for(lambda: not processes_of(run))
     assert RunFolder(run).newest_step() == steps_done(run)
     assert [path.name for path in run.parent.iterdir()] == [run.name]

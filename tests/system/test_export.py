@@ -11,30 +11,30 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.runs import Train
+from tests.runs import Here
 
 pytestmark = pytest.mark.system
 
 CLASSES = {"blau ü": (40, 60, 220), "green": (50, 190, 60), "red, dark": (150, 20, 30)}
 WORDS = [
     *("dataset=image_folder", "dataset.path=pictures", "dataset.native_size=40", "model=resnet18", "launch=cpu"),
-    *("launch.nproc=1", "batch_size=8", "schedule.warmup=0ba", "dataloader.workers=1", "logger.tensorboard=false"),
+    *("launch.nproc=1", "batch_size=8", "schedule.warmup=0ba", "dataloader.workers=0", "logger.tensorboard=false"),
     *("algorithms.ema.half_life=3ba", "algorithms.ema.update_interval=1ba", "epochs=6", "optimizer.scale_lr=off"),
     "optimizer.lr=0.02",
 ]
 # What a user would write: reads the picture files, and knows the classes by their names.
 USER = """
-import sys, pathlib
+import importlib, sys, pathlib
 sys.modules["launcher"] = None
-sys.path.insert(0, sys.argv[1])
-import torch
 from PIL import Image
-from model import CLASSES, load, predict, transform
-network, hits, files = load(), 0, sorted(pathlib.Path(sys.argv[2]).glob("*/*"))
-logits = predict(network, torch.stack([transform(Image.open(file)) for file in files]))
-for file, number in zip(files, logits.argmax(1)):
-    hits += CLASSES[number] == file.parent.name
-print(len(files), hits)
+import torch
+files = sorted(pathlib.Path(sys.argv[1]).glob("*/*"))
+for folder in sys.argv[2:]:
+    sys.modules.pop("model", None)
+    sys.path.insert(0, folder)
+    from model import CLASSES, load, predict, transform
+    logits = predict(load(), torch.stack([transform(Image.open(file)) for file in files]))
+    print(sum(CLASSES[number] == file.parent.name for file, number in zip(files, logits.argmax(1), strict=True)))
 """
 
 
@@ -54,28 +54,27 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("recipe", ["mild", "medium", "hot"])
-def test_an_export_has_the_cards_top1_where_this_project_is_not(train: Train, pictures: Path, recipe: str) -> None:
-    (train.folder / "pictures").symlink_to(pictures)
-    train(f"recipe={recipe}", *WORDS, "run_name=a")
-    done = train("export", "runs/a", "--best", "-o", "taken")
-    assert done.stdout == "taken/model.safetensors\n"
-    card = json.loads((train.folder / "taken" / "model_card.json").read_text())
-    assert card["top1"] > 0.5
-    assert card["classes"] == list(CLASSES)
-    assert f"loaded without this project: top-1 {card['top1']:.2%} on 60 validation pictures" in done.stderr
-
-    used = subprocess.run(
-        [sys.executable, "-c", USER, str(train.folder / "taken"), str(pictures / "val")],
-        cwd="/", env=train.environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert used.stdout.split() == ["60", str(round(60 * card["top1"]))]
+def test_exports_have_the_cards_top1_where_this_project_is_not(here: Here, pictures: Path) -> None:
+    (here.folder / "pictures").symlink_to(pictures)
+    right, recipes = [], ("mild", "medium", "hot")
+    for recipe in recipes:
+        here(f"recipe={recipe}", *WORDS, f"run_name={recipe}", tiny=False)
+        done = here("export", f"runs/{recipe}", "--best", "-o", recipe, tiny=False)
+        assert done.stdout == f"{recipe}/model.safetensors\n"
+        card = json.loads((here.folder / recipe / "model_card.json").read_text())
+        assert card["top1"] > 0.5
+        assert card["classes"] == list(CLASSES)
+        assert f"loaded without this project: top-1 {card['top1']:.2%} on 60 validation pictures" in done.stderr
+        right.append(str(round(60 * card["top1"])))
+    assert outside(here, "-c", USER, str(pictures / "val"), *recipes).split() == right
 
     file = pictures / "val" / "green" / "0.png"
-    shown = subprocess.run(
-        [sys.executable, train.folder / "taken" / "model.py", file],
-        cwd="/", env=train.environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    lines = shown.stdout.splitlines()
+    lines = outside(here, "hot/model.py", str(file)).splitlines()
     assert lines[0] == str(file)
     assert {line.split("%")[1].strip() for line in lines[1:]} == set(CLASSES)
+
+
+def outside(here: Here, *words: str) -> str:
+    command, environment = [sys.executable, *words], {**here.environment, "PYTHONPATH": ""}
+    done = subprocess.run(command, cwd=here.folder, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout

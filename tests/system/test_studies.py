@@ -7,54 +7,61 @@ import json
 import pytest
 
 from launcher.records.metrics import read_metrics
-from tests.runs import SMALL, Train
+from tests.runs import SMALL, Here, Train
 
 pytestmark = pytest.mark.system
 
 
-def test_a_run_stops_at_its_target_and_leaves_an_mlperf_log(train: Train) -> None:
-    run = train.small("aimed", "target=top1:0.01", "mlperf=on")
+def test_a_run_stops_at_its_target_and_leaves_an_mlperf_log(here: Here) -> None:
+    run = here.small("aimed", "target=top1:0.01", "mlperf=on")
     rows = read_metrics(run / "metrics.jsonl")
     assert [row["step"] for row in rows if row["kind"] == "eval"] == [6]
     assert rows[-1]["kind"] == "end"
     assert rows[-1]["finished"]
-    assert train.state(run)["step"] == 6
+    assert here.state(run)["step"] == 6
     text = (run / "mlperf.log").read_text()
     assert '"status": "success"' in text
-    assert "target top1:0.01" in train("resume", str(run)).stdout
+    assert "target top1:0.01" in here("resume", str(run)).stdout
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "eval"] == [6]
 
 
-def test_an_estimate_is_made_and_kept_beside_the_run_of_its_config(train: Train) -> None:
-    shown = json.loads(train("estimate", *SMALL, "--seconds", "0.1", "--json").stdout)
-    assert (shown["evaluations"], shown["processes"]) == (3, 2)
+def test_an_estimate_is_made_and_kept_beside_the_run_of_its_config(here: Here) -> None:
+    shown = json.loads(here("estimate", *SMALL, "--seconds", "0.1", "--json").stdout)
+    assert (shown["evaluations"], shown["processes"]) == (3, 1)
     assert 0 < shown["training"]["seconds"] < shown["wall"]["seconds"]
     assert sum(size["steps"] for size in shown["sizes"]) == 18
     assert {"p4d_24xlarge", "bm_gpu4_8"} <= {price["hardware"]["name"] for price in shown["prices"]}
-    done = train(*SMALL, "run_name=estimated")
+    done = here(*SMALL, "run_name=estimated")
     assert "estimated" in done.stdout
-    kept = json.loads((train.folder / "runs" / "estimated" / "estimate.json").read_text())
+    kept = json.loads((here.folder / "runs" / "estimated" / "estimate.json").read_text())
     assert kept["training"] == shown["training"]
-    assert not list((train.folder / "runs").glob(".measuring-*"))
+    assert not list((here.folder / "runs").glob(".measuring-*"))
 
 
-def test_diagnose_and_ablate_name_the_parts(train: Train) -> None:
-    one = [*SMALL, "launch.nproc=1", "--seconds", "0.1", "--json"]
-    found = json.loads(train("diagnose", *one).stdout)
+def test_two_ranks_are_measured_together(train: Train) -> None:
+    words = [*SMALL, "epochs=1", "algorithms=[]", "schedule.warmup=0ba", "launch.nproc=2"]
+    shown = json.loads(train("estimate", *words, "--seconds", "0.01", "--json").stdout)
+    assert (shown["evaluations"], shown["processes"]) == (1, 2)
+    assert 0 < shown["training"]["seconds"] < shown["wall"]["seconds"]
+
+
+def test_diagnose_and_ablate_name_the_parts(here: Here) -> None:
+    short = [*SMALL, "--seconds", "0.1", "--json"]
+    found = json.loads(here("diagnose", *short).stdout)
     assert found["bound"] in ("data", "step")
     assert found["both_seconds"] > 0
-    split = {row["part"]: row for row in json.loads(train("ablate", *one).stdout)["split"]}
+    split = {row["part"]: row for row in json.loads(here("ablate", *short).stdout)["split"]}
     assert split.keys() >= {"data", "transfer", "forward", "backward", "optimizer", "ema"}
     assert sum(row["share"] for row in split.values()) == pytest.approx(1.0)
 
 
-def test_tuning_runs_its_trials_once(train: Train) -> None:
-    (train.folder / "space.yaml").write_text("optimizer.lr: {low: 0.01, high: 0.1, scale: log}\n")
+def test_tuning_runs_its_trials_once(here: Here) -> None:
+    (here.folder / "space.yaml").write_text("optimizer.lr: {low: 0.01, high: 0.1, scale: log}\n")
     words = ["tune", "space.yaml", *SMALL, "epochs=2", "--trials", "2"]
-    train(*words)
-    found = json.loads(train(*words, "--json").stdout)
+    here(*words)
+    found = json.loads(here(*words, "--json").stdout)
     assert [result["finished"] for result in found] == [True, True]
     assert found[0]["top1"] >= found[1]["top1"]
-    before = (train.folder / found[0]["run"] / "metrics.jsonl").read_bytes()
-    assert "study-1-trial-2" in train(*words).stdout
-    assert (train.folder / found[0]["run"] / "metrics.jsonl").read_bytes() == before
+    before = (here.folder / found[0]["run"] / "metrics.jsonl").read_bytes()
+    assert "study-1-trial-2" in here(*words).stdout
+    assert (here.folder / found[0]["run"] / "metrics.jsonl").read_bytes() == before

@@ -16,11 +16,9 @@ from launcher.config.compose import compose
 from launcher.rank.group import Ranks
 from launcher.training import checkpoint, compiled, trainer
 from launcher.training.trainer import Trainer, build_trainer
-from tests.training.test_every_algorithm import EARLY, SMALL, build, small_cache, steps, tensors
-from tests.training.test_several_ranks import tiny
+from tests.networks import tiny
+from tests.trainers import EARLY, SMALL, build, steps, tensors
 from tests.two_ranks import on_two_ranks
-
-__all__ = ["small_cache"]
 
 WORDS = ["schedule.warmup=0ba", "precision=fp32"]
 # Every kind of pass: statistics that stand still, parts, branches that are dropped, many sides.

@@ -29,11 +29,6 @@ SMALL = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def small_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
 def finished(runs: Path, *words: str) -> RunFolder:
     """A run of no steps that was evaluated and saved, as a run of one rank leaves it."""
     config = compose([*SMALL, *words]).config

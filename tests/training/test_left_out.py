@@ -22,12 +22,10 @@ from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
-from tests.training.test_every_algorithm import build, outcomes, small_cache, steps, tensors
+from tests.networks import tiny
+from tests.trainers import build, outcomes, steps, tensors
 from tests.training.test_no_wait import OPTIMIZERS, config_of
-from tests.training.test_several_ranks import tiny
 from tests.two_ranks import on_two_ranks
-
-__all__ = ["small_cache"]
 
 BAD = 2
 AVERAGED = {

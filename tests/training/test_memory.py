@@ -7,7 +7,7 @@ import torch
 
 from launcher.errors import UserError
 from launcher.training import memory
-from tests.training.test_every_algorithm import build
+from tests.trainers import build
 
 GB = 10**9
 

@@ -30,11 +30,9 @@ from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
-from tests.training.test_every_algorithm import EARLY, SMALL, small_cache
-from tests.training.test_several_ranks import tiny
+from tests.networks import tiny
+from tests.trainers import EARLY, SMALL
 from tests.two_ranks import on_ranks
-
-__all__ = ["small_cache"]
 
 METHODS = options("algorithms")
 RECIPES = [recipe.name for recipe in (*recipes.listing(), *recipes.ablations())]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -11,18 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
-from torchvision.models.resnet import BasicBlock, ResNet
 
 from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.config.defaults import options
 from launcher.config.schema import RunConfig
+from launcher.models import build as building
 from launcher.rank.group import Ranks
 from launcher.training import checkpoint
-from launcher.training import trainer as building
 from launcher.training.trainer import build_trainer
-from tests.training.test_every_algorithm import EARLY, SMALL, steps
+from tests.networks import tiny
+from tests.trainers import EARLY, SMALL, steps
 from tests.two_ranks import on_ranks
 
 RECIPES = [recipe.name for recipe in recipes.listing()]
@@ -48,18 +46,6 @@ def config_of(name: str) -> RunConfig:
     return compose([*words, *early, *SMALL, *size]).config
 
 
-def tiny(*_: object) -> nn.Module:
-    """A network of few parameters in many tensors, whose running statistics follow each rank's own pictures fast."""
-    torch.manual_seed(0)
-    network = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=10)
-    network.layer3 = network.layer4 = nn.Identity()
-    network.fc = nn.Linear(128, 10)
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.momentum = 0.9
-    return network
-
-
 def resume(config: RunConfig, ranks: Ranks, path: Path) -> list[str]:
     """Parameters that are not those of an uninterrupted run."""
     whole = build_trainer(config, ranks)
@@ -82,8 +68,7 @@ def resume(config: RunConfig, ranks: Ranks, path: Path) -> list[str]:
 
 def resume_each(rank: int, count: int, configs: dict[str, RunConfig], folder: Path) -> None:
     torch.set_num_threads(1)
-    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-    building.build_model = tiny
+    building.get_model = tiny
     ranks = Ranks(rank, count, rank, count, torch.device("cpu"))
     found = {name: resume(config, ranks, folder / f"{name}.pt") for name, config in configs.items()}
     (folder / f"{rank}.json").write_text(json.dumps(found))

@@ -18,10 +18,8 @@ from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.precision import LossScaler, Precision
 from launcher.training.saving import Saver
 from tests.launches import Launches
-from tests.training.test_every_algorithm import build, outcomes, small_cache, steps, tensors
-from tests.training.test_several_ranks import tiny
-
-__all__ = ["small_cache"]
+from tests.networks import tiny
+from tests.trainers import build, outcomes, steps, tensors
 
 WORDS = ["algorithms=[ema,sam]", "algorithms.ema.update_interval=1ba", "algorithms.sam.interval=2"]
 

@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from launcher.training.worker import warm_up
-from tests.training.test_every_algorithm import EARLY, build, small_cache, steps, tensors
-
-__all__ = ["small_cache"]
+from tests.trainers import EARLY, build, steps, tensors
 
 
 @pytest.mark.parametrize(
@@ -17,7 +15,7 @@ __all__ = ["small_cache"]
     ],
 )
 def test_a_run_that_was_warmed_up_computes_the_same(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    cold, warm = (build(*words, "schedule.warmup=0ba") for _ in range(2))
+    cold, warm = (build(*words) for _ in range(2))
     before = steps(cold, 2) + steps(cold, 2)
     after = steps(warm, 2)
     warm_up(warm)
@@ -31,7 +29,7 @@ def test_a_run_that_was_warmed_up_computes_the_same(words: list[str], capsys: py
 
 
 def test_a_new_run_is_warmed_up_for_each_size_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = build("algorithms=[progressive_resizing]", "schedule.warmup=0ba")
+    run = build("algorithms=[progressive_resizing]")
     seen = []
     inner = run.train_step.engine.compute_gradients
     monkeypatch.setattr(

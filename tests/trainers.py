@@ -1,0 +1,63 @@
+"""Trainers of a tiny network on a few small pictures, and some of their steps."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from launcher.config.compose import compose
+from launcher.rank.group import Ranks
+from launcher.training.step import StepOutcome
+from launcher.training.trainer import Trainer, build_trainer
+from tests.networks import tiny
+
+SMALL = [
+    *("dataset=shapes", "dataset.train_samples=32", "dataset.val_samples=10", "dataset.native_size=32"),
+    *("model=resnet18", "launch=cpu", "batch_size=8", "dataloader.workers=0", "optimizer.scale_lr=off"),
+    *("optimizer.lr=0.01", "epochs=3"),
+]
+# Words that make a method act within a few steps.
+EARLY = {
+    "swa": ["algorithms.swa.start=0ba", "algorithms.swa.update_interval=2ba"],
+    "ema": ["algorithms.ema.update_interval=2ba"],
+    "sam": ["algorithms.sam.interval=2"],
+    "layer_freezing": ["algorithms.layer_freezing.start=0.0"],
+    "selective_backprop": ["algorithms.selective_backprop.start=0.0"],
+    "random_erasing": ["algorithms.random_erasing.probability=1.0"],
+    "ghost_batchnorm": ["algorithms.ghost_batchnorm.ghost_batch_size=4"],
+    "mixup": ["algorithms.mixup.probability=0.5"],
+    "cutmix": ["algorithms.cutmix.probability=0.5"],
+}
+
+
+def build(*words: str) -> Trainer:
+    config = compose(["schedule.warmup=0ba", *words, *SMALL]).config
+    with patch("launcher.models.build.get_model", tiny):
+        run = build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+    if run.config.schedule.warmup != "0ba":
+        raise AssertionError("the warmup would hide what a step does")
+    return run
+
+
+def outcomes(run: Trainer, count: int) -> list[StepOutcome]:
+    """Train some steps."""
+    found = []
+    for _ in range(count):
+        images, labels, indices = next(iter(run.rest_of_epoch()))
+        found.append(run.train_step(images, labels, indices, run.moment(run.next_step)))
+        run.next_step += 1
+    return found
+
+
+def steps(run: Trainer, count: int) -> list[float]:
+    """Train some steps; returns their losses."""
+    return [outcome.loss.item() for outcome in outcomes(run, count)]
+
+
+def tensors(state: Any) -> list[torch.Tensor]:
+    if isinstance(state, torch.Tensor):
+        return [state]
+    parts = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else []
+    return [tensor for part in parts for tensor in tensors(part)]
