@@ -48,9 +48,9 @@ class Engine:
         return self._active
 
     @property
-    def leaves_parameters_unused(self) -> bool:
-        """Whether some steps leave parameters without gradients."""
-        return any(algorithm.leaves_parameters_unused for algorithm in self._active.values())
+    def changing_parameters(self) -> list[str]:
+        """Names of the algorithms that leave parameters without gradients at some steps."""
+        return [name for name, algorithm in self._active.items() if algorithm.leaves_parameters_unused]
 
     def change_model(self, model: nn.Module) -> None:
         for algorithm in self._at("change_model"):

@@ -74,6 +74,7 @@ class StochasticDepth(DrawingAlgorithm[StochasticDepthConfig]):
     def __init__(self, values: StochasticDepthConfig, context: Context):
         super().__init__(values, context)
         self._drops: list[BranchDrop] = []
+        self._kept: dict[torch.Size, Tensor] = {}
 
     def change_model(self, model: nn.Module) -> None:
         layers = last_of_branches(model)
@@ -98,6 +99,8 @@ class StochasticDepth(DrawingAlgorithm[StochasticDepthConfig]):
         (kept,) = drawn
         if batch.chosen is not None:
             kept = kept[:, batch.chosen]
+        # note: in the same memory at every step, as a captured one needs
+        kept = self._kept.setdefault(kept.shape, torch.empty_like(kept)).copy_(kept)
         for drop, row in zip(self._drops, kept, strict=True):
             drop.set(row)
         return batch

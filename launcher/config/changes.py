@@ -29,6 +29,7 @@ FREE = (
     "eval_batch_size",
     "device_batch_size",
     "deterministic",
+    "cuda_graphs",
     "dataset.path",
     "dataloader.workers",
     "dataloader.prefetch",

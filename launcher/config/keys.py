@@ -132,6 +132,7 @@ ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "checkpoint.elsewhere": (None, ()),
     **{f"hardware.{key}": (None, ()) for key in ("cores", "memory", "disk", "source", "spot_per_hour")},
     "compile": ("off", ()),
+    "cuda_graphs": ("off", ()),
     "launch.gradient_dtype": ("float32", ()),
     "launch.bind": ("off", ()),
     "launch.expandable_segments": (False, ()),

@@ -269,6 +269,7 @@ class RunConfig:
     precision: Literal["auto", "bf16", "fp16", "fp32"]
     deterministic: bool
     compile: Literal["on", "off"]
+    cuda_graphs: Literal["on", "off"]
     runs: AnyPath
     run_name: FolderName | None
     mlperf: Literal["on", "off"]

@@ -72,8 +72,7 @@ def _said(reasons: list[str], seconds: float, count: int, device: torch.device) 
 
 def _obstacle(trainer: Trainer) -> str | None:
     """What is known to need a graph for every few steps."""
-    active = trainer.train_step.engine.active
-    changing = [name for name, algorithm in active.items() if algorithm.leaves_parameters_unused]
+    changing = trainer.train_step.engine.changing_parameters
     return f"{changing[0]} changes which parameters learn" if changing else None
 
 

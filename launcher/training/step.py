@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from launcher.plan.plan import Plan
 from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.peers import global_norm, gradients_of, highest
 from launcher.rank.stop import NOTHING, Asked
+from launcher.training.captured import CapturedSteps
 from launcher.training.late import HostCopy
 from launcher.training.losses import Loss, Objective
 from launcher.training.optimizers import set_lr
@@ -89,6 +90,7 @@ class TrainStep:
         self.precision = precision
         self.scaler = precision.scaler()
         self.lr_factor = 1.0
+        self.captured: CapturedSteps | None = None
         self._statistics = Restorable(_statistics(model))
         # note: in the same memory at every step, as a captured one needs
         self._numbers = torch.zeros(3, device=next(model.parameters()).device)
@@ -104,6 +106,17 @@ class TrainStep:
         self.engine.before_step(self.model, moment)
         batch = self.prepare(Batch(images, labels, indices, moment))
         self._send(self.plan.lr(moment.step) * self.lr_factor, asked)
+        loss, values, flags, applied = self._captured(batch) if self.captured else self._train_on(batch)
+        self.engine.after_step(self.model, moment, applied)
+        HEARTBEAT.beat()
+        counted = torch.where(flags[0] > 0, 0.0, torch.stack([loss, torch.ones_like(loss)]))
+        return StepOutcome(moment, indices, loss, counted, HostCopy(torch.cat([values, flags])), self.release)
+
+    def _train_on(self, batch: Batch) -> Sequence[Tensor]:
+        """Forward, backward and update: the loss [], it and the gradients' norm [2], flags [4], if it is applied [].
+
+        What a step is told by the host lies in the same memory at every step; no number of the host's goes in here.
+        """
         self._statistics.keep()
         loss = self.engine.compute_gradients(batch, self.model, self.gradients)
         self.scaler.unscale_(self.optimizer)
@@ -113,10 +126,19 @@ class TrainStep:
         applied = left_out == 0
         # note: the forward pass has already spoiled the running statistics
         self._statistics.put_back_unless(applied)
-        self.engine.after_step(self.model, moment, applied)
-        HEARTBEAT.beat()
-        counted = torch.where(flags[0] > 0, 0.0, torch.stack([loss, torch.ones_like(loss)]))
-        return StepOutcome(moment, indices, loss, counted, HostCopy(torch.cat([values, flags])), self.release)
+        return loss, values, flags, applied
+
+    def _captured(self, batch: Batch) -> Sequence[Tensor]:
+        """The same by a graph, one for each way to compute gradients."""
+        assert self.captured is not None
+        algorithms = self.plan.config.algorithms
+        active, ways = algorithms.active(), algorithms.acting("compute_gradients")
+        kind = tuple(active[name].acts_at(self.plan, batch.moment.step) for name in ways)
+
+        def work(images: Tensor, targets: Tensor) -> Sequence[Tensor]:
+            return self._train_on(replace(batch, images=images, targets=targets))
+
+        return self.captured(kind, work, batch.images, batch.targets)
 
     def release(self) -> None:
         """Take steps again after one that was not finite."""

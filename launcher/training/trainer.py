@@ -167,6 +167,9 @@ class Trainer:
             self.best_top1, self.best_step = state["best_top1"], state["best_step"]
             self.skipped_in_a_row, self.train_step.lr_factor = state["skipped_in_a_row"], state["lr_factor"]
             self.train_step.release()
+            if self.train_step.captured:
+                # note: a loaded optimizer has its state in other memory
+                self.train_step.captured.forget()
 
     def roll_back(self, state: dict[str, Any], lr_factor: float) -> None:
         """Go back to a saved state, with the learning rate multiplied once more."""
@@ -231,7 +234,7 @@ def build_step(plan: Plan, ranks: Ranks, engine: Engine) -> TrainStep:
         plan=plan,
         model=model,
         objective=objective,
-        network=distribute(objective, ranks, engine.leaves_parameters_unused, config.launch.gradient_dtype),
+        network=distribute(objective, ranks, bool(engine.changing_parameters), config.launch.gradient_dtype),
         optimizer=build_optimizer(config.optimizer, model, plan.peak_lr),
         engine=engine,
         precision=precision,

@@ -14,6 +14,7 @@ from launcher.data.unreadable import read_left_out
 from launcher.rank.group import check_same_config, join_ranks
 from launcher.rank.stop import STOP
 from launcher.records.folder import RunFolder
+from launcher.training.captured import CapturedSteps, CudaCapturer, uncaptured
 from launcher.training.compiled import compile_run
 from launcher.training.loop import train
 from launcher.training.memory import memory_told
@@ -34,6 +35,7 @@ def work(run_folder: Path) -> None:
         if state is not None:
             trainer.load_state_dict(state)
         compile_run(trainer)
+        capture_run(trainer)
         if config.launch.warm_up:
             warm_up(trainer)
         if not STOP.agreed_now():
@@ -48,6 +50,29 @@ def work(run_folder: Path) -> None:
                     finished = train(trainer, logger, saver, guard, STOP)
                 logger.log_end(finished=finished)
         trainer.loaders.close()
+
+
+def capture_run(trainer: Trainer) -> None:
+    """With `cuda_graphs=on`, have steps captured, or say why they are not."""
+    if trainer.config.cuda_graphs == "off":
+        return
+    reason = _why_not_captured(trainer)
+    if reason is None:
+        trainer.train_step.captured = CapturedSteps(CudaCapturer(trainer.ranks.device))
+    elif trainer.ranks.is_first:
+        print(uncaptured(reason), flush=True)
+
+
+def _why_not_captured(trainer: Trainer) -> str | None:
+    if trainer.ranks.device.type != "cuda":
+        return "they need a GPU"
+    if trainer.ranks.world_size > 1:
+        return "with several ranks the exchange within DDP would be captured too, which no GPU has run yet"
+    if changing := trainer.train_step.engine.changing_parameters:
+        return f"{changing[0]} changes which parameters learn"
+    if any(group.get("capturable") is False for group in trainer.train_step.optimizer.param_groups):
+        return f"optimizer.name={trainer.config.optimizer.name} is not built to be captured"
+    return None
 
 
 def warm_up(trainer: Trainer) -> None:

@@ -69,7 +69,7 @@ def _learn(rank: int, folder: Path) -> None:
     config = compose(["epochs=10", "batch_size=8", "algorithms=[layer_freezing]"]).config
     engine = Engine(Context(Plan(config, 2, 80), 10))
     model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(6)])
-    network = distribute(model, Ranks(rank, 2, rank, 2, torch.device("cpu")), engine.leaves_parameters_unused)
+    network = distribute(model, Ranks(rank, 2, rank, 2, torch.device("cpu")), bool(engine.changing_parameters))
     assert isinstance(network, DistributedDataParallel)
     gradients = {}
     for step in (0, 75, 99):

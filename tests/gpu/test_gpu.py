@@ -15,8 +15,10 @@ from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.rank.group import Ranks
 from launcher.training import checkpoint
+from launcher.training.captured import WARM_UP
 from launcher.training.memory import memory_told
 from launcher.training.trainer import Trainer, build_trainer
+from launcher.training.worker import capture_run
 
 pytestmark = pytest.mark.gpu
 
@@ -75,7 +77,9 @@ def test_a_recipe_computes_the_same_compiled_and_captured(recipe: str, switch: s
     words = [f"recipe={recipe}", "precision=fp32"]
     changed = build(device, *words, f"{switch}=on")
     importlib.import_module("launcher.training.compiled").compile_run(changed)
-    assert losses(changed, 4) == pytest.approx(losses(build(device, *words), 4), rel=1e-3)
+    capture_run(changed)
+    count = WARM_UP + 2
+    assert losses(changed, count) == pytest.approx(losses(build(device, *words), count), rel=1e-3)
 
 
 @pytest.mark.parametrize("recipe", ["hot"] if DRY else NAMES)

@@ -1,0 +1,168 @@
+"""Which steps are captured, on which inputs and for how long, with a stand-in for CUDA's graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from launcher.rank.group import Ranks
+from launcher.training import captured, trainer
+from launcher.training.captured import MOST, WARM_UP, CapturedSteps
+from launcher.training.worker import capture_run
+from tests.training.test_every_algorithm import EARLY, build, small_cache, steps, tensors
+from tests.training.test_several_ranks import tiny
+
+__all__ = ["small_cache"]
+
+
+@dataclass
+class StandIn:
+    """Executes nothing when it captures, in effect: `state` is put back; a replay does the same work again."""
+
+    state: Callable[[], list[Tensor]]
+    captures: int = 0
+    aside_count: int = 0
+    gone: list[int] = field(default_factory=list)
+
+    def aside(self) -> nullcontext[None]:
+        self.aside_count += 1
+        return nullcontext()
+
+    def capture(self, work: Callable[[], Sequence[Tensor]]) -> tuple[StandInGraph, Sequence[Tensor]]:
+        before = [(tensor, tensor.clone()) for tensor in self.state()]
+        outputs = work()
+        with torch.no_grad():
+            for tensor, value in before:
+                tensor.copy_(value)
+        self.captures += 1
+        return StandInGraph(self, self.captures, work, outputs), outputs
+
+
+@dataclass
+class StandInGraph:
+    owner: StandIn
+    number: int
+    work: Callable[[], Sequence[Tensor]]
+    outputs: Sequence[Tensor]
+
+    def replay(self) -> None:
+        for output, value in zip(self.outputs, self.work(), strict=True):
+            output.copy_(value)
+
+    def reset(self) -> None:
+        self.owner.gone.append(self.number)
+
+
+def adding(weight: Tensor) -> Callable[[Tensor, Tensor], Sequence[Tensor]]:
+    return lambda images, targets: [weight.add_((images * targets).sum()).clone()]
+
+
+def batch(size: int, value: float) -> tuple[Tensor, Tensor]:
+    return torch.full((size,), value), torch.full((size,), 2.0)
+
+
+def test_a_kind_is_captured_after_its_first_steps_and_replayed_on_each_batch() -> None:
+    weight = torch.zeros(())
+    device = StandIn(lambda: [weight])
+    work, taken = adding(weight), CapturedSteps(device)
+    found = [taken("plain", work, *batch(1, value))[0] for value in range(8)]
+    assert [float(one) for one in found] == [2.0 * sum(range(value + 1)) for value in range(8)]
+    assert (device.aside_count, device.captures) == (WARM_UP, 1)
+    taken("sam", work, *batch(1, 1))
+    assert (device.aside_count, device.captures) == (WARM_UP + 1, 1)
+
+
+def test_the_graph_that_was_not_used_for_longest_makes_room() -> None:
+    weight = torch.zeros(())
+    device = StandIn(lambda: [weight])
+    work, taken = adding(weight), CapturedSteps(device)
+    for size in range(1, MOST + 1):
+        for _ in range(WARM_UP + 1):
+            taken("plain", work, *batch(size, 1))
+    taken("plain", work, *batch(1, 1))
+    for _ in range(WARM_UP + 1):
+        taken("plain", work, *batch(MOST + 1, 1))
+    assert (device.captures, device.gone) == (MOST + 1, [2])
+    taken("plain", work, *batch(2, 1))
+    assert (device.captures, device.gone) == (MOST + 2, [2, 3])
+
+
+def test_a_step_that_cannot_be_captured_says_so_once_and_runs_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weight = torch.zeros(())
+    device = StandIn(lambda: [weight])
+
+    def fails(_: object) -> None:
+        raise RuntimeError("operation not permitted\nmore of it")
+
+    monkeypatch.setattr(device, "capture", fails)
+    taken = CapturedSteps(device)
+    for _ in range(2 * WARM_UP):
+        taken("plain", adding(weight), *batch(1, 1))
+        taken("sam", adding(weight), *batch(1, 1))
+    assert float(weight) == 2 * 2 * 2 * WARM_UP
+    line = "cuda_graphs=on: steps are not captured (operation not permitted); they run as they are"
+    assert capsys.readouterr().out.splitlines() == [line]
+
+
+def test_captured_steps_of_a_recipe_compute_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "build_model", tiny)
+    monkeypatch.setattr(captured, "WARM_UP", 1)
+    words = ["recipe=hot", "algorithms.stochastic_depth=on", "device_batch_size=4", "epochs=6", *EARLY["sam"]]
+    plain, run = (build(*words, "schedule.warmup=0ba", "precision=fp32") for _ in range(2))
+    device = StandIn(lambda: tensors(run.state_dict()))
+    run.train_step.captured = CapturedSteps(device)
+    assert steps(run, run.plan.total_steps) == steps(plain, plain.plan.total_steps)
+    for key in ("model", "weights", "optimizer", "algorithms"):
+        assert all(map(torch.equal, tensors(run.state_dict()[key]), tensors(plain.state_dict()[key]))), key
+    sides = {run.plan.image_size(step) for step in range(run.plan.total_steps)}
+    assert len(sides) < device.captures <= 2 * len(sides)
+
+
+def test_what_a_step_reads_lies_in_the_same_memory_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "build_model", tiny)
+    run = build("algorithms=[stochastic_depth,ema]", *EARLY["ema"], "schedule.warmup=0ba", "precision=fp32")
+    step = run.train_step
+    drops = [hook for layer in step.model.modules() for hook in layer._forward_hooks.values()]
+
+    def read() -> list[Tensor]:
+        rates = [group["lr"] for group in step.optimizer.param_groups]
+        state = [*tensors(step.model.state_dict()), *tensors(dict(step.optimizer.state))]
+        return [*state, *(drop.kept for drop in drops), *rates]
+
+    steps(run, 1)
+    before = read()
+    steps(run, 1)
+    assert len(drops) == 2
+    assert [tensor.data_ptr() for tensor in read()] == [tensor.data_ptr() for tensor in before]
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "words", "reason"),
+    [
+        ("cpu", 1, [], "they need a GPU"),
+        ("cuda", 2, [], "with several ranks the exchange within DDP would be captured too, which no GPU has run yet"),
+        ("cuda", 1, ["algorithms=[layer_freezing]"], "layer_freezing changes which parameters learn"),
+        ("cuda", 1, ["optimizer=adamw"], "optimizer.name=adamw is not built to be captured"),
+    ],
+)
+def test_a_run_that_cannot_be_captured_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    device: str,
+    ranks: int,
+    words: list[str],
+    reason: str,
+) -> None:
+    monkeypatch.setattr(trainer, "build_model", tiny)
+    run = build(*words, "schedule.warmup=0ba", "precision=fp32", "cuda_graphs=on")
+    run.ranks = Ranks(0, ranks, 0, ranks, torch.device(device))
+    capture_run(run)
+    assert run.train_step.captured is None
+    assert capsys.readouterr().out == f"cuda_graphs=on: steps are not captured ({reason}); they run as they are\n"
