@@ -14,10 +14,8 @@ from launcher.rank.group import Ranks
 from launcher.training import captured, trainer
 from launcher.training.captured import MOST, WARM_UP, CapturedSteps
 from launcher.training.worker import capture_run
-from tests.training.test_every_algorithm import EARLY, build, small_cache, steps, tensors
-from tests.training.test_several_ranks import tiny
-
-__all__ = ["small_cache"]
+from tests.networks import tiny
+from tests.trainers import EARLY, build, steps, tensors
 
 
 @dataclass
