@@ -50,7 +50,7 @@ def train(step: TrainStep, first: int, last: int) -> None:
     for number in range(first, last):
         pixels = np.random.default_rng(number).integers(0, 256, (8, 3, 24, 24), dtype=np.uint8)
         images, labels = torch.from_numpy(pixels), torch.arange(8)
-        step(images, labels, np.arange(8), Moment(42, number // 4, number, STEPS))
+        step(images, labels, np.arange(8), Moment(42, number // 4, number, STEPS)).report()
 
 
 def state_of(step: TrainStep) -> dict[str, object]:
@@ -107,12 +107,12 @@ def _normalise_by_statistics(model: torch.nn.Module) -> None:
 def test_a_step_that_sam_skips_changes_nothing_and_lowers_the_loss_scale(precision: str) -> None:
     step = made("sam", "algorithms.sam.interval=1", f"precision={precision}")
     train(step, 0, 2)
-    before = [tensor.clone() for tensor in (*step.model.parameters(), *tensors(step.optimizer.state_dict()))]
+    before = [tensor.clone() for tensor in (*step.model.parameters(), *tensors(step.optimizer.state_dict()["state"]))]
     scale = step.scaler.get_scale()
     finite = step.loss
     step.objective.loss = lambda logits, targets: finite(logits, targets) * torch.inf
     train(step, 2, 3)
-    after = [*step.model.parameters(), *tensors(step.optimizer.state_dict())]
+    after = [*step.model.parameters(), *tensors(step.optimizer.state_dict()["state"])]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert step.scaler.get_scale() == (scale / 2 if precision == "fp16" else 1.0)
     step.objective.loss = finite
