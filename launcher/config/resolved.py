@@ -69,7 +69,8 @@ def _renew(layers: Layers) -> None:
             layers.remove(old)
             layers.set(new, values[value], "")
     for key, (value, options) in ADDED.items():
-        inside = layers.get(key.rpartition(".")[0])
+        group = key.rpartition(".")[0]
+        inside = layers.get(group) if group else layers.values
         if isinstance(inside, dict) and layers.get(key) is None and (not options or inside.get("name") in options):
             layers.set(key, value, "")
 
