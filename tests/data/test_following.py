@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from launcher.data import worker_processes as workers
 if __name__ == "__main__":
     loader = DataLoader(range(100), num_workers=2, persistent_workers=True, worker_init_fn=workers._start_worker,
-                        multiprocessing_context=workers._clean_processes())
+                        multiprocessing_context=workers.clean_processes())
     iterator = iter(loader)
     next(iterator), next(iterator)  # one of each worker: both have begun
     print(*[worker.pid for worker in iterator._workers], flush=True)
