@@ -46,7 +46,9 @@ def compile_run(trainer: Trainer) -> None:
         except Exception as error:
             if is_of_the_machine(error):
                 raise
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            # note: dynamo's own first line names the backend alone
+            cause = getattr(error, "inner_exception", error)
+            reason = str(cause).strip().partition("\n")[0] or type(cause).__name__
     reasons = [reason for reason in gather(reason) if reason]
     if reasons:
         for module in (trainer.train_step.objective, trainer.evaluation_model):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -77,9 +78,6 @@ def test_bytes_and_kernels_are_inductors_own_count(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(GraphLowering, "codegen", count)
     # note: what is counted needs no compiler, and its kernels need not run
     monkeypatch.setattr(AsyncCompile, "cpp_pybinding", lambda *_: lambda *_: None)
-    monkeypatch.setattr(config, "fx_graph_cache", False)
-    # note: code for one thread has fewer sums in two stages, as a GPU has them
-    monkeypatch.setattr(config.cpp, "threads", 2)
     stem = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     network = nn.Sequential(*stem, Block(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
     network.to(memory_format=torch.channels_last)
@@ -94,7 +92,11 @@ def test_bytes_and_kernels_are_inductors_own_count(monkeypatch: pytest.MonkeyPat
 
     ours = compiled_kernels([call for call in traced(step, network).calls if call.phase == "network"])
     network.zero_grad()
-    torch.compile(loss, dynamic=False)(images, labels).backward()
+    # note: code for one thread has fewer sums in two stages, as a GPU has them
+    with config.patch({"fx_graph_cache": False, "cpp.threads": 2}):
+        found = torch.compile(loss, dynamic=False)(images, labels)
+        with suppress(RuntimeError):  # note: no kernel has made the indices of the largest pixels
+            found.backward()
     assert len(counted) == 2
     moved, kernels = map(sum, zip(*counted, strict=True))
     assert sum(kernel.moved for kernel in ours) == pytest.approx(moved, rel=0.05)

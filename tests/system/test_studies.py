@@ -40,7 +40,7 @@ def test_an_estimate_is_made_and_kept_beside_the_run_of_its_config(here: Here) -
 
 def test_two_ranks_are_measured_together(train: Train) -> None:
     words = [*SMALL, "epochs=1", "algorithms=[]", "schedule.warmup=0ba", "launch.nproc=2"]
-    shown = json.loads(train("estimate", *words, "--seconds", "0.01", "--json").stdout)
+    shown = json.loads(train("estimate", *words, "--seconds", "0.1", "--json").stdout)
     assert (shown["evaluations"], shown["processes"]) == (1, 2)
     assert 0 < shown["training"]["seconds"] < shown["wall"]["seconds"]
 
