@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.config.schema import Launch, RunConfig
+from launcher.config.schema import Launch
 from launcher.doctor.gpus import cards_on_the_bus
 from launcher.errors import MachineError, Problem, UserError
-from launcher.plan.plan import plan_for
+from launcher.plan.plan import Plan
 from launcher.probe import TORCH, Answer, ask, lacking_kernels, processor_features
 
 ON_THE_CPU = "launch.device=cpu trains on the CPU"
@@ -64,16 +64,15 @@ def decide(launch: Launch) -> Devices:
     return Devices("cuda", len(gpus) if launch.nproc == "auto" else launch.nproc, gpus, notes)
 
 
-def with_precision(config: RunConfig, devices: Devices) -> RunConfig:
-    """The config of a new run with what `precision=auto` means here, where another machine might take it otherwise.
+def with_precision(plan: Plan, devices: Devices) -> Plan:
+    """The plan of a new run with what `precision=auto` means here, where another machine might take it otherwise.
 
     On a CPU that is bf16 for a processor with AMX and pictures of a side at which it has been seen to gain, else `auto`
-    stays, which is fp32 on every CPU.
+    stays, which is fp32 on every CPU. The plan is one that was checked: without a step it has no side.
     """
-    smallest = plan_for(config, devices.processes * config.launch.nnodes).image_size(0)
-    if config.precision != "auto" or devices.kind != "cpu" or smallest < _AMX_FROM:
-        return config
-    return replace(config, precision="bf16") if "amx_bf16" in processor_features() else config
+    if plan.config.precision != "auto" or devices.kind != "cpu" or plan.image_size(0) < _AMX_FROM:
+        return plan
+    return replace(plan, config=replace(plan.config, precision="bf16")) if "amx_bf16" in processor_features() else plan
 
 
 def _visible() -> int:

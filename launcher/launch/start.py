@@ -51,9 +51,10 @@ def start(composed: Composed) -> int:
     with progress_bars(out) as (_, report):
         available = look_at_data(composed.config, must_exist=True, report=report)
     devices = decide(available.config.launch)
-    config = with_precision(available.config, devices)
-    plan = _plan(config, devices)
+    plan = _plan(available.config, devices)
     check(plan, composed.origins)
+    plan = with_precision(plan, devices)
+    config = plan.config
     check_logger(config.logger)
     for note in (*composed.notes, *available.notes, *notes(plan), *devices.notes):
         out.print(f"note: {note}", style="yellow", markup=False)

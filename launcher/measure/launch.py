@@ -45,8 +45,9 @@ def real_plan(composed: Composed) -> tuple[Plan, Devices]:
     devices = decide(config.launch)
     for note in devices.notes:
         _Stderr().print(f"note: {note}")
-    plan = plan_for(with_precision(config, devices), devices.processes)
+    plan = plan_for(config, devices.processes)
     check(plan, composed.origins)
+    plan = with_precision(plan, devices)
     if config.dataset.kind == "shapes" and config.dataloader.name != "synthetic":
         ensure_shapes(config.dataset)
     return plan, devices

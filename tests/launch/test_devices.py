@@ -15,12 +15,14 @@ import pytest
 import torch
 
 import launcher
+from launcher.cli import main as cli
 from launcher.config.compose import compose
 from launcher.config.resolved import write
 from launcher.config.schema import Launch
 from launcher.errors import MachineError, UserError
 from launcher.launch import devices
 from launcher.launch.devices import Devices, decide
+from launcher.plan.plan import Plan
 from launcher.probe import Answer
 from launcher.rank.group import check_same_kind, claim
 from launcher.training import checkpoint
@@ -232,5 +234,17 @@ def test_auto_is_bf16_where_a_cpu_has_matrix_units_and_all_sides_gain(
     monkeypatch: pytest.MonkeyPatch, words: list[str], features: list[str], kind: Literal["cpu", "cuda"], precision: str
 ) -> None:
     monkeypatch.setattr(devices, "processor_features", lambda: features)
-    config = compose(["dataset.native_size=64", "dataset.train_samples=640", *words]).config
-    assert devices.with_precision(config, Devices(kind, 1)).precision == precision
+    plan = Plan(compose(["dataset.native_size=64", *words]).config, 1, 640)
+    assert devices.with_precision(plan, Devices(kind, 1)).config.precision == precision
+
+
+@pytest.mark.parametrize("verb", [[], ["estimate"]])
+def test_a_batch_larger_than_the_data_set_is_one_line(
+    verb: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [*verb, "recipe=mild", "dataset=shapes", "dataset.train_samples=100", "launch=cpu"]
+    assert cli.main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: batch_size=2048")
+    assert "Traceback" not in error
