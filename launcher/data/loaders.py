@@ -101,7 +101,7 @@ def build_loaders(
     centres = CentredPictures(val, *sides, image.eval_interpolation, upright=upright)
     return Loaders(
         ShuffledLoader(plan, crops, shard, change_order),
-        EvalLoader(centres, shard, max(1, config.eval_batch_size // world_size)),
+        EvalLoader(centres, shard, plan.rank_eval_batch),
     )
 
 

@@ -98,7 +98,7 @@ def build_ffcv_loaders(
         FFCVEval(
             centres,
             shard,
-            max(1, config.eval_batch_size // shard.world_size),
+            plan.rank_eval_batch,
             plan.image_side(config.image.eval_resize),
         ),
     )
