@@ -53,7 +53,7 @@ def outcomes(run: Trainer, count: int) -> list[StepOutcome]:
 
 def steps(run: Trainer, count: int) -> list[float]:
     """Train some steps; returns their losses."""
-    return [outcome.loss.item() for outcome in outcomes(run, count)]
+    return [outcome.report().loss for outcome in outcomes(run, count)]
 
 
 def tensors(state: Any) -> list[torch.Tensor]:

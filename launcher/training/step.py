@@ -43,14 +43,13 @@ class StepReport:
 class StepOutcome:
     """A step that the device was given; one that is not finite leaves everything as it was.
 
-    indices: int64 [B], the samples of this rank. loss: their mean [], detached, on the device. counted: the loss and 1,
-    or twice 0 where the step is not finite, float32 [2]. values: on their way to the host. release: lets go on a device
-    that leaves out all steps since this one.
+    indices: int64 [B], the samples of this rank. counted: their mean loss and 1, or twice 0 where the step is not
+    finite, float32 [2] on the device. values: on their way to the host. release: lets go on a device that leaves out
+    all steps since this one.
     """
 
     moment: Moment
     indices: np.ndarray
-    loss: Tensor
     counted: Tensor
     values: HostCopy
     release: Callable[[], None]
@@ -107,14 +106,14 @@ class TrainStep:
         self.engine.before_step(self.model, moment)
         batch = self.prepare(Batch(images, labels, indices, moment))
         self._send(self.plan.lr(moment.step) * self.lr_factor, asked)
-        loss, values, flags, applied = self._captured(batch) if self.captured else self._train_on(batch)
+        values, flags, applied = self._captured(batch) if self.captured else self._train_on(batch)
         self.engine.after_step(self.model, moment, applied)
         HEARTBEAT.beat()
-        counted = torch.stack([loss, self._one]).masked_fill_(flags[0] > 0, 0)
-        return StepOutcome(moment, indices, loss, counted, HostCopy(torch.cat([values, flags])), self.release)
+        counted = torch.stack([values[0], self._one]).masked_fill_(flags[0] > 0, 0)
+        return StepOutcome(moment, indices, counted, HostCopy(torch.cat([values, flags])), self.release)
 
     def _train_on(self, batch: Batch) -> Sequence[Tensor]:
-        """Forward, backward and update: the loss [], it and the gradients' norm [2], flags [4], if it is applied [].
+        """Forward, backward and update: the loss and the gradients' norm [2], flags [4], and if it is applied [].
 
         What a step is told by the host lies in the same memory at every step; no number of the host's goes in here.
         """
@@ -127,7 +126,7 @@ class TrainStep:
         applied = left_out == 0
         # note: the forward pass has already spoiled the running statistics
         self._statistics.put_back_unless(applied)
-        return loss, values, flags, applied
+        return values, flags, applied
 
     def _captured(self, batch: Batch) -> Sequence[Tensor]:
         """The same by a graph, one for each way to compute gradients."""

@@ -52,9 +52,9 @@ def losses(run: Trainer, count: int) -> list[float]:
     found = []
     for _ in range(count):
         images, labels, indices = next(iter(run.rest_of_epoch()))
-        found.append(run.train_step(images, labels, indices, run.moment(run.next_step)).loss)
+        found.append(run.train_step(images, labels, indices, run.moment(run.next_step)))
         run.next_step += 1
-    return [loss.item() for loss in found]
+    return [outcome.report().loss for outcome in found]
 
 
 @pytest.fixture
