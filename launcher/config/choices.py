@@ -17,14 +17,15 @@ class LearningRate:
     """What every optimizer has: `lr` is meant for `reference_batch_size`; `scale_lr` scales it to the batch in use.
 
     `no_decay` are the parameters that weight decay leaves out: `vectors` (biases, norm weights), those of
-    normalisation layers (`norms`), those with `bn` in their name (`bn_names`), or `none` of them.
+    normalisation layers (`norms`), those with `bn` in their name (`bn_names`), or `none` of them;
+    `all_but_kernels` decays weights of convolutions and linear layers alone: no positions, tokens, layer scale either.
     """
 
     lr: NotNegative
     reference_batch_size: Count
     scale_lr: Literal["linear", "off"]
     weight_decay: NotNegative
-    no_decay: Literal["none", "vectors", "norms", "bn_names"]
+    no_decay: Literal["none", "vectors", "norms", "bn_names", "all_but_kernels"]
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from launcher.algorithms.masked import Restorable
 from launcher.config import schema
+from launcher.models.parameters import KERNELS, parameter_kinds
 from launcher.rank.peers import global_norm
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
@@ -56,7 +57,7 @@ def undecayed(model: nn.Module, rule: str) -> list[str]:
     """Names of the parameters that a rule of `optimizer.no_decay` leaves out, as the model gives them.
 
     `norms` is torchvision's rule; `bn_names` that of ffcv-imagenet and of NVIDIA's examples, which a residual network's
-    shortcut norms (`downsample.1`) escape.
+    shortcut norms (`downsample.1`) escape. `all_but_kernels` is big_vision's, and timm's where a model lists its own.
     """
     match rule:
         case "vectors":
@@ -68,6 +69,8 @@ def undecayed(model: nn.Module, rule: str) -> list[str]:
                 if isinstance(module, _NORMS)
                 for name, _ in module.named_parameters(recurse=False)
             ]
+        case "all_but_kernels":
+            return [name for name, kind in parameter_kinds(model).items() if kind not in KERNELS]
         case "bn_names":
             return [name for name, _ in model.named_parameters() if "bn" in name]
     return []

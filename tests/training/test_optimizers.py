@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from timm import create_model
 from timm.optim import param_groups_weight_decay
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -238,7 +239,15 @@ def test_decay_of_norms_is_torchvisions_and_of_vectors_timms():
     assert spared(model, "none") == set()
 
 
-@pytest.mark.parametrize("no_decay", ["none", "vectors", "norms", "bn_names"])
+def test_decay_of_kernels_alone_is_timms_where_a_model_lists_positions_and_tokens():
+    model = create_model("test_vit", num_classes=5)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = param_groups_weight_decay(model, 0.5, no_weight_decay_list=model.no_weight_decay())
+    assert spared(model, "all_but_kernels") == {names[id(p)] for p in groups[0]["params"]}
+    assert {"cls_token", "pos_embed"} <= spared(model, "all_but_kernels")
+
+
+@pytest.mark.parametrize("no_decay", ["none", "vectors", "norms", "bn_names", "all_but_kernels"])
 def test_a_rule_means_the_same_after_surgery_and_inside_ddp(no_decay):
     expected = spared(get_model("resnet50"), no_decay)
     plan = Plan(compose(["recipe=hot", "algorithms.ghost_batchnorm=on"]).config, 8, 1_281_167)

@@ -1,0 +1,68 @@
+"""Which kind each parameter of a network is, told by the layer that holds it and by its shape, never by the model."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+# matrix, convolution: weights of linear layers and of convolutions, but for the head's
+# head: weights of the last layer
+# norm: weights and biases of normalisation layers
+# bias: what linear layers, convolutions and attention add
+# scale: layer scale, gains, temperatures
+# embedding: positions, tokens, tables of relative positions
+Kind = Literal["matrix", "convolution", "head", "norm", "bias", "scale", "embedding"]
+KERNELS = ("matrix", "convolution", "head")
+
+
+def parameter_kinds(network: nn.Module) -> dict[str, Kind]:
+    """The kind of each parameter by its name, in the network's order."""
+    heads = {id(layer) for layer in classifiers(network)}
+    kinds = {
+        f"{prefix}{'.' * bool(prefix)}{name}": _kind(module, name, parameter, id(module) in heads)
+        for prefix, module in network.named_modules()
+        for name, parameter in module.named_parameters(recurse=False)
+    }
+    positions = _layers_of_positions(network)
+    return {
+        name: "embedding" if kind in KERNELS[:2] and name.startswith(positions) else kind
+        for name, kind in kinds.items()
+    }
+
+
+def classifiers(network: nn.Module) -> list[nn.Module]:
+    """The layers that give the logits: of timm's answer of `get_classifier` (some have two), or the last linear one.
+
+    Each is an nn.Linear or a convolution.
+    """
+    ask: Any = getattr(network, "get_classifier", None)
+    found = ask() if ask else None
+    given = list(found) if isinstance(found, list | tuple | nn.ModuleList) else [found or network]
+    layers = [[layer for layer in one.modules() if _is_kernel(layer)] for one in given if isinstance(one, nn.Module)]
+    return [inside[-1] for inside in layers if inside and (found is not None or isinstance(inside[-1], nn.Linear))]
+
+
+def _layers_of_positions(network: nn.Module) -> tuple[str, ...]:
+    """Names, or their beginnings, of what timm lets stand for a table: small networks of relative positions."""
+    ask: Any = getattr(network, "no_weight_decay", None)
+    return tuple(pattern.removesuffix("*") for pattern in (ask() if ask else ()))
+
+
+def _is_kernel(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
+
+
+def _kind(module: nn.Module, name: str, parameter: Tensor, is_head: bool) -> Kind:
+    weight = getattr(module, "weight", None)
+    if name == "weight" and parameter.ndim > 1 and not isinstance(module, nn.Embedding):
+        return "head" if is_head else "convolution" if hasattr(module, "kernel_size") else "matrix"
+    if parameter.ndim == 2 and (name.endswith("_weight") or name.startswith("weight_")):
+        return "matrix"  # note: of nn.MultiheadAttention and of recurrent layers
+    # note: a normalisation is what multiplies channels and is no activation (PReLU) or layer scale (gamma)
+    if isinstance(weight, Tensor) and weight.ndim == 1 and not isinstance(module, nn.PReLU):
+        return "norm"
+    if parameter.ndim == 1 and (name.endswith("bias") or name.startswith("bias_")):
+        return "bias"
+    # note: scales of channels or heads end in dimensions of one
+    return "embedding" if parameter.ndim == 2 or (parameter.ndim > 2 and parameter.shape[-1] > 1) else "scale"
