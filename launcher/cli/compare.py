@@ -16,6 +16,7 @@ EXAMPLES = [
     "train compare runs --baseline baseline --quality 76.6",
     "train compare runs/mild-* runs/hot-* --axis money --csv",
     "train compare --published --baseline timm_a3 --json",
+    "train compare runs --published --across machines,models",
     "train compare runs --algoperf external --target 0.759",
 ]
 
@@ -23,7 +24,16 @@ EXAMPLES = [
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUNS", help="run folders, or folders of them")
     parser.add_argument("--published", action="store_true", help="the published points and speed-ups too")
-    parser.add_argument("--axis", choices=("time", "wall", "money", "epochs"), default="time", help="what a cost is")
+    parser.add_argument(
+        "--across",
+        metavar="WHAT",
+        help="one front and one baseline across machines, models, datasets: one or more of these, with commas",
+    )
+    parser.add_argument(
+        "--axis",
+        choices=("time", "wall", "money", "epochs"),
+        help="what a cost is (default: time, and money across machines)",
+    )
     parser.add_argument(
         "--price",
         type=float,
@@ -31,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="an hour of the machine, for runs whose config has no price of theirs",
     )
     parser.add_argument(
-        "--baseline", metavar="CURVE", help="the curve to compare with, or CURVE on DATASET (default: recipe baseline)"
+        "--baseline", metavar="CURVE", help="the curve to compare with, or CURVE on PLACE (default: recipe baseline)"
     )
     parser.add_argument(
         "--quality", type=float, action="append", metavar="TOP1", help="speed-up at this top-1, percent"
@@ -57,16 +67,23 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError(Problem("must be above 0: USD an hour of the machine", "--price", arguments.price))
     from launcher.study import tables
     from launcher.study.published import stated_speedups
-    from launcher.study.results import choose_baselines, comparisons, read_results
+    from launcher.study.results import choose_baselines, chosen_across, chosen_axis, comparisons, notes, read_results
 
-    results = read_results(arguments.runs, published=arguments.published, price=arguments.price)
-    baselines = choose_baselines(results.all_curves, arguments.baseline)
+    across = chosen_across(arguments.across)
+    axis = chosen_axis(arguments.axis, across)
+    results = read_results(arguments.runs, published=arguments.published, price=arguments.price, across=across)
+    baselines = choose_baselines(results.all_curves, arguments.baseline, axis, across)
     found = comparisons(
-        results.all_curves, baselines, arguments.axis, qualities=arguments.quality or (), costs=arguments.cost or ()
+        results.all_curves,
+        baselines,
+        axis,
+        qualities=arguments.quality or (),
+        costs=arguments.cost or (),
+        across=across,
     )
     stated = stated_speedups() if arguments.published else []
     if arguments.json:
-        print(json.dumps(tables.as_json(results, found, stated, arguments.axis), indent=2, allow_nan=False))
+        print(json.dumps(tables.as_json(results, found, stated, axis), indent=2, allow_nan=False))
         return 0
     if arguments.csv:
         rows = tables.point_rows(results)
@@ -75,11 +92,13 @@ def main(arguments: argparse.Namespace) -> int:
         writer.writerows(rows)
         return 0
     out = console()
-    if arguments.axis == "money" and any(not curve.on("money") for curve in results.curves):
+    if axis == "money" and any(not curve.on("money") for curve in results.curves):
         out.print(
             "note: no price of the machine is known, so no money: --price USD says what an hour costs", style="yellow"
         )
-    for title, table in tables.rich_tables(results, found, stated, arguments.axis):
+    for note in notes(results, axis):
+        out.print(verbatim(f"note: {note}"), style="yellow")
+    for title, table in tables.rich_tables(results, found, stated, axis):
         out.print(f"[bold]{verbatim(title)}[/]")
         out.print(table)
         out.print()

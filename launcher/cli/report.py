@@ -13,6 +13,7 @@ from launcher.errors import Problem, UserError
 EXAMPLES = [
     "train report runs -o report.html",
     "train report runs -o report.html -o curves.png -o points.csv",
+    "train report runs -o report.html --across machines",
     "train report runs/mild-* runs/hot-* -o report.html --no-published --title 'mild and hot'",
 ]
 _FORMS = (".html", ".png", ".csv")
@@ -25,7 +26,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--title", default="Quality against cost", help="the heading of page and picture")
     parser.add_argument(
-        "--axis", choices=("time", "wall", "money", "epochs"), default="time", help="the picture's cost"
+        "--axis",
+        choices=("time", "wall", "money", "epochs"),
+        help="the cost shown (default: time, and money across machines)",
+    )
+    parser.add_argument(
+        "--across",
+        metavar="WHAT",
+        help="one front across machines, models, datasets: one or more of these, with commas",
     )
     parser.add_argument("--no-published", action="store_true", help="without the published points")
 
@@ -38,14 +46,16 @@ def main(arguments: argparse.Namespace) -> int:
         if not is_folder(path.absolute().parent):
             raise UserError(Problem("its folder does not exist", "--output", path))
     from launcher.study.report import write_csv, write_page, write_picture
-    from launcher.study.results import read_results
+    from launcher.study.results import chosen_across, chosen_axis, read_results
 
-    results = read_results(arguments.runs, published=not arguments.no_published)
+    across = chosen_across(arguments.across)
+    axis = chosen_axis(arguments.axis, across)
+    results = read_results(arguments.runs, published=not arguments.no_published, across=across)
     for path in outputs:
         if path.suffix == ".html":
-            write_page(results, path, title=arguments.title, written=time.strftime("%Y-%m-%d"))
+            write_page(results, path, title=arguments.title, written=time.strftime("%Y-%m-%d"), axis=axis)
         elif path.suffix == ".png":
-            write_picture(results, path, title=arguments.title, axis=arguments.axis)
+            write_picture(results, path, title=arguments.title, axis=axis)
         else:
             write_csv(results, path)
         points = sum(len(curve.points) for curve in results.curves)

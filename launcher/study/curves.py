@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,8 @@ from launcher.study.runs import RunSummary
 Cost = Literal["time", "wall", "money", "epochs"]
 COSTS: tuple[Cost, ...] = ("time", "wall", "money", "epochs")
 UNITS: dict[Cost, str] = {"time": "min", "wall": "min", "money": "USD", "epochs": "ep"}
+# What a comparison can go across, and the part of a setting that it then leaves open.
+ACROSS = {"machines": "hardware", "models": "model", "datasets": "dataset"}
 
 # Keys that tell which seed and how long a run is; where and how it is computed is launcher.config.changes' to know.
 _LENGTH_AND_SEED = ("seed", "schedule.dilate")
@@ -59,6 +61,10 @@ class StudySetting:
     model: str
     hardware: str
 
+    def across(self, across: Collection[str]) -> StudySetting:
+        """What must be equal in a comparison that goes across some of `ACROSS`."""
+        return replace(self, **{ACROSS[what]: f"all {what}" for what in across})
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -73,6 +79,10 @@ class Curve:
     def on(self, axis: Cost) -> list[CurvePoint]:
         """The points whose cost is known, cheapest first."""
         return sorted((p for p in self.points if p.cost(axis) is not None), key=lambda p: p.cost(axis) or 0.0)
+
+    def label(self, across: Collection[str]) -> str:
+        """The name, with what tells it from curves of that name in a comparison that goes across settings."""
+        return ", ".join([self.name, *(getattr(self.setting, part) for what, part in ACROSS.items() if what in across)])
 
 
 def deviation(values: Iterable[float]) -> float | None:

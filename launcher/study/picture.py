@@ -32,8 +32,9 @@ def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> No
     shown = [curve for curve in results.all_curves if curve.on(axis)]
     for colours, published in ((_COLOURS, False), ((_GREY,), True)):
         for number, curve in enumerate(c for c in shown if (c.source is not None) == published):
-            _draw(axes, curve, axis, colours[number % len(colours)], _MARKERS[number % len(_MARKERS)])
-    for front in fronts(shown, axis).values():
+            colour, marker = colours[number % len(colours)], _MARKERS[number % len(_MARKERS)]
+            _draw(axes, curve, axis, colour, marker, name=curve.label(results.across))
+    for front in fronts(shown, axis, results.across).values():
         _, costs, qualities = zip(*front, strict=True)
         axes.plot(costs, qualities, color="black", linestyle="--", linewidth=1.2, zorder=1)
     if shown:
@@ -49,7 +50,7 @@ def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> No
     figure.savefig(path, format="png")
 
 
-def _draw(axes: Axes, curve: Curve, axis: Cost, colour: str, marker: str) -> None:
+def _draw(axes: Axes, curve: Curve, axis: Cost, colour: str, marker: str, *, name: str) -> None:
     points = curve.on(axis)
     published = curve.source is not None
     axes.errorbar(
@@ -63,5 +64,5 @@ def _draw(axes: Axes, curve: Curve, axis: Cost, colour: str, marker: str) -> Non
         markersize=5,
         linewidth=1.0 if published else 1.6,
         capsize=2,
-        label=curve.name + (" (published)" if published else ""),
+        label=name + (" (published)" if published else ""),
     )

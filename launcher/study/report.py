@@ -16,7 +16,7 @@ from typing import Any
 
 from launcher import atomic
 from launcher.errors import Problem, UserError
-from launcher.study.curves import COSTS, Cost, Curve, CurvePoint, deviation
+from launcher.study.curves import ACROSS, COSTS, Cost, Curve, CurvePoint, deviation
 from launcher.study.datasets import dataset_names
 from launcher.study.results import Results
 from launcher.study.runs import Evaluated, RunSummary
@@ -29,9 +29,9 @@ _EVALUATIONS, _FEWEST, _MOST = 40_000, 12, 120
 _DIGITS = 5
 
 
-def write_page(results: Results, path: Path, *, title: str, written: str) -> None:
+def write_page(results: Results, path: Path, *, title: str, written: str, axis: Cost) -> None:
     """Write the page; raises UserError where the file cannot be written, as the others do."""
-    content = page(results, title=title, written=written).encode()
+    content = page(results, title=title, written=written, axis=axis).encode()
     _replace(path, lambda temporary: temporary.write_bytes(content))
 
 
@@ -59,10 +59,10 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
         raise UserError(Problem(f"cannot be written: {error.strerror}", "--output", path)) from None
 
 
-def page(results: Results, *, title: str, written: str) -> str:
-    """The page; `written` is its date. Nothing that a run folder holds can leave the data and become markup."""
+def page(results: Results, *, title: str, written: str, axis: Cost = "time") -> str:
+    """The page; `written` is its date, `axis` its first cost. Nothing of a run can leave the data and become markup."""
     # note: inside a script element only `<` can end the data
-    data = json.dumps(page_data(results, written), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(page_data(results, written, axis), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return Template((_PAGE / "page.html").read_text()).substitute(
         title=html.escape(title),
         style=(_PAGE / "page.css").read_text(),
@@ -71,7 +71,7 @@ def page(results: Results, *, title: str, written: str) -> str:
     )
 
 
-def page_data(results: Results, written: str) -> dict[str, Any]:
+def page_data(results: Results, written: str, axis: Cost = "time") -> dict[str, Any]:
     """What the page's script reads: means and deviations as pairs, a run's config as what differs from `base`."""
     index_of = {run.path: number for number, run in enumerate(results.runs)}
     curve_of = {path: number for number, c in enumerate(results.curves) for point in c.points for path in point.paths}
@@ -82,6 +82,8 @@ def page_data(results: Results, written: str) -> dict[str, Any]:
     kept = max(_FEWEST, min(_MOST, _EVALUATIONS // max(1, len(results.runs))))
     return {
         "written": written,
+        "axis": axis,
+        "across": [ACROSS[what] for what in results.across],
         "currency": currencies.most_common(1)[0][0] if currencies else "USD",
         "keys": keys,
         "base": base,

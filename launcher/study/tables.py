@@ -14,7 +14,7 @@ from rich.table import Table
 from launcher.study.algoperf import MAX_RATIO, Scores, profile
 from launcher.study.curves import COSTS, UNITS, Cost, Curve, CurvePoint, StudySetting, deviation
 from launcher.study.published import StatedSpeedup
-from launcher.study.results import Results, on_front
+from launcher.study.results import Results, notes, on_front
 from launcher.study.speedup import Comparison
 
 POINT_COLUMNS = (
@@ -28,7 +28,7 @@ _HEADINGS: dict[Cost, str] = {"time": "minutes", "wall": "wall clock, min", "mon
 
 def point_rows(results: Results) -> list[dict[str, Any]]:
     """One row a point: means, deviations (None of one seed), and on which fronts it lies."""
-    fronts = {axis: on_front(results.all_curves, axis) for axis in COSTS}
+    fronts = {axis: on_front(results.all_curves, axis, results.across) for axis in COSTS}
     rows = []
     for curve in results.all_curves:
         for point in curve.points:
@@ -62,6 +62,8 @@ def as_json(
     return {
         "axis": axis,
         "unit": UNITS[axis],
+        "across": list(results.across),
+        "notes": notes(results, axis),
         "points": point_rows(results),
         "comparisons": [asdict(comparison) for comparison in found],
         "not_counted": [
@@ -95,7 +97,8 @@ def rich_tables(
 ) -> Iterator[tuple[str, Table]]:
     """Title and table, in the order of reading."""
     if results.all_curves:
-        yield "tradeoff curves (● on the Pareto front of its setting)", _points(results, axis)
+        where = f"across {' and '.join(results.across)}" if results.across else "of its setting"
+        yield f"tradeoff curves (● on the Pareto front {where})", _points(results, axis)
     if left_out := not_counted(results):
         table = _table("run", "state", "why it is not counted")
         for row in left_out:
@@ -104,11 +107,11 @@ def rich_tables(
     if found:
         yield f"against the baseline, cost in {_HEADINGS[axis]}", _comparisons(found, axis)
     if stated:
-        yield "speed-ups that the sources state, computed from the published minutes", _stated(stated)
+        yield "speed-ups that the sources state, computed from their printed numbers", _stated(stated)
 
 
 def _points(results: Results, axis: Cost) -> Table:
-    front = on_front(results.all_curves, axis)
+    front = on_front(results.all_curves, axis, results.across)
     table = _table(
         "curve", "data set, model", "hardware", "#epochs", "#seeds", "#top-1 %", "#minutes", "#wall", "#USD", "●"
     )
@@ -190,16 +193,16 @@ def _worth_showing(found: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _stated(stated: Sequence[StatedSpeedup]) -> Table:
-    table = _table("claim", "#stated", "#computed", "within rounding", "minutes", "verdict")
+    table = _table("claim", "#stated", "#computed", "within rounding", "from", "verdict")
     for one in stated:
-        verdict = "follows" if one.follows else "does not follow from the published minutes"
+        known = one.computed is not None
         table.add_row(
             escape(one.claim),
-            f"{one.stated:g}x",
-            f"{one.computed:.2f}x",
-            f"{one.low:.2f}x to {one.high:.2f}x",
-            f"{one.slow_minutes:g} / {one.fast_minutes:g}",
-            f"by construction: {one.derived}" if one.derived else verdict,
+            one.told,
+            f"{one.computed:.2f}x" if known else "-",
+            f"{one.low:.2f}x to {one.high:.2f}x" if known else "",
+            f"{one.slow:g} -> {one.fast:g} {one.unit}" if known else "",
+            one.verdict,
         )
     return table
 

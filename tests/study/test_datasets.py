@@ -121,7 +121,7 @@ def test_comparisons_fronts_and_scores_stay_within_one_data_set(make_run: MakeRu
     results = read_results([str(tmp_path / "g")], published=False)
     front = {(setting.dataset, name) for setting, name, _ in on_front(results.curves, "time")}
     assert front == {("image_folder (/data/cars)", "mild"), ("image_folder (/data/flowers)", "mild")}
-    baselines = choose_baselines(results.curves, None)
+    baselines = choose_baselines(results.curves, None, "time")
     found = comparisons(results.curves, baselines, "time", qualities=[60.0], costs=())
     assert [(one.setting.dataset, one.value and one.value.value) for one in found] == [
         ("image_folder (/data/cars)", pytest.approx(2.0)),
@@ -149,10 +149,10 @@ def test_a_baseline_of_one_data_set_is_named_with_it(make_run: MakeRun) -> None:
     makes = [("mild", "flowers"), ("hot", "flowers"), ("mild", "cars"), ("hot", "cars")]
     runs = [make_run(f"{r}-{d}", recipe=r, dataset=pictures(f"/data/{d}", d)) for r, d in makes]
     curves = build_curves(map(read_run, runs))
-    assert {(s.dataset, c.name) for s, c in choose_baselines(curves, "mild").items()} == {
+    assert {(s.dataset, c.name) for s, c in choose_baselines(curves, "mild", "time").items()} == {
         ("flowers", "mild"), ("cars", "mild"),
     }  # fmt: skip
-    ((setting, curve),) = choose_baselines(curves, "hot on cars").items()
+    ((setting, curve),) = choose_baselines(curves, "hot on cars", "time").items()
     assert (setting.dataset, curve.name) == ("cars", "hot")
     with pytest.raises(UserError, match="is no curve of these runs; the curves: "):
-        choose_baselines(curves, "hot on birds")
+        choose_baselines(curves, "hot on birds", "time")

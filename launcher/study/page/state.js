@@ -49,9 +49,15 @@ data.runs.forEach((run, index) => { run.index = index; });
 const choices = Object.fromEntries(
   Object.keys(SETTING).map((key) => [key, [...new Set(data.runs.map((run) => run[key]).filter(isKnown))].sort()]));
 const inCurves = data.runs.filter((run) => run.curveIndex >= 0);
-const state = { axis: "time", chosen: commonest(inCurves.length ? inCurves : data.runs), off: {}, published: false,
+const state = { axis: data.axis, across: new Set(data.across), chosen: commonest(inCurves.length ? inCurves : data.runs), off: {}, published: false,
   selected: null, sort: "name", descending: false, all: false };
+openAcross();
 begin();
+
+// A front across machines needs them all shown.
+function openAcross() {
+  for (const key of state.across) state.chosen[key] = null;
+}
 
 // What is shown of a data set, model and machine at first: all, and published points where they are on its pictures.
 function begin() {
@@ -127,11 +133,11 @@ function plusMinus(pair, digits) {
   return pair ? number(pair[0], digits) + (pair[1] === null ? "" : " ± " + number(pair[1], 2)) : "–";
 }
 
-// What no other point of its data set, model and machine beats on cost and quality.
+// What no other point beats on cost and quality, of its data set, model and machine unless the front goes across them.
 function paretoFronts(points) {
   const tasks = new Map();
   for (const point of points) {
-    const key = JSON.stringify([point.curve.dataset, point.curve.model, point.curve.hardware]);
+    const key = JSON.stringify(Object.keys(SETTING).map((part) => state.across.has(part) || point.curve[part]));
     if (!tasks.has(key)) tasks.set(key, []);
     tasks.get(key).push(point);
   }

@@ -110,10 +110,38 @@ function redraw() {
   drawLegend();
   drawLearning();
   drawTable();
+  find("front-of").textContent = toldFront();
   find("scope").textContent = Object.values(state.chosen).filter((value) => value !== null).join(", ");
   const off = Object.values(state.off).reduce((sum, values) => sum + values.size, 0);
   find("filtered").textContent = off ? `(${off} hidden)` : "";
   find("said").textContent = `${shownPoints().length} points, ${shownRuns().length} runs shown`;
+}
+
+// What the front goes across, and what that leaves to be known.
+function toldFront() {
+  const [open, within] = [true, false].map((across) => Object.keys(SETTING).filter((key) => state.across.has(key) === across).map((key) => SETTING[key]));
+  const told = [open.length ? `across ${open.join("s and ")}s, as asked` : "", within.length ? `one for each ${within.join(", ")}` : ""].filter(Boolean).join(", ");
+  const time = state.across.has("hardware") && (state.axis === "time" || state.axis === "wall");
+  const unpriced = state.across.has("hardware") && state.axis === "money" && data.curves.some((curve) => curve.points.some((point) => !point.cost.money));
+  return told + (time ? "; minutes of different machines: a faster machine counts as much as a faster method" : "")
+    + (unpriced ? "; machines without a known price are left out" : "")
+    + (state.across.has("dataset") ? "; top-1 of different data sets: of which pictures it is counts as much as the method" : "");
+}
+
+// A switch each for data sets, models and machines, where there are several.
+function buildAcross() {
+  const several = Object.keys(SETTING).filter((key) => new Set(data.curves.map((curve) => curve[key])).size > 1);
+  find("across").hidden = !several.length;
+  find("across").querySelector(".row").replaceChildren(...several.map((key) => make("label", { class: "check" },
+    make("input", { type: "checkbox", name: "across", value: key, checked: state.across.has(key), onchange: (event) => {
+      state.across[event.target.checked ? "add" : "delete"](key);
+      if (event.target.checked && key === "hardware" && state.axis !== "money") find("axes").querySelector("[value=money]")?.click();
+      openAcross();
+      begin();
+      buildChooser();
+      buildFilters();
+      redraw();
+    } }), `${SETTING[key]}s`)));
 }
 
 function buildControls() {
@@ -122,6 +150,7 @@ function buildControls() {
   if (known.length && !known.includes(state.axis)) state.axis = known[0];
   find("axes").append(...known.map((axis) => make("label", { class: "check" },
     make("input", { type: "radio", name: "axis", value: axis, checked: axis === state.axis, onchange: () => { state.axis = axis; redraw(); } }), AXES[axis])));
+  buildAcross();
   buildChooser();
   buildFilters();
   find("published").closest("label").hidden = !data.curves.some((curve) => curve.published);
