@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -52,9 +52,17 @@ class Engine:
         """Names of the algorithms that leave parameters without gradients at some steps."""
         return [name for name, algorithm in self._active.items() if algorithm.leaves_parameters_unused]
 
-    def change_model(self, model: nn.Module) -> None:
-        for algorithm in self._at("change_model"):
-            algorithm.change_model(model)
+    def change_model(self, model: nn.Module, initial: Mapping[str, Tensor] | None = None) -> None:
+        """Change the network; all its weights become `initial`, where given, before any average of them is begun."""
+        names, averages = self._acting["change_model"], self._acting["evaluation_weights"]
+        for name in names:
+            if name not in averages:
+                self._active[name].change_model(model)
+        if initial is not None:
+            model.load_state_dict(initial)
+        for name in names:
+            if name in averages:
+                self._active[name].change_model(model)
 
     def surgeries(self) -> dict[str, Surgery]:
         """By name and in order, the changes of the model that evaluation sees."""

@@ -34,6 +34,22 @@ class ChannelsLastConfig(AlgorithmConfig, change_model=50, change_batch=80):
 
 
 @dataclass(frozen=True, config=STRICT)
+class BackboneFreezingConfig(
+    AlgorithmConfig,
+    before_step=20,
+    excludes={"layer_freezing": "both say of every step which layers learn"},
+):
+    until: Duration
+
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        return step < plan.every(self.until)
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if plan.every(self.until) >= plan.total_steps:
+            yield Problem(f"is the whole run of {plan.total_steps} steps; shorten it: 0.1dur", "until", self.until)
+
+
+@dataclass(frozen=True, config=STRICT)
 class BlurPoolConfig(AlgorithmConfig, change_model=20):
     replace_convs: bool
     replace_maxpool: bool
@@ -246,6 +262,7 @@ class Algorithms:
     """The active algorithms: a name that is not active is None and is left out of the run's config file."""
 
     augmix: AugMixConfig | None = None
+    backbone_freezing: BackboneFreezingConfig | None = None
     blurpool: BlurPoolConfig | None = None
     channels_last: ChannelsLastConfig | None = None
     colout: ColOutConfig | None = None

@@ -131,6 +131,8 @@ ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "schedule.counts_warmup": (False, ("cosine",)),
     "checkpoint.elsewhere": (None, ()),
     **{f"hardware.{key}": (None, ()) for key in ("cores", "memory", "disk", "source", "spot_per_hour")},
+    "model.weights": (None, ()),
+    "model.weights_sha256": (None, ()),
     "compile": ("off", ()),
     "cuda_graphs": ("off", ()),
     "launch.gradient_dtype": ("float32", ()),

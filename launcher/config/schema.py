@@ -51,6 +51,8 @@ class Model:
     batchnorm_weight: Literal["ones", "uniform"]
     batchnorm_scale: Positive
     zero_init_residual: bool
+    weights: AnyPath | None
+    weights_sha256: str | None
 
 
 @dataclass(frozen=True, config=STRICT)

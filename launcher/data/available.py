@@ -28,11 +28,13 @@ class Available:
     """The config with the number of classes and pictures that are there, and lines the user should read.
 
     `left_out` are the pictures that cannot be read, below the data set's folder, and why: those of `dataset.skip_bad`.
+    `classes` are the names of the labels, where they are known.
     """
 
     config: RunConfig
     notes: list[str]
     left_out: dict[str, str] = field(default_factory=dict)
+    classes: list[str] | None = None
 
 
 def with_counts(config: RunConfig, *, must_exist: bool, left_out: Collection[str] | None = None) -> RunConfig:
@@ -62,7 +64,9 @@ def look_at_data(
     if dataset.kind == "shapes" or config.dataloader.name == "synthetic":
         if None in _given(dataset):
             raise _missing_counts(dataset)
-        return Available(config, [] if config.dataloader.name == "synthetic" else _look_at_shapes(dataset))
+        if config.dataloader.name == "synthetic":
+            return Available(config, [])
+        return Available(config, _look_at_shapes(dataset), classes=sorted(FIGURES))
     if known:
         return Available(config, [])
     if dataset.path is None or not is_folder(Path(dataset.path)):
@@ -73,7 +77,7 @@ def look_at_data(
     notes = check_classes(train.classes, train.labels, val.labels, "dataset.path", dataset.path)
     notes += _left_out(train, val, bad)
     counts = len(train.classes), len(train.files), len(val.files)
-    return replace(_counted(config, dataset.path, counts, notes), left_out=bad)
+    return replace(_counted(config, dataset.path, counts, notes), left_out=bad, classes=train.classes)
 
 
 def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
@@ -127,7 +131,8 @@ def _look_at_files(config: RunConfig) -> Available:
             f"{' and '.join(old)} hold pictures as they were stored, not turned as EXIF data say; to turn them, "
             "remove the files and write them again by train prepare; dataset.exif_orientation=false is what they are"
         )
-    return _counted(config, where, (max(train.classes, val.classes), train.samples, val.samples), notes)
+    counted = _counted(config, where, (max(train.classes, val.classes), train.samples, val.samples), notes)
+    return replace(counted, classes=train.manifest.classes if train.manifest else None)
 
 
 def _labelled(train: Beton, val: Beton) -> tuple[list[str], np.ndarray, np.ndarray]:

@@ -5,18 +5,20 @@ What is slow to import, torch and matplotlib, is imported where it is needed: ev
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from launcher.config.changes import changed, continued
 from launcher.config.compose import Composed
+from launcher.config.layers import COMMAND_LINE
 from launcher.config.resolved import read, write
 from launcher.config.schema import RunConfig
 from launcher.console import console, progress_bars
@@ -40,6 +42,9 @@ from launcher.records.progress import ProgressView
 from launcher.records.sinks import check_logger
 from launcher.records.summary import summary_table
 
+if TYPE_CHECKING:
+    from launcher.training.initial import Initial
+
 
 def start(composed: Composed) -> int:
     """Train a new run; returns the exit code.
@@ -54,9 +59,12 @@ def start(composed: Composed) -> int:
     plan = _plan(available.config, devices)
     check(plan, composed.origins)
     plan = with_precision(plan, devices)
+    check_logger(plan.config.logger)
+    initial = _initial(plan.config, available.classes, composed.origins)
+    plan = replace(plan, config=initial.config) if initial else plan
     config = plan.config
-    check_logger(config.logger)
-    for note in (*composed.notes, *available.notes, *notes(plan), *devices.notes):
+    said = initial.notes if initial else []
+    for note in (*composed.notes, *available.notes, *said, *notes(plan), *devices.notes):
         out.print(f"note: {note}", style="yellow", markup=False)
     # note: takes seconds, in which a Ctrl-C would leave an empty run folder behind
     import launcher.launch.elastic  # noqa: F401
@@ -65,6 +73,8 @@ def start(composed: Composed) -> int:
     folder = _folder(config)
     with folder.locked(each_host=config.launch.nnodes > 1):
         _write_config(config, folder)
+        if initial:
+            initial.write(folder.initial)
         # note: several machines may join a run that has left out something already
         if config.dataset.skip_bad and not folder.left_out.exists():
             write_left_out(folder.left_out, available.left_out)
@@ -75,6 +85,16 @@ def start(composed: Composed) -> int:
         if code not in (DONE, FAILED) and not folder.metrics.exists() and config.launch.nnodes == 1:
             shutil.rmtree(folder.path)
         return code
+
+
+def _initial(config: RunConfig, classes: list[str] | None, origins: Mapping[str, str]) -> Initial | None:
+    """What `model.weights` names, if anything."""
+    if config.model.weights is None:
+        return None
+    from launcher.training.initial import initial_weights
+
+    told = COMMAND_LINE in (origins.get("dataset.mean"), origins.get("dataset.std"))
+    return initial_weights(config, classes, keep_normalization=told)
 
 
 def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
@@ -111,8 +131,8 @@ def replay(folder: RunFolder, step: int) -> int:
     """
     config = read(folder.config)
     ranks = _last_ranks(folder)
-    one_machine = dataclasses.replace(config.launch, nnodes=1, max_restarts=0, nproc=ranks or config.launch.nproc)
-    config = dataclasses.replace(config, launch=one_machine)
+    one_machine = replace(config.launch, nnodes=1, max_restarts=0, nproc=ranks or config.launch.nproc)
+    config = replace(config, launch=one_machine)
     with folder.locked():
         devices = decide(one_machine)
         plan = _plan(_counted(config, folder), devices)

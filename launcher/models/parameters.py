@@ -43,6 +43,17 @@ def classifiers(network: nn.Module) -> list[nn.Module]:
     return [inside[-1] for inside in layers if inside and (found is not None or isinstance(inside[-1], nn.Linear))]
 
 
+def parameters_of_head(network: nn.Module) -> set[str]:
+    """Names of the weights and biases of the layers that give the logits."""
+    heads = {id(layer) for layer in classifiers(network)}
+    return {
+        f"{prefix}{'.' * bool(prefix)}{name}"
+        for prefix, module in network.named_modules()
+        if id(module) in heads
+        for name, _ in module.named_parameters(recurse=False)
+    }
+
+
 def _layers_of_positions(network: nn.Module) -> tuple[str, ...]:
     """Names, or their beginnings, of what timm lets stand for a table: small networks of relative positions."""
     ask: Any = getattr(network, "no_weight_decay", None)

@@ -43,6 +43,11 @@ class RunFolder:
         return self.path / "left_out.json"
 
     @property
+    def initial(self) -> Path:
+        """The weights that the run started from, where `model.weights` named some; a resume needs them no more."""
+        return self.path / "initial.safetensors"
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 

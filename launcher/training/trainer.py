@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -196,15 +196,20 @@ def of_this_run(state: dict[str, Any], config: RunConfig) -> Iterator[None]:
         raise UserError(f"the checkpoint does not hold what this run needs: {error}") from error
 
 
-def build_trainer(config: RunConfig, ranks: Ranks, left_out: Collection[str] = ()) -> Trainer:
-    """Model, algorithms, optimizer and loaders of a run on this rank; its pictures are without those `left_out`."""
+def build_trainer(
+    config: RunConfig, ranks: Ranks, left_out: Collection[str] = (), initial: Mapping[str, Tensor] | None = None
+) -> Trainer:
+    """Model, algorithms, optimizer and loaders of a run on this rank; its pictures are without those `left_out`.
+
+    initial: all weights that the network starts from, instead of those that its seed draws.
+    """
     classes = config.dataset.classes
     assert classes is not None
     plan = plan_for(config, ranks.world_size)
     _set_backend(config)
     autocast = choose_precision(config, ranks.device, plan.image_size(0)).autocast
     engine = Engine(Context(plan, classes, autocast))
-    step = build_step(plan, ranks, engine)
+    step = build_step(plan, ranks, engine, initial)
     loaders = build_loaders(
         plan,
         rank=ranks.rank,
@@ -221,12 +226,12 @@ def build_trainer(config: RunConfig, ranks: Ranks, left_out: Collection[str] = (
     return Trainer(plan, ranks, loaders, step, copy.deepcopy(step.model), clock, Meters(ranks, clock))
 
 
-def build_step(plan: Plan, ranks: Ranks, engine: Engine) -> TrainStep:
-    """The training step on freshly initialised weights, equal on all ranks."""
+def build_step(plan: Plan, ranks: Ranks, engine: Engine, initial: Mapping[str, Tensor] | None = None) -> TrainStep:
+    """The training step on freshly initialised weights, or those given, equal on all ranks."""
     config = plan.config
     assert config.dataset.classes is not None
     model = build_model(config.model, config.dataset.classes, config.loss, config.seed).to(ranks.device)
-    engine.change_model(model)
+    engine.change_model(model, initial)
     model.train()
     precision = choose_precision(config, ranks.device, plan.image_size(0))
     objective = Objective(model, build_loss(config.loss), precision.autocast)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 from launcher.config.resolved import read
 from launcher.data.unreadable import read_left_out
@@ -31,7 +32,8 @@ def work(run_folder: Path) -> None:
     with join_ranks(config) as ranks:
         state = newest_for_all(folder, ranks)
         check_same_config(config)
-        trainer = build_trainer(config, ranks, read_left_out(folder.left_out, config.dataset))
+        initial = load_file(folder.initial) if state is None and config.model.weights is not None else None
+        trainer = build_trainer(config, ranks, read_left_out(folder.left_out, config.dataset), initial)
         if state is not None:
             trainer.load_state_dict(state)
         compile_run(trainer)

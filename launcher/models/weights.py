@@ -1,0 +1,132 @@
+"""Weights from elsewhere: a safetensors file, what `torch.save` has written, an export, or a library's own.
+
+Nothing of a file is executed.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from torchvision.models import get_model_weights
+
+from launcher.errors import Problem, UserError, is_of_the_machine
+from launcher.models.export import CARD
+
+# Where published files keep their weights beside other things, the averaged ones first.
+_INSIDE = ("state_dict_ema", "model_ema", "ema", "weights", "state_dict", "model")
+_WRAPPERS = ("module.", "_orig_mod.")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Weights by the library's names, and what is known of them; `surgery` are the values of what changed the network.
+
+    `mean` and `std` are those that pictures were normalised with.
+    """
+
+    told: str
+    tensors: dict[str, Tensor]
+    architecture: str | None = None
+    surgery: dict[str, Any] | None = None
+    classes: list[str] | None = None
+    mean: list[float] | None = None
+    std: list[float] | None = None
+
+
+def of_torchvision(architecture: str) -> Source:
+    """The library's newest weights, downloaded once into torch's cache with the checksum that their name carries."""
+    weights = get_model_weights(architecture).DEFAULT
+    try:
+        tensors = weights.get_state_dict(progress=True, check_hash=True)
+    except (OSError, RuntimeError) as error:
+        place = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
+        message = f"cannot be downloaded ({error}); fetch {weights.url} elsewhere, and put it at {place}"
+        raise problem("torchvision", message) from None
+    values = weights.transforms()
+    return Source(f"torchvision's {weights}", tensors, architecture, {}, mean=list(values.mean), std=list(values.std))
+
+
+def of_file(path: Path) -> Source:
+    """Of a safetensors file, of the folder of an export, or of what `torch.save` has written."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(9)
+    except OSError as error:
+        raise problem(path, f"cannot be read: {error.strerror}") from None
+    if start[8:] == b"{":
+        return _of_safetensors(path)
+    try:
+        with warnings.catch_warnings():
+            # note: what it warns of ends in an error, which is told in one line
+            warnings.simplefilter("ignore")
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    # note: torch fails on a file that it has not written with whatever error it happens to meet
+    except Exception as error:
+        if is_of_the_machine(error) and not isinstance(error, OSError):
+            raise
+        message = "is no file of weights, or is cut short: neither safetensors nor torch can read it"
+        if isinstance(error, pickle.UnpicklingError) and "global" in str(error).lower():
+            message = "holds more than tensors, and is not read, since that could run code; save its state_dict() alone"
+        raise problem(path, message) from None
+    own = found.get("state") if isinstance(found, dict) else None
+    if isinstance(own, dict) and "weights" in own:
+        return Source(str(path), own["weights"], classes=own.get("classes"))
+    tensors, place = _tensors(found)
+    if not tensors:
+        raise problem(path, "holds no weights: no mapping of names to tensors")
+    return Source(f"{path} ({place})" if place else str(path), tensors)
+
+
+def _of_safetensors(path: Path) -> Source:
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = file.metadata() or {}
+    except SafetensorError as error:
+        raise problem(path, f"is no whole safetensors file: {error}") from None
+    surgery = json.loads(metadata["surgery"]) if "surgery" in metadata else None
+    prefix = "+".join(surgery) + "." if surgery else ""
+    source = Source(
+        str(path),
+        {name.removeprefix(prefix): tensor for name, tensor in tensors.items()},
+        metadata.get("architecture"),
+        surgery,
+    )
+    try:
+        card = json.loads((path.parent / CARD).read_text(encoding="utf-8")) if surgery is not None else {}
+        values = card["input"] if card else {}
+    except (OSError, ValueError, KeyError):
+        return source
+    return replace(source, classes=card.get("classes"), mean=values.get("mean"), std=values.get("std"))
+
+
+def _tensors(found: Any) -> tuple[dict[str, Tensor], str]:
+    """The weights of what a file holds, without the names of what wrapped the network, and where in it they lay."""
+    place = ""
+    if isinstance(found, Mapping) and not _are_tensors(found):
+        place = next((key for key in _INSIDE if isinstance(found.get(key), Mapping)), "")
+        found = found.get(place)
+    if not isinstance(found, Mapping) or not _are_tensors(found):
+        return {}, place
+    tensors = {str(name): tensor for name, tensor in found.items()}
+    for wrapper in _WRAPPERS:
+        if all(name.startswith(wrapper) for name in tensors):
+            tensors = {name.removeprefix(wrapper): tensor for name, tensor in tensors.items()}
+    return tensors, place
+
+
+def _are_tensors(values: Mapping[Any, Any]) -> bool:
+    return bool(values) and all(isinstance(value, Tensor) for value in values.values())
+
+
+def problem(value: Path | str | None, message: str, key: str = "model.weights") -> UserError:
+    return UserError(Problem(message, key, value))
