@@ -139,22 +139,35 @@ def _values(key: str, value: str) -> list[str]:
 
 def _folders(prefix: str) -> list[str]:
     """Folders whose path starts so, each with a slash."""
+    return [f"{path}/" for path in _paths(prefix, Path.is_dir)]
+
+
+def _pictures(prefix: str) -> list[str]:
+    """Picture files whose path starts so."""
+    # note: NumPy, which it imports, takes longer than an answer
+    from launcher.data.folder import EXTENSIONS
+
+    return _paths(prefix, lambda path: path.name.lower().endswith(EXTENSIONS))
+
+
+def _paths(prefix: str, wanted: Callable[[Path], bool]) -> list[str]:
     parent, _, name = prefix.rpartition("/")
     root = Path(f"{parent}/").expanduser() if "/" in prefix else Path()
     shown = f"{parent}/" if "/" in prefix else ""
     try:
-        return sorted(f"{shown}{entry.name}/" for entry in root.iterdir() if _offered(entry, name))
+        return sorted(f"{shown}{entry.name}" for entry in root.iterdir() if _offered(entry, name) and wanted(entry))
     except OSError:
         return []
 
 
 def _offered(entry: Path, name: str) -> bool:
-    return entry.name.startswith(name) and entry.is_dir() and (name.startswith(".") or not entry.name.startswith("."))
+    return entry.name.startswith(name) and (name.startswith(".") or not entry.name.startswith("."))
 
 
 # What each word that a verb takes may be, by the name that it has in the verb's help.
 OFFERS: dict[str, Callable[[str], list[str]]] = {
     **dict.fromkeys(("key=value", "key=a,b"), _run_words),
+    "PICTURE": lambda current: _folders(current) + _pictures(current),
     "RUN": _run_folders,
     "RUNS": _run_folders,
     **dict.fromkeys("AB", lambda current: _run_folders(current) + _matching(recipes.names(), current)),

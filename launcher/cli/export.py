@@ -5,32 +5,52 @@ from __future__ import annotations
 import argparse
 import sys
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from launcher.console import console, progress_bars
+from launcher.errors import UserError
 from launcher.records.folder import existing
 
 EXAMPLES = [
     "train export runs/mild-imagenet-1120-1",
     "train export runs/mild-imagenet-1120-1 -o models/mild",
+    "train export runs/mild-imagenet-1120-1 --onnx mild.onnx",
 ]
+_ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder")
     parser.add_argument("--best", action="store_true", help="the checkpoint of the best top-1 instead of the newest")
-    parser.add_argument("-o", "--output", metavar="FOLDER", help="where to (default: RUN/export)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-o", "--output", metavar="FOLDER", help="where to (default: RUN/export)")
+    where.add_argument("--onnx", metavar="FILE", help="one ONNX file instead, for onnxruntime and others")
 
 
 def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run, saved=True)
+    if arguments.onnx:
+        _check_packages()
     from launcher.models.export import WEIGHTS
-    from launcher.training.exporting import export_run
+    from launcher.training.exporting import export_onnx, export_run
 
-    output = Path(arguments.output) if arguments.output else folder.path / "export"
+    output = Path(arguments.onnx or arguments.output or folder.path / "export")
     with progress_bars(console(sys.stderr)) as (_, report):
-        checked = export_run(folder, output, best=arguments.best, report=partial(report, "checking the export"))
+        export = export_onnx if arguments.onnx else export_run
+        checked = export(folder, output, best=arguments.best, report=partial(report, "checking the export"))
     found = "the logits of the run" if checked.top1 is None else f"top-1 {checked.top1:.2%}"
     print(f"loaded without this project: {found} on {checked.pictures:,} {checked.on}", file=sys.stderr)
-    print(output / WEIGHTS)
+    print(output if arguments.onnx else output / WEIGHTS)
     return 0
+
+
+def _check_packages() -> None:
+    """See that what writes and tries an ONNX file is here.
+
+    Raises:
+        UserError: a package is not installed.
+    """
+    if lacking := [name for name in _ONNX if find_spec(name) is None]:
+        message = f"needs {' and '.join(lacking)}; get what it needs by: pip install 'train-launcher[onnx]'"
+        raise UserError(f"--onnx {message}")

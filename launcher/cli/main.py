@@ -30,6 +30,7 @@ VERBS = {
     "resume": "go on with a run from its newest checkpoint",
     "replay": "take one step of a run again and see where its numbers stop being finite",
     "eval": "evaluate a run's newest checkpoint",
+    "predict": "the likeliest classes of pictures, by a run or an export",
     "prepare": "write a data set's FFCV files, or check them",
     "export": "write a run's weights, with a module that rebuilds the network anywhere",
     "submit": "the same command as a job for Slurm, SkyPilot or Kubernetes",

@@ -6,7 +6,7 @@ import itertools
 import os
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -117,6 +117,40 @@ def is_remote(path: str) -> bool:
 def only_prepared(path: str) -> bool:
     """Whether a data set's path is one that `train prepare` alone reads: a URL, or a tar file."""
     return is_remote(path) or path.endswith(TAR)
+
+
+def pictures_among(names: Iterable[str]) -> list[str]:
+    """The files named, and of a folder the pictures in it and below it: in the order of the names, then sorted.
+
+    Raises:
+        UserError: a folder cannot be read, or has no picture.
+    """
+    found: list[str] = []
+    for name in names:
+        if is_folder(Path(name)):
+            found += _below(name)
+        else:
+            found.append(name)
+    return found
+
+
+def _below(name: str) -> list[str]:
+    found: list[str] = []
+    try:
+        # note: a folder that may not be read is told, which os.walk alone would pass over
+        for parent, folders, files in os.walk(name, onerror=_raised):
+            folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
+            pictures = (file for file in sorted(files) if file.lower().endswith(EXTENSIONS) and file[0] != ".")
+            found += [os.path.join(parent, file) for file in pictures]  # noqa: PTH118
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from None
+    if not found:
+        raise UserError(f"{name} holds no pictures ({' '.join(EXTENSIONS)})")
+    return found
+
+
+def _raised(error: OSError) -> None:
+    raise error
 
 
 def is_folder(path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ from launcher.data.folder import Folder
 from launcher.errors import UserError
 
 _NOTHING = -1
+# The label of a given picture that cannot be read.
+UNREADABLE = -1
 
 # (uint8 pixels [H, W, 3], sample index, epoch) -> the same as augmented
 ChangeImage = Callable[[np.ndarray, int, int], np.ndarray]
@@ -126,3 +129,18 @@ class CentredPictures(Pictures):
     def __getitem__(self, index: int) -> tuple[np.ndarray, int, int]:
         pixels = centre_cut(self.open(index), self.resize, self.side, self.interpolation)
         return pixels, int(self.labels[index]), index
+
+
+class GivenPictures(CentredPictures):
+    """The same of any files, of no class; what cannot be read is black, and its label says so."""
+
+    def __init__(self, files: Sequence[str], resize: int, side: int, interpolation: str, *, upright: bool):
+        labels = np.zeros(len(files), np.int64)
+        folder = Folder(Path(), "", [], list(files), labels, 0, "", Counter())
+        super().__init__(folder, resize, side, interpolation, upright=upright)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int, int]:
+        try:
+            return super().__getitem__(index)
+        except UserError:
+            return np.zeros((self.side, self.side, 3), np.uint8), UNREADABLE, index

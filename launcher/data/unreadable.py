@@ -87,14 +87,15 @@ def read_left_out(file: Path, dataset: Dataset) -> Collection[str]:
 
 def _reasons(files: Sequence[str]) -> list[str | None]:
     """Why each file cannot be read, None where it can."""
-    return [_reason(Path(file)) for file in files]
+    return [reason(Path(file)) for file in files]
 
 
-def _reason(file: Path) -> str | None:
+def reason(file: Path) -> str | None:
+    """Why a file cannot be read as a picture, None where it can."""
     try:
         decode(file, upright=False)
-    except NoPicture as reason:
-        return str(reason)
+    except NoPicture as error:
+        return str(error)
     return None
 
 

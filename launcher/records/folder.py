@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import atomic
+from launcher.config.keys import nearest
 from launcher.errors import Problem, UserError, one_line
 
 _LONGEST_REASON = 500
@@ -184,12 +185,23 @@ def existing(path: str, *, saved: bool = False) -> RunFolder:
     """
     folder = RunFolder(Path(path))
     if not folder.exists():
-        raise UserError(f"{path} is no run folder: it has no config.yaml")
+        raise UserError(f"{path} is no run folder: it has no config.yaml{_like(folder.path)}")
     for link in _linked_files(folder.path):
         raise UserError(f"{link} is a link; put the file itself there, or remove it")
     if saved and folder.newest_step() is None:
         raise UserError(f"{path} has saved no checkpoint yet; go on with it by: train resume {path}")
     return folder
+
+
+def _like(path: Path) -> str:
+    """The run folder beside a path whose name is most like it, as a question; empty where there is none."""
+    try:
+        runs = [config.parent.name for config in path.parent.glob("*/config.yaml")]
+    # note: a name that no file can have
+    except (OSError, ValueError):
+        runs = []
+    close = nearest(path.name, runs)
+    return f"; did you mean {path.parent / close}?" if close else ""
 
 
 def note_dataset(folder: RunFolder, identity: str) -> bool:

@@ -60,16 +60,22 @@ def evaluate(
                 break
             images = prepare(images.to(device, non_blocking=True))
             labels = labels.to(device, non_blocking=True)
-            with autocast():
-                logits = model(images).float()
-                if flip_average:
-                    logits = (logits + model(images.flip(3)).float()) / 2
+            logits = logits_of(model, images, autocast, flip_average=flip_average)
             # note: sums stay on the device, no CPU-GPU synchronisation a batch
             sums += _sums(logits, labels, loss)
             samples += len(labels)
     finally:
         model.train(was_training)
     return _over_ranks(sums, samples, interrupted)
+
+
+def logits_of(
+    model: nn.Module, images: Tensor, autocast: Callable[[], AbstractContextManager[object]], *, flip_average: bool
+) -> Tensor:
+    """Logits float32 [B, classes] of a model in evaluation mode, whose input is `images`."""
+    with autocast():
+        logits: Tensor = model(images).float()
+        return (logits + model(images.flip(3)).float()) / 2 if flip_average else logits
 
 
 def _sums(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:

@@ -26,22 +26,42 @@ from launcher.plan.plan import Plan
 ERRORS = {"float32": 64 * 2**-24, "tf32": 4 * 2**-11, "float16": 4 * 2**-11, "bfloat16": 4 * 2**-8}
 _NOISE = 8
 
+# Of a logit that onnxruntime computes, which sums in another order than torch.
+_ONNX_ERROR = 1e-4
+# Batches that another runtime may treat apart, as where one image loses its dimension.
+_COUNTS = (1, 3)
+
+_FOLDER = """
+sys.path.insert(0, sys.argv[1])
+import torch, model
+network = model.load()
+normalize = lambda pixels: model.normalize(torch.from_numpy(pixels))
+transform, predict = model.transform, model.predict
+"""
+_ONNX = """
+sys.modules["torch"] = sys.modules["torchvision"] = None
+import json, onnxruntime
+said = onnxruntime.InferenceSession(sys.argv[1]).get_modelmeta().custom_metadata_map
+use = {"__name__": "use"}
+exec("\\n".join(json.loads(said["use"])), use)
+network, card = use["load"](sys.argv[1])
+normalize, transform = (lambda value, change=use[name]: change(value, card) for name in ("normalize", "transform"))
+predict = use["predict"]
+"""
 _PROGRAM = """
 import pickle, sys
 sys.modules["launcher"] = None
-sys.path.insert(0, sys.argv[1])
-import torch, model
+import numpy as np
 from PIL import Image
-network = model.load()
+{load}
 while True:
     try:
         pixels, files = pickle.load(sys.stdin.buffer)
     except EOFError:
         break
-    images = model.normalize(torch.from_numpy(pixels))
-    read = [model.transform(Image.open(file)) for file in files]
-    answer = model.predict(network, images), torch.stack(read) if read else torch.empty(0)
-    pickle.dump([tensor.numpy() for tensor in answer], sys.stdout.buffer)
+    read = [np.asarray(transform(Image.open(file))) for file in files]
+    answer = np.asarray(predict(network, normalize(pixels))), np.stack(read) if read else np.empty(0)
+    pickle.dump(answer, sys.stdout.buffer)
     sys.stdout.buffer.flush()
 """
 
@@ -67,9 +87,10 @@ class Checked:
 class _Artefact:
     """The exported model in a process of its own; a context."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, path: Path):
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        command = [sys.executable, "-c", _PROGRAM, str(folder)]
+        program = _PROGRAM.format(load=_FOLDER if path.is_dir() else _ONNX)
+        command = [sys.executable, "-c", program, str(path)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=-1
         )
@@ -106,14 +127,14 @@ class _Artefact:
 
 @torch.inference_mode()
 def check_export(
-    folder: Path,
+    path: Path,
     network: nn.Module,
     plan: Plan,
     loader: EvaluationLoader | None,
     recorded: Recorded | None,
     report: Callable[[int, int], None],
 ) -> Checked:
-    """Compare the export in a folder with the run's own network, and on all its pictures with the recorded result.
+    """Compare an export, a folder or an ONNX file, with the run's network, and on all pictures with its records.
 
     network: as the run evaluates, float32 on the CPU. Without a loader, noise takes the place of the pictures.
 
@@ -122,10 +143,10 @@ def check_export(
     """
     hits = torch.zeros(3, dtype=torch.int64)
     pictures = 0
-    with _Artefact(folder) as artefact:
+    with _Artefact(path) as artefact:
         for pixels, labels, indices in loader if loader else _noise(plan):
             if not pictures:
-                _compare(artefact, network.eval(), plan, pixels, _files(loader, indices))
+                _compare(artefact, network.eval(), plan, pixels, _files(loader, indices), exact=path.is_dir())
             logits, _ = artefact.ask(pixels)
             hits += _hits(logits, labels, 2 * recorded.error if recorded else 0)
             pictures += len(labels)
@@ -147,16 +168,21 @@ def _files(loader: EvaluationLoader | None, indices: np.ndarray) -> list[Path]:
     return [file for file in found if file is not None]
 
 
-def _compare(artefact: _Artefact, network: nn.Module, plan: Plan, pixels: Tensor, files: list[Path]) -> None:
-    """Logits of one batch, and what is made of its files."""
+def _compare(
+    artefact: _Artefact, network: nn.Module, plan: Plan, pixels: Tensor, files: list[Path], *, exact: bool
+) -> None:
+    """Logits of a batch and of its first pictures, and what is made of its files; `exact` but for torch's rounding."""
     dataset = plan.config.dataset
     images = normalize(pixels, dataset.mean, dataset.std, torch.float32)
     ours = network(images)
     if plan.config.image.eval_flip_average:
         ours = (ours + network(images.flip(3))) / 2
     theirs, read = artefact.ask(pixels, files)
-    if not _close(theirs, ours):
-        raise UserError("the exported model's logits are not those of the run's own network; nothing is kept")
+    parts = [theirs, *(artefact.ask(pixels[:count])[0] for count in _COUNTS)]
+    for found in parts:
+        expected = ours[: len(found)]
+        if not (_close(found, expected) if exact else (found - expected).abs().max() <= _ONNX_ERROR):
+            raise UserError("the exported model's logits are not those of the run's own network; nothing is kept")
     if files and not _close(read, images[: len(files)], least=1.0):
         raise UserError("the exported model prepares pictures in another way than the run did; nothing is kept")
 

@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from launcher.algorithms.base import Context
-from launcher.algorithms.engine import Engine
-from launcher.config.resolved import digest, read
-from launcher.config.schema import BCE
-from launcher.data.loaders import Loaders, build_loaders
+from launcher import atomic
+from launcher.config.resolved import read
+from launcher.data.loaders import EvaluationLoader, Loaders, build_loaders
 from launcher.data.unreadable import read_left_out
 from launcher.errors import UserError
-from launcher.models.build import build_model, model_surgeries
 from launcher.models.export import FILES, write_card, write_export
+from launcher.models.onnx_file import note_card, onnx_card, write_onnx
 from launcher.models.surgery import Surgery
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics
 from launcher.training.export_check import ERRORS, Checked, Recorded, check_export
 from launcher.training.finished import saved
+from launcher.training.trained import model_card, trained_network
 from launcher.training.trainer import of_this_run
 
 _BATCH = 64
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What an export is made of and held against: the run's evaluated network, its card, pictures and result."""
+
+    plan: Plan
+    weights: dict[str, Tensor]
+    network: nn.Module
+    surgeries: dict[str, Surgery]
+    card: dict[str, Any]
+    pictures: EvaluationLoader | None
+    recorded: Recorded | None
+
+    def check(self, path: Path, report: Callable[[int, int], None]) -> Checked:
+        """As `check_export`."""
+        return check_export(path, self.network, self.plan, self.pictures, self.recorded, report)
 
 
 def export_run(folder: RunFolder, output: Path, *, best: bool, report: Callable[[int, int], None]) -> Checked:
@@ -42,35 +59,50 @@ def export_run(folder: RunFolder, output: Path, *, best: bool, report: Callable[
     Raises:
         UserError: the run has no valid checkpoint, the folder cannot be written, or the model differs from the run's.
     """
+    with _source(folder, best=best) as source, _staged(output) as staged:
+        write_export(source.weights, staged, source.card, source.surgeries)
+        checked = source.check(staged, report)
+        write_card(staged, source.card | {"checked": vars(checked)})
+    return checked
+
+
+def export_onnx(folder: RunFolder, output: Path, *, best: bool, report: Callable[[int, int], None]) -> Checked:
+    """The same as one ONNX file, and its card beside: `output` with `.json`; tried by onnxruntime, without torch.
+
+    Raises:
+        UserError: as `export_run`; or the network is larger than an ONNX file may be.
+    """
+    with _source(folder, best=best) as source:
+        card = onnx_card(source.card)
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            with atomic.writing(output) as staged:
+                write_onnx(source.network.eval(), staged, card)
+                checked = source.check(staged, report)
+                card |= {"checked": vars(checked)}
+                note_card(staged, card)
+            atomic.write_text(output.with_name(f"{output.name}.json"), json.dumps(card, indent=2) + "\n")
+        except OSError as error:
+            raise UserError(f"cannot export to {output}: {error.strerror or error}") from None
+    return checked
+
+
+@contextmanager
+def _source(folder: RunFolder, *, best: bool) -> Iterator[_Source]:
     config = read(folder.config)
     state = saved(folder, best=best)
     plan = plan_for(replace(config, eval_batch_size=_BATCH), 1)
     with of_this_run(state, config):
-        network, surgeries = _network(plan, state)
+        network, surgeries = trained_network(plan, state)
     loaders = _loaders(plan, read_left_out(folder.left_out, config.dataset))
     try:
-        card = _card(plan, state, loaders, surgeries) | {"config": digest(config)}
+        card = model_card(plan, state, surgeries, loaders.evaluate.classes if loaders else None)
         recorded = _recorded(card, read_metrics(folder.metrics))
-        with _staged(output) as staged:
-            write_export(state["weights"], staged, card, surgeries)
-            pictures = loaders.evaluate if loaders else None
-            checked = check_export(staged, network, plan, pictures, recorded, report)
-            write_card(staged, card | {"checked": vars(checked)})
+        pictures = loaders.evaluate if loaders else None
+        yield _Source(plan, state["weights"], network, surgeries, card, pictures, recorded)
     finally:
         if loaders:
             loaders.close()
-    return checked
-
-
-def _network(plan: Plan, state: dict[str, Any]) -> tuple[nn.Module, dict[str, Surgery]]:
-    """The network that the run evaluates, on the CPU, and what makes it from torchvision's."""
-    config = plan.config
-    assert config.dataset.classes is not None
-    engine = Engine(Context(plan, config.dataset.classes))
-    network = build_model(config.model, config.dataset.classes, config.loss, config.seed)
-    engine.change_model(network)
-    network.load_state_dict(state["weights"])
-    return network, model_surgeries(config.model) | engine.surgeries()
 
 
 def _loaders(plan: Plan, left_out: Collection[str]) -> Loaders | None:
@@ -88,39 +120,6 @@ def _loaders(plan: Plan, left_out: Collection[str]) -> Loaders | None:
         )
     except UserError:
         return None
-
-
-def _card(plan: Plan, state: dict[str, Any], loaders: Loaders | None, surgeries: dict[str, Surgery]) -> dict[str, Any]:
-    config, dataset = plan.config, plan.config.dataset
-    names = state.get("classes") or (loaders.evaluate.classes if loaders else None)
-    return {
-        "architecture": config.model.architecture,
-        "load": "from model import load; network = load()"
-        if surgeries
-        else f"network = torchvision.models.{config.model.architecture}(num_classes={dataset.classes}); "
-        "network.load_state_dict(safetensors.torch.load_file('model.safetensors'))",
-        "surgery": {name: surgery.values for name, surgery in surgeries.items()},
-        "classes": names or [str(number) for number in range(dataset.classes or 0)],
-        "input": {
-            "resize": plan.image_side(config.image.eval_resize),
-            "size": plan.image_side(config.image.eval_size),
-            "interpolation": config.image.eval_interpolation,
-            "exif_orientation": dataset.exif_orientation,
-            "mean": list(dataset.mean),
-            "std": list(dataset.std),
-        },
-        "flip_average": config.image.eval_flip_average,
-        "scores": "sigmoid" if isinstance(config.loss, BCE) else "softmax",
-        "recipe": config.recipe,
-        "dataset": dataset.name,
-        "loader": config.dataloader.name,
-        "step": state["step"],
-        "averaged": config.algorithms.acting("evaluation_weights"),
-        "top1": None,
-        "top5": None,
-        "pictures": None,
-        "precision": None,
-    }
 
 
 def _recorded(card: dict[str, Any], rows: list[Row]) -> Recorded | None:

@@ -2,50 +2,33 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torchvision.models import resnet18
+from torchvision.transforms._presets import ImageClassification
 
 from launcher.algorithms.blurpool import BlurPool
 from launcher.config import resolved
-from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.rank.group import Ranks
-from launcher.records.folder import RunFolder, create, save_name
-from launcher.training import checkpoint, exporting
+from launcher.records.folder import RunFolder
+from launcher.training import exporting
 from launcher.training.export_check import _hits
 from launcher.training.exporting import export_run
 from launcher.training.trainer import build_trainer
-
-SMALL = [
-    *("recipe=mild", "model=resnet18", "launch=cpu", "batch_size=8", "epochs=40", "dataloader.workers=0"),
-    *("dataset=shapes", "dataset.train_samples=32", "dataset.val_samples=20", "dataset.native_size=32"),
-]
-
-
-def finished(runs: Path, *words: str) -> RunFolder:
-    """A run of no steps that was evaluated and saved, as a run of one rank leaves it."""
-    config = compose([*SMALL, *words]).config
-    folder = create(runs, "small", unique=False)
-    resolved.write(config, folder.config)
-    run = build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
-    result = run.evaluate(should_stop=lambda: False)
-    assert result is not None
-    run.loaders.close()
-    start = {"kind": "start", "step": 0, "time": 0.0, "world_size": 1, "total_steps": 160, "epochs": 40}
-    rows = [
-        {**start, "device": "cpu", "precision": str(run.train_step.precision.dtype).removeprefix("torch.")},
-        {"kind": "eval", "step": 0, "time": 0.0, "epoch": 0.0, "seconds": 1.0, "train_seconds": 1.0, **vars(result)},
-    ]
-    folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    checkpoint.save(run.state_dict(), folder.checkpoints / save_name(0))
-    return folder
+from tests.commands import refused as said
+from tests.saved_runs import finished
 
 
 def export(folder: RunFolder, output: Path) -> dict[str, object]:
@@ -101,11 +84,13 @@ def test_a_model_that_differs_from_the_runs_is_not_kept(tmp_path: Path, monkeypa
         patch.setattr(BlurPool, "surgery", lambda self: None)
         refused(folder, "logits are not those of the run's own network")
     with monkeypatch.context() as patch:
-        card = exporting._card
-        patch.setattr(exporting, "_card", lambda *all: card(*all) | {"input": card(*all)["input"] | {"resize": 40}})
+        card = exporting.model_card
+        patch.setattr(
+            exporting, "model_card", lambda *all: card(*all) | {"input": card(*all)["input"] | {"resize": 40}}
+        )
         refused(folder, "prepares pictures in another way")
     with monkeypatch.context() as patch:
-        patch.setattr(exporting, "_card", lambda *all: card(*all) | {"classes": ["one"]})
+        patch.setattr(exporting, "model_card", lambda *all: card(*all) | {"classes": ["one"]})
         refused(folder, "fails where this project is not: .*size mismatch")
     say_that_the_run_recorded(folder, 0.95)
     refused(folder, r"top-1 of .* on the 20 validation pictures, where the run recorded 95.00%")
@@ -158,3 +143,88 @@ def test_what_counts_as_right_but_for_rounding() -> None:
     labels = torch.zeros(4, dtype=torch.int64)
     assert _hits(logits, labels, 0.0).tolist() == [2, 2, 2]
     assert _hits(logits, labels, 0.05).tolist() == [2, 1, 3]
+
+
+def with_onnx() -> None:
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+
+
+EVERYTHING = [
+    "algorithms=[blurpool,squeeze_excite,stochastic_depth,ghost_batchnorm,channels_last,swa]",
+    *("algorithms.stochastic_depth.keep_scaling=evaluation", "algorithms.squeeze_excite.min_channels=32"),
+    *("model.activation=silu", "image.eval_flip_average=true", "image.eval_resize=300"),
+]
+
+
+def test_an_onnx_file_predicts_where_only_onnxruntime_is(tmp_path: Path, tiny_networks: None) -> None:
+    with_onnx()
+    folder, output = finished(tmp_path, *EVERYTHING), tmp_path / "new" / "model.onnx"
+    checked = exporting.export_onnx(folder, output, best=False, report=lambda done, total: None)
+    assert (checked.on, checked.pictures) == ("validation pictures", 20)
+    assert {path.name for path in output.parent.iterdir()} == {"model.onnx", "model.onnx.json"}
+    card = json.loads(output.with_name("model.onnx.json").read_text())
+    assert set(card["surgery"]) == {"silu", "squeeze_excite", "blurpool", "stochastic_depth"}
+    (tmp_path / "use.py").write_text("\n".join(card["use"]))
+    random = np.random.default_rng(0)
+    files = [tmp_path / f"{number}.png" for number in range(3)]
+    for file, shape in zip(files, ((40, 77, 3), (90, 41, 3), (50, 50, 3)), strict=True):
+        Image.fromarray(random.integers(0, 256, shape, dtype=np.uint8)).save(file)
+    command = [sys.executable, "-c", BARE, "use.py", str(output), *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+
+    config = resolved.read(folder.config)
+    run = build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+    run.loaders.close()
+    with torch.inference_mode():
+        preset = ImageClassification(crop_size=32, resize_size=card["input"]["resize"])
+        images = torch.stack([preset(Image.open(file)) for file in files])
+        network = run.evaluation_model.eval()
+        logits = (network(images) + network(images.flip(3))) / 2
+    expected = []
+    for file, scores in zip(files, logits.sigmoid(), strict=True):
+        best = scores.topk(5)
+        expected.append(str(file))
+        expected += [f"{v:8.2%}  {card['classes'][n]}" for v, n in zip(best.values, best.indices, strict=True)]
+    assert done.stdout.splitlines() == expected
+
+
+# What a program of onnxruntime's users finds: neither this project nor torch.
+BARE = """
+import runpy, sys
+for name in ("launcher", "torch", "torchvision", "onnx"):
+    sys.modules[name] = None
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_an_onnx_file_that_differs_is_not_kept(
+    tmp_path: Path, tiny_networks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_onnx()
+    folder, output = finished(tmp_path), tmp_path / "model.onnx"
+    output.write_text("an earlier one")
+    write = exporting.write_onnx
+    monkeypatch.setattr(exporting, "write_onnx", lambda network, *rest: write(_off(network), *rest))
+    with pytest.raises(UserError, match="logits are not those of the run's own network"):
+        exporting.export_onnx(folder, output, best=False, report=lambda done, total: None)
+    assert output.read_text() == "an earlier one"
+    assert {path.name for path in tmp_path.iterdir()} == {"small", "model.onnx"}
+
+
+def _off(network: torch.nn.Module) -> torch.nn.Module:
+    """One logit of ten is a thousandth off."""
+    other = copy.deepcopy(network)
+    other.fc.bias.data[3] += 1e-3  # type: ignore[union-attr, operator, index]
+    return other
+
+
+def test_without_the_packages_of_onnx_a_line_says_how_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = finished(tmp_path)
+    monkeypatch.setattr("launcher.cli.export.find_spec", lambda name: None if name.startswith("onnx") else object())
+    assert "onnx and onnxscript and onnxruntime; get what it needs by: pip install 'train-launcher[onnx]'" in said(
+        "export", str(folder.path), "--onnx", str(tmp_path / "model.onnx")
+    )

@@ -1,0 +1,134 @@
+"""`train predict RUN PICTURE ...`: the likeliest classes of pictures, by a run's newest checkpoint or an export."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.config.compose import compose
+from launcher.config.resolved import read
+from launcher.data.folder import is_file, pictures_among
+from launcher.errors import DONE, FAILED, Problem, UserError, one_line
+from launcher.launch.devices import decide
+from launcher.records.folder import RunFolder, existing
+
+if TYPE_CHECKING:
+    from launcher.training.predicting import Classifier, Prediction
+
+EXAMPLES = [
+    "train predict runs/mild-imagenet-1120-1 picture.jpg",
+    "train predict runs/mild-imagenet-1120-1 pictures --top 1 --csv",
+    "train predict runs/mild-imagenet-1120-1/export pictures/a.jpg pictures/b.jpg --json",
+    "train predict runs/mild-imagenet-1120-1 --list pictures.txt --best",
+]
+_CARD, _WEIGHTS = "model_card.json", ".safetensors"
+_STDIN = "-"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder, or what train export has written")
+    parser.add_argument("pictures", nargs="*", metavar="PICTURE", help="files, or folders of pictures at any depth")
+    parser.add_argument("--list", metavar="FILE", help="a file that names one more on each line; - reads the input")
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="so many classes a picture (default: 5)")
+    parser.add_argument("--best", action="store_true", help="the checkpoint of the best top-1 instead of the newest")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON object a picture, each on a line")
+    form.add_argument("--csv", action="store_true", help="one row a class: file, rank, class, probability")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    if arguments.top < 1:
+        raise UserError(Problem("must be at least 1", "--top", arguments.top))
+    exported = _exported(arguments.run)
+    folder = None if exported else existing(arguments.run, saved=True)
+    files = pictures_among([*arguments.pictures, *(_listed(arguments.list) if arguments.list else [])])
+    if not files:
+        raise UserError("no pictures are named; give files or folders, or --list FILE")
+    tell = (_json_rows if arguments.json else _csv_rows if arguments.csv else _lines)()
+    from launcher.training.predicting import predictions
+
+    failed = 0
+    # note: a name may hold bytes that are no text
+    with suppress(AttributeError):
+        sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
+    for prediction in predictions(_classifier(exported, folder, best=arguments.best), files, arguments.top):
+        if prediction.unreadable:
+            failed += 1
+            reason = f"{prediction.file} cannot be read as a picture ({prediction.unreadable})"
+            print(f"error: {one_line(reason)}", file=sys.stderr)
+        tell(prediction)
+    return FAILED if failed else DONE
+
+
+def _exported(path: str) -> Path | None:
+    """The folder of an export, where a path leads to one or to its weights."""
+    if is_file(Path(path) / _CARD) and not RunFolder(Path(path)).exists():
+        return Path(path)
+    if is_file(Path(path)):
+        if Path(path).suffix == _WEIGHTS:
+            return Path(path).parent
+        raise UserError(f"{path} is a file; give a run folder, or the folder that train export has written")
+    return None
+
+
+def _classifier(exported: Path | None, folder: RunFolder | None, *, best: bool) -> Classifier:
+    from launcher.training.predicting import classifier_of_export, classifier_of_run
+
+    launch = read(folder.config).launch if folder else compose([]).config.launch
+    kind = decide(replace(launch, nproc=1)).kind
+    if folder:
+        return classifier_of_run(folder, kind, best=best)
+    assert exported is not None
+    return classifier_of_export(exported, kind)
+
+
+def _listed(name: str) -> list[str]:
+    """The lines of a file, or of standard input, that are not empty.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        text = sys.stdin.read() if name == _STDIN else Path(name).read_text(errors="surrogateescape")
+    except OSError as error:
+        raise UserError(Problem(f"cannot be read: {error.strerror}", "--list", name)) from None
+    return [line for line in text.splitlines() if line]
+
+
+def _json_rows() -> Callable[[Prediction], None]:
+    def tell(prediction: Prediction) -> None:
+        row: dict[str, Any] = {"file": prediction.file}
+        if prediction.unreadable:
+            row["error"] = prediction.unreadable
+        else:
+            row["classes"] = [{"class": name, "probability": score} for name, score in prediction.classes]
+        print(json.dumps(row))
+
+    return tell
+
+
+def _csv_rows() -> Callable[[Prediction], None]:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["file", "rank", "class", "probability"])
+
+    def tell(prediction: Prediction) -> None:
+        for rank, (name, score) in enumerate(prediction.classes, 1):
+            writer.writerow([prediction.file, rank, name, f"{score:.6f}"])
+
+    return tell
+
+
+def _lines() -> Callable[[Prediction], None]:
+    def tell(prediction: Prediction) -> None:
+        if prediction.classes:
+            found = "  ".join(f"{name} {score:.2%}" for name, score in prediction.classes)
+            print(one_line(f"{prediction.file}: {found}"))
+
+    return tell

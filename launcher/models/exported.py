@@ -1,0 +1,91 @@
+"""What `train export` has written, read back as a network: its safetensors and its card, and none of its code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torchvision.models import get_model
+
+from launcher.errors import UserError
+from launcher.models.export import CARD, WEIGHTS
+
+_KINDS: dict[str, type] = {
+    **{"architecture": str, "surgery": dict, "classes": list, "input": dict, "flip_average": bool, "scores": str},
+}
+_INPUT: dict[str, type] = {
+    **{"resize": int, "size": int, "interpolation": str, "exif_orientation": bool, "mean": list, "std": list},
+}
+_SHOWN = 3
+
+
+def read_exported(folder: Path, changes: Mapping[str, Callable[..., Any]]) -> tuple[nn.Module, dict[str, Any]]:
+    """The network of an export in evaluation mode, and its card.
+
+    changes: the surgeries by name, as `Surgery.change`; the values are the card's.
+
+    Raises:
+        UserError: a file is missing, damaged, or not of the network that the card names.
+    """
+    card = _card(folder / CARD)
+    path, prefix = folder / WEIGHTS, "+".join(card["surgery"]) + "." if card["surgery"] else ""
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} is no safetensors file, or cut short ({error}); export the run again") from None
+    if unknown := [name for name in card["surgery"] if name not in changes]:
+        raise UserError(f"{folder / CARD}: no surgery {unknown[0]} here; use the model.py beside it")
+    try:
+        network: nn.Module = get_model(card["architecture"], weights=None, num_classes=len(card["classes"]))
+        for name, values in card["surgery"].items():
+            changes[name](network, **values)
+    # note: whatever an edited card makes of the builders
+    except Exception as error:
+        raise UserError(f"{folder / CARD} describes no network: {error}; export the run again") from None
+    _check_weights(path, {name.removeprefix(prefix): tensor for name, tensor in weights.items()}, network, card)
+    network.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in weights.items()})
+    return network.eval(), card
+
+
+def _card(path: Path) -> dict[str, Any]:
+    try:
+        card = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing, which says what the weights beside it are") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read as JSON: {error}; export the run again") from None
+    values = card if isinstance(card, dict) else {}
+    if wrong := _wrong(values, _KINDS) or _wrong(values["input"], _INPUT):
+        raise UserError(f"{path} has no proper {wrong[0]}; export the run again")
+    return values
+
+
+def _wrong(values: dict[str, Any], kinds: dict[str, type]) -> list[str]:
+    """Names of values that are missing, of another kind, empty lists, or no side in pixels."""
+    found = [(name, kind, values.get(name)) for name, kind in kinds.items()]
+    too_small: dict[type, Any] = {int: range(-(2**63), 1), list: ([],)}
+    return [name for name, kind, value in found if type(value) is not kind or value in too_small.get(kind, ())]
+
+
+def _check_weights(path: Path, weights: Mapping[str, Tensor], network: nn.Module, card: Mapping[str, Any]) -> None:
+    """See that names and shapes are the network's."""
+    expected = network.state_dict()
+    different = [
+        *(f"no {name}" for name in expected if name not in weights),
+        *(f"{name} beside it" for name in weights if name not in expected),
+        *(
+            f"{name} of {list(weights[name].shape)} instead of {list(tensor.shape)}"
+            for name, tensor in expected.items()
+            if name in weights and weights[name].shape != tensor.shape
+        ),
+    ]
+    if different:
+        more = f" and {len(different) - _SHOWN:,} more" * (len(different) > _SHOWN)
+        shown = f"{', '.join(different[:_SHOWN])}{more}"
+        what = f"a {card['architecture']} of {len(card['classes'])} classes"
+        raise UserError(f"{path} does not hold {what} as {CARD} says: {shown}; export the run again")

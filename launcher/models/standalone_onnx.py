@@ -1,0 +1,66 @@
+"""The network of an ONNX file, for any program; needs onnxruntime, NumPy and Pillow.
+
+The file carries these lines as `use` beside the values that they read: python use.py model.onnx PICTURE ...
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from PIL import Image, ImageOps
+
+
+def load(path: str) -> tuple[Any, dict[str, Any]]:
+    """The network, and what its file says of it: `classes`, `input` and more."""
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    card = session.get_modelmeta().custom_metadata_map
+    return session, {name: json.loads(value) for name, value in card.items()}
+
+
+def transform(picture: Image.Image, card: dict[str, Any]) -> np.ndarray:
+    """A picture as one of the network's `images`, float32 [3, side, side]."""
+    values = card["input"]
+    if values["exif_orientation"]:
+        picture = ImageOps.exif_transpose(picture)
+    if picture.mode.startswith("I;16"):
+        # note: Pillow would cut 16 bits off above 255
+        picture = Image.fromarray((np.asarray(picture) >> 8).astype("uint8"))
+    short, side = values["resize"], values["size"]
+    width, height = picture.size
+    size = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
+    resized = picture.convert("RGB").resize(size, Image.Resampling[values["interpolation"].upper()])
+    left, top = round((size[0] - side) / 2), round((size[1] - side) / 2)
+    return normalize(np.asarray(resized.crop((left, top, left + side, top + side))).transpose(2, 0, 1), card)
+
+
+def normalize(pixels: np.ndarray, card: dict[str, Any]) -> np.ndarray:
+    """Pixels uint8 [..., 3, H, W] with the mean and deviation that the network expects, float32."""
+    mean, std = (np.array(card["input"][name], np.float32)[:, None, None] for name in ("mean", "std"))
+    return (np.float32(1 / 255) * pixels - mean) / std
+
+
+def predict(session: Any, images: np.ndarray) -> np.ndarray:
+    """Logits [B, classes] of images float32 [B, 3, side, side]."""
+    logits: np.ndarray = session.run(["logits"], {"images": images})[0]
+    return logits
+
+
+def main(path: str, *files: str) -> None:
+    """Print the likeliest classes of picture files."""
+    session, card = load(path)
+    for file in files:
+        with Image.open(file) as picture:
+            logits = predict(session, transform(picture, card)[None])[0].astype(np.float64)
+        raised = np.exp(logits - logits.max())
+        scores = 1 / (1 + np.exp(-logits)) if card["scores"] == "sigmoid" else raised / raised.sum()
+        print(file)
+        for number in np.argsort(-scores, kind="stable")[:5]:
+            print(f"{scores[number]:8.2%}  {card['classes'][number]}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

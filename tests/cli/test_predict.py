@@ -1,0 +1,233 @@
+"""`train predict`: what it says of pictures, and of what are none."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pickle
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from torchvision.transforms._presets import ImageClassification
+
+from launcher.config import resolved
+from launcher.data.following import worker_count
+from launcher.models.export import write_export
+from launcher.plan.plan import plan_for
+from launcher.records.folder import RunFolder, save_name
+from launcher.training import checkpoint, predicting
+from launcher.training.trained import model_card, trained_network
+from tests import networks
+from tests.commands import refused, said
+from tests.saved_runs import finished
+
+pytestmark = pytest.mark.usefixtures("tiny_networks")
+
+SIDE = 32
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return finished(tmp_path / "runs", "loss=cross_entropy")
+
+
+@pytest.fixture
+def export(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run's three files, less the check of them, which needs torchvision's own networks."""
+    monkeypatch.setattr("launcher.models.exported.get_model", networks.tiny)
+    config = resolved.read(run.config)
+    state = checkpoint.load(run.checkpoints / save_name(0))
+    plan = plan_for(config, 1)
+    _, surgeries = trained_network(plan, state)
+    assert list(surgeries) == ["blurpool"]
+    folder = tmp_path / "export"
+    folder.mkdir()
+    write_export(state["weights"], folder, model_card(plan, state, surgeries, None), surgeries)
+    return folder
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Five pictures at three depths, one lying on its side, and two files that are none."""
+    random = np.random.default_rng(3)
+    folder = tmp_path / "pictures"
+    (folder / "b" / "deep").mkdir(parents=True)
+    names = ["a.png", "c.jpg", "b/d.PNG", "b/deep/e.webp", "b/deep/f.png"]
+    for name, shape in zip(names, [(50, 40, 3), (33, 90, 3), (64, 64), (40, 41, 3), (200, 35, 4)], strict=True):
+        picture = Image.fromarray(random.integers(0, 256, shape, dtype=np.uint8))
+        exif = Image.Exif()
+        exif[0x0112] = 6 if name == "c.jpg" else 1
+        picture.save(folder / name, exif=exif)
+    (folder / "broken.jpg").write_bytes((folder / "c.jpg").read_bytes()[:200])
+    (folder / "notes.txt").write_text("none")
+    return folder
+
+
+def expected(run: RunFolder, file: Path) -> list[tuple[str, float]]:
+    """By torchvision's own preset, one picture at a time."""
+    config = resolved.read(run.config)
+    plan = plan_for(config, 1)
+    state = checkpoint.load(run.checkpoints / save_name(0))
+    network, _ = trained_network(plan, state)
+    preset = ImageClassification(crop_size=SIDE, resize_size=plan.image_side(config.image.eval_resize))
+    with torch.inference_mode():
+        image = preset(ImageOps.exif_transpose(Image.open(file)).convert("RGB"))
+        scores = network.eval()(image[None])[0].softmax(0)
+    best = scores.argsort(descending=True)
+    return [(state["classes"][number], scores[number].item()) for number in best]
+
+
+def answers(*words: str, code: int = 0) -> list[dict[str, object]]:
+    found, output, errors = said("predict", *words, "--json")
+    assert found == code, errors
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def close(row: dict[str, object], file: Path, run: RunFolder, top: int = 5) -> bool:
+    classes = [(c["class"], c["probability"]) for c in row["classes"]]  # type: ignore[attr-defined]
+    wanted = expected(run, file)[:top]
+    assert [name for name, _ in classes] == [name for name, _ in wanted]
+    assert [score for _, score in classes] == pytest.approx([score for _, score in wanted], abs=1e-5)
+    return row["file"] == str(file)
+
+
+@pytest.mark.parametrize("workers", [False, True])
+def test_pictures_have_the_networks_classes_in_the_order_given(
+    run: RunFolder, pictures: Path, workers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if workers:
+        monkeypatch.setattr(predicting, "_FEW", 0)
+        monkeypatch.setattr(predicting, "_BATCH", 2)
+        assert worker_count(predicting._LOADER, 1) > 0
+    rows = answers(str(run.path), f"{pictures}/b/deep", f"{pictures}/c.jpg", f"{pictures}", code=1)
+    names = ["b/deep/e.webp", "b/deep/f.png", "c.jpg", "a.png", "broken.jpg", "c.jpg", "b/d.PNG"]
+    names += ["b/deep/e.webp", "b/deep/f.png"]
+    assert [row["file"] for row in rows] == [f"{pictures}/{name}" for name in names]
+    assert "runcated" in str(rows.pop(4)["error"])
+    names.pop(4)
+    assert all(close(row, pictures / name, run) for row, name in zip(rows, names, strict=True))
+
+
+def test_what_cannot_be_read_is_a_line_and_the_others_are_answered(run: RunFolder, pictures: Path) -> None:
+    bad = [f"{pictures}/{name}" for name in ("broken.jpg", "notes.txt", "missing.jpg")]
+    code, output, errors = said("predict", str(run.path), bad[0], f"{pictures}/a.png", *bad[1:], "--top", "1")
+    assert code == 1
+    (best, score) = expected(run, pictures / "a.png")[0]
+    assert output == f"{pictures}/a.png: {best} {score:.2%}\n"
+    assert [line.split(" cannot be read as a picture (")[0] for line in errors.splitlines()] == [
+        f"error: {name}" for name in bad
+    ]
+
+
+def test_rows_and_objects_say_the_same(
+    run: RunFolder, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{pictures}/c.jpg", f"{pictures}/a.png"]
+    (tmp_path / "list").write_text("\n".join(names) + "\n\n")
+    rows = answers(str(run.path), "--list", str(tmp_path / "list"), "--top", "99")
+    assert [row["file"] for row in rows] == names
+    assert all(close(row, Path(name), run, 10) for row, name in zip(rows, names, strict=True))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(names)))
+    code, output, _ = said("predict", str(run.path), "--list", "-", "--csv", "--top", "99")
+    assert code == 0
+    table = list(csv.DictReader(io.StringIO(output)))
+    flat = [
+        [row["file"], str(rank), c["class"], f"{c['probability']:.6f}"]
+        for row in rows
+        for rank, c in enumerate(row["classes"], 1)  # type: ignore[arg-type, var-annotated]
+    ]
+    assert [[row[name] for name in ("file", "rank", "class", "probability")] for row in table] == flat
+
+
+def test_an_export_answers_as_its_run_does(run: RunFolder, export: Path, pictures: Path) -> None:
+    files = [f"{pictures}/b", f"{pictures}/a.png"]
+    assert answers(str(run.path), *files) == answers(str(export), *files)
+    assert answers(str(export / "model.safetensors"), *files) == answers(str(export), *files)
+
+
+def test_a_run_whose_pictures_are_gone_predicts(tmp_path: Path, pictures: Path) -> None:
+    run = finished(tmp_path / "runs")
+    run.config.write_text(run.config.read_text().replace("path: null", "path: /nowhere/pictures"))
+    (row,) = answers(str(run.path), f"{pictures}/a.png", "--top", "10")
+    # each class alone, since that is what binary cross-entropy has taught
+    assert sum(c["probability"] for c in row["classes"]) != pytest.approx(1, abs=0.05)  # type: ignore[attr-defined]
+
+
+def test_mistakes_are_one_line(run: RunFolder, pictures: Path, tmp_path: Path) -> None:
+    other = run.path.with_name("smoll")
+    assert f"is no run folder: it has no config.yaml; did you mean {run.path}?" in refused("predict", str(other), "a")
+    assert "no pictures are named" in refused("predict", str(run.path))
+    assert "holds no pictures" in refused("predict", str(run.path), str(run.checkpoints))
+    assert "--top=0: must be at least 1" in refused("predict", str(run.path), "a.jpg", "--top", "0")
+    assert "--list=/nowhere: cannot be read" in refused("predict", str(run.path), "--list", "/nowhere")
+    assert "is a file; give a run folder" in refused("predict", f"{pictures}/a.png", f"{pictures}/a.png")
+
+
+class Executed:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self._path),)
+
+
+def test_files_that_are_no_weights_are_one_line_and_never_run(
+    run: RunFolder, export: Path, pictures: Path, tmp_path: Path
+) -> None:
+    def answer() -> str:
+        return refused("predict", str(export), f"{pictures}/a.png")
+
+    weights, card, trap = export / "model.safetensors", export / "model_card.json", tmp_path / "executed"
+    (export / "model.py").write_text(f"import os; os.mkdir({str(trap)!r})")
+    kept, said_of_it = weights.read_bytes(), json.loads(card.read_text())
+    for content in (b"", b"no weights", kept[:5000], pickle.dumps(Executed(trap)), b"\xff" * 64):
+        weights.write_bytes(content)
+        assert "model.safetensors is no safetensors file, or cut short" in answer()
+    weights.write_bytes(kept)
+    torch.save({"format": 1, "state": Executed(trap)}, weights)
+    assert "is no safetensors file" in answer()
+    weights.unlink()
+    assert "is no safetensors file" in answer()
+    weights.write_bytes(kept)
+    changes = {
+        "does not hold a resnet18 of 2 classes": {"classes": ["a", "b"]},
+        "does not hold a resnet18 of 10 classes": {"surgery": {}},
+        "no surgery ../model here": {"surgery": {"../model": {}}},
+        "describes no network": {"surgery": {"blurpool": {"nothing": 1}}},
+        "has no proper classes": {"classes": []},
+        "has no proper size": {"input": said_of_it["input"] | {"size": -1}},
+        "has no proper input": {"input": None},
+    }
+    for reason, values in changes.items():
+        card.write_text(json.dumps(said_of_it | values))
+        assert reason in answer()
+    for text in ("{", "[]", "\x00"):
+        card.write_text(text)
+        assert "model_card.json" in answer()
+    card.unlink()
+    assert "model_card.json is missing" in refused("predict", str(weights), f"{pictures}/a.png")
+    assert not trap.exists()
+
+
+def test_a_checkpoint_with_a_pickle_in_it_is_one_line_and_never_run(
+    run: RunFolder, pictures: Path, tmp_path: Path
+) -> None:
+    trap, file = tmp_path / "executed", run.checkpoints / save_name(0)
+    good = file.read_bytes()
+    for content in (good[:9000], b"none", pickle.dumps(Executed(trap))):
+        file.write_bytes(content)
+        code, _, errors = said("predict", str(run.path), f"{pictures}/a.png")
+        assert (code, errors.count("\n")) == (2, 1)
+        assert "has no valid checkpoint" in errors
+    assert not trap.exists()
+    shutil.rmtree(run.checkpoints)
+    assert "has saved no checkpoint yet" in refused("predict", str(run.path), f"{pictures}/a.png")

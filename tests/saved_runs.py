@@ -1,0 +1,39 @@
+"""Run folders with a checkpoint, of no steps: for what is done with a run's network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from launcher.config import resolved
+from launcher.config.compose import compose
+from launcher.rank.group import Ranks
+from launcher.records.folder import RunFolder, create, save_name
+from launcher.training import checkpoint
+from launcher.training.trainer import build_trainer
+
+SMALL = [
+    *("recipe=mild", "model=resnet18", "launch=cpu", "batch_size=8", "epochs=40", "dataloader.workers=0"),
+    *("dataset=shapes", "dataset.train_samples=32", "dataset.val_samples=20", "dataset.native_size=32"),
+]
+
+
+def finished(runs: Path, *words: str) -> RunFolder:
+    """A run of no steps that was evaluated and saved, as a run of one rank leaves it."""
+    config = compose([*SMALL, *words]).config
+    folder = create(runs, "small", unique=False)
+    resolved.write(config, folder.config)
+    run = build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+    result = run.evaluate(should_stop=lambda: False)
+    assert result is not None
+    run.loaders.close()
+    start = {"kind": "start", "step": 0, "time": 0.0, "world_size": 1, "total_steps": 160, "epochs": 40}
+    rows = [
+        {**start, "device": "cpu", "precision": str(run.train_step.precision.dtype).removeprefix("torch.")},
+        {"kind": "eval", "step": 0, "time": 0.0, "epoch": 0.0, "seconds": 1.0, "train_seconds": 1.0, **vars(result)},
+    ]
+    folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    checkpoint.save(run.state_dict(), folder.checkpoints / save_name(0))
+    return folder
