@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -19,7 +20,10 @@ class LearningRate:
     `no_decay` are the parameters that weight decay leaves out: `vectors` (biases, norm weights), those of
     normalisation layers (`norms`), those with `bn` in their name (`bn_names`), or `none` of them;
     `all_but_kernels` decays weights of convolutions and linear layers alone: no positions, tokens, layer scale either.
+    excludes: methods of training with which an optimizer has no defined meaning, and why.
     """
+
+    excludes: ClassVar[Mapping[str, str]] = {}
 
     lr: NotNegative
     reference_batch_size: Count
@@ -59,6 +63,87 @@ class AdamWConfig(LearningRate):
     beta1: Beta
     beta2: Beta
     epsilon: Positive
+
+
+@dataclass(frozen=True, config=STRICT)
+class NAdamWConfig(LearningRate):
+    name: Literal["nadamw"]
+    beta1: Beta
+    beta2: Beta
+    epsilon: Positive
+
+
+@dataclass(frozen=True, config=STRICT)
+class LARSConfig(LearningRate):
+    name: Literal["lars"]
+    momentum: Probability
+    trust_coefficient: Positive
+    epsilon: NotNegative
+
+
+@dataclass(frozen=True, config=STRICT)
+class LionConfig(LearningRate):
+    name: Literal["lion"]
+    beta1: Beta
+    beta2: Beta
+
+
+@dataclass(frozen=True, config=STRICT)
+class MuonConfig(LearningRate):
+    """Muon's momentum and iterations for matrices and convolutions; the betas are of AdamW, for all else."""
+
+    name: Literal["muon"]
+    momentum: Beta
+    nesterov: bool
+    iterations: Count
+    beta1: Beta
+    beta2: Beta
+    epsilon: Positive
+
+
+@dataclass(frozen=True, config=STRICT)
+class SOAPConfig(LearningRate):
+    """`beta2` averages the Kronecker factors too, whose bases follow them every `interval` steps up to `max_side`."""
+
+    name: Literal["soap"]
+    beta1: Beta
+    beta2: Beta
+    epsilon: Positive
+    interval: Count
+    max_side: Count
+
+
+@dataclass(frozen=True, config=STRICT)
+class ScheduleFreeAdamWConfig(LearningRate):
+    """Step k (from 1) weighs k^`step_power` * lr^`lr_power` in the average, which is what is evaluated and saved.
+
+    Every `statistics_interval` steps a forward pass with the averaged weights moves the statistics of batch norm.
+    """
+
+    excludes = dict.fromkeys(["ema", "swa"], "both give the weights to evaluate and save; keep one")
+
+    name: Literal["schedule_free_adamw"]
+    beta1: Annotated[float, Field(gt=0, lt=1)]
+    beta2: Beta
+    epsilon: Positive
+    step_power: NotNegative
+    lr_power: NotNegative
+    statistics_interval: Count
+
+
+Optimizer = Annotated[
+    DecoupledSGDConfig
+    | SGDConfig
+    | LARSConfig
+    | LAMBConfig
+    | AdamWConfig
+    | NAdamWConfig
+    | LionConfig
+    | MuonConfig
+    | SOAPConfig
+    | ScheduleFreeAdamWConfig,
+    Field(discriminator="name"),
+]
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.algorithms import Algorithms
-from launcher.config.choices import AdamWConfig, DecoupledSGDConfig, LAMBConfig, Logger, SGDConfig
+from launcher.config.choices import Logger, Optimizer
 from launcher.config.fields import (
     STRICT,
     AnyPath,
@@ -161,6 +161,13 @@ class Linear(Warmup):
 
 
 @dataclass(frozen=True, config=STRICT)
+class Polynomial(Warmup):
+    name: Literal["polynomial"]
+    final: Probability
+    power: Positive
+
+
+@dataclass(frozen=True, config=STRICT)
 class MultiStep(Warmup):
     name: Literal["multi_step"]
     milestones: list[Duration]
@@ -249,8 +256,7 @@ class NonFinite:
     lr_factor: Positive
 
 
-Optimizer = Annotated[DecoupledSGDConfig | SGDConfig | LAMBConfig | AdamWConfig, Field(discriminator="name")]
-Schedule = Annotated[Cosine | Linear | MultiStep | Constant, Field(discriminator="name")]
+Schedule = Annotated[Cosine | Linear | Polynomial | MultiStep | Constant, Field(discriminator="name")]
 Loss = Annotated[CrossEntropy | BCE, Field(discriminator="name")]
 Dataloader = Annotated[TorchvisionLoader | FFCVLoader | SyntheticLoader, Field(discriminator="name")]
 

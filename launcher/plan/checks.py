@@ -70,12 +70,15 @@ def _nesterov(plan: Plan) -> Iterator[Problem]:
 
 
 def _algorithms(plan: Plan) -> Iterator[Problem]:
-    active = plan.config.algorithms.active()
+    active, optimizer = plan.config.algorithms.active(), plan.config.optimizer
     for name, values in active.items():
         for other, reason in values.excludes.items():
             if other in active:
                 message = f"cannot be combined with {other}: {reason} (algorithms.{other}=off or algorithms.{name}=off)"
                 yield Problem(message, f"algorithms.{name}", "on")
+        if name in optimizer.excludes:
+            message = f"cannot be combined with optimizer={optimizer.name}: {optimizer.excludes[name]}"
+            yield Problem(message, f"algorithms.{name}", "on")
         for problem in values.problems(plan):
             yield replace(problem, key=f"algorithms.{name}.{problem.key}")
 

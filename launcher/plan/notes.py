@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from launcher.config.choices import ScheduleFreeAdamWConfig
 from launcher.plan.plan import Plan
 
 _FEW_IMAGES = 16
@@ -22,6 +23,15 @@ def _learning_rate(plan: Plan) -> Iterator[str]:
         yield (
             f"learning rate {optimizer.lr:g} is meant for a batch of {optimizer.reference_batch_size}; at {batch} it "
             f"is scaled to {plan.peak_lr:g} (optimizer.scale_lr=off keeps it)"
+        )
+
+
+def _schedule(plan: Plan) -> Iterator[str]:
+    optimizer, schedule = plan.config.optimizer, plan.config.schedule
+    if isinstance(optimizer, ScheduleFreeAdamWConfig) and schedule.name != "constant":
+        yield (
+            f"optimizer={optimizer.name} averages weights instead of a schedule; with schedule={schedule.name} the "
+            "learning rate falls too, with schedule=constant it does not"
         )
 
 
@@ -63,6 +73,7 @@ def _gradient_dtype(plan: Plan) -> Iterator[str]:
 
 _RULES: tuple[Callable[[Plan], Iterator[str]], ...] = (
     _learning_rate,
+    _schedule,
     _partial_batch,
     _batch_norm,
     _average,

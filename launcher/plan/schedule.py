@@ -6,9 +6,9 @@ import math
 
 from launcher.config.algorithms import ColOutConfig, ProgressiveResizingConfig
 from launcher.config.fields import in_steps
-from launcher.config.schema import Constant, Cosine, Linear, MultiStep
+from launcher.config.schema import Constant, Cosine, Linear, MultiStep, Polynomial
 
-Schedules = Cosine | Linear | MultiStep | Constant
+Schedules = Cosine | Linear | Polynomial | MultiStep | Constant
 
 
 def dilated_epochs(epochs: int, dilate: float) -> int:
@@ -46,6 +46,8 @@ def multiplier(schedule: Schedules, step: int, *, steps_per_epoch: int, total_st
             return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * done)) / 2
         case Linear():
             return 1 + (schedule.final - 1) * done
+        case Polynomial():
+            return float(schedule.final + (1 - schedule.final) * (1 - done) ** schedule.power)
         case MultiStep():
             passed = sum(step >= steps(milestone) for milestone in schedule.milestones)
             return float(schedule.gamma**passed)

@@ -13,11 +13,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from launcher.algorithms.engine import Engine
 from launcher.algorithms.masked import Restorable
+from launcher.config.choices import ScheduleFreeAdamWConfig
 from launcher.data.batch import Batch, Moment, normalize
 from launcher.plan.plan import Plan
 from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.peers import global_norm, gradients_of, highest
 from launcher.rank.stop import NOTHING, Asked
+from launcher.training.adaptive import ScheduleFreeAdamW
 from launcher.training.captured import CapturedSteps
 from launcher.training.late import HostCopy
 from launcher.training.losses import Loss, Objective
@@ -118,15 +120,27 @@ class TrainStep:
         What a step is told by the host lies in the same memory at every step; no number of the host's goes in here.
         """
         self._statistics.keep()
-        loss = self.engine.compute_gradients(batch, self.model, self.gradients)
+        loss = self._gradients_and_statistics(batch)
         self.scaler.unscale_(self.optimizer)
         values = torch.stack([loss, global_norm(gradients_of(self.model))])
         flags = self._flags(values)
-        left_out = self._update(flags)
+        left_out = self._update(flags, batch.moment)
         applied = left_out == 0
         # note: the forward pass has already spoiled the running statistics
         self._statistics.put_back_unless(applied)
         return values, flags, applied
+
+    def _gradients_and_statistics(self, batch: Batch) -> Tensor:
+        """Compute the gradients; returns the loss. Statistics of batch norm are of the weights that are evaluated."""
+        optimizer, config = self.optimizer, self.plan.config.optimizer
+        if not (isinstance(optimizer, ScheduleFreeAdamW) and isinstance(config, ScheduleFreeAdamWConfig)):
+            return self.engine.compute_gradients(batch, self.model, self.gradients)
+        if batch.moment.step % config.statistics_interval == 0:
+            with optimizer.at_average():
+                for images, targets in self._parts(batch):
+                    self.objective(images, targets)
+        with frozen_statistics(self.model):
+            return self.engine.compute_gradients(batch, self.model, self.gradients)
 
     def _captured(self, batch: Batch) -> Sequence[Tensor]:
         """The same by a graph, one for each way to compute gradients."""
@@ -162,9 +176,7 @@ class TrainStep:
         self.optimizer.zero_grad(set_to_none=True)
         parts = self.plan.accumulation
         total = torch.zeros((), device=batch.images.device)
-        for number, (images, targets) in enumerate(
-            zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True), 1
-        ):
+        for number, (images, targets) in enumerate(self._parts(batch), 1):
             with ExitStack() as stack:
                 if not (synchronize and number == parts) and isinstance(self.network, DistributedDataParallel):
                     stack.enter_context(self.network.no_sync())
@@ -174,6 +186,10 @@ class TrainStep:
                 self.scaler.scale(loss).backward()
             total += loss.detach()
         return total
+
+    def _parts(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+        parts = self.plan.accumulation
+        return zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True)
 
     def _send(self, lr: float, asked: Asked) -> None:
         """What the step is told by the host, in one copy for which it does not wait."""
@@ -193,11 +209,12 @@ class TrainStep:
             counting = torch.stack([bad[0] | (bad[1] & self.scaler.counts()), counting[1]])
         return highest(torch.cat([counting.float(), self._numbers[1:]]))
 
-    def _update(self, flags: Tensor) -> Tensor:
+    def _update(self, flags: Tensor, moment: Moment) -> Tensor:
         """Change the weights by the gradients unless the step is left out; returns whether it is, float32 []."""
         left_out = torch.maximum(flags[1], self._held)
         self.engine.change_gradients(self.model)
         self.optimizer.found_inf = left_out  # type: ignore[attr-defined]
+        self.optimizer.number = moment.step  # type: ignore[attr-defined]
         self.optimizer.step()
         if self.scaler.is_enabled():
             self.scaler.conclude(self.optimizer, left_out, self._held)

@@ -25,6 +25,7 @@ from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import Ranks, distribute
 from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.peers import broadcast_first
+from launcher.training.adaptive import ScheduleFreeAdamW
 from launcher.training.evaluation import Evaluation, evaluate
 from launcher.training.losses import Objective, build_loss
 from launcher.training.meters import Clock, Meters
@@ -96,7 +97,7 @@ class Trainer:
         self.meters.add(outcome, waited)
 
     def evaluate(self, should_stop: Callable[[], bool]) -> Evaluation | None:
-        """Evaluate the averaged weights if an algorithm keeps some, else the model's own, on all ranks together.
+        """Evaluate the averaged weights if there are some, else the model's own, on all ranks together.
 
         None if any rank was asked to stop meanwhile.
         """
@@ -120,9 +121,12 @@ class Trainer:
             self.best_top1, self.best_step = result.top1, self.next_step
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights that evaluation and export use."""
+        """The weights that evaluation and export use: averages of an algorithm or the optimizer, or the model's own."""
         step = self.train_step
-        return step.engine.evaluation_weights() or step.model.state_dict()
+        averages = step.engine.evaluation_weights()
+        if averages is None and isinstance(step.optimizer, ScheduleFreeAdamW):
+            averages = step.optimizer.averaged(step.model)
+        return averages or step.model.state_dict()
 
     def _parts(self) -> dict[str, Any]:
         """By its name in a checkpoint, what has a state of its own."""
