@@ -18,7 +18,7 @@ PEAK = 0.1
 Formula = Callable[[Tensor, Tensor, float, int, dict[str, Any]], Tensor]
 
 
-def optimizer(name: str, **values: Any) -> Optimizer:
+def packaged(name: str, **values: Any) -> Optimizer:
     """The packaged values of an optimizer, some of them others."""
     return replace(compose([f"optimizer={name}"]).config.optimizer, lr=PEAK, scale_lr="off", **values)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from launcher.cli.completion import OFFERS, answer, taken, words_of
 from launcher.cli.main import VERBS, module_of, parser_of
 from launcher.config.compose import compose
+from launcher.config.defaults import options
 from launcher.config.keys import all_keys, path_keys
 from launcher.errors import UserError
 
@@ -44,7 +45,7 @@ def test_the_first_word_is_a_verb_or_a_key() -> None:
     [
         ("train pl", ["plan"]),
         ("train plan recipe=mil", ["recipe=mild", "recipe=mild_mixup", "recipe=mild_mixup_smoothing"]),
-        ("train optimizer=", ["optimizer=adamw", "optimizer=decoupled_sgd", "optimizer=lamb", "optimizer=sgd"]),
+        ("train optimizer=", [f"optimizer={name}" for name in options("optimizer")]),
         ("train optimizer.name=l", ["optimizer.name=lamb"]),
         ("train algorithms.mi", ALGORITHM_WORDS),
         ("train algorithms.mixup=", ["algorithms.mixup=on", "algorithms.mixup=off"]),
@@ -130,8 +131,8 @@ def test_no_line_is_an_error(line: str) -> None:
     ("line", "expected"),
     [
         ("train --epo", ["--epochs="]),
-        ("train plan --optimizer=l", ["--optimizer=lamb"]),
-        ("train --optimizer l", ["lamb"]),
+        ("train plan --optimizer=la", ["--optimizer=lamb", "--optimizer=lars"]),
+        ("train --optimizer l", ["lamb", "lars", "lion"]),
         ("train resume runs/a precision=b", ["precision=bf16"]),
         ("train tune adamw_narrow recipe=timm_a3", ["recipe=timm_a3"]),
         ("train estimate rec", ["recipe="]),

@@ -12,8 +12,8 @@ from timm.scheduler import CosineLRScheduler
 from torch import nn
 from torch.nn import functional as F
 
+from launcher.config.choices import LAMBConfig
 from launcher.config.compose import compose
-from launcher.config.schema import LAMBConfig
 from launcher.plan.plan import Plan
 from launcher.plan.schedule import multiplier, progressive_size
 
@@ -123,6 +123,51 @@ def test_pytorchs_schedulers_give_the_learning_rates_of_pytorch_blog() -> None:
         assert plan.lr(1251 * epoch) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-6, abs=1e-9)
         optimizer.step()
         schedule.step()
+
+
+def test_mlperfs_learning_rate_falls_by_the_square_of_the_rest() -> None:
+    """11 * step / 800 to step 800, then 1e-4 + (11 - 1e-4) * (1 - (step - 800) / 14000)^2; their steps count from 1."""
+    plan = Plan(compose(["recipe=mlperf_lars"]).config, 8, IMAGES)
+    assert (plan.steps_per_epoch, plan.total_steps, plan.warmup_steps) == (400, 14_800, 800)
+    for step in (0, 1, 399, 799):
+        assert plan.lr(step) == pytest.approx(11.0 * (step + 1) / 800, rel=1e-12)
+    for step in (800, 801, 7_800, 14_799):
+        expected = 1e-4 + (11.0 - 1e-4) * (1 - (step - 800) / 14_000) ** 2
+        assert plan.lr(step) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_polynomial_schedule_is_pytorchs() -> None:
+    words = ["schedule=polynomial", "schedule.power=3", "schedule.warmup=0ba", "batch_size=8", "epochs=5"]
+    plan = Plan(compose(words).config, 1, 80)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=plan.peak_lr)
+    theirs = torch.optim.lr_scheduler.PolynomialLR(optimizer, total_iters=50, power=3)
+    for step in range(50):
+        assert plan.lr(step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
+        optimizer.step()
+        theirs.step()
+
+
+def test_algoperfs_steps_and_warmups() -> None:
+    """The hint of 195,999 steps to whole epochs; warmups of 5 % of them, and of 2 % of three quarters."""
+    nadamw = Plan(compose(["recipe=algoperf_nadamw"]).config, 8, IMAGES)
+    assert nadamw.total_steps == math.ceil(195_999 / 1_251) * 1_251
+    assert nadamw.warmup_steps == pytest.approx(0.05 * 195_999, rel=0.003)
+    assert (nadamw.lr(0), nadamw.lr(nadamw.warmup_steps)) == (0.0, nadamw.peak_lr)
+    free = Plan(compose(["recipe=algoperf_schedule_free"]).config, 8, IMAGES)
+    assert free.total_steps == math.ceil(209_877 / 1_251) * 1_251
+    assert free.lr(0) == pytest.approx(0.0025 / 2939)
+    assert [free.lr(step) for step in (2938, 2939, 200_000)] == [0.0025] * 3
+
+
+@pytest.mark.parametrize("name", ["resnet101_mosaic", "resnet101_baseline"])
+def test_the_whitepapers_lengths_dilate_the_whole_schedule(name: str) -> None:
+    whole = Plan(compose([f"recipe={name}"]).config, 8, IMAGES)
+    assert whole.warmup_steps == 8 * 625
+    for epochs in (22, 30, 54, 60, 72):
+        plan = Plan(compose([f"recipe={name}", f"epochs={epochs}"]).config, 8, IMAGES)
+        for part in (0.0, 0.05, 0.2, 0.5, 0.9):
+            steps = [round(part * p.total_steps) for p in (plan, whole)]
+            assert plan.lr(steps[0]) == pytest.approx(whole.lr(steps[1]), abs=2e-3)
 
 
 def test_timm_steps_with_a_summed_loss_are_those_of_timms_mean() -> None:

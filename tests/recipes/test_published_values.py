@@ -217,6 +217,69 @@ VALUES: dict[str, dict[str, Any]] = {
     },
 }
 
+VALUES["algoperf_nadamw"] = {
+    **PLAIN_IMAGE,
+    **TORCHVISION_INITIAL,
+    "model.zero_init_residual": True,
+    "batch_size": 1024,
+    "loss.name": "cross_entropy",
+    "optimizer.name": "nadamw",
+    "optimizer.lr": 0.004126541534675243,
+    "optimizer.reference_batch_size": 1024,
+    "optimizer.beta1": 1 - 0.00780309833,
+    "optimizer.beta2": 0.9966054696718922,
+    "optimizer.epsilon": 1e-8,
+    "optimizer.weight_decay": 0.05371805022820654,
+    "optimizer.no_decay": "none",
+    "schedule.name": "cosine",
+    "schedule.warmup": "0.05dur",
+    "schedule.final": 0.0,
+    "schedule.granularity": "step",
+}
+VALUES["algoperf_schedule_free"] = {
+    **{key: value for key, value in VALUES["algoperf_nadamw"].items() if not key.startswith("schedule")},
+    "optimizer.name": "schedule_free_adamw",
+    "optimizer.lr": 0.0025,
+    "optimizer.beta1": 0.9,
+    "optimizer.beta2": 0.9955159689799007,
+    "optimizer.weight_decay": 0.08121616522670176,
+    "optimizer.step_power": 0.0,
+    "optimizer.lr_power": 2.0,
+    "optimizer.statistics_interval": 3,
+    "schedule.name": "constant",
+    "schedule.warmup": f"{int(0.02 * 195_999 * 0.75)}ba",
+    "algorithms.label_smoothing.smoothing": 0.2,
+}
+VALUES["mlperf_lars"] = {
+    **PLAIN_IMAGE,
+    "batch_size": 8 * 400,
+    "epochs": 37,
+    "eval_every": "4ep",
+    "image.scale": [0.05, 1.0],
+    "loss.name": "cross_entropy",
+    "optimizer.name": "lars",
+    "optimizer.lr": 11.0,
+    "optimizer.reference_batch_size": 8 * 400,
+    "optimizer.momentum": 0.9,
+    "optimizer.trust_coefficient": 0.001,
+    "optimizer.epsilon": 0.0,
+    "optimizer.weight_decay": 5e-5,
+    "optimizer.no_decay": "vectors",
+    "schedule.name": "polynomial",
+    "schedule.power": 2.0,
+    "schedule.warmup": "2ep",
+    "schedule.granularity": "step",
+    "algorithms.label_smoothing.smoothing": 0.1,
+}
+VALUES["resnet101_baseline"] = {
+    **{key: value for key, value in VALUES["baseline"].items() if key != "schedule.warmup"},
+    "model.architecture": "resnet101",
+}
+VALUES["resnet101_mosaic"] = {
+    **VALUES["resnet101_baseline"],
+    **{key: value for key, value in VALUES["medium"].items() if key.startswith("algorithms") and "ema" not in key},
+}
+
 MILD = {"blurpool", "channels_last", "ema", "label_smoothing", "progressive_resizing"}
 MEDIUM = {*MILD, "mixup", "sam"}
 HOT = {*MEDIUM, "randaugment", "colout", "stochastic_depth"}
@@ -235,6 +298,11 @@ ALGORITHMS: dict[str, set[str]] = {
         *("ema", "label_smoothing", "mixup", "cutmix", "random_erasing", "repeated_augmentation", "trivialaugment"),
     },
     "ffcv_rn50": {"blurpool", "channels_last", "label_smoothing", "progressive_resizing"},
+    "mlperf_lars": {"channels_last", "label_smoothing"},
+    "algoperf_nadamw": set(),
+    "algoperf_schedule_free": {"label_smoothing"},
+    "resnet101_baseline": set(),
+    "resnet101_mosaic": MEDIUM - {"ema"},
     "hot_mixup": HOT,
     "hot_cutmix": HOT - {"mixup"} | {"cutmix"},
     "hot_mixup_aggressive": HOT,
@@ -310,6 +378,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "nvidia_v1_5": {"optimizer.no_decay": "bn_names"},
     "ffcv_rn50": {"optimizer.no_decay": "bn_names"},
     "pytorch_blog": {"optimizer.no_decay": "norms"},
+    "resnet101_mosaic": MEDIUM_PUBLISHED,
 }
 
 

@@ -18,7 +18,7 @@ from launcher.plan.notes import notes
 from launcher.plan.plan import Plan
 from launcher.training import checkpoint
 from launcher.training.optimizers import build_optimizer, set_lr
-from tests.optimizers import PEAK, assert_follows, optimizer, set_gradients, small_model
+from tests.optimizers import PEAK, assert_follows, packaged, set_gradients, small_model
 from tests.trainers import build, steps
 
 
@@ -32,12 +32,12 @@ def nadamw(weight: Tensor, gradient: Tensor, lr: float, step: int, state: dict[s
 
 
 def test_nadamw_is_algoperfs() -> None:
-    assert_follows(optimizer("nadamw", beta1=0.8, beta2=0.95, epsilon=1e-3, weight_decay=0.3), nadamw)
+    assert_follows(packaged("nadamw", beta1=0.8, beta2=0.95, epsilon=1e-3, weight_decay=0.3), nadamw)
 
 
 def test_nadamw_is_timms() -> None:
     model, twin = small_model(), small_model()
-    config = optimizer("nadamw", beta1=0.8, beta2=0.95, weight_decay=0.3, no_decay="none")
+    config = packaged("nadamw", beta1=0.8, beta2=0.95, weight_decay=0.3, no_decay="none")
     ours = build_optimizer(config, model, PEAK)
     theirs = timm.optim.NAdamW(twin.parameters(), PEAK, betas=(0.8, 0.95), eps=1e-8, weight_decay=0.3)
     for step in range(4):
@@ -74,11 +74,11 @@ class Sequences:
 @pytest.mark.parametrize(("r", "p"), [(0.0, 2.0), (0.5, 0.0), (1.0, 1.0)])
 def test_schedule_free_is_the_papers(r: float, p: float) -> None:
     values = {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3, "weight_decay": 0.3, "step_power": r, "lr_power": p}
-    assert_follows(optimizer("schedule_free_adamw", **values), Sequences(r, p, 0.3))
+    assert_follows(packaged("schedule_free_adamw", **values), Sequences(r, p, 0.3))
 
 
 def test_what_is_evaluated_is_the_average_and_training_goes_on_where_it_was() -> None:
-    config = optimizer("schedule_free_adamw", beta1=0.8, beta2=0.95, epsilon=1e-3, weight_decay=0.3)
+    config = packaged("schedule_free_adamw", beta1=0.8, beta2=0.95, epsilon=1e-3, weight_decay=0.3)
     model, expected = small_model(), Sequences(0.0, 2.0, 0.3)
     built = build_optimizer(config, model, PEAK)
     fresh = built.averaged(model)
@@ -154,7 +154,7 @@ def test_a_schedule_that_falls_beside_the_average_is_told() -> None:
 def test_a_rate_of_zero_averages_nothing() -> None:
     model = small_model()
     before = [p.detach().clone() for p in model.parameters()]
-    built = build_optimizer(optimizer("schedule_free_adamw"), model, PEAK)
+    built = build_optimizer(packaged("schedule_free_adamw"), model, PEAK)
     set_gradients(model, 0)
     set_lr(built, 0.0)
     built.step()

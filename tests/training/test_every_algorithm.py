@@ -38,6 +38,14 @@ def test_each_algorithm_resumes_to_the_same_bits(name: str, tmp_path: Path) -> N
     assert_resumes_to_the_same_bits(words, tmp_path / "step-00000003.pt")
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", options("optimizer"))
+def test_each_optimizer_resumes_to_the_same_bits(name: str, precision: str, tmp_path: Path) -> None:
+    words = [f"optimizer={name}", f"precision={precision}", "algorithms=[sam,gradient_clipping,layer_freezing]"]
+    words += [*EARLY["sam"], *EARLY["layer_freezing"]]
+    assert_resumes_to_the_same_bits(words, tmp_path / "step-00000003.pt")
+
+
 @pytest.mark.parametrize(
     ("recipe", "precision"),
     [("mild", "fp32"), ("medium", "fp32"), ("hot", "fp32"), ("hot", "bf16"), ("hot", "fp16")],

@@ -13,7 +13,7 @@ from torchvision.models import get_model
 
 from launcher.training.matrices import newton_schulz
 from launcher.training.optimizers import build_optimizer, orthogonal, set_lr
-from tests.optimizers import PEAK, assert_follows, optimizer, set_gradients, small_model
+from tests.optimizers import PEAK, assert_follows, packaged, set_gradients, small_model
 
 
 def polynomial(matrix: Tensor, steps: int) -> Tensor:
@@ -51,7 +51,7 @@ class MuonFormula:
 
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_muon_is_orthogonal_for_convolutions_and_adamw_for_vectors_and_the_head(nesterov: bool) -> None:
-    config = optimizer("muon", nesterov=nesterov, weight_decay=0.3)
+    config = packaged("muon", nesterov=nesterov, weight_decay=0.3)
     assert_follows(config, MuonFormula(nesterov), tolerance=0.01)
 
 
@@ -75,7 +75,7 @@ def test_muon_is_timms_and_pytorchs(whose: str, shape: tuple[int, int]) -> None:
     else:
         settings = {"adjust_lr_fn": "match_rms_adamw", "ns_coefficients": "original"}
         theirs = timm.optim.Muon([twin[0].weight], PEAK, weight_decay=0.3, nesterov=True, **settings)
-    ours = build_optimizer(optimizer("muon", weight_decay=0.3), model, PEAK)
+    ours = build_optimizer(packaged("muon", weight_decay=0.3), model, PEAK)
     for step in range(3):
         for network, one in ((model, ours), (twin, theirs)):
             set_gradients(network, step)
@@ -126,13 +126,13 @@ class SOAPFormula:
 
 @pytest.mark.parametrize("interval", [1, 2, 100])
 def test_soap_is_the_papers(interval: int) -> None:
-    config = optimizer("soap", beta1=0.9, beta2=0.95, epsilon=1e-3, weight_decay=0.3, interval=interval)
+    config = packaged("soap", beta1=0.9, beta2=0.95, epsilon=1e-3, weight_decay=0.3, interval=interval)
     assert_follows(config, SOAPFormula(interval), tolerance=5e-3)
 
 
 def test_soap_finds_the_eigenbasis_of_its_factors() -> None:
     model = nn.Sequential(nn.Linear(6, 4, bias=False))
-    built = build_optimizer(optimizer("soap", interval=1), model, PEAK)
+    built = build_optimizer(packaged("soap", interval=1), model, PEAK)
     torch.manual_seed(1)
     left, right = (torch.linalg.qr(torch.randn(n, n)).Q for n in (4, 6))
     values = torch.zeros(4, 6)
@@ -148,7 +148,7 @@ def test_soap_finds_the_eigenbasis_of_its_factors() -> None:
 
 def test_soap_leaves_long_sides_in_their_own_basis() -> None:
     model = nn.Sequential(nn.Linear(6, 4, bias=False))
-    built = build_optimizer(optimizer("soap", max_side=5), model, PEAK)
+    built = build_optimizer(packaged("soap", max_side=5), model, PEAK)
     set_gradients(model, 0)
     built.step()
     assert set(built.state[model[0].weight]) == {"exp_avg", "exp_avg_sq", "basis_1", "factor_1"}
@@ -160,7 +160,7 @@ def test_tensors_of_one_shape_are_taken_together_and_each_for_itself() -> None:
         both.append(nn.Conv2d(4, 6, 2))
         alone = small_model()
         for network in (both, alone):
-            built = build_optimizer(optimizer(name), network, PEAK)
+            built = build_optimizer(packaged(name), network, PEAK)
             for step in range(3):
                 set_gradients(network, step)
                 built.number = step

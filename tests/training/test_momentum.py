@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from launcher.training.optimizers import build_optimizer, set_lr
-from tests.optimizers import PEAK, assert_follows, optimizer, set_gradients, small_model
+from tests.optimizers import PEAK, assert_follows, packaged, set_gradients, small_model
 
 
 def lars(weight: Tensor, gradient: Tensor, lr: float, step: int, state: dict[str, Any]) -> Tensor:
@@ -26,12 +26,12 @@ def lars(weight: Tensor, gradient: Tensor, lr: float, step: int, state: dict[str
 
 
 def test_lars_is_the_papers_with_the_momentum_of_mlperfs_entries() -> None:
-    config = optimizer("lars", trust_coefficient=0.02, epsilon=1e-3, weight_decay=0.01)
+    config = packaged("lars", trust_coefficient=0.02, epsilon=1e-3, weight_decay=0.01)
     assert_follows(config, lars)
 
 
 def test_lars_is_timms() -> None:
-    config = optimizer("lars", trust_coefficient=0.02, weight_decay=0.01, no_decay="none")
+    config = packaged("lars", trust_coefficient=0.02, weight_decay=0.01, no_decay="none")
     model, twin = small_model(), small_model()
     ours = build_optimizer(config, model, PEAK)
     theirs = timm.optim.Lars(twin.parameters(), PEAK, momentum=0.9, weight_decay=0.01, trust_coeff=0.02, eps=0.0)
@@ -47,7 +47,7 @@ def test_lars_takes_what_has_no_norm_as_it_is() -> None:
     model = small_model()
     torch.nn.init.zeros_(model[0].weight)
     set_gradients(model, 0)
-    build_optimizer(optimizer("lars", weight_decay=0.01), model, PEAK).step()
+    build_optimizer(packaged("lars", weight_decay=0.01), model, PEAK).step()
     torch.testing.assert_close(model[0].weight.detach(), -PEAK * model[0].weight.grad)
 
 
@@ -60,13 +60,13 @@ def lion(weight: Tensor, gradient: Tensor, lr: float, step: int, state: dict[str
 
 
 def test_lion_is_the_papers() -> None:
-    assert_follows(optimizer("lion", beta1=0.9, beta2=0.8, weight_decay=0.3), lion)
+    assert_follows(packaged("lion", beta1=0.9, beta2=0.8, weight_decay=0.3), lion)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 def test_lion_is_timms(decay: float) -> None:
     model, twin = small_model(), small_model()
-    ours = build_optimizer(optimizer("lion", weight_decay=decay, no_decay="none"), model, PEAK)
+    ours = build_optimizer(packaged("lion", weight_decay=decay, no_decay="none"), model, PEAK)
     theirs = timm.optim.Lion(twin.parameters(), PEAK, betas=(0.9, 0.99), weight_decay=decay)
     for step in range(4):
         for network, one in ((model, ours), (twin, theirs)):

@@ -14,44 +14,34 @@ from torchvision.ops._utils import split_normalization_params
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
-from launcher.config import schema
+from launcher.config import choices
 from launcher.config.compose import compose
+from launcher.config.defaults import options
 from launcher.plan.plan import Plan
 from launcher.training.optimizers import build_optimizer, set_lr
+from tests.optimizers import PEAK, packaged, set_gradients, small_model
 
 COMMON = {"lr": 0.1, "reference_batch_size": 32, "scale_lr": "off"}
-PEAK = 0.1
 
 
-def decoupled(**values) -> schema.DecoupledSGDConfig:
+def decoupled(**values) -> choices.DecoupledSGDConfig:
     defaults = {"momentum": 0.9, "dampening": 0.0, "nesterov": False, "weight_decay": 0.01, "no_decay": "none"}
-    return schema.DecoupledSGDConfig(name="decoupled_sgd", **COMMON, **{**defaults, **values})
+    return choices.DecoupledSGDConfig(name="decoupled_sgd", **COMMON, **{**defaults, **values})
 
 
-def coupled(**values) -> schema.SGDConfig:
+def coupled(**values) -> choices.SGDConfig:
     defaults = {"momentum": 0.9, "dampening": 0.0, "nesterov": False, "weight_decay": 0.01, "no_decay": "none"}
-    return schema.SGDConfig(name="sgd", **COMMON, **{**defaults, **values})
+    return choices.SGDConfig(name="sgd", **COMMON, **{**defaults, **values})
 
 
-def lamb(**values) -> schema.LAMBConfig:
+def lamb(**values) -> choices.LAMBConfig:
     defaults = {"epsilon": 1e-6, "max_grad_norm": 1.0, "weight_decay": 0.02, "no_decay": "vectors"}
-    return schema.LAMBConfig(name="lamb", **COMMON, beta1=0.9, beta2=0.999, **{**defaults, **values})
+    return choices.LAMBConfig(name="lamb", **COMMON, beta1=0.9, beta2=0.999, **{**defaults, **values})
 
 
-def adamw(**values) -> schema.AdamWConfig:
+def adamw(**values) -> choices.AdamWConfig:
     given = {"weight_decay": 0.05, **values}
-    return schema.AdamWConfig(name="adamw", **COMMON, beta1=0.9, beta2=0.99, epsilon=1e-8, **given)
-
-
-def small_model() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 5))
-
-
-def set_gradients(model: nn.Module, step: int, scale: float = 1.0) -> None:
-    torch.manual_seed(100 + step)
-    for parameter in model.parameters():
-        parameter.grad = scale * torch.randn_like(parameter)
+    return choices.AdamWConfig(name="adamw", **COMMON, beta1=0.9, beta2=0.99, epsilon=1e-8, **given)
 
 
 class Scalar(nn.Module):
@@ -189,23 +179,16 @@ def test_lamb_follows_its_formula(gradient_scale, max_grad_norm):
         torch.testing.assert_close(parameters[name].detach().double(), weight, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("config", [decoupled, coupled, lamb, adamw])
+@pytest.mark.parametrize("name", options("optimizer"))
 @pytest.mark.parametrize("no_decay", ["none", "vectors"])
-def test_vectors_are_decayed_only_if_asked(config, no_decay):
+def test_vectors_are_decayed_only_if_asked(name, no_decay):
     model = small_model()
-    names = decays(model, config(weight_decay=0.5, no_decay=no_decay))
     spared = 0.5 if no_decay == "none" else 0.0
-    assert names == {
-        "0.weight": 0.5,
-        "0.bias": spared,
-        "1.weight": spared,
-        "1.bias": spared,
-        "3.weight": 0.5,
-        "3.bias": spared,
-    }
+    expected = {name: 0.5 if p.ndim > 1 else spared for name, p in model.named_parameters()}
+    assert decays(model, packaged(name, weight_decay=0.5, no_decay=no_decay)) == expected
 
 
-def decays(model: nn.Module, config: schema.Optimizer) -> dict[str, float]:
+def decays(model: nn.Module, config: choices.Optimizer) -> dict[str, float]:
     """The weight decay of each parameter by name."""
     groups = build_optimizer(config, model, PEAK).param_groups
     found = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
@@ -262,19 +245,19 @@ def test_a_rule_means_the_same_after_surgery_and_inside_ddp(no_decay):
         torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("config", [decoupled(), coupled(), lamb(), adamw(no_decay="vectors")])
-def test_a_restored_optimizer_goes_on_exactly(config, tmp_path):
-    model = small_model()
-    optimizer = build_optimizer(config, model, PEAK)
+@pytest.mark.parametrize("name", options("optimizer"))
+def test_a_restored_optimizer_goes_on_exactly(name, tmp_path):
+    config, model = packaged(name), small_model()
+    built = build_optimizer(config, model, PEAK)
     for step in range(3):
         set_gradients(model, step)
-        set_lr(optimizer, PEAK / (step + 1))
-        optimizer.step()
-    torch.save(optimizer.state_dict(), tmp_path / "state.pt")
+        set_lr(built, PEAK / (step + 1))
+        built.step()
+    torch.save(built.state_dict(), tmp_path / "state.pt")
     twin = copy.deepcopy(model)
     restored = build_optimizer(config, twin, 123.0)
     restored.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    for network, one in ((model, optimizer), (twin, restored)):
+    for network, one in ((model, built), (twin, restored)):
         set_gradients(network, 7)
         set_lr(one, PEAK / 7)
         one.step()
@@ -282,19 +265,19 @@ def test_a_restored_optimizer_goes_on_exactly(config, tmp_path):
         assert torch.equal(weight, twin.state_dict()[name]), name
 
 
-@pytest.mark.parametrize("config", [decoupled(), coupled(), lamb(), adamw(no_decay="vectors")])
-def test_a_first_step_skipped_by_the_loss_scaler_leaves_no_trace(config):
-    model = small_model()
+@pytest.mark.parametrize("name", options("optimizer"))
+def test_a_first_step_skipped_by_the_loss_scaler_leaves_no_trace(name):
+    config, model = packaged(name), small_model()
     twin = copy.deepcopy(model)
-    optimizer, reference = build_optimizer(config, model, PEAK), build_optimizer(config, twin, PEAK)
+    built, reference = build_optimizer(config, model, PEAK), build_optimizer(config, twin, PEAK)
     scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
     scaler.scale(torch.ones(()))
     set_gradients(model, 0)
-    model[3].bias.grad[0] = math.inf
-    scaler.unscale_(optimizer)
-    scaler.step(optimizer)
+    model[4].bias.grad[0] = math.inf
+    scaler.unscale_(built)
+    scaler.step(built)
     scaler.update()
-    for network, one in ((model, optimizer), (twin, reference)):
+    for network, one in ((model, built), (twin, reference)):
         set_gradients(network, 1)
         one.step()
     torch.testing.assert_close(model.state_dict(), twin.state_dict())
