@@ -23,9 +23,9 @@ from launcher.study.runs import Evaluated, RunSummary
 from launcher.study.tables import POINT_COLUMNS, point_rows
 
 _PAGE = Path(__file__).with_name("page")
-_SCRIPTS = ("state.js", "charts.js", "table.js")
+_SCRIPTS = ("state.js", "charts.js", "words.js", "table.js", "address.js", "controls.js")
 # Evaluations kept for all learning curves together, and for one at least and at most: the page stays small.
-_EVALUATIONS, _FEWEST, _MOST = 40_000, 12, 120
+_EVALUATIONS, _FEWEST, _MOST = 40_000, 12, 400
 _DIGITS = 5
 
 
@@ -77,6 +77,7 @@ def page_data(results: Results, written: str, axis: Cost = "time") -> dict[str, 
     curve_of = {path: number for number, c in enumerate(results.curves) for point in c.points for path in point.paths}
     configs = [{key: _plain(value) for key, value in run.values.items()} for run in results.runs]
     base, keys = _commonest(configs)
+    numbers = {key: number for number, key in enumerate(keys)}
     currencies = Counter(str(run.values.get("hardware.currency", "USD")) for run in results.runs)
     pictures = dataset_names(results.runs)
     kept = max(_FEWEST, min(_MOST, _EVALUATIONS // max(1, len(results.runs))))
@@ -92,7 +93,7 @@ def page_data(results: Results, written: str, axis: Cost = "time") -> dict[str, 
             {
                 **_run(run, kept),
                 "dataset": pictures[run.identity],
-                **_differences(config, base, keys),
+                **_differences(config, base, numbers),
                 "curveIndex": curve_of.get(run.path, -1),
                 "curve": results.curves[curve_of[run.path]].name if run.path in curve_of else run.recipe,
             }
@@ -147,11 +148,17 @@ def _run(run: RunSummary, kept: int) -> dict[str, Any]:
 
 
 def _learning(evaluations: Sequence[Evaluated], kept: int) -> tuple[list[float | None], list[float | None]]:
-    """Epochs and accuracies, evenly thinned out; the last stays."""
+    """Epochs and accuracies; of more than `kept` the least and the best of each stretch, the first and the last stay.
+
+    So the drawn line keeps its envelope (Jugel et al. 2014, "M4").
+    """
     finite = [e for e in evaluations if math.isfinite(e.top1) and math.isfinite(e.epoch)]
-    stride = max(1, math.ceil(len(finite) / kept))
-    thinned = [e for number, e in enumerate(reversed(finite)) if number % stride == 0][::-1]
-    return [_short(e.epoch) for e in thinned], [_short(e.top1) for e in thinned]
+    if len(finite) > kept:
+        count, total = kept // 2 - 1, len(finite)
+        stretches = [range(total * number // count, total * (number + 1) // count) for number in range(count)]
+        extremes = {pick(stretch, key=lambda at: finite[at].top1) for stretch in stretches for pick in (min, max)}
+        finite = [finite[at] for at in sorted(extremes | {0, total - 1})]
+    return [_short(e.epoch) for e in finite], [_short(e.top1) for e in finite]
 
 
 def _commonest(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
@@ -166,9 +173,8 @@ def _commonest(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], li
     return base, keys
 
 
-def _differences(config: Mapping[str, Any], base: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+def _differences(config: Mapping[str, Any], base: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[str, Any]:
     """`changes` to the base by the key's number, and the numbers of its keys that are `missing`."""
-    numbers = {key: number for number, key in enumerate(keys)}
     changes = {numbers[key]: value for key, value in config.items() if key not in base or base[key] != value}
     return {"changes": changes, "missing": [numbers[key] for key in base if key not in config]}
 

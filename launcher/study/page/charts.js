@@ -28,8 +28,11 @@ function logScale(low, high, from, to) {
   return scale;
 }
 
+// note: kept from one layout to the next, since to ask for it while drawing lays out the whole page once more
+let pageWidth = 0;
+
 function frame(holder, height, label) {
-  const width = Math.max(280, holder.clientWidth);
+  const width = Math.max(280, pageWidth ||= holder.clientWidth);
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "group", "aria-label": label });
   holder.replaceChildren(svg);
   return { svg, width, height };
@@ -53,57 +56,93 @@ function axes(plot, x, y, xLabel, yLabel) {
   plot.svg.append(draw("text", { x: 12, y: MARGIN.top + 4, transform: `rotate(-90 12 ${MARGIN.top + 4})`, "text-anchor": "end" }, yLabel));
 }
 
-function marker(shape, x, y, colour, hollow) {
-  const style = { fill: hollow ? "var(--paper)" : colour, stroke: colour, "stroke-width": 1.5 };
-  const path = {
-    square: `M${x - 4} ${y - 4}h8v8h-8z`,
-    triangle: `M${x} ${y - 5}l5 9h-10z`,
-    diamond: `M${x} ${y - 5.5}l5.5 5.5l-5.5 5.5l-5.5 -5.5z`,
-    cross: `M${x - 5} ${y - 2}h3v-3h4v3h3v4h-3v3h-4v-3h-3z`,
-  }[shape];
-  return path ? draw("path", { d: path, ...style }) : draw("circle", { cx: x, cy: y, r: 4.5, ...style });
+const MARKERS = {
+  circle: "m-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0z",
+  square: "m-4 -4h8v8h-8z",
+  triangle: "m0 -5l5 9h-10z",
+  diamond: "m0 -5.5l5.5 5.5l-5.5 5.5l-5.5 -5.5z",
+  cross: "m-5 -2h3v-3h4v3h3v4h-3v3h-4v-3h-3z",
+};
+
+function marker(shape, x, y) {
+  return `M${x.toFixed(1)} ${y.toFixed(1)}${MARKERS[shape]}`;
 }
 
-function line(points, x, y, style) {
-  const path = points.map(([a, b], i) => `${i ? "L" : "M"}${x(a).toFixed(1)} ${y(b).toFixed(1)}`).join("");
-  return draw("path", { d: path, fill: "none", ...style });
+function filled(colour, hollow) {
+  return { fill: hollow ? "var(--paper)" : colour, stroke: colour, "stroke-width": 1.5 };
+}
+
+function line(points, x, y) {
+  return points.map(([a, b], i) => `${i ? "L" : "M"}${x(a).toFixed(1)} ${y(b).toFixed(1)}`).join("");
+}
+
+// note: not Math.min(...values), which a hundred thousand values overflow
+function extent(values) {
+  let low = Infinity, high = -Infinity;
+  for (const value of values) {
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return [low, high];
 }
 
 function padded(values, share) {
-  const low = Math.min(...values), high = Math.max(...values), pad = (high - low || Math.abs(high) || 1) * share;
+  const [low, high] = extent(values), pad = (high - low || Math.abs(high) || 1) * share;
   return [low - pad, high + pad];
 }
 
 function drawTradeoff() {
   const plot = frame(find("tradeoff"), 420, "quality against " + AXES[state.axis]);
-  const points = shownPoints();
+  const points = shown.points;
   if (!points.length) {
     plot.svg.append(draw("text", { x: plot.width / 2, y: 200, "text-anchor": "middle" }, "nothing to show: no finished run passes the filters, or its cost is not known"));
     return;
   }
-  const costs = points.flatMap((point) => costEnds(point));
-  const low = Math.min(...costs) / 1.1, high = Math.max(...costs) * 1.1;
-  const x = logScale(low, high, MARGIN.left, plot.width - MARGIN.right);
+  const [low, high] = extent(points.flatMap((point) => costEnds(point)));
+  const x = logScale(low / 1.1, high * 1.1, MARGIN.left, plot.width - MARGIN.right);
   const ends = points.flatMap(({ top1: [mean, spread] }) => [mean - (spread || 0), mean + (spread || 0)]);
   const y = linearScale(...padded(ends, 0.06), plot.height - MARGIN.bottom, MARGIN.top);
   axes(plot, x, y, AXES[state.axis], "top-1, %");
-  for (const curve of new Set(points.map((point) => point.curve))) {
-    const own = points.filter((point) => point.curve === curve).map((p) => [p.cost[state.axis][0], p.top1[0]]);
-    own.sort((a, b) => a[0] - b[0]);
-    plot.svg.append(line(own, x, y, { stroke: curve.colour, "stroke-width": 1.5, "stroke-opacity": 0.8 }));
-  }
-  for (const front of paretoFronts(points)) {
-    plot.svg.append(line(front.map((p) => [p.cost[state.axis][0], p.top1[0]]), x, y, { class: "front" }));
-  }
   const ordered = [...points].sort((a, b) => a.cost[state.axis][0] - b.cost[state.axis][0]);
-  const named = labels([...new Set(points.map((point) => point.curve))]);
-  const nodes = ordered.map((point) => drawPoint(point, x, y, named.get(point.curve)));
-  nodes.forEach((node, index) => {
-    node.setAttribute("tabindex", index ? -1 : 0);
-    node.addEventListener("keydown", (event) => pointKey(event, ordered[index], nodes, index));
-    node.addEventListener("click", () => openPoint(ordered[index]));
-    plot.svg.append(node);
-  });
+  drawCurves(plot, ordered, x, y);
+  for (const front of paretoFronts(points)) {
+    plot.svg.append(draw("path", { d: line(front.map((p) => [p.cost[state.axis][0], p.top1[0]]), x, y), class: "front" }));
+  }
+  pointing(plot, ordered, ordered.map((point) => [x(point.cost[state.axis][0]), y(point.top1[0])]));
+}
+
+// All curves of one look as three paths: thousands of points make few nodes.
+function drawCurves(plot, ordered, x, y) {
+  const looks = new Map(), places = new Map();
+  for (const point of ordered) {
+    if (!places.has(point.curve)) places.set(point.curve, []);
+    places.get(point.curve).push(point);
+  }
+  for (const [curve, points] of places) {
+    const key = [curve.colour, curve.dash, curve.shape, curve.published].join();
+    if (!looks.has(key)) looks.set(key, { curve, lines: [], bars: [], markers: new Set(), points: 0 });
+    const look = looks.get(key);
+    look.lines.push(line(points.map((p) => [p.cost[state.axis][0], p.top1[0]]), x, y));
+    look.points += points.length;
+    for (const point of points) {
+      look.bars.push(bars(point, x, y));
+      // note: a set, since markers on one another are one to the eye
+      look.markers.add(marker(curve.shape, x(point.cost[state.axis][0]), y(point.top1[0])));
+    }
+  }
+  for (const { curve, lines, bars: drawn, markers, points } of looks.values()) {
+    plot.svg.append(draw("g", { class: "curve", "data-points": points },
+      draw("path", { d: lines.join(""), fill: "none", stroke: curve.colour, "stroke-width": 1.5, "stroke-opacity": 0.8, "stroke-dasharray": curve.dash }),
+      draw("path", { class: "bars", d: drawn.join(""), fill: "none", stroke: curve.colour, "stroke-width": 1.5 }),
+      draw("path", { d: [...markers].join(""), ...filled(curve.colour, curve.published) })));
+  }
+}
+
+function bars(point, x, y) {
+  const [cost, spread] = point.cost[state.axis], [top1, deviation] = point.top1;
+  const [low, high] = costEnds(point);
+  const upright = deviation ? `M${x(cost).toFixed(1)} ${y(top1 - deviation).toFixed(1)}V${y(top1 + deviation).toFixed(1)}` : "";
+  return upright + (spread ? `M${x(low).toFixed(1)} ${y(top1).toFixed(1)}H${x(high).toFixed(1)}` : "");
 }
 
 // A cost's bar; a deviation as large as its mean has no lower end on a logarithmic axis.
@@ -112,39 +151,69 @@ function costEnds(point) {
   return [spread < mean ? mean - spread : mean, mean + (spread || 0)];
 }
 
-function drawPoint(point, x, y, label) {
-  const [cost, spread] = point.cost[state.axis], [top1, deviation] = point.top1, curve = point.curve;
-  const at = [x(cost), y(top1)], node = draw("g", { class: "point", role: "button" });
-  const bar = { stroke: curve.colour, "stroke-width": 1.5 };
-  if (deviation) node.append(draw("line", { x1: at[0], x2: at[0], y1: y(top1 - deviation), y2: y(top1 + deviation), ...bar }));
-  if (spread) {
-    const [low, high] = costEnds(point);
-    node.append(draw("line", { x1: x(low), x2: x(high), y1: at[1], y2: at[1], ...bar }));
-  }
-  node.append(marker(curve.shape, ...at, curve.colour, curve.published), draw("circle", { class: "halo", cx: at[0], cy: at[1], r: 11 }));
-  const text = `${label}: ${plusMinus(point.top1)} % top-1, ` +
+// One node that the keyboard moves from point to point, and one that follows the mouse.
+function pointing(plot, ordered, places) {
+  const ring = (attributes) => draw("g", attributes, draw("circle", { class: "halo", r: 11 }), draw("title"));
+  const cursor = ring({ class: "point", role: "button", tabindex: 0 }), hover = ring({ class: "hover", "aria-hidden": "true" });
+  const put = (node, index) => {
+    const text = told(ordered[index]);
+    node.setAttribute("transform", `translate(${places[index].join()})`);
+    node.lastChild.textContent = text;
+    return text;
+  };
+  let at = 0;
+  const move = (index) => {
+    at = index;
+    cursor.setAttribute("aria-label", put(cursor, at));
+  };
+  move(0);
+  cursor.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (step) {
+      move((at + step + ordered.length) % ordered.length);
+      find("said").textContent = told(ordered[at]);
+    } else if (event.key === "Enter" || event.key === " ") openPoint(ordered[at]);
+    else return;
+    event.preventDefault();
+  });
+  let near = -1;
+  plot.svg.addEventListener("pointermove", (event) => {
+    near = nearest(places, plot, event);
+    hover.toggleAttribute("hidden", near < 0);
+    if (near >= 0) put(hover, near);
+  });
+  plot.svg.addEventListener("click", (event) => {
+    near = nearest(places, plot, event);
+    if (near < 0) return;
+    move(near);
+    cursor.focus();
+    openPoint(ordered[near]);
+  });
+  hover.toggleAttribute("hidden", true);
+  plot.svg.append(cursor, hover);
+}
+
+// Index of the point within reach of the pointer, or -1.
+function nearest(places, plot, event) {
+  const box = plot.svg.getBoundingClientRect(), scale = plot.width / box.width;
+  const [px, py] = [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
+  let best = -1, reach = 24;
+  places.forEach(([x, y], index) => {
+    const distance = Math.hypot(x - px, y - py);
+    if (distance < reach) [best, reach] = [index, distance];
+  });
+  return best;
+}
+
+function told(point) {
+  return `${shown.named.get(point.curve)}: ${plusMinus(point.top1)} % top-1, ` +
     `${plusMinus(point.cost[state.axis])} ${AXES[state.axis]}${point.epochs ? `, ${point.epochs} epochs` : ""}`;
-  node.setAttribute("aria-label", text);
-  node.append(draw("title", {}, text));
-  return node;
 }
 
-function pointKey(event, point, nodes, index) {
-  const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-  if (step) {
-    const next = nodes[(index + step + nodes.length) % nodes.length];
-    nodes[index].setAttribute("tabindex", -1);
-    next.setAttribute("tabindex", 0);
-    next.focus();
-  } else if (event.key === "Enter" || event.key === " ") openPoint(point);
-  else return;
-  event.preventDefault();
-}
-
-const MOST_LINES = 60;
+const MOST_LINES = 200, MOST_NAMED = 40;
 
 function drawLearning() {
-  const chosen = state.selected ? state.selected.runs.map((index) => data.runs[index]) : shownRuns();
+  const chosen = state.selected ? state.selected.runs.map((index) => data.runs[index]) : shown.runs;
   const runs = chosen.filter((run) => run.learning[0].length).slice(0, MOST_LINES);
   const hidden = chosen.length > MOST_LINES ? ` The first ${MOST_LINES} of ${chosen.length} runs; filter, or select a point, to see others.` : "";
   find("learning-hint").textContent = "Top-1 at each evaluation; dotted: no end of the run was recorded." + hidden;
@@ -153,26 +222,30 @@ function drawLearning() {
     plot.svg.append(draw("text", { x: plot.width / 2, y: 150, "text-anchor": "middle" }, "no evaluation to show"));
     return;
   }
-  const longest = Math.max(...runs.map((run) => run.learning[0][run.learning[0].length - 1]));
+  const [, longest] = extent(runs.map((run) => run.learning[0].at(-1)));
   const x = linearScale(0, longest, MARGIN.left, plot.width - MARGIN.right);
   const y = linearScale(...padded(runs.flatMap((run) => run.learning[1]), 0.05), plot.height - MARGIN.bottom, MARGIN.top);
   axes(plot, x, y, "epochs", "top-1, %");
   for (const run of runs) {
-    const curve = data.curves[run.curveIndex];
+    const curve = data.curves[run.curveIndex], finished = run.state === "finished";
     const points = run.learning[0].map((epoch, index) => [epoch, run.learning[1][index]]);
-    const style = { stroke: curve ? curve.colour : GREY, "stroke-width": 1.3, "stroke-dasharray": run.state === "finished" ? "none" : "2 3" };
+    const colour = curve ? curve.colour : GREY, dash = finished ? (curve ? curve.dash : "none") : "2 3";
     // note: a line of one point would not be seen
-    const path = points.length > 1 ? line(points, x, y, style) : marker("circle", x(points[0][0]), y(points[0][1]), style.stroke, run.state !== "finished");
-    path.append(draw("title", {}, `${run.name} (${run.state})`));
-    plot.svg.append(path);
+    const style = points.length > 1
+      ? { d: line(points, x, y), fill: "none", stroke: colour, "stroke-width": 1.3, "stroke-dasharray": dash }
+      : { d: marker("circle", x(points[0][0]), y(points[0][1])), ...filled(colour, !finished) };
+    plot.svg.append(draw("path", style, draw("title", {}, `${run.name} (${run.state})`)));
   }
 }
 
 function drawLegend() {
-  const shown = new Set(shownPoints().map((point) => point.curve));
-  find("legend").replaceChildren(...[...labels([...shown].sort((a, b) => a.index - b.index))].map(([curve, label]) => {
-    const key = draw("svg", { viewBox: "0 0 26 14", "aria-hidden": "true" });
-    key.append(draw("line", { x1: 0, x2: 26, y1: 7, y2: 7, stroke: curve.colour, "stroke-width": 1.5 }), marker(curve.shape, 13, 7, curve.colour, curve.published));
-    return make("li", {}, key, label);
-  }));
+  const entries = shown.curves.slice(0, MOST_NAMED).map((curve) => {
+    const key = draw("svg", { viewBox: "0 0 38 14", "aria-hidden": "true" });
+    key.append(draw("path", { d: "M0 7H38", stroke: curve.colour, "stroke-width": 1.5, "stroke-dasharray": curve.dash }),
+      draw("path", { d: marker(curve.shape, 19, 7), ...filled(curve.colour, curve.published) }));
+    return make("li", {}, key, shown.named.get(curve));
+  });
+  const more = shown.curves.length - entries.length;
+  if (more) entries.push(make("li", {}, `and ${more} more: filter, or point at one, for its name`));
+  find("legend").replaceChildren(...entries);
 }

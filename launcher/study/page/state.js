@@ -20,8 +20,9 @@ function draw(tag, attributes, ...children) {
   return node;
 }
 
-// Okabe & Ito's colours without yellow, which paper swallows; the marker's shape says the same again.
-const COLOURS = ["var(--first)", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "var(--ink)"];
+// Okabe & Ito's colours without yellow, which paper swallows; beyond them the line's dashes differ, and the markers always.
+const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "var(--ink)"];
+const DASHES = ["none", "9 3", "12 3 3 3", "5 2"];
 const SHAPES = ["circle", "square", "triangle", "diamond", "cross"];
 const GREY = "#767676";
 const AXES = { time: "training time, minutes", wall: "wall clock, minutes", money: "money, " + data.currency, epochs: "epochs" };
@@ -33,15 +34,18 @@ data.curves.forEach((curve, index) => {
   curve.points.forEach((point) => { point.curve = curve; });
 });
 const own = data.curves.filter((curve) => !curve.published);
-const names = [...new Set(own.map((curve) => curve.name))], settings = [...new Set(own.map(settingOf))];
+const numbered = (values) => new Map([...new Set(values)].map((value, index) => [value, index]));
+const names = numbered(own.map((curve) => curve.name)), settings = numbered(own.map(settingOf));
 // note: one colour a recipe on all data sets, and another shape on each
 own.forEach((curve) => {
-  const index = names.indexOf(curve.name);
+  const index = names.get(curve.name), round = Math.floor(index / COLOURS.length);
   curve.colour = COLOURS[index % COLOURS.length];
-  curve.shape = SHAPES[(index + Math.floor(index / COLOURS.length) + settings.indexOf(settingOf(curve))) % SHAPES.length];
+  curve.dash = DASHES[round % DASHES.length];
+  curve.shape = SHAPES[(index + round + settings.get(settingOf(curve))) % SHAPES.length];
 });
 data.curves.filter((curve) => curve.published).forEach((curve, index) => {
   curve.colour = GREY;
+  curve.dash = "none";
   curve.shape = SHAPES[index % SHAPES.length];
 });
 data.runs.forEach((run, index) => { run.index = index; });
@@ -50,7 +54,7 @@ const choices = Object.fromEntries(
   Object.keys(SETTING).map((key) => [key, [...new Set(data.runs.map((run) => run[key]).filter(isKnown))].sort()]));
 const inCurves = data.runs.filter((run) => run.curveIndex >= 0);
 const state = { axis: data.axis, across: new Set(data.across), chosen: commonest(inCurves.length ? inCurves : data.runs), off: {}, published: false,
-  selected: null, sort: "name", descending: false, all: false };
+  selected: null, pair: [null, null], sort: "name", descending: false };
 openAcross();
 begin();
 
@@ -106,6 +110,14 @@ function ofPoint(point) {
   return { curve: curve.name, model: curve.model, dataset: curve.dataset, hardware: curve.hardware, epochs: point.epochs };
 }
 
+// The points, their curves with labels, and the runs that pass, found once a drawing.
+let shown = { points: [], curves: [], named: new Map(), runs: [] };
+
+function findShown() {
+  const points = shownPoints(), curves = [...new Set(points.map((point) => point.curve))].sort((a, b) => a.index - b.index);
+  shown = { points, curves, named: labels(curves), runs: data.runs.filter(passes) };
+}
+
 function shownPoints() {
   return data.curves.flatMap((curve) => curve.points).filter((point) => {
     if (!point.cost[state.axis]) return false;
@@ -121,12 +133,10 @@ function labels(curves) {
     [curve.name, ...varying.map((key) => curve[key])].join(", ") + (curve.published ? " (published)" : "")]));
 }
 
-function shownRuns() {
-  return data.runs.filter(passes);
-}
+const inEnglish = new Intl.NumberFormat("en", { maximumFractionDigits: 6 });
 
 function number(value, digits) {
-  return value === null || value === undefined ? "–" : Number(value.toPrecision(digits || 4)).toLocaleString("en", { maximumFractionDigits: 6 });
+  return value === null || value === undefined ? "–" : inEnglish.format(Number(value.toPrecision(digits || 4)));
 }
 
 function plusMinus(pair, digits) {

@@ -1,5 +1,7 @@
-// The table of runs, a point's or a run's details, the filters; and the first drawing.
-const MOST_ROWS = 200;
+// The table of runs, and a point's or a run's details.
+const MORE_ROWS = 100;
+let most = MORE_ROWS;
+const inOrder = new Intl.Collator();
 const COLUMNS = [
   ["name", "run", "long"], ["curve", "recipe"], ["model", "model", "wide"], ["dataset", "data set", "wide long"],
   ["hardware", "hardware", "wide"], ["epochs", "epochs", "number"], ["seed", "seed", "number wide"],
@@ -10,9 +12,9 @@ const COLUMNS = [
 function sortedRuns() {
   const key = state.sort, sign = state.descending ? -1 : 1;
   const empty = (value) => value === null || value === undefined;
-  return shownRuns().sort((a, b) => {
+  return [...shown.runs].sort((a, b) => {
     if (empty(a[key]) || empty(b[key])) return empty(a[key]) - empty(b[key]);
-    return sign * (typeof a[key] === "number" ? a[key] - b[key] : String(a[key]).localeCompare(String(b[key])));
+    return sign * (typeof a[key] === "number" ? a[key] - b[key] : inOrder.compare(a[key], b[key]));
   });
 }
 
@@ -21,12 +23,18 @@ function drawTable() {
     { class: kind || "", scope: "col", "aria-sort": state.sort === key ? (state.descending ? "descending" : "ascending") : "none" },
     make("button", { type: "button", onclick: () => sortBy(key) }, label + (state.sort === key ? (state.descending ? " ▼" : " ▲") : ""))));
   find("runs").tHead.replaceChildren(make("tr", {}, ...head));
-  const runs = sortedRuns(), shown = state.all ? runs : runs.slice(0, MOST_ROWS);
-  find("runs").tBodies[0].replaceChildren(...shown.map((run) => make("tr", { class: run.state === "finished" ? "" : "odd-state" },
-    ...COLUMNS.map(([key, , kind]) => make("td", { class: kind || "" }, cell(run, key))))));
+  const runs = sortedRuns(), rows = runs.slice(0, most);
+  find("runs").tBodies[0].replaceChildren(...rows.map(rowOf));
   find("runs-caption").textContent = `${runs.length} of ${data.runs.length} runs`;
-  find("more").hidden = shown.length === runs.length;
-  find("more").textContent = `show all ${runs.length} runs`;
+  find("more").hidden = rows.length === runs.length;
+  find("more").textContent = `show ${Math.min(MORE_ROWS, runs.length - rows.length)} more of ${runs.length} runs`;
+}
+
+// A run's row, made once: a filter only chooses among them.
+function rowOf(run) {
+  run.row ||= make("tr", { class: run.state === "finished" ? "" : "odd-state" },
+    ...COLUMNS.map(([key, , kind]) => make("td", { class: kind || "" }, cell(run, key))));
+  return run.row;
 }
 
 function cell(run, key) {
@@ -40,6 +48,7 @@ function sortBy(key) {
   state.descending = state.sort === key && !state.descending;
   state.sort = key;
   drawTable();
+  writeAddress();
   const at = COLUMNS.findIndex(([name]) => name === key);
   find("runs").tHead.rows[0].cells[at].firstChild.focus();
 }
@@ -80,18 +89,21 @@ function openPoint(point) {
     : point.runs.map((index, at) => runDetails(data.runs[index], at === 0));
   openDetails(`${curve.name}${point.epochs ? `, ${point.epochs} epochs` : ""}`, told, ...rest);
   drawLearning();
+  writeAddress();
 }
 
 function openRun(run) {
   state.selected = { runs: [run.index] };
   openDetails(run.name, runDetails(run, true));
   drawLearning();
+  writeAddress();
 }
 
 function closeDetails() {
   find("details").hidden = true;
   state.selected = null;
   drawLearning();
+  writeAddress();
   if (cameFrom && cameFrom.isConnected) cameFrom.focus();
   cameFrom = null;
 }
@@ -104,115 +116,3 @@ function saveCsv() {
   link.click();
   URL.revokeObjectURL(link.href);
 }
-
-function redraw() {
-  drawTradeoff();
-  drawLegend();
-  drawLearning();
-  drawTable();
-  find("front-of").textContent = toldFront();
-  find("scope").textContent = Object.values(state.chosen).filter((value) => value !== null).join(", ");
-  const off = Object.values(state.off).reduce((sum, values) => sum + values.size, 0);
-  find("filtered").textContent = off ? `(${off} hidden)` : "";
-  find("said").textContent = `${shownPoints().length} points, ${shownRuns().length} runs shown`;
-}
-
-// What the front goes across, and what that leaves to be known.
-function toldFront() {
-  const [open, within] = [true, false].map((across) => Object.keys(SETTING).filter((key) => state.across.has(key) === across).map((key) => SETTING[key]));
-  const told = [open.length ? `across ${open.join("s and ")}s, as asked` : "", within.length ? `one for each ${within.join(", ")}` : ""].filter(Boolean).join(", ");
-  const time = state.across.has("hardware") && (state.axis === "time" || state.axis === "wall");
-  const unpriced = state.across.has("hardware") && state.axis === "money" && data.curves.some((curve) => curve.points.some((point) => !point.cost.money));
-  return told + (time ? "; minutes of different machines: a faster machine counts as much as a faster method" : "")
-    + (unpriced ? "; machines without a known price are left out" : "")
-    + (state.across.has("dataset") ? "; top-1 of different data sets: of which pictures it is counts as much as the method" : "");
-}
-
-// A switch each for data sets, models and machines, where there are several.
-function buildAcross() {
-  const several = Object.keys(SETTING).filter((key) => new Set(data.curves.map((curve) => curve[key])).size > 1);
-  find("across").hidden = !several.length;
-  find("across").querySelector(".row").replaceChildren(...several.map((key) => make("label", { class: "check" },
-    make("input", { type: "checkbox", name: "across", value: key, checked: state.across.has(key), onchange: (event) => {
-      state.across[event.target.checked ? "add" : "delete"](key);
-      if (event.target.checked && key === "hardware" && state.axis !== "money") find("axes").querySelector("[value=money]")?.click();
-      openAcross();
-      begin();
-      buildChooser();
-      buildFilters();
-      redraw();
-    } }), `${SETTING[key]}s`)));
-}
-
-function buildControls() {
-  // note: a cost that published points alone have would show none of the runs
-  const known = Object.keys(AXES).filter((axis) => (own.length ? own : data.curves).some((curve) => curve.points.some((point) => point.cost[axis])));
-  if (known.length && !known.includes(state.axis)) state.axis = known[0];
-  find("axes").append(...known.map((axis) => make("label", { class: "check" },
-    make("input", { type: "radio", name: "axis", value: axis, checked: axis === state.axis, onchange: () => { state.axis = axis; redraw(); } }), AXES[axis])));
-  buildAcross();
-  buildChooser();
-  buildFilters();
-  find("published").closest("label").hidden = !data.curves.some((curve) => curve.published);
-  find("published").addEventListener("change", (event) => { state.published = event.target.checked; redraw(); });
-  find("controls").addEventListener("submit", (event) => event.preventDefault());
-  find("close").addEventListener("click", closeDetails);
-  find("more").addEventListener("click", () => { state.all = true; drawTable(); });
-  find("csv").addEventListener("click", saveCsv);
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !find("details").hidden) closeDetails(); });
-}
-
-// One list each of data sets, models and machines, where there are several.
-function buildChooser() {
-  const several = Object.entries(SETTING).filter(([key]) => choices[key].length > 1);
-  find("setting").hidden = !several.length;
-  find("setting").replaceChildren(...several.map(([key, label]) => {
-    const options = choices[key].map((value) => make("option", { value, selected: state.chosen[key] === value },
-      `${value} (${data.runs.filter((run) => run[key] === value).length} runs)`));
-    options.push(make("option", { value: "", selected: state.chosen[key] === null }, "all, each with its own front"));
-    const chosen = (event) => {
-      choose(key, event.target.value || null);
-      if (!find("details").hidden) closeDetails();
-      buildChooser();
-      buildFilters();
-      redraw();
-      find("setting").querySelector(`[name=${key}]`).focus();
-    };
-    return make("label", {}, label, make("select", { name: key, onchange: chosen }, ...options));
-  }));
-}
-
-function buildFilters() {
-  find("filter-groups").replaceChildren();
-  for (const [name, label] of Object.entries(FILTERS)) {
-    const values = [...new Set(data.runs.filter(isChosen).map((run) => run[name]))];
-    values.sort((a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b))));
-    if (values.length < 2) continue;
-    const boxes = values.map((value) => make("input", { type: "checkbox", checked: true, name, value: String(value), onchange: (event) => {
-      state.off[name][event.target.checked ? "delete" : "add"](String(value));
-      redraw();
-    } }));
-    const setAll = (checked) => {
-      boxes.forEach((box) => { box.checked = checked; });
-      state.off[name] = new Set(checked ? [] : values.map(String));
-      redraw();
-    };
-    find("filter-groups").append(make("fieldset", {}, make("legend", {}, label),
-      make("div", { class: "row" }, make("button", { type: "button", onclick: () => setAll(true) }, "all"), make("button", { type: "button", onclick: () => setAll(false) }, "none")),
-      make("div", { class: "choices" }, ...boxes.map((box, index) => make("label", { class: "check" }, box, values[index] === null ? "unknown" : String(values[index]))))));
-  }
-  find("filters").hidden = !find("filter-groups").children.length;
-  find("published").checked = state.published;
-}
-
-const states = data.runs.reduce((counts, run) => ({ ...counts, [run.state]: (counts[run.state] || 0) + 1 }), {});
-find("summary").textContent = Object.entries(states).map(([name, count]) => `${count} ${name}`).join(", ") + `. Written ${data.written}.`;
-buildControls();
-redraw();
-let width = document.body.clientWidth;
-window.addEventListener("resize", () => {
-  if (document.body.clientWidth === width) return;
-  width = document.body.clientWidth;
-  drawTradeoff();
-  drawLearning();
-});

@@ -1,0 +1,113 @@
+"""How long the page of `train report` over many runs takes to open and to filter, in a headless chromium.
+
+    python -m benchmarks.report_page --runs 2000 --curves 250 --json report_page.json
+
+To open counts from the navigation until the first picture is on the screen and the scripts are done. To filter counts
+from the click on a recipe's box until the new picture is on the screen. Medians of several turns, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.chromium import Chromium, installed
+from launcher.study.curves import build_curves
+from launcher.study.published import published_curves
+from launcher.study.report import page
+from launcher.study.results import Results
+from launcher.study.runs import Evaluated, RunSummary
+from launcher.study.timing import Times
+
+_LENGTHS = (18, 36, 72, 144)
+_OPENED = """new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(Math.max(
+    performance.getEntriesByType("navigation")[0].loadEventEnd,
+    ...performance.getEntriesByType("paint").map((entry) => entry.startTime))))))"""
+_FILTERED = """new Promise((done) => {
+    const began = performance.now();
+    document.querySelectorAll("input[name=curve]")[%d].click();
+    requestAnimationFrame(() => setTimeout(() => done(performance.now() - began)));
+})"""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    arguments = _arguments(words)
+    program = installed()
+    if program is None:
+        Console().print("there is no chromium here: apt-get install chromium")
+        return 1
+    text = page(made_results(arguments.runs, arguments.curves), title="many runs", written="today")
+    facts = {"runs": arguments.runs, "curves": arguments.curves, "megabytes": len(text.encode()) / 1e6}
+    facts |= measured(program, text, arguments.repeats)
+    Console().print(", ".join(f"{name} {value:.4g}" for name, value in facts.items()))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(facts, indent=2) + "\n")
+    return 0
+
+
+def measured(program: str, text: str, repeats: int) -> dict[str, float]:
+    """Milliseconds to open and to filter, and the nodes of the page."""
+    browser = Chromium(program)
+    browser.look(width=1200)
+    with tempfile.TemporaryDirectory() as folder:
+        (file := Path(folder) / "page.html").write_text(text)
+        opened = []
+        for _ in range(repeats):
+            browser.open(file.as_uri())
+            opened.append(browser.run(_OPENED))
+        filtered = [browser.run(_FILTERED % (number % 5)) for number in range(2 * repeats)]
+        nodes = browser.run("document.querySelectorAll('*').length")
+    browser.close()
+    return {"open_ms": statistics.median(opened), "filter_ms": statistics.median(filtered), "nodes": nodes}
+
+
+def made_results(runs: int, curves: int) -> Results:
+    """Runs of as many recipes as curves, of several lengths and seeds, each with an evaluation an epoch."""
+    made = [_run(number, curves) for number in range(runs)]
+    return Results(made, build_curves(made), published_curves())
+
+
+def _run(number: int, curves: int) -> RunSummary:
+    method, length = number % curves, _LENGTHS[number // curves % len(_LENGTHS)]
+    seed = number // (curves * len(_LENGTHS))
+    end = 60 + 10 * (1 - 18 / length) + method % 37 / 10 + seed % 7 / 20
+    evaluations = tuple(
+        Evaluated(float(epoch), epoch * 0.5, epoch * 0.5, end * (1 - 0.5 / epoch), 1.0)
+        for epoch in range(1, length + 1)
+    )
+    seconds = 30.0 * length * (1 + method % 11 / 10)
+    config: dict[str, Any] = {
+        "recipe": f"recipe {method}",
+        "epochs": length,
+        "seed": seed,
+        "model": {"name": "resnet50"},
+        "dataset": {"name": "imagenet", "classes": 1000},
+        "optimizer": {f"value_{key}": key / 7 for key in range(60)},
+        "schedule": {"name": "cosine", "dilate": 1.0},
+    }
+    command = ("train", f"recipe={method}", f"seed={seed}", f"epochs={length}")
+    times = Times(seconds, True, seconds + 5, seconds + 60)
+    path = Path(f"runs/recipe {method}-{length}-{seed}")
+    return RunSummary(
+        path, "finished", None, config, command, length, 8, "A100", evaluations, times, pictures=("x" * 64,)
+    )
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=2000)
+    parser.add_argument("--curves", type=int, default=250)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

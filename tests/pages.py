@@ -1,0 +1,56 @@
+"""The report's page in a real headless browser."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.chromium import Chromium, installed
+from launcher.study.curves import Cost
+from launcher.study.report import page
+from launcher.study.results import Results, read_results
+
+# Before the page's own script: what goes wrong in it, to be asked for afterwards.
+_WATCH = """<script>
+window.problems = [];
+window.addEventListener("error", (event) => problems.push(event.message));
+document.addEventListener("securitypolicyviolation", (event) => problems.push("blocked: " + event.blockedURI));
+console.error = (...words) => problems.push(words.join(" "));
+</script>"""
+
+
+@cache
+def browser() -> Chromium:
+    """One browser for all tests of a process."""
+    program = installed()
+    if program is None:
+        pytest.skip("no chromium on this machine: apt-get install chromium")
+    return Chromium(program)
+
+
+def show(results: Results, tmp_path: Path, *, width: int = 1000, dark: bool = False, **words: Any) -> Chromium:
+    """The page of the results, open in the browser."""
+    text = page(results, title="a report", written="2026-01-01", **words).replace("<style>", _WATCH + "<style>", 1)
+    (file := tmp_path / "page.html").write_text(text)
+    chromium = browser()
+    chromium.look(width=width, dark=dark)
+    chromium.open(file.as_uri())
+    return chromium
+
+
+def act(chromium: Chromium, actions: str) -> Any:
+    """What the actions, a function body that may await and returns JSON, give; fails on any error of the page."""
+    answer = chromium.run(f"(async () => {{ {actions} }})()")
+    assert chromium.run("problems") == []
+    return answer
+
+
+def in_browser(
+    folder: Path, tmp_path: Path, actions: str, *, width: int = 1000, published: bool = True, axis: Cost = "time"
+) -> Any:
+    """What the actions give in the page of a folder of runs."""
+    results = read_results([str(folder)], published=published)
+    return act(show(results, tmp_path, width=width, axis=axis), actions)
