@@ -1,36 +1,150 @@
-"""`train eval RUN`: evaluate the newest checkpoint on this machine, in one process."""
+"""`train eval RUN`: evaluate the newest checkpoint here, in one process; also on other pictures, and by class."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from launcher.config.resolved import read
+from launcher.config.changes import changed, continued
+from launcher.config.layers import COMMAND_LINE, leaves
+from launcher.config.resolved import as_mapping, read
+from launcher.config.schema import RunConfig
+from launcher.console import console, verbatim
+from launcher.data.folder import is_folder
+from launcher.data.identity import identity
+from launcher.data.unreadable import read_left_out
+from launcher.errors import Problem, UserError
 from launcher.launch.devices import decide
-from launcher.records.folder import existing
+from launcher.records.folder import RunFolder, existing, noted_datasets
+
+if TYPE_CHECKING:
+    from launcher.training.finished import Evaluated
 
 EXAMPLES = [
     "train eval runs/mild-imagenet-1120-1",
     "train eval runs/mild-imagenet-1120-1 --json",
+    "train eval runs/mild-imagenet-1120-1 dataset.path=/data/imagenetv2 --by-class",
+    "train eval runs/mild-imagenet-1120-1 -o classes.csv -o confusion.png",
 ]
+_FORMS = (".csv", ".json", ".png")
+# note: keys, and groups of them, that an evaluation depends on and a run may change
+_TAKEN = ("dataset.path", "eval_batch_size", "dataloader.workers", "dataloader.prefetch", "launch.")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder")
+    parser.add_argument(
+        "words", metavar="key=value", nargs="*", default=[], help="dataset.path=OTHER pictures; launch, loading"
+    )
     parser.add_argument("--best", action="store_true", help="the checkpoint of the best top-1 instead of the newest")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parser.add_argument("--by-class", action="store_true", help="a table of the classes, the worst first")
+    parser.add_argument(
+        "-o",
+        "--output",
+        action="append",
+        metavar="FILE",
+        help="a .csv or .json file of the classes, or a .png of what is taken for what "
+        "(default of --by-class: RUN/by_class.csv, RUN/confusion.png)",
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run, saved=True)
-    devices = decide(replace(read(folder.config).launch, nproc=1))
+    outputs = _outputs(arguments, folder)
+    config = _config(read(folder.config), arguments.words)
+    other = None if config.dataset.path == read(folder.config).dataset.path else _other(config, folder)
+    devices = decide(replace(config.launch, nproc=1))
     from launcher.training.finished import evaluate_run
 
-    step, result = evaluate_run(folder, devices.kind, best=arguments.best)
+    found = evaluate_run(folder, config, devices.kind, best=arguments.best, other=other)
+    for note in found.notes:
+        print(f"note: {note}", file=sys.stderr)
     if arguments.json:
-        print(json.dumps({"step": step, **vars(result)}))
+        print(json.dumps({"step": found.step, **vars(found.result), **_classes(arguments.by_class, found)}))
     else:
-        print(f"step {step:,}: top-1 {result.top1:.2%}  top-5 {result.top5:.2%}  loss {result.loss:.4f}")
-        print(f"{result.samples:,} pictures on {devices}")
+        result = found.result
+        print(f"step {found.step:,}: top-1 {result.top1:.2%}  top-5 {result.top5:.2%}  loss {result.loss:.4f}")
+        print(f"{result.samples:,} pictures{f' of {other}' * bool(other)} on {devices}")
+        if arguments.by_class:
+            _print(found)
+    _write(found, outputs, f"{folder.path.name}, step {found.step:,}")
     return 0
+
+
+def _outputs(arguments: argparse.Namespace, folder: RunFolder) -> list[Path]:
+    """The files to write.
+
+    Raises:
+        UserError: one has another ending, or no folder to lie in.
+    """
+    named = [Path(name) for name in arguments.output or ()]
+    for path in named:
+        if path.suffix not in _FORMS:
+            raise UserError(Problem(f"must end in one of {', '.join(_FORMS)}", "--output", path))
+        if not is_folder(path.absolute().parent):
+            raise UserError(Problem("its folder does not exist", "--output", path))
+    defaults = [folder.path / "by_class.csv", folder.path / "confusion.png"]
+    return named or (defaults if arguments.by_class else [])
+
+
+def _config(config: RunConfig, words: Sequence[str]) -> RunConfig:
+    """The run's config with what an evaluation may change.
+
+    Raises:
+        UserError: a word changes something else.
+    """
+    after = continued(config, words) if words else config
+    keys = [key for key in changed(config, after) if not key.startswith(_TAKEN)]
+    if keys:
+        message = f"changes no evaluation; those are {', '.join(_TAKEN)}"
+        values = dict(leaves(as_mapping(after)))
+        raise UserError(*(Problem(message, key, values[key], COMMAND_LINE) for key in keys))
+    return after
+
+
+def _other(config: RunConfig, folder: RunFolder) -> Path | None:
+    """The folder to evaluate instead of the run's own; none where it holds these, a share of them for validation."""
+    if config.dataset.val_split is not None and config.dataloader.name == "torchvision":
+        with suppress(UserError):
+            if identity(config, read_left_out(folder.left_out, config.dataset)) in noted_datasets(folder):
+                return None
+    return Path(str(config.dataset.path))
+
+
+def _classes(asked: bool, found: Evaluated) -> dict[str, object]:
+    from launcher.study.by_class import by_class
+
+    return {"by_class": [asdict(row) for row in by_class(found.classes, found.confusion)]} if asked else {}
+
+
+def _print(found: Evaluated) -> None:
+    from rich.table import Table
+
+    from launcher.study.by_class import by_class
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("class", "pictures", "top-1 (recall)", "precision", "most often taken for"):
+        table.add_column(column, justify="left" if column in ("class", "most often taken for") else "right")
+    for row in by_class(found.classes, found.confusion):
+        shares = ("-" if share is None else f"{share:.1%}" for share in (row.top1, row.precision))
+        taken = f"{row.taken_for} ({row.times:,})" if row.taken_for is not None else "-"
+        table.add_row(verbatim(row.name), f"{row.pictures:,}", *shares, verbatim(taken))
+    console().print(table)
+
+
+def _write(found: Evaluated, outputs: Sequence[Path], title: str) -> None:
+    from launcher.study.by_class import write_by_class
+
+    for path in outputs:
+        try:
+            write_by_class(found.classes, found.confusion, path, title)
+        except OSError as error:
+            raise UserError(Problem(f"cannot be written: {error.strerror}", "--output", path)) from None
+        print(path, file=sys.stderr)

@@ -29,7 +29,7 @@ VERBS = {
     "report": "run folders as one page with curves, a picture, or a table",
     "resume": "go on with a run from its newest checkpoint",
     "replay": "take one step of a run again and see where its numbers stop being finite",
-    "eval": "evaluate a run's newest checkpoint",
+    "eval": "evaluate a run's newest checkpoint, also on other pictures, and class by class",
     "predict": "the likeliest classes of pictures, by a run or an export",
     "prepare": "write a data set's FFCV files, or check them",
     "export": "write a run's weights, with a module that rebuilds the network anywhere",

@@ -32,6 +32,32 @@ def same_classes(train: Pictures, val: Pictures) -> tuple[Pictures, Pictures]:
     return numbered(train), numbered(val)
 
 
+def as_trained(pictures: Folder, classes: Sequence[str]) -> tuple[Folder, list[str]]:
+    """Pictures with the numbers of a run's classes, matched by name, and notes on classes that only one of them has.
+
+    Raises:
+        UserError: they have no class in common.
+    """
+    numbers = {name: number for number, name in enumerate(classes)}
+    new = np.array([numbers.get(name, -1) for name in pictures.classes], np.int64)[pictures.labels]
+    kept = np.flatnonzero(new >= 0).tolist()
+    if not kept:
+        shown = f"{', '.join(pictures.classes[:_SHOWN])} and the run's are {', '.join(classes[:_SHOWN])}"
+        message = f"holds no picture of a class of the run: its folders are {shown}"
+        raise UserError(Problem(message, "dataset.path", pictures.root))
+    notes = []
+    if others := [number for number, name in enumerate(pictures.classes) if name not in numbers]:
+        counts = np.bincount(pictures.labels, minlength=len(pictures.classes))
+        are = "1 folder is no class" if len(others) == 1 else f"{len(others):,} folders are no classes"
+        notes.append(f"{are} of the run, and left out: {_named(pictures.classes, others, counts, '')}")
+    if missing := sorted(set(range(len(classes))) - set(new.tolist())):
+        shown = ", ".join(classes[number] for number in missing[:_SHOWN])
+        more = f" and {len(missing) - _SHOWN:,} more" * (len(missing) > _SHOWN)
+        notes.append(f"{len(missing):,} of the run's {len(classes):,} classes have no pictures here: {shown}{more}")
+    files = [pictures.files[number] for number in kept]
+    return replace(pictures, classes=list(classes), files=files, labels=new[kept]), notes
+
+
 def check_classes(
     classes: Sequence[str], train: np.ndarray, val: np.ndarray, key: str, value: Path | str | int | None
 ) -> list[str]:
@@ -64,5 +90,7 @@ def _number(labels: list[int]) -> str:
 
 
 def _named(classes: Sequence[str], labels: list[int], counts: np.ndarray, split: str) -> str:
-    shown = ", ".join(f"{classes[label]} ({counts[label]:,} {split} pictures)" for label in labels[:_SHOWN])
+    shown = ", ".join(
+        f"{classes[label]} ({counts[label]:,}{split and f' {split}'} pictures)" for label in labels[:_SHOWN]
+    )
     return shown + f" and {len(labels) - _SHOWN:,} more" * (len(labels) > _SHOWN)

@@ -87,6 +87,17 @@ def scan(path: Path, split: str) -> Folder:
     return _scan(path, root, split)
 
 
+def evaluated(path: Path) -> Folder:
+    """All pictures of a folder that is evaluated alone: of `PATH/val`, or of the class folders in `PATH` itself.
+
+    Raises:
+        UserError: the folder, its classes or all pictures are missing, or may not be read.
+    """
+    if not is_folder(path):
+        raise problem(path, "is no folder; give one that holds CLASS/*.jpg, or val/CLASS/*.jpg")
+    return scan(path, "val") if is_folder(path / "val") else _without_ffcv(_scan(path, path, "val"))
+
+
 def sizes(folder: Folder) -> list[int]:
     """Bytes of each picture.
 

@@ -15,7 +15,7 @@ from launcher import randomness
 from launcher.config import schema
 from launcher.data.available import check_counts
 from launcher.data.batch import Loaded, Overlap
-from launcher.data.folder import splits
+from launcher.data.folder import Folder, splits
 from launcher.data.following import worker_count
 from launcher.data.pictures import CentredPictures, ChangeImage, CroppedPictures
 from launcher.data.sampling import ChangeOrder, Shard, epoch_order, eval_indices, rank_indices
@@ -97,12 +97,21 @@ def build_loaders(
     check_counts(plan, len(train.classes), len(train.files), train.root)
     image, upright = config.image, config.dataset.exif_orientation
     crops = CroppedPictures(train, image, seed=config.seed, upright=upright, change_image=change_image)
+    return Loaders(ShuffledLoader(plan, crops, shard, change_order), _evaluation(plan, val, shard))
+
+
+def build_evaluation(plan: Plan, pictures: Folder, device: torch.device) -> EvaluationLoader:
+    """The pictures of a folder as the run evaluates its own, in one process."""
+    values = plan.config.dataloader
+    assert not isinstance(values, schema.SyntheticLoader)
+    return _evaluation(plan, pictures, Shard(0, 1, worker_count(values, 1), values.prefetch, device))
+
+
+def _evaluation(plan: Plan, pictures: Folder, shard: Shard) -> EvalLoader:
+    image, upright = plan.config.image, plan.config.dataset.exif_orientation
     sides = plan.image_side(image.eval_resize), plan.image_side(image.eval_size)
-    centres = CentredPictures(val, *sides, image.eval_interpolation, upright=upright)
-    return Loaders(
-        ShuffledLoader(plan, crops, shard, change_order),
-        EvalLoader(centres, shard, plan.rank_eval_batch),
-    )
+    centres = CentredPictures(pictures, *sides, image.eval_interpolation, upright=upright)
+    return EvalLoader(centres, shard, plan.rank_eval_batch)
 
 
 def _ffcv_loaders(

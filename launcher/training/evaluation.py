@@ -37,6 +37,7 @@ def evaluate(
     *,
     flip_average: bool,
     should_stop: Callable[[], bool],
+    confusion: Tensor | None = None,
 ) -> Evaluation | None:
     """Evaluate on this rank's share of the samples and add up over ranks; None if any rank was asked to stop.
 
@@ -44,6 +45,8 @@ def evaluate(
     numbers of batches, and every sample is on one rank only.
     prepare: uint8 images on the device to the model's input.
     flip_average: average the logits of a picture and its mirror image.
+    confusion: int64 [classes, classes] on the device, to which the samples of all ranks are added, by their label and
+    by the class of the largest logit.
 
     Raises:
         UserError: no samples on any rank.
@@ -62,10 +65,15 @@ def evaluate(
             labels = labels.to(device, non_blocking=True)
             logits = logits_of(model, images, autocast, flip_average=flip_average)
             # note: sums stay on the device, no CPU-GPU synchronisation a batch
-            sums += _sums(logits, labels, loss)
+            best = logits.topk(min(5, logits.shape[1])).indices
+            sums += _sums(logits, best, labels, loss)
+            if confusion is not None:
+                _count(confusion, labels, best[:, 0])
             samples += len(labels)
     finally:
         model.train(was_training)
+    if confusion is not None and dist.is_initialized():
+        dist.all_reduce(confusion)
     return _over_ranks(sums, samples, interrupted)
 
 
@@ -78,11 +86,19 @@ def logits_of(
         return (logits + model(images.flip(3)).float()) / 2 if flip_average else logits
 
 
-def _sums(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
-    """Top-1 hits, top-5 hits and summed loss of one batch; float64 [3], which counts exactly up to 2^53."""
-    hits = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]
+def _sums(logits: Tensor, best: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+    """Top-1 hits, top-5 hits and summed loss of one batch; float64 [3], which counts exactly up to 2^53.
+
+    best: int64 [B, 5] classes of the largest logits, the largest first.
+    """
+    hits = best == labels[:, None]
     values = (hits[:, 0].sum(), hits.sum(), loss(logits, labels) * len(labels))
     return torch.stack([value.double() for value in values])
+
+
+def _count(confusion: Tensor, labels: Tensor, found: Tensor) -> None:
+    """Add one batch, without a CPU-GPU synchronisation, which bincount would be."""
+    confusion.view(-1).index_add_(0, labels * len(confusion) + found, torch.ones_like(labels))
 
 
 def _over_ranks(sums: Tensor, samples: int, interrupted: bool) -> Evaluation | None:

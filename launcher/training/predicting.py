@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from launcher.algorithms.blurpool import blur_pool
 from launcher.algorithms.squeeze_excite import squeeze_excite
 from launcher.algorithms.stochastic_depth import scale_branches
 from launcher.config.resolved import read
 from launcher.config.schema import TorchvisionLoader
-from launcher.data.batch import normalize
 from launcher.data.following import worker_count
 from launcher.data.loaders import EvalLoader
 from launcher.data.pictures import UNREADABLE, GivenPictures
@@ -26,11 +24,9 @@ from launcher.models.exported import read_exported
 from launcher.plan.plan import plan_for
 from launcher.rank.group import claim
 from launcher.records.folder import RunFolder
-from launcher.training.evaluation import logits_of
 from launcher.training.finished import saved
-from launcher.training.precision import Precision, choose_precision
-from launcher.training.trained import model_card, trained_network
-from launcher.training.trainer import of_this_run
+from launcher.training.precision import Precision
+from launcher.training.trained import Classifier, classifier_of
 
 _BATCH = 64
 _LOADER = TorchvisionLoader(name="torchvision", workers="auto", prefetch=2)
@@ -43,24 +39,6 @@ _CHANGES: dict[str, Callable[..., Any]] = {
     "stochastic_depth": scale_branches,
     **dict.fromkeys(("silu", "gelu"), replace_relu),
 }
-
-
-@dataclass(frozen=True)
-class Classifier:
-    """A network in evaluation mode on its device, and the card of what it takes and gives."""
-
-    network: nn.Module
-    card: dict[str, Any]
-    precision: Precision
-    device: torch.device
-
-    @torch.inference_mode()
-    def probabilities(self, pixels: Tensor) -> Tensor:
-        """uint8 [B, 3, H, W] on the device to float32 [B, classes]: of each class alone where `scores` is sigmoid."""
-        values = self.card["input"]
-        images = normalize(pixels, values["mean"], values["std"], self.precision.dtype)
-        logits = logits_of(self.network, images, self.precision.autocast, flip_average=self.card["flip_average"])
-        return logits.sigmoid() if self.card["scores"] == "sigmoid" else logits.softmax(1)
 
 
 @dataclass(frozen=True)
@@ -79,13 +57,7 @@ def classifier_of_run(folder: RunFolder, kind: str, *, best: bool) -> Classifier
         UserError: the run has no valid checkpoint.
         MachineError: the GPU cannot be used.
     """
-    config = read(folder.config)
-    state = saved(folder, best=best)
-    plan, device = plan_for(config, 1), claim(kind, 0)
-    with of_this_run(state, config):
-        network, surgeries = trained_network(plan, state)
-    card = model_card(plan, state, surgeries, None)
-    return Classifier(network.eval().to(device), card, choose_precision(config, device, plan.image_size(0)), device)
+    return classifier_of(plan_for(read(folder.config), 1), saved(folder, best=best), kind)
 
 
 def classifier_of_export(folder: Path, kind: str) -> Classifier:

@@ -2,17 +2,60 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.resolved import digest
 from launcher.config.schema import BCE
+from launcher.data.batch import normalize
 from launcher.models.build import build_model, model_surgeries
 from launcher.models.surgery import Surgery
 from launcher.plan.plan import Plan
+from launcher.rank.group import claim
+from launcher.training.evaluation import logits_of
+from launcher.training.precision import Precision, choose_precision
+from launcher.training.trainer import of_this_run, set_backend
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A network in evaluation mode on its device, and the card of what it takes and gives."""
+
+    network: nn.Module
+    card: dict[str, Any]
+    precision: Precision
+    device: torch.device
+
+    def normalize(self, pixels: Tensor) -> Tensor:
+        """uint8 [B, 3, H, W] on the device to what the network takes."""
+        return normalize(pixels, self.card["input"]["mean"], self.card["input"]["std"], self.precision.dtype)
+
+    @torch.inference_mode()
+    def probabilities(self, pixels: Tensor) -> Tensor:
+        """The same to float32 [B, classes]: of each class alone where the card's `scores` is sigmoid."""
+        images, mirrored = self.normalize(pixels), self.card["flip_average"]
+        logits = logits_of(self.network, images, self.precision.autocast, flip_average=mirrored)
+        return logits.sigmoid() if self.card["scores"] == "sigmoid" else logits.softmax(1)
+
+
+def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:
+    """A checkpoint's evaluated weights, in the run's precision, on `cpu` or `cuda`.
+
+    Raises:
+        UserError: the checkpoint is of another run.
+        MachineError: the GPU cannot be used.
+    """
+    config, device = plan.config, claim(kind, 0)
+    set_backend(config)
+    with of_this_run(state, config):
+        network, surgeries = trained_network(plan, state)
+    precision = choose_precision(config, device, plan.image_size(0))
+    return Classifier(network.eval().to(device), model_card(plan, state, surgeries, None), precision, device)
 
 
 def trained_network(plan: Plan, state: dict[str, Any]) -> tuple[nn.Module, dict[str, Surgery]]:

@@ -210,7 +210,7 @@ def build_trainer(
     classes = config.dataset.classes
     assert classes is not None
     plan = plan_for(config, ranks.world_size)
-    _set_backend(config)
+    set_backend(config)
     autocast = choose_precision(config, ranks.device, plan.image_size(0)).autocast
     engine = Engine(Context(plan, classes, autocast))
     step = build_step(plan, ranks, engine, initial)
@@ -250,7 +250,8 @@ def build_step(plan: Plan, ranks: Ranks, engine: Engine, initial: Mapping[str, T
     )
 
 
-def _set_backend(config: RunConfig) -> None:
+def set_backend(config: RunConfig) -> None:
+    """What torch computes with in this process: whether deterministic, and in what precision a GPU multiplies."""
     torch.backends.cudnn.benchmark = not config.deterministic
     torch.use_deterministic_algorithms(config.deterministic)
     torch.set_float32_matmul_precision("high")

@@ -20,7 +20,7 @@ from launcher.errors import Problems, UserError
 
 MINE = {"about": {"summary": "mine", "epochs": [1, None], "published": []}, "base": "hot", "epochs": 33}
 OF_KEYS = [verb for verb in cli.VERBS if takes_keys(cli.parser_of(verb, cli.module_of(verb)))]
-FIRST = {"resume": ["runs/a"], "tune": ["adamw_narrow"], "submit": ["--slurm"]}
+FIRST = {"resume": ["runs/a"], "eval": ["runs/a"], "tune": ["adamw_narrow"], "submit": ["--slurm"]}
 
 
 def read_as(verb: str, *words: str) -> list[str]:

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchmetrics.functional.classification import multiclass_accuracy
+from torchmetrics.functional.classification import multiclass_accuracy, multiclass_confusion_matrix
 
 from launcher.errors import UserError
 from launcher.training.evaluation import Evaluation, evaluate
-from tests.two_ranks import on_two_ranks
+from tests.two_ranks import on_ranks, on_two_ranks
 
 CPU = torch.device("cpu")
 CLASSES = 12
@@ -152,3 +152,38 @@ def test_two_ranks_with_uneven_shards_add_up_to_the_whole_set(tmp_path, stop_sec
         assert first is None
     else:
         assert close(Evaluation(**first), expected(network(), *samples(50)))
+
+
+def confusion_of(model: nn.Module, loader) -> Tensor:
+    counts = torch.zeros(CLASSES, CLASSES, dtype=torch.int64)
+    never = {"should_stop": lambda: False, "flip_average": False, "confusion": counts}
+    result = evaluate(model, loader, prepare, F.cross_entropy, CPU, nullcontext, **never)
+    assert result.samples == counts.sum()
+    assert result.top1 == counts.trace() / result.samples
+    return counts
+
+
+def by_torchmetrics(images: Tensor, labels: Tensor) -> Tensor:
+    with torch.no_grad():
+        logits = network().eval()(prepare(images))
+    return multiclass_confusion_matrix(logits, labels, num_classes=CLASSES)
+
+
+def test_the_confusion_matrix_agrees_with_torchmetrics():
+    images, labels = samples(100)
+    assert torch.equal(confusion_of(network(), batches(images, labels, 16)), by_torchmetrics(images, labels))
+
+
+# note: the last rank has no picture at all
+SEVEN = (slice(0, 4), slice(4, 7), slice(7, 7))
+
+
+def count_share(rank: int, results: str) -> None:
+    images, labels = samples(7)
+    torch.save(confusion_of(network(), batches(images[SEVEN[rank]], labels[SEVEN[rank]], 3)), f"{results}/{rank}.pt")
+
+
+def test_three_ranks_count_seven_pictures_once_each(tmp_path):
+    on_ranks(3, count_share, str(tmp_path))
+    for rank in range(3):
+        assert torch.equal(torch.load(tmp_path / f"{rank}.pt"), by_torchmetrics(*samples(7)))

@@ -1,0 +1,129 @@
+"""`train eval` of other pictures and by class."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms._presets import ImageClassification
+
+from launcher.config import resolved
+from launcher.data.identity import identity
+from launcher.data.shapes import FIGURES, draw_figure
+from launcher.plan.plan import plan_for
+from launcher.records.folder import RunFolder, note_dataset, save_name
+from launcher.training import checkpoint
+from launcher.training.trained import trained_network
+from tests.commands import refused, said
+from tests.saved_runs import finished
+
+pytestmark = pytest.mark.usefixtures("tiny_networks")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return finished(tmp_path / "runs", "loss=cross_entropy")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """Three of the run's ten classes, of other numbers than there, and a folder that is none of them."""
+    folder = tmp_path / "other"
+    for name, count in {"star": 5, "aaa": 2, "circle": 4, "ring": 3}.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            draw_figure(name if name in FIGURES else "cross", 40, "other", number).save(folder / name / f"{number}.png")
+    return folder
+
+
+def expected(run: RunFolder, folder: Path) -> np.ndarray:
+    """What is taken for what, by torchvision's preset, one picture at a time."""
+    config = resolved.read(run.config)
+    state = checkpoint.load(run.checkpoints / save_name(0))
+    network, _ = trained_network(plan_for(config, 1), state)
+    resize = plan_for(config, 1).image_side(config.image.eval_resize)
+    preset, names = ImageClassification(crop_size=32, resize_size=resize), state["classes"]
+    counts = np.zeros((10, 10), int)
+    for file in folder.glob("*/*.png"):
+        if file.parent.name in names:
+            with torch.inference_mode():
+                found = network.eval()(preset(Image.open(file).convert("RGB"))[None]).argmax().item()
+            counts[names.index(file.parent.name), found] += 1
+    return counts
+
+
+def test_classes_of_another_folder_are_found_by_their_names(run: RunFolder, other: Path, tmp_path: Path) -> None:
+    files = ["-o", str(tmp_path / "classes.json"), "-o", str(tmp_path / "confusion.png")]
+    code, output, errors = said("eval", str(run.path), f"dataset.path={other}", *files, "--json", "--by-class")
+    assert code == 0, errors
+    counts, found = expected(run, other), json.loads(output)
+    written = json.loads((tmp_path / "classes.json").read_text())
+    assert written["confusion"] == counts.tolist()
+    assert (found["samples"], found["top1"]) == (12, counts.trace() / 12)
+    assert found["by_class"] == written["by_class"]
+    assert {row["name"]: row["pictures"] for row in written["by_class"][:3]} == {"star": 5, "circle": 4, "ring": 3}
+    assert "note: 1 folder is no class of the run, and left out: aaa (2 pictures)" in errors
+    assert "note: 7 of the run's 10 classes have no pictures here: arrow, bow_tie, crescent, cross, l_shape" in errors
+    assert Image.open(tmp_path / "confusion.png").format == "PNG"
+    (other / "val").mkdir()
+    for name in ("star", "aaa"):
+        (other / name).rename(other / "val" / name)
+    code, output, _ = said("eval", str(run.path), f"dataset.path={other}", "--json")
+    assert json.loads(output)["samples"] == 5
+
+
+def test_a_table_by_class_and_its_files(run: RunFolder) -> None:
+    code, output, _ = said("eval", str(run.path), "--by-class")
+    assert code == 0
+    lines = output.splitlines()
+    assert lines[1] == "20 pictures on 1 process on the CPU"
+    assert lines[2].split() == ["class", "pictures", "top-1", "(recall)", "precision", "most", "often", "taken", "for"]
+    rows = list(csv.DictReader((run.path / "by_class.csv").open()))
+    assert [line.split()[0] for line in lines[3:]] == [row["name"] for row in rows]
+    assert sum(int(row["pictures"]) for row in rows) == sum(int(row["found"]) for row in rows) == 20
+    assert (run.path / "confusion.png").is_file()
+    recorded = json.loads(run.metrics.read_text().splitlines()[-1])
+    right = sum(float(row["top1"]) * int(row["pictures"]) for row in rows)
+    assert right / 20 == pytest.approx(recorded["top1"])
+
+
+def test_what_is_evaluated_again_is_what_the_run_recorded(run: RunFolder) -> None:
+    recorded = json.loads(run.metrics.read_text().splitlines()[-1])
+    found = json.loads(said("eval", str(run.path), "--json", "eval_batch_size=256")[1])
+    assert found["loss"] == pytest.approx(recorded["loss"], rel=1e-6)
+    assert [found[name] for name in ("top1", "top5", "samples")] == [recorded[n] for n in ("top1", "top5", "samples")]
+
+
+def test_the_runs_own_pictures_elsewhere_keep_their_share_for_validation(tmp_path: Path, other: Path) -> None:
+    run = finished(
+        tmp_path / "runs", "dataset=image_folder", f"dataset.path={other}", "dataset.val_split=0.4", "batch_size=2",
+        *("dataset.native_size=32", "dataset.train_samples=null", "dataset.val_samples=null"),
+    )  # fmt: skip
+    note_dataset(run, identity(resolved.read(run.config)))
+    other.rename(tmp_path / "moved")
+    found = json.loads(said("eval", str(run.path), "--json", f"dataset.path={tmp_path}/moved")[1])
+    recorded = json.loads(run.metrics.read_text().splitlines()[-1])
+    assert found["samples"] == recorded["samples"] == 6
+    (tmp_path / "moved" / "aaa" / "0.png").unlink()
+    found = json.loads(said("eval", str(run.path), "--json", f"dataset.path={tmp_path}/moved")[1])
+    assert found["samples"] == 13
+
+
+def test_mistakes_are_one_line(run: RunFolder, other: Path, tmp_path: Path) -> None:
+    def answer(*words: str) -> str:
+        return refused("eval", str(run.path), *words)
+
+    assert "is no folder; give one that holds CLASS/*.jpg" in answer(f"dataset.path={tmp_path}/nowhere")
+    assert "holds no class folders" in answer(f"dataset.path={other}/star")
+    for name in ("star", "circle", "ring"):
+        (other / name).rename(other / f"{name}s")
+    assert "holds no picture of a class of the run: its folders are aaa, circles" in answer(f"dataset.path={other}")
+    assert "epochs=50 (command line): changes no evaluation" in answer("epochs=50")
+    assert "would change what the run has done" in answer("batch_size=4")
+    assert "must end in one of .csv, .json, .png" in answer("-o", "table.txt")
+    assert "its folder does not exist" in answer("-o", "/nowhere/table.csv")
