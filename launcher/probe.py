@@ -109,6 +109,11 @@ def processor_features(info: Path = Path("/proc/cpuinfo")) -> list[str]:
     return found[0] if found else []
 
 
+def has_driver(devices: Path = Path("/dev")) -> bool:
+    """Whether a driver shows a GPU: NVIDIA's, ROCm's, or Windows' to its Linux. Without one torch need not be asked."""
+    return any(path for pattern in ("nvidia*", "kfd", "dxg") for path in devices.glob(pattern))
+
+
 def usable_cores() -> int:
     """Cores of the process's affinity mask, where the system has one."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

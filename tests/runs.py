@@ -6,6 +6,7 @@ import io
 import itertools
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 import time
@@ -170,18 +171,18 @@ def processes_of(run: Path) -> list[psutil.Process]:
 
 
 def ranks_of(run: Path) -> dict[int, psutil.Process]:
-    """The ranks by number: each leads its process group, which the guardian that it forks does not."""
+    """The ranks by number: each writes its log and leads its process group, which what it starts does not."""
     found = {}
     for process in processes_of(run):
-        with suppress(psutil.Error, ProcessLookupError):
-            if os.getpgid(process.pid) == process.pid and "launcher.rank.main" in process.cmdline():
-                found[int(process.environ()["RANK"])] = process
+        with suppress(OSError):
+            log = re.fullmatch(r"rank-(\d+)\.log", Path(f"/proc/{process.pid}/fd/1").readlink().name)
+            if log and os.getpgid(process.pid) == process.pid:
+                found[int(log[1])] = process
     return found
 
 
 def loader_workers_of(run: Path) -> list[psutil.Process]:
     """Loader workers, which a server forks that is itself a child of a rank."""
     ranks = {rank.pid for rank in ranks_of(run).values()}
-    of_ranks = [process for process in processes_of(run) if process.ppid() in ranks]
-    servers = {p.pid for p in of_ranks if "multiprocessing.forkserver" in str(p.cmdline())}
-    return [process for process in processes_of(run) if process.ppid() in servers]
+    of_ranks = {process.pid for process in processes_of(run) if process.ppid() in ranks}
+    return [process for process in processes_of(run) if process.ppid() in of_ranks]

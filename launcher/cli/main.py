@@ -38,6 +38,9 @@ VERBS = {
     "doctor": "is this machine ready: GPUs, driver, data, memory, disk, loaders",
 }
 _FILES = {"eval": "evaluate"}
+# note: ranks take seconds to import what they need, in which these read their words and look at the data
+_TRAINING = {"run", "resume", "replay", "estimate", "diagnose", "tune"}
+_HELP = {"-h", "--help", "help"}
 
 _EXAMPLES = """examples:
   train                                         a ResNet-18 on built-in pictures, in minutes on a CPU
@@ -51,6 +54,7 @@ _EXAMPLES = """examples:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
+    is_command = words is None
     words = list(sys.argv[1:] if words is None else words)
     # note: idle threads that spin take the cores from those that work; read when torch is imported, here and in ranks
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -65,6 +69,10 @@ def main(words: Sequence[str] | None = None) -> int:
         verb = words.pop(0) if words and words[0] in VERBS else "run"
         if words == ["help"]:
             words = ["--help"]
+        if is_command and verb in _TRAINING and not _HELP & {*words}:
+            from launcher.launch.zygote import start_early
+
+            start_early()
         from launcher.cli.words import read  # note: only here a Ctrl-C meanwhile ends without a traceback
 
         module = module_of(verb)

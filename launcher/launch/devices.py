@@ -13,7 +13,7 @@ from launcher.config.schema import Launch
 from launcher.doctor.gpus import cards_on_the_bus
 from launcher.errors import MachineError, Problem, UserError
 from launcher.plan.plan import Plan
-from launcher.probe import TORCH, Answer, ask, lacking_kernels, processor_features
+from launcher.probe import TORCH, Answer, ask, has_driver, lacking_kernels, processor_features
 
 ON_THE_CPU = "launch.device=cpu trains on the CPU"
 _AMX_FROM = 64  # pixels: ResNet-18 406 against 283 images/s, ResNet-50 88 against 60; smaller ones were not measured
@@ -77,16 +77,11 @@ def with_precision(plan: Plan, devices: Devices) -> Plan:
 
 def _visible() -> int:
     """GPUs by NVML, which leaves this process without a context, or by the runtime where there is none."""
-    if not _has_driver():
+    if not has_driver():
         return 0
     import torch
 
     return torch.cuda.device_count()
-
-
-def _has_driver(devices: Path = Path("/dev")) -> bool:
-    """Whether a driver shows a GPU: NVIDIA's, ROCm's, or Windows' to its Linux. Without one torch need not be asked."""
-    return any(path for pattern in ("nvidia*", "kfd", "dxg") for path in devices.glob(pattern))
 
 
 def _usable() -> dict[str, Any]:

@@ -19,10 +19,18 @@ from launcher.config.schema import Launch
 from launcher.errors import DONE, FAILED, Problem, UserError
 from launcher.launch.agent import PeersRejoin, Rendezvous, make_agent
 from launcher.launch.devices import Devices, bind
-from launcher.launch.failure import describe, describe_hang, describe_loss, first_failure, is_from_outside
+from launcher.launch.failure import (
+    describe,
+    describe_hang,
+    describe_loss,
+    describe_zygote,
+    first_failure,
+    is_from_outside,
+)
 from launcher.launch.stopping import StopRequest, stop_requests
 from launcher.launch.terminal import LogFollower, TerminalView
 from launcher.launch.watch import RankWatch
+from launcher.launch.zygote import Zygote, ZygoteLost, zygote
 from launcher.probe import BOUND, usable_cores
 from launcher.rank.heartbeat import remove_semaphores
 from launcher.rank.main import DEVICE, log_file
@@ -59,6 +67,7 @@ class Launcher:
         self._run_folder, self._devices, self._launch, self._target = run_folder, devices, launch, target
         self._request = StopRequest()
         self._watch: RankWatch | None = None
+        self._zygote: Zygote | None = None
         self._follower = LogFollower(log_file(run_folder, 0), view, muted=self._has_failure)
         self._rendezvous: Rendezvous | None = None
         self._kept = KeptFolder(run_folder, on_lost=self._lost)
@@ -80,6 +89,9 @@ class Launcher:
                 failure = self._attempts()
         except SignalException:
             self._request.at_once = True
+        except ZygoteLost as lost:
+            if not self._request.asked:
+                failure = Failure(describe_zygote(lost.pid, lost.exit_code), False)
         except UserError:
             # note: what a rank could not write has this cause
             if self._kept.lost is None:
@@ -120,6 +132,9 @@ class Launcher:
         """Kill every rank and what it has started."""
         if self._watch is not None:
             self._watch.kill()
+        if self._zygote is not None:
+            # note: one that still imports would not answer for seconds
+            self._zygote.kill()
 
     def _lost(self) -> None:
         """The run folder is gone: end the ranks, having them save elsewhere if that was asked for."""
@@ -174,14 +189,19 @@ class Launcher:
     def _attempt(self) -> Failure | None:
         """Start the ranks and wait for their end; None if it was a good one, or one that was asked for."""
         with tempfile.TemporaryDirectory(prefix="train-") as scratch:
+            # note: no GPU has run forked ranks yet
+            self._zygote = zygote() if self._devices.kind == "cpu" else None
             self._watch = watch = RankWatch(
-                self._devices.processes, Path(scratch), self._launch.hang_timeout, self._follower.say
+                self._devices.processes,
+                Path(scratch),
+                self._launch.hang_timeout,
+                self._follower.say,
+                parent=self._zygote.pid if self._zygote else None,
             )
             if self._rendezvous is None or self._launch.nnodes == 1:
                 self._rendezvous = Rendezvous(self._launch)
-            arguments: tuple[str, ...] = ("-u", "-m", "launcher.rank.main", self._target, str(self._run_folder))
-            arguments += (str(os.getpid()), scratch)
-            agent = make_agent(self._devices.processes, self._rendezvous, arguments, scratch)
+            words = (self._target, str(self._run_folder), str(os.getpid()), scratch)
+            agent = make_agent(self._devices.processes, self._rendezvous, words, scratch, self._zygote)
             try:
                 with watch:
                     if self._request.asked:
@@ -200,6 +220,8 @@ class Launcher:
         rank, process = first_failure(failures, watch.failed_first)
         if self._request.explains(process.exitcode):
             return None
+        if self._zygote is not None and self._zygote.ended is not None:
+            return Failure(describe_zygote(self._zygote.pid, self._zygote.ended), True)
         message = describe(rank, process, self._run_folder)
         # note: an error that a rank raises before the first save would come again
         has_saved = RunFolder(self._run_folder).newest_step() is not None

@@ -85,6 +85,11 @@ def describe_loss(run_folder: Path, what: str, saved: Path | None) -> str:
     )
 
 
+def describe_zygote(pid: int, exit_code: int) -> str:
+    """That the process is gone which all ranks are forks of, and with it they."""
+    return f"error: process {pid}, which all ranks of this machine are forks of, was lost: {_ending(exit_code)}"
+
+
 def _ending(exit_code: int) -> str:
     if exit_code == -signal.SIGKILL:
         return "killed by SIGKILL; most often the machine ran out of memory: fewer dataloader.workers, smaller batch"

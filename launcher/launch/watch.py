@@ -45,7 +45,7 @@ class RankWatch:
     """Watches the ranks, the child processes that elastic starts; on leaving none of them, nor of theirs, is left.
 
     The ranks tell how they end in the scratch folder; one that has told nothing was killed. `hang_timeout` is in
-    seconds without any sign of life, None waits for ever.
+    seconds without any sign of life, None waits for ever. `parent` is the process that forks them, this one if None.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class RankWatch:
         scratch: Path,
         hang_timeout: float | None = None,
         say: Callable[[str], None] = lambda line: None,
+        parent: int | None = None,
     ):
         self.failed_first: frozenset[int] = frozenset()  # process ids
         self.hung: dict[int, str] = {}  # process ids and what each was doing
@@ -61,7 +62,8 @@ class RankWatch:
         self._say = say
         self._processes, self._scratch, self._hang_timeout = processes, scratch, hang_timeout
         self._ranks: dict[psutil.Process, _Life] = {}
-        self._not_ranks = frozenset(psutil.Process().children())
+        self._parent = psutil.Process(parent)
+        self._not_ranks = self._children()
         self._sent: signal.Signals | None = None
         self._deadline = float("inf")
         self._closed = threading.Event()
@@ -130,9 +132,14 @@ class RankWatch:
             self._say(f"warning: {line}")
         self.stalls = stalls
 
+    def _children(self) -> frozenset[psutil.Process]:
+        with suppress(psutil.NoSuchProcess):
+            return frozenset(self._parent.children())
+        return frozenset()
+
     def _find_ranks(self) -> None:
         # note: one that has ended already counts too, and shows neither command nor environment any more
-        for child in set(psutil.Process().children()) - self._not_ranks - self._ranks.keys():
+        for child in self._children() - self._not_ranks - self._ranks.keys():
             self._ranks[child] = _Life()
             if self._sent is not None:
                 with suppress(psutil.NoSuchProcess):

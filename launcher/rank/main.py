@@ -17,7 +17,7 @@ import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
@@ -53,6 +53,19 @@ def main(target: str, run_folder: Path, scratch: Path) -> int:
         return FAILED
     done_file(scratch, os.getpid()).touch()
     return DONE
+
+
+def live(target: str, run_folder: Path, launcher: int, scratch: Path, *, parent: int) -> NoReturn:
+    """The life of this process as a rank; it ends with its parent, the launcher or the process it is a fork of."""
+    STOP.install()
+    die_with(parent)
+    take_cores()
+    guard_group(launcher, scratch)
+    name_after(scratch)
+    HEARTBEAT.start(scratch)
+    code = main(target, run_folder, scratch)
+    # note: loader threads and NCCL may hang an ordinary exit; everything is on disk by now
+    os._exit(code)
 
 
 def take_cores() -> None:
@@ -155,13 +168,5 @@ def _redirect_output(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    STOP.install()
-    launcher, scratch = int(sys.argv[3]), Path(sys.argv[4])
-    die_with(launcher)
-    take_cores()
-    guard_group(launcher, scratch)
-    name_after(scratch)
-    HEARTBEAT.start(scratch)
-    code = main(sys.argv[1], Path(sys.argv[2]), scratch)
-    # note: loader threads and NCCL may hang an ordinary exit; everything is on disk by now
-    os._exit(code)
+    started_by = int(sys.argv[3])
+    live(sys.argv[1], Path(sys.argv[2]), started_by, Path(sys.argv[4]), parent=started_by)

@@ -51,7 +51,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             **{"torch": "2.15.0", "hip": None, "gpus": [A100] * cuda, "error": error, "kernels": ["sm_75", "sm_80"]},
             **values,
         }
-        monkeypatch.setattr(devices, "_has_driver", lambda: True)
+        monkeypatch.setattr(devices, "has_driver", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: nvml)
         monkeypatch.setattr(devices, "ask", lambda script: Answer(told))
 
@@ -83,7 +83,7 @@ def test_torch_is_asked_where_a_driver_shows_a_gpu(node: str | None, tmp_path: P
     (tmp_path / "null").touch()
     if node:
         (tmp_path / node).touch()
-    assert devices._has_driver(tmp_path) == (node is not None)
+    assert devices.has_driver(tmp_path) == (node is not None)
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_a_second_ctrl_c_stops_deaf_ranks_at_once(start: Start, run: Path) -> No
 
 def test_a_stop_before_the_ranks_listen_is_no_failure(start: Start, run: Path) -> None:
     process = start("save_when_asked")
-    wait_for(lambda: any("launcher.rank.main" in words_of(member) for member in processes_of(run)))
+    wait_for(lambda: any("launcher.rank" in " ".join(words_of(member)) for member in processes_of(run)))
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 130, errors
@@ -232,6 +232,16 @@ def test_a_killed_rank_starts_again_also_before_the_first_save(start: Start, run
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     assert both(run, "ended")()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux alone")
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_what_the_ranks_are_forks_of_is_killed(start: Start, run: Path, restarts: int) -> None:
+    process = start("parent_killed_once", f"launch.max_restarts={restarts}")
+    output, errors = process.communicate(timeout=240)
+    told = r"error: process \d+, which all ranks of this machine are forks of, was lost: killed by SIGKILL; .*\n"
+    assert re.match(told, output if restarts else errors)
+    assert (process.returncode, both(run, "ended")()) == (1 - restarts, bool(restarts))
 
 
 def test_a_gpu_lost_before_a_restart_does_not_leave_the_cpu(start: Start, run: Path) -> None:
