@@ -20,6 +20,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
+
 from launcher import paths
 
 _HYDRA = (
@@ -53,8 +55,9 @@ def main(words: Sequence[str] | None = None) -> int:
         facts[name] = statistics.median(seconds)
         print(f"{name:24} {facts[name]:.3f} s, ratio {facts[name] / facts[PEER]:.2f}")
     if arguments.first_step:
-        facts["first step"] = _first_step_seconds()
-        print(f"{'first step after':24} {facts['first step']:.1f} s of wall time")
+        wall, processor = _first_step_seconds()
+        facts |= {"first step": wall, "first step, processor": processor}
+        print(f"{'first step after':24} {wall:.1f} s of wall time, {processor:.1f} s of processor time")
     if arguments.json:
         arguments.json.write_text(json.dumps(facts, indent=2))
     return 0
@@ -68,17 +71,19 @@ def _processor_seconds(command: list[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def _first_step_seconds() -> float:
-    """Wall time until a run has recorded its first optimizer step; the run is stopped then."""
+def _first_step_seconds() -> tuple[float, float]:
+    """Wall time until a run has recorded its first optimizer step, and all its processes' time; it is stopped then."""
     with tempfile.TemporaryDirectory() as folder:
         metrics, start = Path(folder) / "runs" / "x" / "metrics.jsonl", time.perf_counter()
         process = subprocess.Popen(_RUN, cwd=folder, stdout=subprocess.DEVNULL)
         while process.poll() is None and not (metrics.exists() and '"train"' in metrics.read_text()):
             time.sleep(0.02)
         seconds = time.perf_counter() - start
+        first = psutil.Process(process.pid)
+        times = [one.cpu_times() for one in (first, *first.children(recursive=True))]
         process.send_signal(signal.SIGINT)
         process.wait()
-    return seconds
+    return seconds, sum(one.user + one.system for one in times)
 
 
 if __name__ == "__main__":

@@ -149,3 +149,8 @@ def without_torch(*words: str) -> subprocess.CompletedProcess[str]:
         "assert not {'torch', 'matplotlib', 'scipy'} & set(sys.modules); sys.exit(code)"
     )
     return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+
+
+def test_no_test_imports_another() -> None:
+    for path in (ROOT.parent / "tests").rglob("*.py"):
+        assert not {name for name in imported(path, at_top_only=False) if name.split(".")[-1].startswith("test_")}, path

@@ -8,6 +8,8 @@ from unittest.mock import patch
 import torch
 
 from launcher.config.compose import compose
+from launcher.config.defaults import options
+from launcher.config.schema import RunConfig
 from launcher.rank.group import Ranks
 from launcher.training.step import StepOutcome
 from launcher.training.trainer import Trainer, build_trainer
@@ -30,6 +32,20 @@ EARLY = {
     "mixup": ["algorithms.mixup.probability=0.5"],
     "cutmix": ["algorithms.cutmix.probability=0.5"],
 }
+
+
+METHODS = options("algorithms")
+OPTIMIZERS = options("optimizer")
+
+
+def small_config(name: str, *words: str) -> RunConfig:
+    """A recipe, or a method alone, on a few pictures and acting early; three steps an epoch, lines every two."""
+    chosen = [f"algorithms=[{name}]"] if name in METHODS else [f"recipe={name}"]
+    on = compose(chosen).config.algorithms.active()
+    early = [word for method in ("ema", "sam", name) if method in on for word in EARLY.get(method, [])]
+    size = ["batch_size=12", "dataset.train_samples=36", "schedule.warmup=0ba", "epochs=2"]
+    rare = ["eval_every=2ep", "checkpoint.every=2ep", "logger.interval=2ba", "logger.tensorboard=false"]
+    return compose([*chosen, *early, *SMALL, *size, *rare, *words]).config
 
 
 def build(*words: str) -> Trainer:

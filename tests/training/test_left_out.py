@@ -23,8 +23,7 @@ from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
-from tests.trainers import build, outcomes, steps, tensors
-from tests.training.test_no_wait import OPTIMIZERS, config_of
+from tests.trainers import OPTIMIZERS, build, outcomes, small_config, steps, tensors
 from tests.two_ranks import on_two_ranks
 
 BAD = 2
@@ -130,7 +129,7 @@ def _differ(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     building.build_model = tiny
-    run = build_trainer(config_of("ema"), Ranks(rank, 2, rank, 2, torch.device("cpu")))
+    run = build_trainer(small_config("ema"), Ranks(rank, 2, rank, 2, torch.device("cpu")))
     loss, told = run.train_step.loss, []
     for number in range(3):
         constant = torch.nan if rank == 1 and number == 1 else 0.0

@@ -16,8 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from launcher.config import recipes
-from launcher.config.compose import compose
-from launcher.config.defaults import options
 from launcher.config.schema import RunConfig
 from launcher.rank.group import Ranks
 from launcher.rank.stop import StopFlag
@@ -31,12 +29,10 @@ from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
-from tests.trainers import EARLY, SMALL
+from tests.trainers import METHODS, OPTIMIZERS, small_config
 from tests.two_ranks import on_ranks
 
-METHODS = options("algorithms")
 RECIPES = [recipe.name for recipe in (*recipes.listing(), *recipes.ablations())]
-OPTIMIZERS = options("optimizer")
 # Of ATen: what has an answer, or a shape, that depends on values.
 READS = {
     *("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "nonzero_static", "argwhere", "masked_select"),
@@ -90,16 +86,6 @@ def nothing_waits() -> Iterator[Callable[[], AbstractContextManager[None]]]:
         yield allowed
 
 
-def config_of(name: str, *words: str) -> RunConfig:
-    """A recipe, or a method alone, on a few pictures and acting early; three steps an epoch, lines every two."""
-    chosen = [f"algorithms=[{name}]"] if name in METHODS else [f"recipe={name}"]
-    on = compose(chosen).config.algorithms.active()
-    early = [word for method in ("ema", "sam", name) if method in on for word in EARLY.get(method, [])]
-    size = ["batch_size=12", "dataset.train_samples=36", "schedule.warmup=0ba", "epochs=2"]
-    rare = ["eval_every=2ep", "checkpoint.every=2ep", "logger.interval=2ba", "logger.tensorboard=false"]
-    return compose([*chosen, *early, *SMALL, *size, *rare, *words]).config
-
-
 def trained_without_waiting(config: RunConfig, ranks: Ranks, folder: Path) -> Trainer:
     """All of a run, of which evaluation, saves and the loader may read."""
     folder.mkdir(exist_ok=True)
@@ -135,7 +121,7 @@ def _inside(allowed: Callable[[], AbstractContextManager[None]], function: Calla
 @pytest.mark.parametrize("name", [*RECIPES, *METHODS])
 def test_no_recipe_ablation_or_method_waits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "build_model", tiny)
-    run = trained_without_waiting(config_of(name), Ranks(0, 1, 0, 1, torch.device("cpu")), tmp_path / "run")
+    run = trained_without_waiting(small_config(name), Ranks(0, 1, 0, 1, torch.device("cpu")), tmp_path / "run")
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [row["step"] for row in rows if row["kind"] == "train"] == [2, 4, 6]
     assert [row["step"] for row in rows if row["kind"] == "epoch"] == [3, 6]
@@ -148,7 +134,7 @@ def test_no_optimizer_or_loss_scaler_waits(
     optimizer: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(building, "build_model", tiny)
-    config = config_of("sam", f"optimizer={optimizer}", f"precision={precision}", "device_batch_size=6")
+    config = small_config("sam", f"optimizer={optimizer}", f"precision={precision}", "device_batch_size=6")
     trained_without_waiting(config, Ranks(0, 1, 0, 1, torch.device("cpu")), tmp_path / "run")
 
 
@@ -164,4 +150,4 @@ def _train_each(rank: int, count: int, configs: dict[str, RunConfig], folder: Pa
 def test_no_rank_waits(count: int, tmp_path: Path) -> None:
     # note: with layers that stop learning DDP itself looks, in every backward pass, for parameters without gradients
     names = ["hot", "mild", "timm_a2"] if count == 2 else [name for name in METHODS if not name.endswith("_freezing")]
-    on_ranks(count, _train_each, count, {name: config_of(name) for name in names}, tmp_path)
+    on_ranks(count, _train_each, count, {name: small_config(name) for name in names}, tmp_path)

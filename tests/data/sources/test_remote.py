@@ -27,8 +27,7 @@ from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
 
 from ..conftest import words_for
-from .downloads import write_downloads
-from .test_tar import contents, said
+from .downloads import contents, said, write_downloads
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):

@@ -13,26 +13,14 @@ from pathlib import Path
 import pytest
 from torchvision.datasets import ImageNet, imagenet
 
-from launcher.data.decode import NoPicture
 from launcher.data.ffcv import prepare
 from launcher.data.ffcv.manifest import read_manifest
 from launcher.data.folder import scan
 from launcher.data.sources.find import folder_source, open_source
-from launcher.data.sources.source import Source
 from launcher.errors import UserError
 
 from ..conftest import write_files
-from .downloads import add, jpeg, write_devkit, write_downloads
-
-
-def said(what: str, done: int, total: int) -> None:
-    assert done <= total
-
-
-def contents(source: Source) -> dict[str, tuple[int, bytes | NoPicture]]:
-    numbers = range(len(source.files))
-    read = source.storage.read([source.piece(number) for number in numbers])
-    return dict(zip(source.files, zip(source.labels.tolist(), read, strict=True), strict=True))
+from .downloads import add, contents, jpeg, said, write_devkit, write_downloads
 
 
 @pytest.fixture(scope="module")
