@@ -60,8 +60,9 @@ def main(words: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # note: pydantic would look for plug-ins of its own in every installed package
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    # note: imports make objects that stay; to look through them again and again is a tenth of a short command's time
-    gc.set_threshold(50_000)
+    if is_command:
+        # note: imports make objects that stay; to look through them again is a tenth of a short command's time
+        gc.set_threshold(50_000)
     try:
         if words and words[0] in _TELLING:
             print(_TELLING[words[0]](words[1:]), end="")
