@@ -1,5 +1,5 @@
 // The table of runs, and a point's or a run's details.
-const MORE_ROWS = 100;
+const MORE_ROWS = 50;
 let most = MORE_ROWS;
 const inOrder = new Intl.Collator();
 const COLUMNS = [
@@ -25,7 +25,7 @@ function drawTable() {
   find("runs").tHead.replaceChildren(make("tr", {}, ...head));
   const runs = sortedRuns(), rows = runs.slice(0, most);
   find("runs").tBodies[0].replaceChildren(...rows.map(rowOf));
-  find("runs-caption").textContent = `${runs.length} of ${data.runs.length} runs`;
+  find("runs-caption").textContent = `${runs.length} of ${data.runs.length} runs` + (rows.length < runs.length ? `, the first ${rows.length} here` : "");
   find("more").hidden = rows.length === runs.length;
   find("more").textContent = `show ${Math.min(MORE_ROWS, runs.length - rows.length)} more of ${runs.length} runs`;
 }
