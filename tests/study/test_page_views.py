@@ -201,6 +201,17 @@ def test_a_front_across_machines_is_switched_on_and_said(make_run: MakeRun, tmp_
     assert "across=hardware" in answer["hash"]
 
 
+def test_across_data_sets_the_published_points_are_shown(folder: Path, tmp_path: Path) -> None:
+    answer = in_browser(folder, tmp_path, """
+        const before = shown.points.length;
+        document.querySelector("input[name=across][value=dataset]").click();
+        return {before, after: shown.points.length, published: find("published").checked};
+    """)  # fmt: skip
+    assert answer["before"] == 6
+    assert answer["after"] > 6
+    assert answer["published"]
+
+
 def test_the_screen_follows_the_system_and_paper_is_light(folder: Path, tmp_path: Path) -> None:
     chromium = show(read_results([str(folder)], published=False), tmp_path, dark=True)
     paper = "getComputedStyle(document.body).backgroundColor"

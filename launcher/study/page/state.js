@@ -66,9 +66,9 @@ function openAcross() {
 // What is shown of a data set, model and machine at first: all, and published points where they are on its pictures.
 function begin() {
   for (const name of Object.keys(FILTERS)) state.off[name] = new Set();
-  // note: beside runs on other pictures the published points say little and leave them little room
+  // note: beside runs on other pictures the published points say little, unless asked for across data sets
   const pictures = new Set(own.filter(isChosen).map((curve) => curve.dataset));
-  state.published = !own.length || data.curves.some((curve) => curve.published && pictures.has(curve.dataset));
+  state.published = !own.length || state.across.has("dataset") || data.curves.some((curve) => curve.published && pictures.has(curve.dataset));
 }
 
 function settingOf(values) {
