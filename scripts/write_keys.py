@@ -61,7 +61,7 @@ def section(prefix: str, group: str, schemas: list[type]) -> Iterator[str]:
     """A group's options, those of one type together."""
     found = [read(path) for path in sorted((CONF / group).glob("*.yaml"))]
     for schema in schemas:
-        same = [option for option in found if len(schemas) == 1 or own_name(schema) == option.name]
+        same = [option for option in found if len(schemas) == 1 or option.name in own_names(schema)]
         yield "".join(f"`{group}={option.name}`{': ' * bool(option.says)}{option.says}  \n" for option in same)
         yield table(prefix, schema, same)
 
@@ -74,9 +74,9 @@ def algorithms() -> Iterator[str]:
         yield table(f"algorithms.{name}.", schema, [option]) if option.values else "No values: on or off.\n"
 
 
-def own_name(schema: type) -> str:
-    """The option that a type is for: the one word its `name` may have."""
-    return in_words(own_types(schema)["name"])
+def own_names(schema: type) -> list[str]:
+    """The options that a type is for: the words its `name` may be."""
+    return in_words(own_types(schema)["name"]).split(" or ")
 
 
 def table(prefix: str, schema: type, found: list[Option]) -> str:

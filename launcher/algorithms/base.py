@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
@@ -52,6 +52,8 @@ class Algorithm(Generic[ConfigT]):
 
     # whether some steps leave parameters without gradients, which DDP must then look for in every step
     leaves_parameters_unused = False
+    # what `change_model` cannot do without in a model, if it is of no use without: `there is no ...`
+    needs: ClassVar[str | None] = None
 
     def __init__(self, values: ConfigT, context: Context):
         self.values = values

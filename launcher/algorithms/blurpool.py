@@ -78,6 +78,8 @@ def blur_pool(
 
 
 class BlurPool(Algorithm[BlurPoolConfig]):
+    needs = "strided convolution of that many inputs, and no max-pool"
+
     def change_model(self, model: nn.Module) -> None:
         blur_pool(model, **asdict(self.values))
 

@@ -50,6 +50,8 @@ def squeeze_excite(network: nn.Module, *, latent_channels: int, min_channels: in
 
 
 class SqueezeExcite(Algorithm[SqueezeExciteConfig]):
+    needs = "convolution of that many channels"
+
     def change_model(self, model: nn.Module) -> None:
         for name, block in squeeze_excite(model, **asdict(self.values)).items():
             self._draw(block, name)

@@ -13,6 +13,7 @@ from launcher import randomness
 from launcher.algorithms.base import Context, DrawingAlgorithm, Drawn
 from launcher.config.algorithms import StochasticDepthConfig
 from launcher.data.batch import Batch
+from launcher.models.checkpointing import is_recomputing
 from launcher.models.surgery import Surgery
 
 
@@ -59,8 +60,9 @@ class BranchDrop:
     def __call__(self, layer: nn.Module, _: Any, branch: Tensor) -> Tensor:
         if not layer.training:
             return branch if self.scale_in_training else branch * self.keep_rate
-        kept = self.kept[: len(branch)]
-        if len(branch) < len(self.kept):
+        again = is_recomputing()
+        kept = self.kept[-len(branch) :] if again else self.kept[: len(branch)]
+        if len(branch) < len(self.kept) and not again:
             # note: a roll and not a counter, for each value of which compiled code would be made anew
             self.kept = self.kept.roll(-len(branch))
         if self.scale_in_training:
@@ -70,6 +72,8 @@ class BranchDrop:
 
 class StochasticDepth(DrawingAlgorithm[StochasticDepthConfig]):
     """Draws for every (epoch, sample, block) whether the block's branch is kept."""
+
+    needs = "residual block of torchvision's; those of timm's models are dropped by model.drop_path_rate=0.1"
 
     def __init__(self, values: StochasticDepthConfig, context: Context):
         super().__init__(values, context)

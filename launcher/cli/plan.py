@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.table import Table
 
-from launcher.cli import on_machines
 from launcher.config.compose import compose
 from launcher.config.declaration import POINTS
+from launcher.config.models import TimmModel
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
 from launcher.plan.checks import check
@@ -23,8 +23,6 @@ EXAMPLES = [
     "train plan recipe=mild batch_size=1024 launch.nproc=4",
     "train plan recipe=mild dataset=shapes model=resnet18 schedule.dilate=0.2",
     "train plan recipe=hot --json",
-    "train plan recipe=mild epochs=36 --on 8xH100",
-    "train plan recipe=mild --quality 76.6 --on all --picture machines.png",
 ]
 _ROWS = 10
 
@@ -32,12 +30,9 @@ _ROWS = 10
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
-    on_machines.configure(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    if on_machines.is_asked(arguments):
-        return on_machines.answer(arguments, with_counts)
     composed = compose(arguments.overrides)
     config, counted = with_counts(composed.config)
     plan = make_plan(config, composed.origins)
@@ -77,6 +72,10 @@ def make_plan(config: RunConfig, origins: Mapping[str, str]) -> Plan:
     """
     plan = plan_for(config, planned_processes(config))
     check(plan, origins)
+    if isinstance(plan.config.model, TimmModel):
+        from launcher.training.model_check import check_model  # note: seconds, for torch and timm
+
+        check_model(plan, origins)
     return plan
 
 
@@ -87,7 +86,7 @@ def _facts(plan: Plan) -> Table:
     sizes = f"{plan.image_side(config.image.eval_resize)} -> {plan.image_side(config.image.eval_size)} px"
     for name, value in (
         ("recipe", config.recipe or "none"),
-        ("model", f"{config.model.name}, {config.dataset.classes} classes"),
+        ("model", f"{config.model.architecture}, {config.dataset.classes} classes"),
         ("data set", f"{config.dataset.name}, {plan.train_samples:,} training pictures"),
         ("length", f"{plan.epochs} epochs x {plan.steps_per_epoch:,} steps = {plan.total_steps:,} steps"),
         ("batch", f"{config.batch_size} global = {plan.world_size} x {plan.rank_batch}{parts}"),
@@ -111,7 +110,7 @@ def _numbers(plan: Plan) -> dict[str, Any]:
     ]
     return {
         "recipe": config.recipe,
-        "model": config.model.name,
+        "model": config.model.architecture,
         "dataset": config.dataset.name,
         "classes": config.dataset.classes,
         "train_samples": plan.train_samples,

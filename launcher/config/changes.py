@@ -31,6 +31,7 @@ FREE = (
     "deterministic",
     "cuda_graphs",
     "dataset.path",
+    "model.checkpointing",
     "dataloader.workers",
     "dataloader.prefetch",
     "checkpoint.",

@@ -133,6 +133,7 @@ ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
     **{f"hardware.{key}": (None, ()) for key in ("cores", "memory", "disk", "source", "spot_per_hour")},
     "model.weights": (None, ()),
     "model.weights_sha256": (None, ()),
+    "model.checkpointing": ("off", ()),
     "compile": ("off", ()),
     "cuda_graphs": ("off", ()),
     "launch.gradient_dtype": ("float32", ()),

@@ -22,6 +22,8 @@ from launcher.config.fields import (
     ProbabilityRange,
     Target,
 )
+from launcher.config.models import TimmModel as TimmModel
+from launcher.config.models import TorchvisionModel as TorchvisionModel
 
 GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "launch", "hardware", "logger")
 
@@ -40,19 +42,6 @@ class Image:
     interpolation: Literal["bilinear", "bicubic"]
     eval_interpolation: Literal["bilinear", "bicubic"]
     eval_flip_average: bool
-
-
-@dataclass(frozen=True, config=STRICT)
-class Model:
-    name: str
-    architecture: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
-    activation: Literal["relu", "silu", "gelu"]
-    initialization: Literal["kaiming_normal", "torchvision"]
-    batchnorm_weight: Literal["ones", "uniform"]
-    batchnorm_scale: Positive
-    zero_init_residual: bool
-    weights: AnyPath | None
-    weights_sha256: str | None
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -256,6 +245,7 @@ class NonFinite:
     lr_factor: Positive
 
 
+Model = Annotated[TorchvisionModel | TimmModel, Field(discriminator="name")]
 Schedule = Annotated[Cosine | Linear | Polynomial | MultiStep | Constant, Field(discriminator="name")]
 Loss = Annotated[CrossEntropy | BCE, Field(discriminator="name")]
 Dataloader = Annotated[TorchvisionLoader | FFCVLoader | SyntheticLoader, Field(discriminator="name")]

@@ -19,6 +19,7 @@ from rich.console import Console
 from launcher.config.changes import changed, continued
 from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE
+from launcher.config.models import TimmModel
 from launcher.config.resolved import read, write
 from launcher.config.schema import RunConfig
 from launcher.console import console, progress_bars
@@ -58,6 +59,10 @@ def start(composed: Composed) -> int:
     devices = decide(available.config.launch)
     plan = _plan(available.config, devices)
     check(plan, composed.origins)
+    if isinstance(plan.config.model, TimmModel):
+        from launcher.training.model_check import check_model  # note: seconds, for torch and timm
+
+        check_model(plan, composed.origins)
     plan = with_precision(plan, devices)
     check_logger(plan.config.logger)
     initial = _initial(plan.config, available.classes, composed.origins)
@@ -179,7 +184,9 @@ def _folder(config: RunConfig) -> RunFolder:
             message = "is needed with launch.nnodes above 1, the same on all machines"
             raise UserError(Problem(message, "run_name", None))
         return create_or_join(Path(config.runs), config.run_name)
-    name = config.run_name or "-".join([config.recipe or config.model.name, config.dataset.name, time.strftime("%m%d")])
+    name = config.run_name or "-".join(
+        [config.recipe or config.model.architecture, config.dataset.name, time.strftime("%m%d")]
+    )
     return create(Path(config.runs), name, unique=config.run_name is None)
 
 
@@ -228,7 +235,9 @@ def _train(folder: RunFolder, plan: Plan, devices: Devices, out: Console) -> int
     if code != FAILED and folder.metrics.exists():
         from launcher.records.curve import draw_curve
 
-        draw_curve(folder, " \u00b7 ".join([config.recipe or "no recipe", config.model.name, config.dataset.name]))
+        draw_curve(
+            folder, " \u00b7 ".join([config.recipe or "no recipe", config.model.architecture, config.dataset.name])
+        )
         if config.mlperf == "on":
             write_mlperf(plan, folder)
         out.print(summary_table(folder))

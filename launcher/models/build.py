@@ -1,4 +1,4 @@
-"""The residual networks of torchvision with the run's initial weights (He et al. 2016)."""
+"""The networks of torchvision (ResNets, He et al. 2016) and of timm with the run's initial weights."""
 
 from __future__ import annotations
 
@@ -10,36 +10,58 @@ from torchvision.models import get_model
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from launcher.config import schema
+from launcher.errors import Problem, UserError
+from launcher.models.checkpointing import checkpoint_activations
+from launcher.models.parameters import classifiers
 from launcher.models.surgery import Surgery
+from launcher.models.timm_network import timm_network
 from launcher.randomness import key
 
 
 def build_model(model: schema.Model, classes: int, loss: schema.Loss, seed: int) -> nn.Module:
-    """A torchvision ResNet of `classes` logits, float32 on the CPU, its parameter names torchvision's own.
+    """A network of `classes` logits, float32 on the CPU, its parameter names the library's own.
 
-    Initial weights depend on the seed, a parameter's name and its own settings only: the global generators are
-    neither read nor moved, and changing one setting redraws no other layer.
+    The global generators are neither read nor moved. Initial weights of torchvision's depend on the seed, a parameter's
+    name and its own settings only: changing one setting redraws no other layer. timm's are drawn by its constructor in
+    the order of the layers from one generator of the seed: what changes a layer's shape redraws those after it.
+
+    Raises:
+        UserError: timm refuses the model's values.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key(seed, "initialization"))
-        network: nn.Module = get_model(model.architecture, weights=None, num_classes=classes)
+        network = (
+            _torchvision(model, classes, seed)
+            if isinstance(model, schema.TorchvisionModel)
+            else timm_network(model, classes)
+        )
+    if isinstance(loss, schema.BCE) and loss.log_classes_bias:
+        for layer in classifiers(network):
+            if not isinstance(layer.bias, nn.Parameter):
+                raise UserError(
+                    Problem("the model's last layer has no bias; set it to false", "loss.log_classes_bias", True)
+                )
+            nn.init.constant_(layer.bias, -math.log(classes))
+    if model.checkpointing == "on":
+        checkpoint_activations(network)
+    return network
+
+
+def _torchvision(model: schema.TorchvisionModel, classes: int, seed: int) -> nn.Module:
+    network: nn.Module = get_model(model.architecture, weights=None, num_classes=classes)
     if model.initialization == "kaiming_normal":
         _draw_kaiming_normal(network, seed)
     _set_batchnorm(network, model, seed)
-    if isinstance(loss, schema.BCE) and loss.log_classes_bias:
-        nn.init.constant_(network.get_parameter("fc.bias"), -math.log(classes))
     if model.activation != "relu":
         replace_relu(network, activation=model.activation)
     return network
 
 
 def model_surgeries(model: schema.Model) -> dict[str, Surgery]:
-    """By name, what `build_model` changes of torchvision's network besides its weights."""
-    return (
-        {}
-        if model.activation == "relu"
-        else {model.activation: Surgery(replace_relu, {"activation": model.activation})}
-    )
+    """By name, what `build_model` changes of the library's network besides its weights."""
+    if isinstance(model, schema.TimmModel) or model.activation == "relu":
+        return {}
+    return {model.activation: Surgery(replace_relu, {"activation": model.activation})}
 
 
 def _generator(seed: int, name: str) -> torch.Generator:
@@ -56,7 +78,7 @@ def _draw_kaiming_normal(network: nn.Module, seed: int) -> None:
 
 
 @torch.no_grad()
-def _set_batchnorm(network: nn.Module, model: schema.Model, seed: int) -> None:
+def _set_batchnorm(network: nn.Module, model: schema.TorchvisionModel, seed: int) -> None:
     for name, module in network.named_modules():
         if isinstance(module, nn.BatchNorm2d):
             if model.batchnorm_weight == "uniform":

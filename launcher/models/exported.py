@@ -10,10 +10,9 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torchvision.models import get_model
 
 from launcher.errors import UserError
-from launcher.models.export import CARD, WEIGHTS
+from launcher.models.export import CARD, WEIGHTS, plain_network
 
 _KINDS: dict[str, type] = {
     **{"architecture": str, "surgery": dict, "classes": list, "input": dict, "flip_average": bool, "scores": str},
@@ -41,7 +40,7 @@ def read_exported(folder: Path, changes: Mapping[str, Callable[..., Any]]) -> tu
     if unknown := [name for name in card["surgery"] if name not in changes]:
         raise UserError(f"{folder / CARD}: no surgery {unknown[0]} here; use the model.py beside it")
     try:
-        network: nn.Module = get_model(card["architecture"], weights=None, num_classes=len(card["classes"]))
+        network: nn.Module = plain_network(card)
         for name, values in card["surgery"].items():
             changes[name](network, **values)
     # note: whatever an edited card makes of the builders

@@ -1,7 +1,7 @@
-"""The trained network of this folder, for any program; needs torch, torchvision and safetensors.
+"""The trained network of this folder, for any program; needs torch, torchvision, safetensors, and timm for its models.
 
 from model import CLASSES, load, predict, transform
-network = load()                                          # a torchvision ResNet in evaluation mode
+network = load()                                          # in evaluation mode
 logits = predict(network, transform(Image.open("picture.jpg"))[None])
 
 python model.py picture.jpg                               # its likeliest classes
@@ -22,7 +22,8 @@ from PIL import Image, ImageOps
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torchvision.models import get_model, resnet
+from torchvision.models import get_model
+from torchvision.models import resnet as resnet  # note: for surgeries
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as pictures
 
@@ -30,11 +31,11 @@ FOLDER = Path(__file__).resolve().parent
 CARD: dict[str, Any] = json.loads((FOLDER / "model_card.json").read_text(encoding="utf-8"))
 CLASSES: list[str] = CARD["classes"]
 
-# What training changed of torchvision's network, in this order.
+# What training changed of the library's network, in this order.
 SURGERY: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}
 
 
-def load() -> resnet.ResNet:
+def load() -> nn.Module:
     """The network in evaluation mode, float32 on the CPU.
 
     Raises:
@@ -45,13 +46,23 @@ def load() -> resnet.ResNet:
         surgery = json.loads(file.metadata()["surgery"])
     if surgery != {name: values for name, (_, values) in SURGERY.items()}:
         raise ValueError(f"model.safetensors needs another model.py, for {surgery}")
-    network: resnet.ResNet = get_model(CARD["architecture"], weights=None, num_classes=len(CLASSES))
+    network = _plain()
     for change, values in SURGERY.values():
         change(network, **values)
-    # note: the names are torchvision's only where its plain network computes the same
+    # note: the names are the library's only where its plain network computes the same
     prefix = "+".join(SURGERY) + "." if SURGERY else ""
     network.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in load_file(path).items()})
     return network.eval()
+
+
+def _plain() -> nn.Module:
+    """The library's network with weights still to be loaded."""
+    if CARD["library"] == "timm":
+        import timm
+
+        return timm.create_model(CARD["architecture"], num_classes=len(CLASSES), **CARD["arguments"])
+    network: nn.Module = get_model(CARD["architecture"], weights=None, num_classes=len(CLASSES))
+    return network
 
 
 def transform(picture: Image.Image) -> Tensor:

@@ -69,6 +69,13 @@ def _nesterov(plan: Plan) -> Iterator[Problem]:
         yield Problem(message, "optimizer.nesterov", optimizer.nesterov)
 
 
+def _checkpointing(plan: Plan) -> Iterator[Problem]:
+    if plan.config.model.checkpointing == "on":
+        for key in ("compile", "cuda_graphs"):
+            if getattr(plan.config, key) == "on":
+                yield Problem("has not been tried with model.checkpointing=on; turn one of them off", key, "on")
+
+
 def _algorithms(plan: Plan) -> Iterator[Problem]:
     active, optimizer = plan.config.algorithms.active(), plan.config.optimizer
     for name, values in active.items():
@@ -106,6 +113,7 @@ _RULES: tuple[Callable[[Plan], Iterator[Problem]], ...] = (
     _warmup,
     _milestones,
     _nesterov,
+    _checkpointing,
     _algorithms,
     _small_pictures,
 )

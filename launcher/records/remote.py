@@ -110,7 +110,7 @@ def labels(config: RunConfig) -> dict[str, str]:
     """The few values that runs are filtered by."""
     return {
         "recipe": config.recipe or "none",
-        "model": config.model.name,
+        "model": config.model.architecture,
         "dataset": config.dataset.name,
         "seed": str(config.seed),
     }

@@ -64,7 +64,7 @@ class RunSummary:
 
     @property
     def model(self) -> str:
-        return str(self.values.get("model.name", "?"))
+        return str(self.values.get("model.architecture", self.values.get("model.name", "?")))
 
     @property
     def dataset(self) -> str:

@@ -109,6 +109,12 @@ def _cell(chosen: dict[str, str], several: Sequence[str]) -> Cell:
     told = [
         chosen[key] for key in several if key in chosen and key not in ("recipe", "seed", "epochs", "schedule.dilate")
     ]
-    parts = [config.recipe or config.model.name, config.dataset.name, *told, f"{epochs}ep", f"seed{config.seed}"]
+    parts = [
+        config.recipe or config.model.architecture,
+        config.dataset.name,
+        *told,
+        f"{epochs}ep",
+        f"seed{config.seed}",
+    ]
     name = "-".join(re.sub(r"[^\w.=+]+", "_", part) for part in parts)
     return Cell((*words, f"run_name={name}"), composed, Path(config.runs) / name)

@@ -42,7 +42,7 @@ def make_job(config: RunConfig, words: Sequence[str]) -> Job:
     Raises:
         UserError: the number of GPUs of a machine is not known.
     """
-    name = config.run_name or "-".join([config.recipe or config.model.name, config.dataset.name])
+    name = config.run_name or "-".join([config.recipe or config.model.architecture, config.dataset.name])
     kept = [word for word in words if word.partition("=")[0] not in _OF_THE_JOB]
     hardware = config.hardware
     return Job(

@@ -20,6 +20,7 @@ from launcher import atomic
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.keys import nearest
+from launcher.config.models import TorchvisionModel
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.models.build import build_model, model_surgeries
@@ -83,7 +84,7 @@ def find(config: RunConfig) -> Source:
     """
     asked = config.model.weights
     assert asked is not None
-    if asked == "torchvision":
+    if asked == "torchvision" and isinstance(config.model, TorchvisionModel):
         return of_torchvision(config.model.architecture)
     path = Path(asked)
     if RunFolder(path).exists():

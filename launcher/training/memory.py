@@ -49,10 +49,11 @@ def _advice(trainer: Trainer, reason: str) -> str:
         plan.rank_batch // n for n in range(plan.accumulation + 1, plan.rank_batch + 1) if plan.rank_batch % n == 0
     ]
     fitting = next((pictures for pictures in parts if pictures <= most), None)
+    less = "; model.checkpointing=on takes less memory and more time" * (plan.config.model.checkpointing == "off")
     held = f"{part} pictures of {plan.train_size} px at a time do not fit ({reason})"
     if fitting is None:
-        return f"{held}, nor do fewer; a smaller model or image.train_size may"
-    return f"{held}; about {most} would: device_batch_size={fitting} keeps the global batch"
+        return f"{held}, nor do fewer; a smaller model or image.train_size may{less}"
+    return f"{held}; about {most} would: device_batch_size={fitting} keeps the global batch{less}"
 
 
 def peak_bytes(trainer: Trainer, pictures: int) -> int:

@@ -14,8 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 from launcher.algorithms.engine import Engine
 from launcher.algorithms.masked import Restorable
 from launcher.config.choices import ScheduleFreeAdamWConfig
+from launcher.config.models import TimmModel
 from launcher.data.batch import Batch, Moment, normalize
 from launcher.plan.plan import Plan
+from launcher.randomness import key
 from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.peers import global_norm, gradients_of, highest
 from launcher.rank.stop import NOTHING, Asked
@@ -105,6 +107,9 @@ class TrainStep:
 
         images: uint8 [B, 3, H, W] and labels: int64 [B] on the device; indices: int64 [B] on the CPU.
         """
+        if isinstance(self.plan.config.model, TimmModel):
+            # note: its dropout and stochastic depth draw from torch's generators
+            torch.manual_seed(key(moment.seed, "dropout", moment.step, moment.rank))
         self.engine.before_step(self.model, moment)
         batch = self.prepare(Batch(images, labels, indices, moment))
         self._send(self.plan.lr(moment.step) * self.lr_factor, asked)

@@ -14,6 +14,7 @@ from launcher.config.resolved import digest
 from launcher.config.schema import BCE
 from launcher.data.batch import normalize
 from launcher.models.build import build_model, model_surgeries
+from launcher.models.export import source
 from launcher.models.surgery import Surgery
 from launcher.plan.plan import Plan
 from launcher.rank.group import claim
@@ -75,11 +76,7 @@ def model_card(
     """What a checkpoint's network takes and gives; names of classes are the checkpoint's, else these, else numbers."""
     config, dataset = plan.config, plan.config.dataset
     return {
-        "architecture": config.model.architecture,
-        "load": "from model import load; network = load()"
-        if surgeries
-        else f"network = torchvision.models.{config.model.architecture}(num_classes={dataset.classes}); "
-        "network.load_state_dict(safetensors.torch.load_file('model.safetensors'))",
+        **source(config.model, dataset.classes or 0, changed=bool(surgeries)),
         "surgery": {name: surgery.values for name, surgery in surgeries.items()},
         "classes": state.get("classes") or classes or [str(number) for number in range(dataset.classes or 0)],
         "input": {

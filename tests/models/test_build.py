@@ -12,17 +12,20 @@ CROSS_ENTROPY = schema.CrossEntropy(name="cross_entropy")
 BCE = schema.BCE(name="bce", log_classes_bias=True)
 
 
-def settings(**values) -> schema.Model:
+def settings(**values) -> schema.TorchvisionModel:
     defaults = {
-        "name": "a",
+        "name": "resnet18",
         "architecture": "resnet18",
         "activation": "relu",
         "initialization": "kaiming_normal",
         "batchnorm_weight": "uniform",
         "batchnorm_scale": 1.0,
         "zero_init_residual": False,
+        "weights": None,
+        "weights_sha256": None,
+        "checkpointing": "off",
     }
-    return schema.Model(**{**defaults, **values})
+    return schema.TorchvisionModel(**{**defaults, **values})
 
 
 def batchnorms(network: nn.Module) -> dict[str, nn.BatchNorm2d]:

@@ -20,7 +20,7 @@ from launcher.algorithms.engine import Engine
 from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
 from launcher.models.build import build_model, model_surgeries
-from launcher.models.export import write_export
+from launcher.models.export import source, write_export
 from launcher.plan.plan import Plan
 
 EVERYTHING = "algorithms=[blurpool,squeeze_excite,stochastic_depth,ghost_batchnorm,channels_last,ema]"
@@ -77,7 +77,7 @@ def case(name: str, folder: Path) -> Case:
     trained(network)
     surgeries = model_surgeries(config.model) | engine.surgeries()
     card = {
-        "architecture": config.model.architecture,
+        **source(config.model, 6, changed=bool(surgeries)),
         "classes": list("abcdef"),
         "surgery": {key: surgery.values for key, surgery in surgeries.items()},
         "flip_average": False,
@@ -158,7 +158,8 @@ def test_weights_of_another_surgery_are_refused(cases: dict[str, Case], tmp_path
 
 def test_names_that_torchvision_does_not_have_are_refused_without_surgery(tmp_path: Path) -> None:
     state = get_model("resnet18", num_classes=6).state_dict()
-    card = {"architecture": "resnet18", "classes": list("abcdef"), "surgery": {}}
+    model = compose(["model=resnet18"]).config.model
+    card = {**source(model, 6, changed=False), "classes": list("abcdef"), "surgery": {}}
     with pytest.raises(ValueError, match=r"unknown \['squeeze\.weight'\]"):
         write_export({**state, "squeeze.weight": torch.zeros(2)}, tmp_path, card, {})
     del state["fc.bias"]

@@ -134,6 +134,7 @@ def test_sizes_follow_the_native_size() -> None:
         (["algorithms.progressive_resizing.delay=0.9"], "together at most 1"),
         (["algorithms.ghost_batchnorm.ghost_batch_size=64"], "images of one forward pass"),
         (["algorithms.selective_backprop.start=0.95"], "greater than start"),
+        (["model.checkpointing=on", "compile=on"], "has not been tried with model.checkpointing=on; turn one"),
         (["optimizer.nesterov=true", "optimizer.dampening=0.5"], "needs momentum above 0 and dampening 0"),
     ],
 )

@@ -1,0 +1,79 @@
+"""The values of each library's models."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import re
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+from pydantic.dataclasses import dataclass
+
+from launcher.config.fields import STRICT, AnyPath, Count, Positive, Probability
+
+_REGISTERED = re.compile(r"^@register_model\s*\ndef (\w+)\(", re.MULTILINE)
+
+
+@cache
+def timm_architectures() -> tuple[str, ...]:
+    """What timm can build, read from its source: its import takes torch and seconds."""
+    found = importlib.util.find_spec("timm")
+    assert found is not None
+    assert found.origin is not None
+    sources = sorted((Path(found.origin).parent / "models").glob("*.py"))
+    return tuple(sorted(name for path in sources for name in _REGISTERED.findall(path.read_text(encoding="utf-8"))))
+
+
+def _known(architecture: str) -> str:
+    names = timm_architectures()
+    if architecture not in names:
+        like = difflib.get_close_matches(architecture.lower(), names, n=4, cutoff=0.5)
+        hint = f"; did you mean {', '.join(like)}?" if like else f"; there are {len(names)}, as timm.list_models() says"
+        raise ValueError(f"is no model of timm's{hint}")
+    return architecture
+
+
+Setting = bool | int | float | str | list[int] | None
+
+
+@dataclass(frozen=True, config=STRICT)
+class TorchvisionModel:
+    """A ResNet; `checkpointing` computes activations anew in the backward pass, for less memory."""
+
+    name: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
+    architecture: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
+    activation: Literal["relu", "silu", "gelu"]
+    initialization: Literal["kaiming_normal", "torchvision"]
+    batchnorm_weight: Literal["ones", "uniform"]
+    batchnorm_scale: Positive
+    zero_init_residual: bool
+    weights: AnyPath | None
+    weights_sha256: str | None
+    checkpointing: Literal["on", "off"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class TimmModel:
+    """Any image classifier of timm's, with its library's own initialization; null leaves a value to the library.
+
+    `arguments` are further keywords of the model's constructor.
+    """
+
+    name: Literal["timm"]
+    architecture: Annotated[str, AfterValidator(_known)]
+    drop_rate: Probability | None
+    drop_path_rate: Probability | None
+    img_size: Count | None
+    global_pool: str | None
+    arguments: dict[str, Setting]
+    weights: AnyPath | None
+    weights_sha256: str | None
+    checkpointing: Literal["on", "off"]
+
+    def keywords(self) -> dict[str, Setting]:
+        """What `timm.create_model` is given besides the architecture and the number of classes."""
+        named = {key: getattr(self, key) for key in ("drop_rate", "drop_path_rate", "img_size", "global_pool")}
+        return {**{key: value for key, value in named.items() if value is not None}, **self.arguments}

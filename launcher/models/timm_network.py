@@ -1,0 +1,65 @@
+"""A classifier of timm's from a run's config, and what of the config timm cannot make one of."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import timm
+from torch import nn
+
+from launcher.config.keys import nearest
+from launcher.config.models import TimmModel
+from launcher.errors import Problem, UserError, one_line
+
+# What would load weights or a network of another kind: not for a run's config to say.
+NOT_GIVEN = {
+    **dict.fromkeys(("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path"), "loads weights"),
+    **dict.fromkeys(("cache_dir", "pretrained_strict", "pretrained_filter_fn"), "loads weights"),
+    **dict.fromkeys(("features_only", "out_indices", "feature_cfg"), "makes no classifier"),
+    **dict.fromkeys(("num_classes", "in_chans"), "comes from the data set"),
+}
+_KEYS = ("drop_rate", "drop_path_rate", "img_size", "global_pool")
+_UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
+
+
+def timm_network(model: TimmModel, classes: int) -> nn.Module:
+    """The network with the initial weights that its constructor draws; nothing is downloaded.
+
+    Raises:
+        UserError: it takes no such keyword, or not that value.
+    """
+    for name, value in model.arguments.items():
+        if name in (*NOT_GIVEN, *_KEYS):
+            told = f"{NOT_GIVEN[name]}; leave it out" if name in NOT_GIVEN else f"is a key of its own: model.{name}"
+            raise UserError(Problem(told, f"model.arguments.{name}", value))
+    given: dict[str, Any] = model.keywords()
+    try:
+        network: nn.Module = timm.create_model(model.architecture, pretrained=False, num_classes=classes, **given)
+    except Exception as error:
+        raise UserError(_refused(model, classes, error)) from error
+    return network
+
+
+def _refused(model: TimmModel, classes: int, error: Exception) -> Problem:
+    """What timm's own words say of a value, by its key."""
+    found = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+    given = model.keywords()
+    if found is None or found[1] not in given:
+        told = ", ".join(f"{name}={value}" for name, value in given.items()) or "no further values"
+        reason = one_line(str(error)) or type(error).__name__
+        return Problem(f"timm cannot build it with {told}: {reason}", "model.architecture", model.architecture)
+    name = found[1]
+    known = keywords(type(timm.create_model(model.architecture, num_classes=classes)))
+    like = nearest(name, known)
+    hint = f"; did you mean {like}?" if like else f"; it takes {', '.join(known)}"
+    group = "model." if name not in model.arguments else "model.arguments."
+    return Problem(f"is no value of {model.architecture}{hint}", f"{group}{name}", given[name])
+
+
+def keywords(network: type[nn.Module]) -> list[str]:
+    """What a constructor takes besides what the run's data decide."""
+    taken = inspect.signature(network.__init__).parameters
+    kinds: Any = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [name for name, one in taken.items() if one.kind in kinds and name not in ("self", *NOT_GIVEN, *_KEYS)]

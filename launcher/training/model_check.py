@@ -1,0 +1,106 @@
+"""What of a run its model cannot do, found before it starts by asking the model itself, without memory for it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from launcher.algorithms.base import Context
+from launcher.algorithms.engine import build
+from launcher.errors import Problem, Problems, UserError
+from launcher.models.build import build_model
+from launcher.plan.plan import Plan
+
+_FAR = 256  # pixels around a side among which another one is looked for
+
+
+def check_model(plan: Plan, origins: Mapping[str, str]) -> None:
+    """See that every method finds in the model what it changes, and that the model takes images of every side.
+
+    Raises:
+        UserError: with all that does not fit; timm refuses the model's values.
+    """
+    config = plan.config
+    assert config.dataset.classes is not None
+    problems = Problems()
+    with problems.collected():
+        with torch.device("meta"):
+            network = build_model(config.model, config.dataset.classes, config.loss, config.seed)
+        problems += [*_methods(plan, network), *_sides(plan, network.eval())]
+    if problems:
+        raise UserError(*(replace(p, origin=origins.get(p.key or "")) for p in problems))
+
+
+def _methods(plan: Plan, network: nn.Module) -> Iterator[Problem]:
+    """A problem for each method that leaves the network as it is."""
+    assert plan.config.dataset.classes is not None
+    active = build(Context(plan, plan.config.dataset.classes))
+    for name in plan.config.algorithms.acting("change_model"):
+        if (needs := active[name].needs) is None:
+            continue
+        before = _shape(network)
+        with torch.device("meta"):
+            active[name].change_model(network)
+        if _shape(network) == before:
+            message = f"has nothing to act on in {plan.config.model.architecture}: there is no {needs}; turn it off"
+            yield Problem(message, f"algorithms.{name}", "on")
+
+
+def _shape(network: nn.Module) -> list[Any]:
+    return [(type(m), len(m._forward_hooks), len(m._buffers), len(m._modules)) for m in network.modules()]
+
+
+def _sides(plan: Plan, network: nn.Module) -> Iterator[Problem]:
+    """A problem for the first training side that the network does not take, and for the evaluation's."""
+    config, image = plan.config, plan.config.image
+    steps: dict[int, int] = {}
+    for step in range(plan.total_steps):
+        steps.setdefault(plan.image_size(step), step)
+    evaluated = plan.image_side(image.eval_size)
+    asked = [(side, "image.train_size", image.train_size, f"step {step} trains on") for side, step in steps.items()]
+    told: set[str] = set()
+    for side, key, value, who in [*asked, (evaluated, "image.eval_size", image.eval_size, "evaluation takes")]:
+        if key in told or (reason := _refusal(network, side, plan)) is None:
+            continue
+        told.add(key)
+        fitting = next((other for other in _around(side) if _refusal(network, other, plan) is None), None)
+        nearest = f"the nearest side that fits is {fitting} px" if fitting else f"nor any side within {_FAR} px"
+        remedy = _remedy(network, {*steps, evaluated}, side)
+        yield Problem(
+            f"{who} {side} px, which {config.model.architecture} does not take ({reason}); {nearest}{remedy}",
+            key,
+            value,
+        )
+
+
+def _remedy(network: nn.Module, sides: set[int], side: int) -> str:
+    """What would make the network take the sides, if its constructor offers it."""
+    if len(sides) > 1 and any(getattr(module, "dynamic_img_size", None) is False for module in network.modules()):
+        return ", and model.arguments.dynamic_img_size=true takes several"
+    return (
+        f", and model.img_size={side} builds it for this one"
+        if "img_size" in inspect.signature(type(network)).parameters
+        else ""
+    )
+
+
+def _around(side: int) -> Iterable[int]:
+    """Sides by their distance, the larger first."""
+    return (other for far in range(1, _FAR + 1) for other in (side + far, side - far) if other > 0)
+
+
+def _refusal(network: nn.Module, side: int, plan: Plan) -> str | None:
+    """What a network says of two images of a side; None if it makes logits of them."""
+    try:
+        with torch.no_grad():
+            logits = network(torch.empty(2, 3, side, side, device="meta"))
+    except Exception as error:
+        return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+    if not isinstance(logits, Tensor) or logits.shape != (2, plan.config.dataset.classes):
+        return "it gives no logits"
+    return None

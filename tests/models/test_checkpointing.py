@@ -1,0 +1,90 @@
+import pytest
+import torch
+from torch import nn
+
+from launcher.config.compose import compose
+from launcher.errors import UserError
+from launcher.models.build import build_model
+from launcher.rank.group import Ranks
+from launcher.training.trainer import Trainer, build_trainer
+from tests.trainers import SMALL, steps, tensors
+
+RESNET = ["model=resnet18"]
+METHODS = {
+    "plain": RESNET,
+    "parts": [*RESNET, "device_batch_size=2"],
+    "drops": [
+        *RESNET,
+        "algorithms=[stochastic_depth]",
+        "algorithms.stochastic_depth.drop_rate=0.5",
+        "device_batch_size=4",
+    ],
+    "ghosts": [*RESNET, "algorithms=[ghost_batchnorm]", "algorithms.ghost_batchnorm.ghost_batch_size=4"],
+    "sam": [*RESNET, "algorithms=[sam,blurpool,squeeze_excite]", "algorithms.sam.interval=1", "device_batch_size=4"],
+    "bottlenecks": ["model=resnet50"],
+    "timm without batch norm": [
+        *("model=timm", "model.architecture=test_vit", "model.img_size=32"),
+        *("model.drop_rate=0.3", "model.drop_path_rate=0.3", "device_batch_size=4"),
+    ],
+    "timm with batch norm": ["model=timm", "model.architecture=test_efficientnet", "model.drop_path_rate=0.3"],
+}
+
+
+def trainer(*words: str) -> Trainer:
+    given = [*SMALL, "schedule.warmup=0ba", *words]
+    return build_trainer(compose(given).config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+
+
+def computed(run: Trainer) -> tuple[list[float], int]:
+    """The losses of two steps, and how often the network's layers were computed."""
+    calls = []
+    for module in run.train_step.model.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            module.register_forward_pre_hook(lambda *_: calls.append(1))
+    return steps(run, 2), len(calls)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_weights_and_statistics_are_those_of_a_run_without_to_the_bit(name: str) -> None:
+    plain, checkpointed = (trainer(*METHODS[name], f"model.checkpointing={word}") for word in ("off", "on"))
+    (losses, calls), (same, more) = computed(plain), computed(checkpointed)
+    assert losses == same
+    assert more > 1.3 * calls
+    for key in ("model", "optimizer"):
+        ours, theirs = (tensors(run.state_dict()[key]) for run in (checkpointed, plain))
+        assert len(ours) == len(theirs)
+        assert all(map(torch.equal, ours, theirs)), key
+
+
+def test_what_is_kept_for_the_backward_pass_shrinks() -> None:
+    kept = {}
+    for word in ("off", "on"):
+        config = compose([*RESNET, f"model.checkpointing={word}"]).config
+        network = build_model(config.model, 10, config.loss, 0).train()
+        seen: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor, seen: dict[int, int] = seen) -> torch.Tensor:
+            seen[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            logits = network(torch.randn(4, 3, 64, 64))
+        kept[word] = sum(seen.values())
+        del logits
+    weights = sum(4 * parameter.numel() for parameter in network.parameters())
+    assert kept["on"] < weights < kept["off"]
+
+
+def test_evaluation_is_as_it_was() -> None:
+    config = compose([*RESNET, "model.checkpointing=on"]).config
+    network = build_model(config.model, 10, config.loss, 0).eval()
+    plain = build_model(compose(RESNET).config.model, 10, config.loss, 0).eval()
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(network(images), plain(images))
+    assert list(network.state_dict()) == list(plain.state_dict())
+
+
+def test_a_model_that_cannot_is_refused() -> None:
+    config = compose(["model=timm", "model.architecture=nasnetalarge", "model.checkpointing=on"]).config
+    with torch.device("meta"), pytest.raises(UserError, match=r"model\.checkpointing=on: timm's NASNetALarge has no"):
+        build_model(config.model, 10, config.loss, 0)

@@ -1,0 +1,193 @@
+"""Twenty of timm's architectures through the real step, a checkpoint, and an export that needs timm alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file
+
+from launcher.config.compose import compose
+from launcher.config.models import timm_architectures
+from launcher.errors import UserError
+from launcher.models.build import build_model
+from launcher.models.export import source, write_export
+from launcher.rank.group import Ranks
+from launcher.training import checkpoint
+from launcher.training.trainer import Trainer, build_trainer
+from tests.trainers import SMALL, steps, tensors
+
+# Architecture: values that make it small, and its images' side.
+SAMPLE: dict[str, tuple[int, list[str]]] = {
+    "test_resnet": (32, []),
+    "resnet18d": (32, []),
+    "test_efficientnet": (32, ["model.drop_rate=0.2", "model.drop_path_rate=0.2"]),
+    "test_efficientnet_gn": (32, []),
+    "test_efficientnet_evos": (32, []),
+    "test_byobnet": (32, []),
+    "mobilenetv3_small_050": (32, []),
+    "regnetx_002": (32, []),
+    "test_nfnet": (32, ["model.drop_path_rate=0.1"]),
+    "test_convnext": (32, ["model.drop_path_rate=0.5"]),
+    "test_convnext2": (32, []),
+    "test_mambaout": (32, []),
+    "test_vit": (32, ["model.img_size=32", "model.drop_path_rate=0.3", "model.drop_rate=0.1"]),
+    "test_vit2": (48, ["model.arguments.dynamic_img_size=true", "model.global_pool=avg"]),
+    "test_vit3": (32, ["model.img_size=32"]),
+    "deit_tiny_distilled_patch16_224": (32, ["model.img_size=32", "model.arguments.depth=2"]),
+    "swin_tiny_patch4_window7_224": (
+        32,
+        ["model.img_size=32", "model.arguments.depths=[1,1,1,1]", "model.arguments.embed_dim=24"],
+    ),
+    "test_maxvit": (32, ["model.img_size=32"]),
+    "test_coatnet": (32, ["model.img_size=32"]),
+    "mixer_s32_224": (64, ["model.img_size=64"]),
+    "vit_tiny_r_s16_p8_224": (128, ["model.img_size=128", "model.arguments.depth=1"]),
+}
+
+
+def words(architecture: str) -> list[str]:
+    side, values = SAMPLE[architecture]
+    sides = [f"dataset.native_size={side}", "image.reference=1", "image.train_size=1", "image.eval_size=1"]
+    small = [*SMALL, *sides, "image.eval_resize=1", "batch_size=4", "schedule.warmup=0ba", "optimizer.lr=0.001"]
+    return [*small, "algorithms=[ema]", "model=timm", f"model.architecture={architecture}", *values]
+
+
+def trainer(architecture: str) -> Trainer:
+    return build_trainer(compose(words(architecture)).config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("timm")
+
+
+@pytest.mark.parametrize("architecture", SAMPLE)
+def test_an_architecture_trains_resumes_to_the_same_bits_and_exports(architecture: str, exports: Path) -> None:
+    whole = trainer(architecture)
+    before = [parameter.detach().clone() for parameter in whole.train_step.model.parameters()]
+    first = steps(whole, 1)
+    saved = exports / "step-00000001.pt"
+    checkpoint.save(whole.state_dict(), saved)
+    second = steps(whole, 1)
+    assert torch.isfinite(torch.tensor(first + second)).all()
+    parameters = list(whole.train_step.model.parameters())
+    assert sum(not torch.equal(a, b) for a, b in zip(before, parameters, strict=True)) > 0.5 * len(before)
+    again = trainer(architecture)
+    again.load_state_dict(checkpoint.load(saved))
+    saved.unlink()
+    assert steps(again, 1) == second
+    for key in ("model", "weights", "optimizer", "algorithms"):
+        ours, theirs = tensors(again.state_dict()[key]), tensors(whole.state_dict()[key])
+        assert len(ours) == len(theirs)
+        assert all(map(torch.equal, ours, theirs)), key
+    _export(whole, exports / architecture)
+
+
+def _export(run: Trainer, folder: Path) -> None:
+    """The files, and what the run's network makes of noise."""
+    classes = run.config.dataset.classes or 0
+    card = {**source(run.config.model, classes, changed=False), "classes": [str(n) for n in range(classes)]}
+    folder.mkdir()
+    network = run.train_step.model.eval()
+    write_export(network.state_dict(), folder, card | {"surgery": {}, "flip_average": False}, {})
+    side = run.plan.image_size(0)
+    images = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        torch.save({"images": images, "logits": network(images)}, folder / "expected.pt")
+
+
+_ELSEWHERE = """
+import json, sys, pathlib, timm, torch, safetensors.torch
+sys.modules["launcher"] = None
+found = {}
+for folder in sorted(path for path in pathlib.Path(sys.argv[1]).iterdir() if path.is_dir()):
+    card = json.loads((folder / "model_card.json").read_text())
+    network = timm.create_model(card["architecture"], num_classes=len(card["classes"]), **card["arguments"]).eval()
+    network.load_state_dict(safetensors.torch.load_file(folder / "model.safetensors"))
+    expected = torch.load(folder / "expected.pt")
+    with torch.inference_mode():
+        found[folder.name] = bool(torch.equal(network(expected["images"]), expected["logits"]))
+print(json.dumps(found))
+"""
+
+
+def test_the_exports_are_plain_models_of_timms_elsewhere(exports: Path, tmp_path: Path) -> None:
+    if not list(exports.iterdir()):
+        pytest.skip("nothing was exported")
+    done = subprocess.run(
+        [sys.executable, "-c", _ELSEWHERE, str(exports)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert all(found.values()), found
+
+
+def built(*given: str, seed: int = 0) -> torch.nn.Module:
+    config = compose(["model=timm", "model.architecture=test_vit", *given]).config
+    return build_model(config.model, 7, config.loss, seed)
+
+
+def test_the_seed_alone_decides_timms_weights_and_no_generator_moves() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = built()
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    again, other = built(), built(seed=1)
+    assert all(map(torch.equal, first.state_dict().values(), again.state_dict().values()))
+    assert not torch.equal(first.head.weight, other.head.weight) or not torch.equal(first.cls_token, other.cls_token)
+
+
+def test_what_drops_in_training_redraws_no_layer() -> None:
+    plain, dropping = built(), built("model.drop_path_rate=0.3", "model.drop_rate=0.2", "model.checkpointing=on")
+    assert all(map(torch.equal, plain.state_dict().values(), dropping.state_dict().values()))
+
+
+def test_the_names_are_timms() -> None:
+    assert list(timm_architectures()) == sorted(timm.list_models())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["model.architecture=vit_smal_patch16_224"], "did you mean vit_small_patch16_224"),
+        (["model.architecture=hf-hub:timm/vit"], "is no model of timm's"),
+        (["model.drop_pth_rate=0.1"], "did you mean model.drop_path_rate?"),
+        (["model.drop_rate=1.5"], "model.drop_rate=1.5"),
+        (
+            ["model.arguments.qkv_bis=true"],
+            "model.arguments.qkv_bis=true: is no value of test_vit; did you mean qkv_bias?",
+        ),
+        (["model.architecture=test_resnet", "model.img_size=32"], "model.img_size=32: is no value of test_resnet"),
+        (["model.arguments.pretrained=true"], "model.arguments.pretrained=true: loads weights"),
+        (["model.arguments.num_classes=3"], "comes from the data set"),
+        (["model.arguments.embed_dim=65"], "timm cannot build it with embed_dim=65"),
+    ],
+)
+def test_what_timm_does_not_take_is_refused_by_key_and_value(given: list[str], said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        built(*given)
+    assert said in str(refused.value)
+
+
+def test_no_class_prior_without_a_bias_in_the_last_layer() -> None:
+    with_bias = built("loss=bce", "loss.log_classes_bias=true")
+    assert torch.allclose(with_bias.head.bias, torch.full((7,), -1.9459101))
+
+
+def test_weights_of_an_export_keep_timms_names(tmp_path: Path) -> None:
+    network: Any = built()
+    card: dict[str, Any] = {
+        **source(compose(["model=timm", "model.architecture=test_vit"]).config.model, 7, changed=False)
+    }
+    assert card["load"].startswith("network = timm.create_model('test_vit', num_classes=7); ")
+    write_export(network.state_dict(), tmp_path, card | {"classes": list("abcdefg"), "surgery": {}}, {})
+    expected = timm.create_model("test_vit", num_classes=7).state_dict()
+    assert load_file(tmp_path / "model.safetensors").keys() == expected.keys()

@@ -1,0 +1,121 @@
+"""What a model cannot do is answered before a run starts, by one line each that says what would work."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.config.compose import compose
+from launcher.errors import UserError
+from launcher.plan.plan import plan_for
+from launcher.training.model_check import check_model
+from tests.commands import said
+
+SHAPES = [
+    *(
+        "dataset=shapes",
+        "dataset.native_size=64",
+        "dataset.train_samples=64",
+        "batch_size=8",
+        "epochs=4",
+        "image.reference=1",
+    ),
+    *(
+        "image.train_size=1",
+        "image.eval_size=1",
+        "image.eval_resize=1",
+        "launch=cpu",
+        "schedule.warmup=0ba",
+        "model=timm",
+    ),
+]
+
+
+def refused(*words: str) -> list[str]:
+    config = compose([*SHAPES, *words]).config
+    try:
+        check_model(plan_for(config, 1), {"image.train_size": "recipe x"})
+    except UserError as error:
+        return [str(problem) for problem in error.problems]
+    return []
+
+
+VIT, FIXED = "model.architecture=test_vit", "model.architecture=vit_tiny_patch16_224"
+CONVNEXT, NFNET = "model.architecture=test_convnext", "model.architecture=test_nfnet"
+RESNET, MAXVIT = "model.architecture=test_resnet", "model.architecture=maxvit_nano_rw_256"
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ([VIT, "model.img_size=64", "algorithms=[blurpool]"], "blurpool"),
+        ([VIT, "model.img_size=64", "algorithms=[ghost_batchnorm]"], "ghost_batchnorm"),
+        ([VIT, "model.img_size=64", "algorithms=[squeeze_excite]"], "squeeze_excite"),
+        ([CONVNEXT, "algorithms=[stochastic_depth]"], "stochastic_depth"),
+        ([NFNET, "algorithms=[ghost_batchnorm]"], "ghost_batchnorm"),
+        ([RESNET, "algorithms=[squeeze_excite]", "algorithms.squeeze_excite.min_channels=100000"], "squeeze_excite"),
+    ],
+)
+def test_a_method_without_anything_to_act_on_is_refused(words: list[str], key: str) -> None:
+    (line,) = refused(*words)
+    assert line.startswith(f"algorithms.{key}=on: has nothing to act on in {words[0].partition('=')[2]}: there is no ")
+    assert line.endswith("; turn it off")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [
+            RESNET,
+            "algorithms=[blurpool,ghost_batchnorm,ema,channels_last,layer_freezing]",
+            "algorithms.ghost_batchnorm.ghost_batch_size=4",
+        ],
+        ["model.architecture=resnet18d", "algorithms=[squeeze_excite,blurpool]"],
+        [CONVNEXT, "algorithms=[blurpool,channels_last,swa]"],
+        [
+            "model=resnet18",
+            "algorithms=[stochastic_depth,squeeze_excite,ghost_batchnorm]",
+            "algorithms.ghost_batchnorm.ghost_batch_size=4",
+        ],
+        [VIT, "algorithms=[progressive_resizing]", "algorithms.progressive_resizing.size_multiple=16"],
+    ],
+)
+def test_a_method_that_finds_what_it_changes_is_not(words: list[str]) -> None:
+    assert refused(*words) == []
+
+
+def test_the_side_the_step_and_the_nearest_side_that_fits_are_told() -> None:
+    train, evaluation = refused(FIXED)
+    assert train == (
+        "image.train_size=1 (recipe x): step 0 trains on 64 px, which vit_tiny_patch16_224 does not take "
+        "(Input height (64) doesn't match model (224)); the nearest side that fits is "
+        "224 px, and model.img_size=64 builds it for this one"
+    )
+    assert evaluation.startswith("image.eval_size=1: evaluation takes 64 px, which vit_tiny_patch16_224 does not take")
+    assert refused(FIXED, "model.img_size=64") == []
+
+
+def test_a_progressive_schedule_of_a_fixed_model_names_the_first_step_that_does_not_fit() -> None:
+    resizing = ["algorithms=[progressive_resizing]", "algorithms.progressive_resizing.initial_scale=0.5"]
+    (line,) = refused(FIXED, "model.img_size=64", *resizing)
+    assert "step 0 trains on 32 px" in line
+    assert line.endswith("the nearest side that fits is 64 px, and model.arguments.dynamic_img_size=true takes several")
+    (line,) = refused(FIXED, "model.arguments.dynamic_img_size=true", *resizing)
+    assert "should be divisible by patch size (16)); the nearest side that fits is 32 px" in line
+    assert not line.endswith("takes several")
+
+
+def test_sides_that_no_window_divides_or_no_stem_takes_are_refused_by_the_model_itself() -> None:
+    (line, _) = refused(MAXVIT, "dataset.native_size=100")
+    assert "trains on 100 px" in line
+    assert "divisible by window" in line
+    (line, _) = refused("model.architecture=convnext_atto", "dataset.native_size=20")
+    assert "the nearest side that fits is 32 px" in line
+
+
+def test_plan_and_train_refuse_before_anything_is_written(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for verb in (["plan"], []):
+        code, output, errors = said(*verb, *SHAPES, VIT, "model.img_size=64", "algorithms=[blurpool]")
+        assert (code, output) == (2, "")
+        assert errors.startswith("error: algorithms.blurpool=on")
+    assert not (tmp_path / "runs").exists()
