@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher import atomic
-from launcher.config.choices import DecoupledSGDConfig, SGDConfig
+from launcher.config.choices import DecoupledSGDConfig, LARSConfig, SGDConfig
+from launcher.config.schema import Polynomial
 from launcher.plan.plan import Plan
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, reached, read_metrics
@@ -112,14 +113,21 @@ def _facts(plan: Plan) -> dict[str, Any]:
         "model_bn_span": plan.rank_batch // plan.accumulation,
         "opt_learning_rate_warmup_epochs": plan.warmup_steps / plan.steps_per_epoch,
     }
-    if not isinstance(optimizer, SGDConfig | DecoupledSGDConfig):
+    if not isinstance(optimizer, SGDConfig | DecoupledSGDConfig | LARSConfig):
         name = optimizer.name
         return {**found, "opt_name": name, "opt_base_learning_rate": plan.peak_lr}
-    return {
-        **found,
-        "opt_name": "sgd",
-        "sgd_opt_base_learning_rate": plan.peak_lr,
-        "sgd_opt_end_learning_rate": plan.lr(plan.total_steps - 1),
-        "sgd_opt_momentum": optimizer.momentum,
-        "sgd_opt_weight_decay": optimizer.weight_decay,
+    name = "lars" if isinstance(optimizer, LARSConfig) else "sgd"
+    found |= {
+        "opt_name": name,
+        f"{name}_opt_base_learning_rate": plan.peak_lr,
+        f"{name}_opt_end_learning_rate": plan.lr(plan.total_steps - 1),
+        f"{name}_opt_momentum": optimizer.momentum,
+        f"{name}_opt_weight_decay": optimizer.weight_decay,
     }
+    if isinstance(optimizer, LARSConfig):
+        found["lars_epsilon"] = optimizer.epsilon
+        found["lars_opt_learning_rate_warmup_epochs"] = found.pop("opt_learning_rate_warmup_epochs")
+    if isinstance(config.schedule, Polynomial):
+        found[f"{name}_opt_learning_rate_decay_poly_power"] = config.schedule.power
+        found[f"{name}_opt_learning_rate_decay_steps"] = plan.total_steps - plan.warmup_steps
+    return found

@@ -58,13 +58,25 @@ def status(found: list[dict[str, Any]]) -> list[str]:
     return [line["metadata"]["status"] for line in found if line["key"] == "run_stop"]
 
 
-@pytest.mark.parametrize("optimizer", ["decoupled_sgd", "lamb"])
+@pytest.mark.parametrize("optimizer", ["decoupled_sgd", "lamb", "lars"])
 def test_the_public_checker_accepts_it(folder: RunFolder, optimizer: str) -> None:
     checker = pytest.importorskip("mlperf_logging.compliance_checker.mlp_compliance")
     lines(folder, plan(f"optimizer={optimizer}"), records())
     check = checker.make_checker("training", RULES, quiet=False, werror=True)
     assert check.check_file(str(folder.path / "mlperf.log"), f"training_{RULES}/common.yaml")
     assert not check.warnings
+
+
+def test_lars_has_the_keys_of_the_closed_division(folder: RunFolder) -> None:
+    words = ["optimizer=lars", "schedule=polynomial", "schedule.warmup=1ep", "epochs=3"]
+    values = {line["key"]: line["value"] for line in lines(folder, plan(*words), records())}
+    assert {key for key in values if "opt_" in key or "lars" in key} == {
+        *("opt_name", "lars_epsilon", "lars_opt_base_learning_rate", "lars_opt_end_learning_rate"),
+        *("lars_opt_learning_rate_decay_poly_power", "lars_opt_learning_rate_decay_steps"),
+        *("lars_opt_learning_rate_warmup_epochs", "lars_opt_momentum", "lars_opt_weight_decay"),
+    }
+    assert values["opt_name"] == "lars"
+    assert values["lars_opt_learning_rate_decay_steps"] == 20
 
 
 def test_the_public_checker_refuses_a_run_without_an_end(folder: RunFolder) -> None:

@@ -147,7 +147,10 @@ def test_what_a_step_reads_lies_in_the_same_memory_at_every_step(monkeypatch: py
         ("cpu", 1, [], "they need a GPU"),
         ("cuda", 2, [], "with several ranks the exchange within DDP would be captured too, which no GPU has run yet"),
         ("cuda", 1, ["algorithms=[layer_freezing]"], "layer_freezing changes which parameters learn"),
-        ("cuda", 1, ["optimizer=adamw"], "optimizer.name=adamw is not built to be captured"),
+        *(
+            ("cuda", 1, [f"optimizer={name}"], f"optimizer.name={name} is not built to be captured")
+            for name in ("adamw", "soap", "schedule_free_adamw")
+        ),
     ],
 )
 def test_a_run_that_cannot_be_captured_says_why(

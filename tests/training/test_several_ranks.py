@@ -1,4 +1,4 @@
-"""Recipes on four ranks and methods on three: stopped and resumed from a file, they go on to the same bits."""
+"""Recipes on four ranks, methods and optimizers on three: resumed from a file, they go on to the same bits."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from tests.two_ranks import on_ranks
 
 RECIPES = [recipe.name for recipe in recipes.listing()]
 METHODS = options("algorithms")
+OPTIMIZERS = [f"optimizer={name}" for name in options("optimizer")]
 SHORT = "launch.gradient_dtype=bfloat16"
 SAVED, END = 3, 5
 
@@ -37,7 +38,7 @@ def config_of(name: str) -> RunConfig:
         [f"recipe={name}"]
         if name in RECIPES
         else ["algorithms=[]", name]
-        if name == SHORT
+        if name == SHORT or name in OPTIMIZERS
         else [f"algorithms=[{name}]"]
     )
     on = compose(words).config.algorithms.active()
@@ -81,7 +82,7 @@ def differing(tmp_path_factory: pytest.TempPathFactory) -> Differing:
     @cache
     def resumed(count: int) -> list[dict[str, list[str]]]:
         folder = tmp_path_factory.mktemp(f"ranks{count}")
-        configs = {name: config_of(name) for name in (RECIPES if count == 4 else [*METHODS, SHORT])}
+        configs = {name: config_of(name) for name in (RECIPES if count == 4 else [*METHODS, *OPTIMIZERS, SHORT])}
         on_ranks(count, resume_each, count, configs, folder)
         return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
 
@@ -89,7 +90,7 @@ def differing(tmp_path_factory: pytest.TempPathFactory) -> Differing:
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [*((name, 4) for name in RECIPES), *((name, 3) for name in [*METHODS, SHORT])]
+    ("name", "count"), [*((name, 4) for name in RECIPES), *((name, 3) for name in [*METHODS, *OPTIMIZERS, SHORT])]
 )
 def test_several_ranks_resume_to_the_same_bits(differing: Differing, name: str, count: int) -> None:
     assert [of_rank[name] for of_rank in differing(count)] == [[]] * count
