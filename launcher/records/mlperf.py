@@ -104,7 +104,7 @@ def _submission(plan: Plan, start: Row) -> dict[str, Any]:
 
 def _facts(plan: Plan) -> dict[str, Any]:
     config, optimizer = plan.config, plan.config.optimizer
-    found = {
+    found: dict[str, Any] = {
         "seed": config.seed,
         "global_batch_size": config.batch_size,
         "gradient_accumulation_steps": plan.accumulation,
@@ -114,8 +114,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
         "opt_learning_rate_warmup_epochs": plan.warmup_steps / plan.steps_per_epoch,
     }
     if not isinstance(optimizer, SGDConfig | DecoupledSGDConfig | LARSConfig):
-        name = optimizer.name
-        return {**found, "opt_name": name, "opt_base_learning_rate": plan.peak_lr}
+        return {**found, "opt_name": optimizer.name, "opt_base_learning_rate": plan.peak_lr}
     name = "lars" if isinstance(optimizer, LARSConfig) else "sgd"
     found |= {
         "opt_name": name,
