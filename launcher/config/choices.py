@@ -17,6 +17,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class LearningRate:
     """What every optimizer has: `lr` is meant for `reference_batch_size`; `scale_lr` scales it to the batch in use.
 
+    `backbone_lr` multiplies it for all but the last layer.
     `no_decay` are the parameters that weight decay leaves out: `vectors` (biases, norm weights), those of
     normalisation layers (`norms`), those with `bn` in their name (`bn_names`), or `none` of them;
     `all_but_kernels` decays weights of convolutions and linear layers alone: no positions, tokens, layer scale either.
@@ -28,6 +29,7 @@ class LearningRate:
     lr: NotNegative
     reference_batch_size: Count
     scale_lr: Literal["linear", "off"]
+    backbone_lr: NotNegative
     weight_decay: NotNegative
     no_decay: Literal["none", "vectors", "norms", "bn_names", "all_but_kernels"]
 

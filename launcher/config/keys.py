@@ -134,6 +134,7 @@ ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "model.weights": (None, ()),
     "model.weights_sha256": (None, ()),
     "model.checkpointing": ("off", ()),
+    "optimizer.backbone_lr": (1.0, ()),
     "compile": ("off", ()),
     "cuda_graphs": ("off", ()),
     "launch.gradient_dtype": ("float32", ()),

@@ -88,7 +88,8 @@ class DecoupledSGD(SGD):
     """
 
     def __init__(self, groups: list[dict[str, Any]], lr: float, momentum: float, dampening: float, nesterov: bool):
-        super().__init__([{"peak_lr": lr, **group} for group in groups], lr, momentum, dampening, nesterov)
+        peaks = [{"peak_lr": lr * group.get("lr_part", 1.0), **group} for group in groups]
+        super().__init__(peaks, lr, momentum, dampening, nesterov)
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         rate = group["weight_decay"] / group["peak_lr"] if group["peak_lr"] else 0.0

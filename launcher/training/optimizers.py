@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from launcher.config import choices
-from launcher.models.parameters import KERNELS, parameter_kinds
+from launcher.models.parameters import KERNELS, parameter_kinds, parameters_of_head
 from launcher.training.adaptive import LAMB, NAdamW, ScheduleFreeAdamW
 from launcher.training.matrices import SOAP, Muon
 from launcher.training.momentum import LARS, SGD, DecoupledSGD, Lion
@@ -52,11 +52,18 @@ def build_optimizer(config: choices.Optimizer, model: nn.Module, lr: float) -> O
 def set_lr(optimizer: Optimizer, lr: float | Tensor) -> None:
     """Set the learning rate of the next step."""
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        part, before = group.get("lr_part"), group["lr"]
+        if part is None:
+            group["lr"] = lr
+        elif isinstance(lr, Tensor) and isinstance(before, Tensor) and before.device == lr.device:
+            # note: a captured step reads it where it lies
+            torch.mul(lr, part, out=before)
+        else:
+            group["lr"] = lr * part
 
 
 def _parameter_groups(model: nn.Module, config: choices.Optimizer) -> list[dict[str, Any]]:
-    """All parameters, those that the config leaves out of weight decay in a group of their own, as Muon's matrices."""
+    """All parameters, in groups by what the config leaves out of weight decay, Muon's matrices, and the last layer."""
     groups: list[dict[str, Any]] = [{"params": list(model.parameters()), "weight_decay": config.weight_decay}]
     if config.no_decay != "none":
         decayed, spared = _split(model, list(model.parameters()), undecayed(model, config.no_decay))
@@ -64,6 +71,10 @@ def _parameter_groups(model: nn.Module, config: choices.Optimizer) -> list[dict[
     if isinstance(config, choices.MuonConfig):
         parts = [(group, _split(model, group["params"], orthogonal(model))) for group in groups]
         groups = [{**group, "params": part[at], "orthogonal": at == 1} for group, part in parts for at in (0, 1)]
+    if config.backbone_lr != 1:
+        parts = [(group, _split(model, group["params"], sorted(parameters_of_head(model)))) for group in groups]
+        groups = [{**group, "params": part[1]} for group, part in parts if part[1]]
+        groups += [{**group, "params": part[0], "lr_part": config.backbone_lr} for group, part in parts if part[0]]
     return groups
 
 

@@ -57,6 +57,7 @@ def test_a_file_of_before_newer_keys_reads_as_what_it_did(tmp_path: Path, name: 
     del older["schedule"]["warmup_includes_peak"], older["schedule"]["counts_warmup"]
     for key in ("val_split", "skip_bad", "exif_orientation"):
         del older["dataset"][key]
+    del older["optimizer"]["backbone_lr"]
     older["optimizer"]["decay_norm_and_bias"] = older["optimizer"].pop("no_decay") == "none"
     older["algorithms"].get("colout", {}).pop("order", None)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(older))

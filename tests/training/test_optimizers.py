@@ -21,7 +21,7 @@ from launcher.plan.plan import Plan
 from launcher.training.optimizers import build_optimizer, set_lr
 from tests.optimizers import PEAK, packaged, set_gradients, small_model
 
-COMMON = {"lr": 0.1, "reference_batch_size": 32, "scale_lr": "off"}
+COMMON = {"lr": 0.1, "reference_batch_size": 32, "scale_lr": "off", "backbone_lr": 1.0}
 
 
 def decoupled(**values) -> choices.DecoupledSGDConfig:
@@ -281,3 +281,36 @@ def test_a_first_step_skipped_by_the_loss_scaler_leaves_no_trace(name):
         set_gradients(network, 1)
         one.step()
     torch.testing.assert_close(model.state_dict(), twin.state_dict())
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("name", options("optimizer"))
+def test_the_backbone_learns_with_a_part_of_the_rate(name, on_device):
+    """The last layer as with the whole rate, all others as if the run's rate were that part."""
+
+    def learnt(part: float, scale: float) -> dict[str, torch.Tensor]:
+        model = small_model()
+        built = build_optimizer(packaged(name, backbone_lr=part), model, PEAK * scale)
+        for step in range(1, 4):
+            set_gradients(model, step)
+            rate = PEAK * scale / step
+            set_lr(built, torch.tensor(rate) if on_device else rate)
+            built.number = step - 1
+            built.step()
+        return model.state_dict()
+
+    found, whole, quarter = learnt(0.25, 1.0), learnt(1.0, 1.0), learnt(1.0, 0.25)
+    assert not torch.equal(whole["0.weight"], quarter["0.weight"])
+    for key, tensor in found.items():
+        torch.testing.assert_close(tensor, (whole if key.startswith("4.") else quarter)[key], rtol=1e-5, atol=1e-7)
+
+
+def test_a_part_of_the_rate_lies_where_it_lay():
+    """A step that was captured reads it there."""
+    built = build_optimizer(packaged("sgd", backbone_lr=0.5), small_model(), PEAK)
+    set_lr(built, torch.tensor(0.1))
+    before = [group["lr"].data_ptr() for group in built.param_groups if "lr_part" in group]
+    set_lr(built, torch.tensor(0.2))
+    parts = [group["lr"] for group in built.param_groups if "lr_part" in group]
+    assert [rate.data_ptr() for rate in parts] == before
+    assert all(rate == pytest.approx(0.1) for rate in parts)
