@@ -61,8 +61,9 @@ def test_a_run_outlives_a_worker_and_a_stall_and_ends_with_the_picture_that_is_g
     before = steps_done(run)
     wait_for(lambda: steps_done(run) > before + 2)
     picture, kept = pictures / "train" / "dog" / "3.jpg", (pictures / "train" / "dog" / "3.jpg").read_bytes()
-    picture.unlink()
-    os.mkfifo(picture)
+    os.mkfifo(train.folder / "pipe")
+    # note: in one step, since a worker may look between two
+    (train.folder / "pipe").rename(picture)
     warning = "waits for data, reading pictures/train/dog/3.jpg: does its disk still answer?"
     wait_for(lambda: warning in told(said.read_text()))
     assert process.poll() is None
