@@ -3,12 +3,13 @@
     python -m benchmarks.floor --recipe none mild hot --batch 256 --json floor.json
 
 Nothing is computed and no GPU is needed; `trace`, `fusion` and `roofline` of launcher.measure say what is counted and
-how. Eager and compiled stand side by side: compiled are the network, its loss and their backward pass, nothing else.
+how. Eager and compiled stand side by side: compiled is all but the update.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import warnings
 from collections import Counter
@@ -43,13 +44,16 @@ from launcher.training.trainer import build_step
 
 BF16 = Precision("cpu", torch.bfloat16)
 PLAIN = "plain PyTorch loop"
+# Bytes of each number of `launch.gradient_dtype`.
+GRADIENTS = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
 class Counts:
     """A step's kernels added up: least milliseconds and those of the gradients' exchange by the GPU's name.
 
-    `exposed_ms` is what the exchange over all of the machine's GPUs adds to the step, `exchange_ms` all that it takes.
+    `exposed_ms` is what the exchange over all of the machine's GPUs adds to the step, `exchange_ms` all that it takes,
+    each by the format that gradients cross in.
     """
 
     calls: int
@@ -57,8 +61,8 @@ class Counts:
     gigabytes_by_kind: dict[str, float]
     gigabytes_by_phase: dict[str, float]
     least_ms: dict[str, float]
-    exchange_ms: dict[str, float]
-    exposed_ms: dict[str, float]
+    exchange_ms: dict[str, dict[str, float]]
+    exposed_ms: dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -82,15 +86,18 @@ def counts(kernels: Sequence[Kernel], gradients: Sequence[Gradient], ranks: int)
     for kernel in kernels:
         kinds[kernel.kind] += kernel.moved
         phases[kernel.phase] += kernel.moved
-    exchanges = {name: exchange(kernels, gradients, gpu, ranks) for name, gpu in gpus().items()}
+    exchanges = {
+        dtype: {name: exchange(kernels, gradients, gpu, ranks, size) for name, gpu in gpus().items()}
+        for dtype, size in GRADIENTS.items()
+    }
     return Counts(
         len(kernels),
         sum(kinds.values()) / 1e9,
         {kind: moved / 1e9 for kind, moved in kinds.items()},
         {phase: moved / 1e9 for phase, moved in phases.items()},
         {name: 1000 * least_seconds(kernels, gpu) for name, gpu in gpus().items()},
-        {name: 1000 * one.seconds for name, one in exchanges.items()},
-        {name: 1000 * one.exposed for name, one in exchanges.items()},
+        {dtype: {name: 1000 * one.seconds for name, one in found.items()} for dtype, found in exchanges.items()},
+        {dtype: {name: 1000 * one.exposed for name, one in found.items()} for dtype, found in exchanges.items()},
     )
 
 
@@ -241,15 +248,16 @@ def table(floors: Sequence[Floor]) -> Table:
 
 def ranks_table(floors: Sequence[Floor], ranks: int) -> Table:
     """What so many GPUs bring compiled: milliseconds of the exchange, those that nothing hides, and the scaling."""
-    shown = Table("step", "MB", *gpus(), box=None, header_style="bold", title=f"all-reduce over {ranks} GPUs")
-    for floor in floors:
-        step = floor.compiled
+    heads = ["step", "gradients", "MB", *gpus()]
+    shown = Table(*heads, box=None, header_style="bold", title=f"all-reduce over {ranks} GPUs")
+    for floor, (dtype, size) in itertools.product(floors, GRADIENTS.items()):
+        step, exchanged, exposed = floor.compiled, floor.compiled.exchange_ms[dtype], floor.compiled.exposed_ms[dtype]
         times = (
-            f"{step.exchange_ms[name]:.1f} {step.exposed_ms[name]:.2f} "
-            f"{ranks * step.least_ms[name] / (step.least_ms[name] + step.exposed_ms[name]):.2f}x"
+            f"{exchanged[name]:.1f} {exposed[name]:.2f} "
+            f"{ranks * step.least_ms[name] / (step.least_ms[name] + exposed[name]):.2f}x"
             for name in gpus()
         )
-        shown.add_row(floor.contender, f"{floor.gradient_megabytes:.0f}", *times)
+        shown.add_row(floor.contender, dtype, f"{floor.gradient_megabytes * size / 4:.0f}", *times)
     return shown
 
 

@@ -28,7 +28,7 @@ class Mix:
     mixed: np.ndarray
     rounds: list[list[Choice]]
 
-    def arrays(self, height: int, width: int, device: torch.device) -> list[np.ndarray]:
+    def arrays(self, height: int, width: int, *, fixed: bool) -> list[np.ndarray]:
         """What `mix` needs on the device for pictures of this size: weights, then the rounds of all chains together."""
         turns = [
             Choice(
@@ -36,7 +36,7 @@ class Mix:
             )
             for turn in zip(*self.rounds, strict=True)
         ]
-        rounds = [array for choice in turns for array in choice.arrays(NAMES, height, width, device)]
+        rounds = [array for choice in turns for array in choice.arrays(NAMES, height, width, fixed=fixed)]
         return [np.stack([self.mixed, *self.chains.T]).astype(np.float32), *rounds]
 
 
@@ -87,5 +87,5 @@ class AugMix(DrawingAlgorithm[AugMixConfig]):
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         moment = batch.moment
         chosen = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, side=width)
-        arrays = chosen.arrays(height, width, batch.images.device)
+        arrays = chosen.arrays(height, width, fixed=self.fixed_shapes(batch.images.device))
         return Drawn(arrays, lambda batch, drawn: replace(batch, images=mix(batch.images, drawn)))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from launcher.config.declaration import AlgorithmConfig
@@ -54,6 +55,8 @@ class Algorithm(Generic[ConfigT]):
     leaves_parameters_unused = False
     # what `change_model` cannot do without in a model, if it is of no use without: `there is no ...`
     needs: ClassVar[str | None] = None
+    # whether what it does to a batch is to tell the model of it, in no order with the other changes
+    sets_model = False
 
     def __init__(self, values: ConfigT, context: Context):
         self.values = values
@@ -121,6 +124,10 @@ class Drawn:
     apply: Callable[[Batch, Sequence[Tensor]], Batch]
 
 
+# Of a batch that a method does not act on.
+UNCHANGED = Drawn((), lambda batch, _: batch)
+
+
 class DrawingAlgorithm(Algorithm[ConfigT]):
     """An algorithm that changes the batch by chance; what all of them draw goes to the device in one copy a step."""
 
@@ -131,6 +138,10 @@ class DrawingAlgorithm(Algorithm[ConfigT]):
     def change_batch(self, batch: Batch) -> Batch:
         drawn = self.draw(batch, *batch.images.shape[-2:])
         return drawn.apply(batch, to_device(*drawn.arrays, device=batch.images.device))
+
+    def fixed_shapes(self, device: torch.device) -> bool:
+        """Whether what is drawn must have the same shapes at every step, which costs work where nothing is gained."""
+        return device.type != "cpu" or self.context.plan.config.compile == "on"
 
 
 class ChoosingAlgorithm(Algorithm[ConfigT]):

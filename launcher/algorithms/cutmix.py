@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 from torch import Tensor
 
-from launcher.algorithms.base import DrawingAlgorithm, Drawn
-from launcher.algorithms.mixing import UNMIXED, draws_of, is_chosen, mix_targets
+from launcher.algorithms.base import UNCHANGED, DrawingAlgorithm, Drawn
+from launcher.algorithms.cutout import erase
+from launcher.algorithms.mixing import draws_of, is_chosen, mix_targets
 from launcher.config.algorithms import CutMixConfig
 from launcher.data.batch import Batch
 
@@ -25,12 +27,9 @@ def box(height: int, width: int, part: float, row: int, column: int) -> tuple[in
     )
 
 
-def paste(images: Tensor, order: Tensor, edges: tuple[int, int, int, int]) -> tuple[Tensor, float]:
-    """Replace a box of [B, C, H, W] by that of `images[order]`; returns the pictures and the box's part of the area."""
-    top, bottom, left, right = edges
-    pasted = images.clone()
-    pasted[..., top:bottom, left:right] = images[..., top:bottom, left:right][order]
-    return pasted, (bottom - top) * (right - left) / (images.shape[-2] * images.shape[-1])
+def paste(images: Tensor, order: Tensor, edges: Tensor) -> Tensor:
+    """Replace a box of [B, C, H, W], int64 [1, 4] (top, left, bottom, right), by that of `images[order]`."""
+    return erase(images, edges, images[order])
 
 
 class CutMix(DrawingAlgorithm[CutMixConfig]):
@@ -38,15 +37,16 @@ class CutMix(DrawingAlgorithm[CutMixConfig]):
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         if not is_chosen("cutmix", self.context.plan.config.algorithms, batch.moment):
-            return UNMIXED
+            return UNCHANGED
         draws = draws_of("cutmix", batch.moment)
         part = draws.beta(self.values.alpha, self.values.alpha)
-        edges = box(height, width, part, int(draws.integers(height)), int(draws.integers(width)))
+        top, bottom, left, right = box(height, width, part, int(draws.integers(height)), int(draws.integers(width)))
+        weight = np.array((bottom - top) * (right - left) / (height * width), dtype=np.float32)
 
         def mix(batch: Batch, drawn: Sequence[Tensor]) -> Batch:
-            (order,) = drawn
-            images, weight = paste(batch.images, order, edges)
+            order, edges, weight = drawn
             targets = mix_targets(batch.targets, order, weight, self.context.classes, self.values.smoothed)
-            return replace(batch, images=images, targets=targets)
+            return replace(batch, images=paste(batch.images, order, edges), targets=targets)
 
-        return Drawn([draws.permutation(len(batch.images))], mix)
+        edges = np.array([[top, left, bottom, right]])
+        return Drawn([draws.permutation(len(batch.images)), edges, weight], mix)

@@ -17,6 +17,9 @@ from launcher.config.declaration import NORMALIZE, POINTS, AlgorithmConfig
 from launcher.data.batch import Batch, Moment, to_device
 from launcher.models.surgery import Surgery
 
+# What is done to a batch at one place of their order.
+Change = Callable[[Batch], Batch]
+
 
 def class_of(name: str, declaration: type[AlgorithmConfig]) -> type[Algorithm[AlgorithmConfig]]:
     """What does a method's work: the class in the file of its name that is called as its declaration, less `Config`."""
@@ -37,6 +40,8 @@ class Engine:
     def __init__(self, context: Context):
         self._active = build(context)
         self._choosing = {name: one for name, one in self._active.items() if isinstance(one, ChoosingAlgorithm)}
+        self._setting = {name for name, one in self._active.items() if one.sets_model}
+        self.apply: Callable[[Sequence[Change], Batch], Batch] = one_after_the_other
         self._acting = {point: context.plan.config.algorithms.acting(point) for point in POINTS}
 
     def _at(self, point: str) -> list[Algorithm[AlgorithmConfig]]:
@@ -93,33 +98,35 @@ class Engine:
         names = self._acting["change_batch"]
         choices = [number for number, name in enumerate(names, 1) if name in self._choosing]
         for first, last in itertools.pairwise([0, *choices, len(names)]):
-            drawn = self._draw(names[first:last], batch)
-            for name in names[first:last]:
-                if name == NORMALIZE:
-                    batch = replace(batch, images=normalize(batch.images))
-                elif name in drawn:
-                    batch = drawn[name](batch)
-                elif name in self._choosing:
-                    batch = self._choosing[name].choose(batch, model, loss)
-                else:
-                    batch = self._active[name].change_batch(batch)
+            changes = self._changes(names[first:last], batch, normalize)
+            batch = self.apply([changes[name] for name in changes if name not in self._setting], batch)
+            for name in (name for name in changes if name in self._setting):
+                batch = changes[name](batch)
+            if last in choices:
+                batch = self._choosing[names[last - 1]].choose(batch, model, loss)
         return batch
 
-    def _draw(self, names: Sequence[str], batch: Batch) -> dict[str, Callable[[Batch], Batch]]:
-        """By name, what the algorithms that draw do to the batch; what they have drawn is on its device."""
-        (height, width), found = batch.images.shape[-2:], {}
+    def _changes(self, names: Sequence[str], batch: Batch, normalize: Callable[[Tensor], Tensor]) -> dict[str, Change]:
+        """By name and in order, what is done to the batch before a choice; what is drawn for it is on its device."""
+        (height, width), drawn = batch.images.shape[-2:], {}
         for name in names:
             if name != NORMALIZE:
                 algorithm = self._active[name]
                 if isinstance(algorithm, DrawingAlgorithm):
-                    found[name] = algorithm.draw(batch, height, width)
+                    drawn[name] = algorithm.draw(batch, height, width)
                 height, width = algorithm.size_after(height, width, batch.moment)
-        arrays = [array for drawn in found.values() for array in drawn.arrays]
-        tensors = iter(to_device(*arrays, device=batch.images.device))
-        return {
-            name: partial(_applied, drawn.apply, list(itertools.islice(tensors, len(drawn.arrays))))
-            for name, drawn in found.items()
-        }
+        tensors = iter(to_device(*(a for one in drawn.values() for a in one.arrays), device=batch.images.device))
+        changes: dict[str, Change] = {}
+        for name in names:
+            if name == NORMALIZE:
+                changes[name] = partial(_normalized, normalize)
+            elif name in drawn:
+                changes[name] = partial(
+                    _applied, drawn[name].apply, list(itertools.islice(tensors, len(drawn[name].arrays)))
+                )
+            elif name not in self._choosing:
+                changes[name] = self._active[name].change_batch
+        return changes
 
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
         """Compute a step's gradients; at most one algorithm changes how."""
@@ -148,6 +155,16 @@ class Engine:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, algorithm in self._active.items():
             algorithm.load_state_dict(state[name])
+
+
+def one_after_the_other(changes: Sequence[Change], batch: Batch) -> Batch:
+    for change in changes:
+        batch = change(batch)
+    return batch
+
+
+def _normalized(normalize: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
+    return replace(batch, images=normalize(batch.images))
 
 
 def _applied(apply: Callable[[Batch, Sequence[Tensor]], Batch], drawn: list[Tensor], batch: Batch) -> Batch:

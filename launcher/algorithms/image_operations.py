@@ -58,13 +58,12 @@ class Choice:
     operations: np.ndarray
     magnitudes: np.ndarray
 
-    def arrays(self, names: Sequence[str], height: int, width: int, device: torch.device) -> list[np.ndarray]:
+    def arrays(self, names: Sequence[str], height: int, width: int, *, fixed: bool) -> list[np.ndarray]:
         """What `apply` needs on the device, for pictures of this size: tables, and rows and values of the other kinds.
 
-        On a CPU a kind works on the rows that drew it. Elsewhere it works on as many in every step, on more by chance
-        alone, and leaves those that drew another as they are.
+        A kind works on the rows that drew it. If their number is to be fixed, it works on as many in every step, on
+        more by chance alone, and leaves those that drew another as they are.
         """
-        fixed = device.type != "cpu"
         sizes = self.magnitudes.astype(np.float32)
         measured, measures = self._rows(names, MEASURED, fixed)
         moved, moves = self._rows(names, GEOMETRIC, fixed)
@@ -135,7 +134,7 @@ def operate(name: str, images: Tensor, magnitudes: Tensor, fill: Colour = BLACK)
     """One operation on all uint8 images [B, 3, H, W], with magnitudes [B]."""
     choice = Choice(np.zeros(len(images), dtype=np.int64), magnitudes.cpu().numpy())
     height, width = images.shape[2:]
-    arrays = choice.arrays([name], height, width, images.device)
+    arrays = choice.arrays([name], height, width, fixed=images.device.type != "cpu")
     return apply(images, to_device(*arrays, device=images.device), fill)
 
 

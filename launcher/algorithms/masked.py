@@ -9,7 +9,7 @@ from torch import Tensor
 
 from launcher.rank.peers import by_dtype
 
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGERS = {1: torch.int8, 2: torch.int16}
 
 
 class Restorable:
@@ -20,7 +20,7 @@ class Restorable:
     """
 
     def __init__(self, tensors: Iterable[Tensor]):
-        self._groups = by_dtype(tensor.detach().view(_INTEGERS[tensor.element_size()]) for tensor in tensors)
+        self._groups = by_dtype(map(_as_integers, tensors))
         self._before: list[list[Tensor]] = []
 
     def keep(self) -> None:
@@ -34,3 +34,10 @@ class Restorable:
             torch._foreach_mul_(group, condition.to(group[0].dtype))
             torch._foreach_add_(group, before)
         self._before = []
+
+
+def _as_integers(tensor: Tensor) -> Tensor:
+    """The same memory; numbers of 8 bytes, such as counters, are two of 4, for one launch with those that are of 4."""
+    kept = tensor.detach()
+    # note: no number [] can be viewed as two
+    return (kept if kept.ndim else kept[None]).view(_INTEGERS.get(kept.element_size(), torch.int32))

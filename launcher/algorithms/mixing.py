@@ -6,13 +6,9 @@ import numpy as np
 from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms.base import Drawn
 from launcher.algorithms.label_smoothing import one_hot
 from launcher.config.algorithms import Algorithms
 from launcher.data.batch import Moment
-
-# Of a batch that the method does not get.
-UNMIXED = Drawn((), lambda batch, _: batch)
 
 
 def share(name: str, algorithms: Algorithms) -> tuple[float, float]:
@@ -33,10 +29,10 @@ def is_chosen(name: str, algorithms: Algorithms, moment: Moment) -> bool:
     return low <= draws_of("mixing", moment).random() < high
 
 
-def mix_targets(targets: Tensor, order: Tensor, weight: float, classes: int, smoothed: str) -> Tensor:
+def mix_targets(targets: Tensor, order: Tensor, weight: Tensor, classes: int, smoothed: str) -> Tensor:
     """`(1 - weight) * targets + weight * targets[order]` as float32 class weights [B, classes].
 
-    targets: int64 class indices [B] or class weights [B, classes]; order: int64 [B].
+    targets: int64 class indices [B] or class weights [B, classes]; order: int64 [B]; weight: float32 [].
     smoothed: `first` mixes in the bare classes, as if label smoothing had not reached them.
     """
     first = one_hot(targets, classes)

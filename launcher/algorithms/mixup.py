@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 from torch import Tensor
 
-from launcher.algorithms.base import DrawingAlgorithm, Drawn
-from launcher.algorithms.mixing import UNMIXED, draws_of, is_chosen, mix_targets
+from launcher.algorithms.base import UNCHANGED, DrawingAlgorithm, Drawn
+from launcher.algorithms.mixing import draws_of, is_chosen, mix_targets
 from launcher.config.algorithms import MixUpConfig
 from launcher.data.batch import Batch
 
 
-def mix_images(images: Tensor, order: Tensor, weight: float) -> Tensor:
-    """`(1 - weight) * images + weight * images[order]` of floating-point [B, C, H, W]; order: int64 [B]."""
+def mix_images(images: Tensor, order: Tensor, weight: Tensor) -> Tensor:
+    """`(1 - weight) * images + weight * images[order]` of floating-point [B, C, H, W] and []; order: int64 [B]."""
     return images.lerp(images[order], weight)
 
 
@@ -23,17 +24,19 @@ class MixUp(DrawingAlgorithm[MixUpConfig]):
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         if not is_chosen("mixup", self.context.plan.config.algorithms, batch.moment):
-            return UNMIXED
+            return UNCHANGED
         draws = draws_of("mixup", batch.moment)
         z = draws.beta(self.values.alpha, self.values.alpha)
-        weight = min(z, 1 - z)
+        weight = np.array(min(z, 1 - z), dtype=np.float32)
 
         def mix(batch: Batch, drawn: Sequence[Tensor]) -> Batch:
-            (order,) = drawn
+            order, weight = drawn
+            # note: in the pictures' own format, and for the targets the same number
+            weight = weight.to(batch.images.dtype)
             return replace(
                 batch,
                 images=mix_images(batch.images, order, weight),
-                targets=mix_targets(batch.targets, order, weight, self.context.classes, self.values.smoothed),
+                targets=mix_targets(batch.targets, order, weight.float(), self.context.classes, self.values.smoothed),
             )
 
-        return Drawn([draws.permutation(len(batch.images))], mix)
+        return Drawn([draws.permutation(len(batch.images)), weight], mix)

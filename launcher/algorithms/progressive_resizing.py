@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from launcher.algorithms.base import Algorithm
+from launcher.algorithms.base import UNCHANGED, DrawingAlgorithm, Drawn
 from launcher.config.algorithms import ProgressiveResizingConfig
 from launcher.data.batch import Batch, Moment
 
@@ -29,16 +30,22 @@ def interpolate(images: Tensor, **to: Any) -> Tensor:
     return F.interpolate(values, mode="bilinear", antialias=True, **to).to(images.dtype)
 
 
-class ProgressiveResizing(Algorithm[ProgressiveResizingConfig]):
-    """Resizes each batch on the device to the step's side."""
+class ProgressiveResizing(DrawingAlgorithm[ProgressiveResizingConfig]):
+    """Resizes each batch on the device to the step's side, which chance has no part in."""
 
-    def change_batch(self, batch: Batch) -> Batch:
+    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         side = self.context.plan.resized_size(batch.moment.step)
-        images = resize(batch.images, side, self.values.interpolation)
-        # note: some resize kernels answer in NCHW order whatever they are given
-        if batch.images.is_contiguous(memory_format=torch.channels_last):
-            images = images.contiguous(memory_format=torch.channels_last)
-        return replace(batch, images=images)
+        if (height, width) == (side, side):
+            return UNCHANGED
+
+        def resized(batch: Batch, _: Sequence[Tensor]) -> Batch:
+            images = resize(batch.images, side, self.values.interpolation)
+            # note: some resize kernels answer in NCHW order whatever they are given
+            if batch.images.is_contiguous(memory_format=torch.channels_last):
+                images = images.contiguous(memory_format=torch.channels_last)
+            return replace(batch, images=images)
+
+        return Drawn((), resized)
 
     def size_after(self, height: int, width: int, moment: Moment) -> tuple[int, int]:
         side = self.context.plan.resized_size(moment.step)

@@ -124,15 +124,16 @@ class RandAugment(DrawingAlgorithm[RandAugmentConfig]):
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         moment = batch.moment
         choices = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, side=width)
-        names, device = SETS[self.values.operations], batch.images.device
+        names, fixed = SETS[self.values.operations], self.fixed_shapes(batch.images.device)
 
         def augment(batch: Batch, drawn: Sequence[Tensor]) -> Batch:
             images = batch.images
-            for number in range(len(choices)):
-                images = apply(images, drawn[number * ARRAYS : (number + 1) * ARRAYS], self._fill())
+            for start in range(0, len(drawn), ARRAYS):
+                images = apply(images, drawn[start : start + ARRAYS], self._fill())
             return replace(batch, images=images)
 
-        return Drawn([array for choice in choices for array in choice.arrays(names, height, width, device)], augment)
+        arrays = [array for one in choices for array in one.arrays(names, height, width, fixed=fixed)]
+        return Drawn(arrays, augment)
 
     def change_image(self, image: np.ndarray, index: int, epoch: int) -> np.ndarray:
         picture = Image.fromarray(image)

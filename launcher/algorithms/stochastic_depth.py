@@ -74,6 +74,7 @@ class StochasticDepth(DrawingAlgorithm[StochasticDepthConfig]):
     """Draws for every (epoch, sample, block) whether the block's branch is kept."""
 
     needs = "residual block of torchvision's; those of timm's models are dropped by model.drop_path_rate=0.1"
+    sets_model = True
 
     def __init__(self, values: StochasticDepthConfig, context: Context):
         super().__init__(values, context)

@@ -74,5 +74,5 @@ class TrivialAugment(DrawingAlgorithm[TrivialAugmentConfig]):
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         choice = choose(self._space, batch.indices, seed=batch.moment.seed, epoch=batch.moment.epoch)
-        arrays = choice.arrays(NAMES, height, width, batch.images.device)
+        arrays = choice.arrays(NAMES, height, width, fixed=self.fixed_shapes(batch.images.device))
         return Drawn(arrays, lambda batch, drawn: replace(batch, images=apply(batch.images, drawn)))

@@ -60,9 +60,13 @@ def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float], dtype
     return torch.addcmul(shift, images, scale, out=torch.empty_like(images, dtype=dtype))
 
 
-@lru_cache(maxsize=32)
 def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """One value a channel [1, C, 1, 1]; kept, so that a step copies nothing to the device for it."""
+    return _constant(values, dtype, device)
+
+
+@lru_cache(maxsize=32)
+def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     (kept,) = to_device(np.array(values, dtype=np.float32), device=device)
     return kept.to(dtype).view(1, -1, 1, 1)
 
@@ -80,7 +84,7 @@ def to_device(*arrays: np.ndarray, device: torch.device) -> list[Tensor]:
         host = host.pin_memory()
     copied = host.to(device, non_blocking=True)
     return [
-        copied[start : start + array.nbytes].view(torch.from_numpy(array[:0]).dtype).view(array.shape)
+        copied[start : start + array.nbytes].view(torch.from_numpy(np.empty(0, array.dtype)).dtype).view(array.shape)
         for array, start in zip(arrays, starts[:-1], strict=True)
     ]
 

@@ -15,8 +15,12 @@ from launcher.measure.trace import Call
 # A kernel that does several things is called by the first of these that it does.
 _NAMED_BY = ("batch norm", "reduction", "pool", "gather", "elementwise")
 _ALONE = ("convolution", "matmul", "foreach")
-# note: Inductor leaves the pool's backward pass to ATen where channels come last
-_OPAQUE = ("sort", "topk", "nonzero", "scatter", "index_put", "_index_put", "max_pool2d_with_indices_backward")
+# What Inductor leaves to ATen (the pool's backward pass where channels come last), or writes a kernel for.
+_OPAQUE = (
+    *("sort", "topk", "nonzero", "scatter", "index_put", "_index_put", "index_copy", "cumsum"),
+    *("max_pool2d_with_indices_backward", "_upsample"),
+)
+_COMPILED = ("prepare", "network")
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ def _large(call: Call) -> dict[int, int]:
 
 
 def compiled_kernels(calls: Sequence[Call]) -> list[Kernel]:
-    """The kernels if the network's phase were compiled; the others are launched as they come."""
+    """The kernels if all but the update were compiled: what prepares a batch, and apart from it the network."""
     groups = _Groups()
     for number, call in enumerate(calls):
         for part in _parts(call, number):
@@ -122,7 +126,7 @@ class _Groups:
     def place(self, part: _Part, number: int) -> None:
         """Add a part of call `number` to the kernel that it joins, or to a new one."""
         call = part.call
-        fuses = call.phase == "network" and call.kind not in _ALONE and not call.name.startswith(_OPAQUE)
+        fuses = call.phase in _COMPILED and call.kind not in _ALONE and not call.name.startswith(_OPAQUE)
         group = self._joined(part) if fuses else None
         if group is None:
             level = max((self._writer[s].level + 1 for s in part.reads if s in self._writer), default=0)
@@ -139,8 +143,12 @@ class _Groups:
     def _joined(self, part: _Part) -> _Group | None:
         """The latest of the kernels that make or read what this part reads, if that can still hold it."""
         near = {id(g): g for s in part.reads for g in [*self._readers[s], *filter(None, [self._writer.get(s)])]}
-        fit = [g for g in near.values() if g.open and g.call.elements == part.call.elements and self._can(g, part)]
+        fit = [g for g in near.values() if self._fits(g, part)]
         return max(fit, key=lambda group: group.level, default=None)
+
+    def _fits(self, group: _Group, part: _Part) -> bool:
+        alike = group.call.elements == part.call.elements and group.call.phase == part.call.phase
+        return group.open and alike and self._can(group, part)
 
     def _can(self, group: _Group, part: _Part) -> bool:
         made = ((s, self._writer[s]) for s in part.reads if s in self._writer)

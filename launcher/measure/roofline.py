@@ -12,6 +12,7 @@ from launcher.measure.trace import Gradient
 # DDP's own sizes: the first bucket is small, so that the exchange begins early.
 _FIRST_BUCKET = 1024**2
 _BUCKET = 25 * 1024**2
+_FLOAT32 = 4
 
 
 def least_seconds(kernels: Sequence[Kernel], gpu: Gpu) -> float:
@@ -63,8 +64,9 @@ def _buckets(gradients: Sequence[Gradient], element_size: int) -> list[tuple[int
     buckets: list[tuple[int, int]] = []
     held, limit = 0, _FIRST_BUCKET
     for number, gradient in enumerate(gradients, 1):
-        held += element_size * gradient.elements
+        held += _FLOAT32 * gradient.elements
         if held >= limit or number == len(gradients):
-            buckets.append((held, gradient.calls))
+            # note: DDP fills buckets with gradients as they are, and its hook makes them smaller
+            buckets.append((held * element_size // _FLOAT32, gradient.calls))
             held, limit = 0, _BUCKET
     return buckets

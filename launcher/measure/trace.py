@@ -38,6 +38,11 @@ _KINDS = {
         "grid_sampl",
     ),
 }
+# Calls that write over their first argument without reading it, or take its shape alone.
+_UNREAD = {
+    *("copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_"),
+    *("new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"),
+}
 _EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh"}
 
 
@@ -102,16 +107,15 @@ class Trace(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _record(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
-        reads, writes = ([t for t in tree_leaves(tree) if isinstance(t, Tensor)] for tree in ((args, kwargs), out))
+        reads, writes = _read(func, name, args, kwargs), _written(func, name, args, kwargs, out)
         self._kept += [reads, writes]
         kind, count = kind_of(name), flop_registry.get(func.overloadpacket)
         if kind == "foreach" and self.phase == "network":
             self.phase = "update"
-        written = _by_storage(writes) if writes or not func._schema.is_mutable else _by_storage(args[0])
         over = reads if kind in ("reduction", "batch norm") else writes or reads
         operations = int(count(*args, **kwargs, out_val=out)) if count else 0
         elements = max((tensor.numel() for tensor in over), default=0)
-        self.calls.append(Call(name, kind, self.phase, _by_storage(reads), written, operations, elements))
+        self.calls.append(Call(name, kind, self.phase, _by_storage(reads), _by_storage(writes), operations, elements))
 
     def watch(self, network: nn.Module) -> Callable[[], None]:
         """Tell the network's calls from those before and after, and when a gradient is ready; returns what ends it."""
@@ -139,6 +143,38 @@ class Trace(TorchDispatchMode):
 def kind_of(name: str) -> str:
     """The kind of kernel behind a call's name."""
     return next((kind for kind, begins in _KINDS.items() if name.startswith(begins)), "elementwise")
+
+
+def _read(func: Any, name: str, args: Any, kwargs: Any) -> list[Tensor]:
+    """The tensors whose values a call needs."""
+    given = _by_name(func, args, kwargs)
+    unread = [argument.name for argument in func._schema.arguments if argument.is_out]
+    if name in _UNREAD:
+        unread.append("self")
+    elif name == "convolution_backward":
+        for_input, for_weight, _ = given["output_mask"]
+        unread += ["weight"] * (not for_input) + ["input"] * (not for_weight)
+    return _tensors([value for argument, value in given.items() if argument not in unread])
+
+
+def _written(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> list[Tensor]:
+    """What a call makes, and what it changes in place."""
+    given = _by_name(func, args, kwargs)
+    changed = {a.name for a in func._schema.arguments if a.alias_info and a.alias_info.is_write}
+    if name.startswith("_fused") and given.get("grad_scale") is None:
+        changed -= {"grads"}
+    returned = out if isinstance(out, tuple | list) and len(func._schema.returns) > 1 else [out]
+    made = [value for value, kind in zip(returned, func._schema.returns, strict=False) if not kind.alias_info]
+    return _tensors([made, *(given[argument] for argument in changed & given.keys())])
+
+
+def _by_name(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    names = (argument.name for argument in func._schema.arguments)
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def _by_storage(tensors: Sequence[Tensor]) -> dict[int, int]:

@@ -1,4 +1,7 @@
-"""Model and loss compiled by Inductor within DDP, on request; what cannot be compiled is said, and runs as it is."""
+"""Compiled by Inductor, on request: model and loss within DDP, and what prepares a batch.
+
+What cannot be compiled is said, and runs as it is.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,22 @@ import torch
 from torch import Tensor, nn
 
 from launcher import paths
-from launcher.data.batch import Batch
+from launcher.algorithms.engine import one_after_the_other
+from launcher.data.batch import Batch, constant
 from launcher.errors import is_of_the_machine
 from launcher.plan.step_kinds import step_kinds
 from launcher.probe import processor_features
 from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.peers import gather
+from launcher.training.compiled_changes import CompiledChanges, first_line
 from launcher.training.step import frozen_statistics
 from launcher.training.trainer import Trainer
 
 BACKEND = "inductor"
 # Graphs for what differs besides the side: statistics that stand still, parts, a batch that was chosen from.
 _KINDS = 8
+# Batches of a kind of step that are prepared before the first step.
+_DRAWS = 4
 
 
 def compile_run(trainer: Trainer) -> None:
@@ -37,25 +44,23 @@ def compile_run(trainer: Trainer) -> None:
     if trainer.config.compile == "off":
         return
     start, before = time.perf_counter(), graphs()
-    reason = _obstacle(trainer)
+    reason, of_batches = _obstacle(trainer), None
     if reason is None:
         _set_up(len({kind.image_size for kind in step_kinds(trainer.plan)}))
         try:
-            _compile(trainer)
-            _rehearse(trainer)
+            of_batches = _rehearse(trainer, _compile(trainer))
         except Exception as error:
             if is_of_the_machine(error):
                 raise
-            # note: dynamo's own first line names the backend alone
-            cause = getattr(error, "inner_exception", error)
-            reason = str(cause).strip().partition("\n")[0] or type(cause).__name__
+            reason = first_line(error)
     reasons = [reason for reason in gather(reason) if reason]
     if reasons:
+        trainer.train_step.engine.apply = one_after_the_other
         for module in (trainer.train_step.objective, trainer.evaluation_model):
             module._compiled_call_impl = None
     if trainer.ranks.is_first:
         seconds = time.perf_counter() - start
-        print(_said(reasons, seconds, graphs() - before, trainer.ranks.device), flush=True)
+        print(_said(reasons, of_batches, seconds, graphs() - before, trainer.ranks.device), flush=True)
 
 
 def graphs() -> int:
@@ -63,13 +68,16 @@ def graphs() -> int:
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
-def _said(reasons: list[str], seconds: float, count: int, device: torch.device) -> str:
+def _said(reasons: list[str], of_batches: str | None, seconds: float, count: int, device: torch.device) -> str:
     if reasons:
         return f"compile=on: cannot be compiled ({reasons[0]}); the run goes on uncompiled"
     inductor = torch._dynamo.utils.counters["inductor"]
     kept = inductor["fxgraph_cache_hit"] and not inductor["fxgraph_cache_miss"]
     slower = "; on a CPU it was slower than uncompiled wherever it was measured" * (device.type == "cpu")
-    return f"compiled in {seconds:.0f} s{', cached' * bool(kept)}: {count} graphs, which no clock counts{slower}"
+    partly = f"; batches are prepared uncompiled ({of_batches})" if of_batches else ""
+    return (
+        f"compiled in {seconds:.0f} s{', cached' * bool(kept)}: {count} graphs, which no clock counts{partly}{slower}"
+    )
 
 
 def _obstacle(trainer: Trainer) -> str | None:
@@ -86,6 +94,8 @@ def _set_up(sides: int) -> None:
     config.fail_on_recompile_limit_hit = True
     # note: in DDP's own division into buckets no side can be dynamic (pytorch #140229)
     config.optimize_ddp = False
+    # note: kept in a cache, which code that is compiled would not look into
+    torch.compiler.assume_constant_result(constant)
 
 
 def _processor() -> str:
@@ -93,13 +103,15 @@ def _processor() -> str:
     return hashlib.sha256(" ".join(processor_features()).encode()).hexdigest()[:8]
 
 
-def _compile(trainer: Trainer) -> None:
+def _compile(trainer: Trainer) -> CompiledChanges:
     """Calls go to compiled code from now on, as `nn.Module.compile` has it: names and states stay as they are."""
     objective, model, size = trainer.train_step.objective, trainer.evaluation_model, trainer.plan.rank_eval_batch
     objective._compiled_call_impl = _compiled(objective)
     whole = _compiled(model)
     # note: the last batch may be smaller, which is no reason for another graph
     model._compiled_call_impl = lambda images: whole(images) if len(images) == size else model._call_impl(images)
+    trainer.train_step.engine.apply = changes = CompiledChanges(BACKEND)
+    return changes
 
 
 def _compiled(module: nn.Module) -> Callable[..., Tensor]:
@@ -107,8 +119,12 @@ def _compiled(module: nn.Module) -> Callable[..., Tensor]:
     return compiled
 
 
-def _rehearse(trainer: Trainer) -> None:
-    """Forward and backward for every kind of step, and an evaluated batch, on black pictures; nothing is changed."""
+def _rehearse(trainer: Trainer, changes: CompiledChanges) -> str | None:
+    """Prepare, forward and backward for every kind of step, and an evaluated batch, on black pictures.
+
+    Nothing is changed. A kind's batches are prepared several times, as chance has ways of its own. Returns why what
+    prepares them cannot be compiled.
+    """
     step, plan = trainer.train_step, trainer.plan
     sam = plan.config.algorithms.sam
     sides = {kind.image_size for kind in step_kinds(plan)}
@@ -116,8 +132,8 @@ def _rehearse(trainer: Trainer) -> None:
     with _buffers_kept(step.model):
         for steps in step_kinds(plan).values():
             images, labels = _black(plan.rank_batch, plan.loaded_size(steps[0]), trainer.ranks.device)
-            moment = trainer.moment(steps[0])
-            batch = step.prepare(Batch(images, labels, np.arange(len(images)), moment))
+            for moment in map(trainer.moment, steps[:_DRAWS]):
+                batch = step.prepare(Batch(images, labels, np.arange(len(images)), moment))
             images, targets = (tensor.chunk(plan.accumulation)[0] for tensor in (batch.images, batch.targets))
             shape = (images.shape, images.stride(), targets.shape, targets.dtype)
             if shape in seen:
@@ -130,7 +146,9 @@ def _rehearse(trainer: Trainer) -> None:
                 with frozen_statistics(step.model):
                     _differentiate(step.objective, images, targets)
             HEARTBEAT.beat()
+    changes.close()
     _evaluate(trainer)
+    return changes.reason
 
 
 def _differentiate(objective: nn.Module, images: Tensor, targets: Tensor) -> None:

@@ -180,16 +180,19 @@ class TrainStep:
         """Forward and backward in `accumulation` equal parts; gradients are left in `.grad`, scaled by the scaler."""
         self.optimizer.zero_grad(set_to_none=True)
         parts = self.plan.accumulation
-        total = torch.zeros((), device=batch.images.device)
+        total: Tensor | None = None
         for number, (images, targets) in enumerate(self._parts(batch), 1):
             with ExitStack() as stack:
                 if not (synchronize and number == parts) and isinstance(self.network, DistributedDataParallel):
                     stack.enter_context(self.network.no_sync())
                 if not update_statistics:
                     stack.enter_context(frozen_statistics(self.model))
-                loss = self.network(images, targets) / parts
+                loss = self.network(images, targets)
+                if parts > 1:
+                    loss = loss / parts
                 self.scaler.scale(loss).backward()
-            total += loss.detach()
+            total = loss.detach() if total is None else total + loss.detach()
+        assert total is not None
         return total
 
     def _parts(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:

@@ -242,7 +242,7 @@ def test_augmix_weights_sum_to_one_and_mix_within_the_originals_range() -> None:
     assert stats.kstest(chosen.mixed, "uniform").pvalue > 1e-4
     empty = augmix.Mix(chosen.chains[:4], np.zeros(4), [[] for _ in chosen.rounds])
     images = batch_of(np.arange(4)).images
-    drawn = [torch.from_numpy(array) for array in empty.arrays(SIDE, SIDE, images.device)]
+    drawn = [torch.from_numpy(array) for array in empty.arrays(SIDE, SIDE, fixed=False)]
     assert torch.equal(augmix.mix(images, drawn), images)
 
 

@@ -33,9 +33,9 @@ def test_same_as_torchvisions_for_the_same_draws(height: int, width: int, part: 
         expected_images, expected_targets = transform(images, labels)
     rolled = torch.arange(6).roll(1)
     # note: torchvision rounds 1 - part to float32
-    edges = box(height, width, 1 - float(torch.tensor(1 - part)), row, column)
-    pasted, weight = paste(images, rolled, edges)
-    assert torch.equal(pasted, expected_images)
+    top, bottom, left, right = box(height, width, 1 - float(torch.tensor(1 - part)), row, column)
+    weight = torch.tensor((bottom - top) * (right - left) / (height * width))
+    assert torch.equal(paste(images, rolled, torch.tensor([[top, left, bottom, right]])), expected_images)
     torch.testing.assert_close(mix_targets(labels, rolled, weight, 6, "both"), expected_targets)
 
 

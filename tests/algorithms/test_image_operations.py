@@ -131,7 +131,7 @@ def test_a_kind_leaves_the_pictures_that_drew_another_as_they_are(fill: tuple[in
     images = torch.from_numpy(batch).permute(0, 3, 1, 2)
     # note: off a CPU each kind works on rows that did not draw it, too
     for kind in ("cpu", "cuda"):
-        arrays = choice.arrays(NAMES, *shape, torch.device(kind))
+        arrays = choice.arrays(NAMES, *shape, fixed=kind == "cuda")
         ours = apply(images, [torch.from_numpy(array) for array in arrays], fill)
         for number, size, image, got in zip(operations, drawn, images, ours, strict=True):
             alone = image[None]
@@ -144,8 +144,10 @@ def test_shapes_off_a_cpu_are_those_of_any_draw() -> None:
     shapes = []
     for seed in range(50):
         operations = np.random.default_rng(seed).integers(0, len(NAMES), 256)
-        arrays = Choice(operations, np.ones(256)).arrays(NAMES, 40, 56, CUDA)
+        arrays = Choice(operations, np.ones(256)).arrays(NAMES, 40, 56, fixed=True)
         shapes.append([array.shape for array in arrays])
     assert all(shape == shapes[0] for shape in shapes)
     # note: what all draw has room all the same
-    assert len(Choice(np.zeros(256, dtype=np.int64), np.ones(256)).arrays(["rotate", "color"], 8, 8, CUDA)[2]) == 256
+    assert (
+        len(Choice(np.zeros(256, dtype=np.int64), np.ones(256)).arrays(["rotate", "color"], 8, 8, fixed=True)[2]) == 256
+    )

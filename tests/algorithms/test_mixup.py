@@ -23,7 +23,10 @@ def loss(x: Tensor, y: Tensor) -> Tensor:
 def test_images_and_targets_are_blended_alike() -> None:
     images, order = torch.randn(4, 3, 5, 5), torch.tensor([2, 0, 3, 1])
     labels = torch.tensor([0, 1, 2, 1])
-    mixed, targets = mix_images(images, order, 0.3), mix_targets(labels, order, 0.3, 3, "both")
+    mixed, targets = (
+        mix_images(images, order, torch.tensor(0.3)),
+        mix_targets(labels, order, torch.tensor(0.3), 3, "both"),
+    )
     for i, j in enumerate(order.tolist()):
         torch.testing.assert_close(mixed[i], 0.7 * images[i] + 0.3 * images[j])
         expected = torch.zeros(3)
@@ -36,7 +39,7 @@ def test_published_form_leaves_the_second_half_unsmoothed() -> None:
     labels, order = torch.tensor([0, 1, 2, 1]), torch.tensor([2, 0, 3, 1])
     hot = torch.eye(3)[labels]
     smoothed = hot * 0.9 + 0.1 / 3
-    both, first = (mix_targets(smoothed, order, 0.25, 3, form) for form in ("both", "first"))
+    both, first = (mix_targets(smoothed, order, torch.tensor(0.25), 3, form) for form in ("both", "first"))
     torch.testing.assert_close(both, 0.75 * smoothed + 0.25 * smoothed[order])
     torch.testing.assert_close(first, 0.75 * smoothed + 0.25 * hot[order])
 

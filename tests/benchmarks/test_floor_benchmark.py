@@ -18,6 +18,8 @@ def test_the_floor_of_a_recipe_and_the_plain_loop(tmp_path: Path, capsys: pytest
     for one in floors.values():
         assert one["compiled"]["gigabytes"] < one["eager"]["gigabytes"]
         assert all(0 < one["compiled"]["least_ms"][gpu] <= ms for gpu, ms in one["eager"]["least_ms"].items())
+        for kind, ms in one["compiled"]["exchange_ms"]["bfloat16"].items():
+            assert ms == pytest.approx(one["compiled"]["exchange_ms"]["float32"][kind] / 2)
     # note: the same network, and SAM goes through it twice
     assert none["teraoperations"] == pytest.approx(plain["teraoperations"])
     assert sam["teraoperations"] == pytest.approx(2 * hot["teraoperations"], rel=0.01)

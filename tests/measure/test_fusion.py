@@ -46,9 +46,14 @@ def test_batch_norm_reads_its_input_for_its_sums_and_once_more() -> None:
     assert moved(norm, call("relu", "elementwise", {b: 100}, {c: 100}), LAST) == [100, 101 + 100, 20]
 
 
-def test_what_is_not_the_networks_is_launched_as_it_comes() -> None:
-    first = call("mul", "elementwise", {a: 10}, {b: 10}, "prepare")
-    assert moved(first, call("add", "elementwise", {b: 10}, {c: 9}, "prepare")) == [20, 10]
+def test_the_update_is_launched_as_it_comes_and_the_network_compiled_apart_from_what_prepares_a_batch() -> None:
+    for first, second, wanted in (
+        ("update", "update", [20, 10]),
+        ("prepare", "prepare", [10]),
+        ("prepare", "network", [20, 10]),
+    ):
+        made = call("mul", "elementwise", {a: 10}, {b: 10}, first)
+        assert moved(made, call("add", "elementwise", {b: 10}, {c: 9}, second)) == wanted
 
 
 class Block(nn.Module):

@@ -37,5 +37,13 @@ def test_buckets_go_while_the_backward_pass_runs() -> None:
     assert exchange(kernels[1:], [Gradient(7_500_000, 2)] * 2, GPU, 2).exposed == pytest.approx(0.060)
 
 
+def test_smaller_gradients_go_in_the_same_buckets() -> None:
+    # note: of 4, 28 and 28 MB, the last ready at the end
+    gradients = [Gradient(1_000_000, 1), Gradient(7_000_000, 2), Gradient(7_000_000, 3)]
+    kernels = [kernel(100, 0, number) for number in range(3)]
+    assert exchange(kernels, gradients, GPU, 2).exposed == pytest.approx(0.028)
+    assert exchange(kernels, gradients, GPU, 2, element_size=2).exposed == pytest.approx(0.014)
+
+
 def test_every_gpu_has_a_link() -> None:
     assert all(gpu.link < gpu.bandwidth for gpu in gpus().values())

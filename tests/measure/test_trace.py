@@ -20,6 +20,27 @@ def test_a_convolution_is_counted_as_by_hand() -> None:
     assert [gradient.elements for gradient in trace.gradients] == [8 * 27]
 
 
+def test_what_a_call_needs_and_changes_is_counted_alone() -> None:
+    weights, gradients, momenta = ([torch.zeros(size) for size in (100, 7)] for _ in range(3))
+    images, kernel = torch.zeros(2, 3, 16, 16, requires_grad=True), torch.zeros(5, 3, 1, 1)
+
+    def step() -> None:
+        settings = {"weight_decay": 0.0, "momentum": 0.9, "lr": 0.1, "dampening": 0.0, "nesterov": False}
+        torch._fused_sgd_(weights, gradients, momenta, maximize=False, is_first_step=False, **settings)
+        torch.add(weights[0], 1, out=weights[0])
+        weights[0].copy_(gradients[0])
+        torch.nn.functional.conv2d(images, kernel).sum().backward()
+
+    moved = {c.name: (sum(c.reads.values()), sum(c.writes.values())) for c in traced(step, nn.Identity()).calls}
+    # note: weights and momenta change, gradients do not
+    assert moved["_fused_sgd_"] == (3 * 4 * 107, 2 * 4 * 107)
+    assert moved["add"] == (400, 400)
+    assert moved["copy_"] == (400, 400)
+    # note: the gradient of pictures needs the kernel alone; all the output's gradients are one number, expanded
+    output, read = 4 * 2 * 5 * 16 * 16, 4 * 5 * 3
+    assert moved["convolution_backward"] == (output + read, 4 * images.numel())
+
+
 def test_reads_of_device_values_are_counted() -> None:
     value = torch.ones(3)
     trace = traced(lambda: (float(value.sum()), bool(value.isfinite().all())), nn.Identity())

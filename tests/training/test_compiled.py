@@ -5,16 +5,20 @@ Backend `eager` traces as Inductor's does, `aot_eager` differentiates too, and n
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torchvision.models.resnet import BasicBlock
 
 from launcher.config import recipes
 from launcher.config.compose import compose
+from launcher.data.batch import Batch, Moment
 from launcher.rank.group import Ranks
 from launcher.training import checkpoint, compiled, trainer
+from launcher.training.compiled_changes import CompiledChanges
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
 from tests.trainers import EARLY, SMALL, build, steps, tensors
@@ -54,7 +58,8 @@ def test_all_graphs_are_made_before_the_first_step_and_none_for_a_side(
     run = made(*ALL)
     count = compiled.graphs()
     sides = {run.plan.image_size(step) for step in range(run.plan.total_steps)}
-    assert count - start == 3 < len(sides)
+    # note: three of passes, and of what prepares a batch one for the first side and two for all others
+    assert count - start == 3 + 3 < len(sides)
     assert f": {count - start} graphs" in capsys.readouterr().out
     for key in ("model", "weights", "optimizer", "algorithms"):
         assert all(map(torch.equal, tensors(run.state_dict()[key]), tensors(plain.state_dict()[key]))), key
@@ -100,6 +105,27 @@ def test_more_graphs_than_there_are_sides_and_kinds_is_an_error(monkeypatch: pyt
 
     with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
         one_size_after_the_other()
+
+
+def test_a_batch_that_was_not_met_before_training_is_prepared_uncompiled() -> None:
+    def doubled(batch: Batch) -> Batch:
+        return replace(batch, images=batch.images * 2)
+
+    def by_step(batch: Batch) -> Batch:
+        return replace(batch, images=batch.images * batch.moment.step)
+
+    batch = Batch(torch.ones(2, 3, 4, 4), torch.zeros(2, dtype=torch.long), np.arange(2), Moment(0, 0, 5, 9))
+    changes, start = CompiledChanges("eager"), compiled.graphs()
+    changes([doubled], batch)
+    changes.close()
+    assert compiled.graphs() == start + 1
+    for chain, side, value in (([doubled], 4, 2), ([doubled], 5, 2), ([doubled, doubled], 4, 4), ([by_step], 4, 5)):
+        assert changes(chain, replace(batch, images=torch.ones(2, 3, side, side))).images.eq(value).all()
+    assert compiled.graphs() == start + 1
+    # note: what reads the step would hold for it alone
+    broken = CompiledChanges("eager")
+    assert broken([by_step], batch).images.eq(5).all()
+    assert broken.reason
 
 
 def train_on_two_ranks(rank: int) -> None:
