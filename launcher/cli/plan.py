@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
+from launcher.cli import on_machines
 from launcher.config.compose import compose
 from launcher.config.declaration import POINTS
 from launcher.config.models import TimmModel
@@ -23,6 +24,8 @@ EXAMPLES = [
     "train plan recipe=mild batch_size=1024 launch.nproc=4",
     "train plan recipe=mild dataset=shapes model=resnet18 schedule.dilate=0.2",
     "train plan recipe=hot --json",
+    "train plan recipe=mild epochs=36 --on 8xH100",
+    "train plan recipe=mild --quality 76.6 --on all --picture machines.png",
 ]
 _ROWS = 10
 
@@ -30,9 +33,12 @@ _ROWS = 10
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
+    on_machines.configure(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
+    if on_machines.is_asked(arguments):
+        return on_machines.answer(arguments, with_counts)
     composed = compose(arguments.overrides)
     config, counted = with_counts(composed.config)
     plan = make_plan(config, composed.origins)

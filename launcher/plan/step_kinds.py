@@ -34,7 +34,14 @@ class StepSample:
 
 
 def step_kinds(plan: Plan) -> dict[StepKind, list[int]]:
-    """The steps of a run by kind."""
+    """The steps of a run by kind, remembered with the plan: there may be hundreds of thousands."""
+    known: dict[StepKind, list[int]] | None = vars(plan).get("_step_kinds")
+    if known is None:
+        known = vars(plan)["_step_kinds"] = _by_kind(plan)
+    return known
+
+
+def _by_kind(plan: Plan) -> dict[StepKind, list[int]]:
     kinds: dict[StepKind, list[int]] = defaultdict(list)
     active = plan.config.algorithms.active()
     periodic = {name: own for name, own in active.items() if type(own).acts_at is not AlgorithmConfig.acts_at}
@@ -70,13 +77,13 @@ def common_acting(kinds: dict[StepKind, list[int]]) -> tuple[str, ...]:
     return max(counts, key=lambda acting: counts[acting])
 
 
-def step_samples(kinds: dict[StepKind, list[int]]) -> list[StepSample]:
-    """The kinds to measure: the commonest at up to five sides, the others at the smallest and largest of theirs."""
+def step_samples(kinds: dict[StepKind, list[int]], sides: int = _SIZES) -> list[StepSample]:
+    """The kinds to look at: the commonest at up to so many sides, the others at the smallest and largest of theirs."""
     common = common_acting(kinds)
     chosen = []
     for acting in sorted({kind.acting for kind in kinds}, key=lambda acting: (acting != common, acting)):
         sizes = sorted(kind.image_size for kind in kinds if kind.acting == acting)
-        for size in _spread(sizes, _SIZES if acting == common else 2):
+        for size in _spread(sizes, sides if acting == common else 2):
             kind = StepKind(size, acting)
             chosen.append(StepSample(kind, tuple(_spread(kinds[kind], _STEPS))))
     return chosen

@@ -1,0 +1,125 @@
+"""The real step of a config, traced on fake tensors at its real size, as counts that need no torch to be read."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+
+from launcher.algorithms.base import Context
+from launcher.algorithms.engine import Engine
+from launcher.data.batch import Moment
+from launcher.measure.counted import CountedStep, Work
+from launcher.measure.fusion import Kernel, compiled_kernels, eager_kernels
+from launcher.measure.trace import Call, Trace
+from launcher.plan.plan import Plan
+from launcher.plan.step_kinds import StepSample
+from launcher.rank.group import Ranks
+from launcher.training.trainer import build_step
+
+_PHASES = {"prepare": "augmentation", "update": "optimizer"}
+_MATRIX = {"convolution": "convolution forward", "matmul": "matrix"}
+_BACKWARD = "convolution_backward"
+
+
+def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
+    """One step of each sample on a rank; nothing is computed, and weights are made once."""
+    warnings.filterwarnings("ignore")
+    config = plan.config
+    # note: which half precision it is changes neither bytes nor operations, and a CPU traces bf16 alone
+    mixed: Literal["fp32", "bf16"] = "fp32" if config.precision == "fp32" else "bf16"
+    plan = replace(plan, config=replace(config, precision=mixed, compile="off", cuda_graphs="off"))
+    assert config.dataset.classes is not None
+    step = build_step(plan, Ranks(0, 1, 0, 1, torch.device("cpu")), Engine(Context(plan, config.dataset.classes)))
+
+    def take(number: int) -> None:
+        images, labels = _batch(plan, number)
+        moment = Moment(seed=0, epoch=0, step=number, total_steps=plan.total_steps)
+        step(images, labels, np.arange(plan.rank_batch), moment)
+
+    counted = []
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        with Trace():
+            take(samples[0].steps[-1])
+        for sample in samples:
+            trace = Trace()
+            end = trace.watch(step.network)
+            with trace:
+                take(sample.steps[-1])
+            end()
+            counted.append(_counted(sample, trace))
+    return counted
+
+
+def _batch(plan: Plan, number: int) -> tuple[Tensor, Tensor]:
+    side = plan.loaded_size(number)
+    pixels = torch.empty(plan.rank_batch, side, side, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+    return pixels, torch.zeros(plan.rank_batch, dtype=torch.int64)
+
+
+def _counted(sample: StepSample, trace: Trace) -> CountedStep:
+    calls = [part for call in trace.calls for part in _halves(call)]
+    return CountedStep(
+        image_size=sample.kind.image_size,
+        acting=sample.kind.acting,
+        eager=_works(eager_kernels(calls), calls),
+        fused=_works(compiled_kernels(calls), calls),
+        gradient_bytes=sum(4 * gradient.elements for gradient in trace.gradients),
+        peak_bytes=_peak(trace.calls),
+    )
+
+
+def _halves(call: Call) -> Iterator[Call]:
+    """A convolution's backward pass as its two kernels: the gradients of its input, and of its weight."""
+    reads, writes = list(call.reads.items()), list(call.writes.items())
+    if call.name != _BACKWARD or len(writes) < 2 or len(reads) < 3:
+        yield call
+        return
+    half = call.operations // 2
+    yield replace(
+        call, name=_BACKWARD + ".data", reads=dict([reads[0], reads[2]]), writes=dict(writes[:1]), operations=half
+    )
+    yield replace(call, name=_BACKWARD + ".weight", reads=dict(reads[:2]), writes=dict(writes[1:]), operations=half)
+
+
+def _works(kernels: Sequence[Kernel], calls: Sequence[Call]) -> list[Work]:
+    """Kernels of one kind that move and compute the same, counted."""
+    found = Counter((_kind(kernel, calls[kernel.last_call]), kernel.moved, kernel.operations) for kernel in kernels)
+    return [Work(*key, count) for key, count in found.items()]
+
+
+def _kind(kernel: Kernel, call: Call) -> str:
+    if call.name.startswith(_BACKWARD):
+        return "convolution weight" if call.name.endswith(".weight") or "." not in call.name else "convolution data"
+    if kernel.kind in _MATRIX:
+        return _MATRIX[kernel.kind]
+    return _PHASES.get(kernel.phase, "normalisation and pointwise")
+
+
+def _peak(calls: Iterable[Call]) -> int:
+    """The most bytes alive at once: a storage lives from its first write to its last use, or always if it was there."""
+    born: dict[int, int] = {}
+    last: dict[int, int] = {}
+    size: dict[int, int] = {}
+    for number, call in enumerate(calls):
+        for storage, moved in (*call.reads.items(), *call.writes.items()):
+            size[storage] = max(size.get(storage, 0), moved)
+            last[storage] = number
+            born.setdefault(storage, number if storage in call.writes and storage not in call.reads else -1)
+    change: Counter[int] = Counter()
+    for storage, first in born.items():
+        change[first] += size[storage]
+        if first >= 0:
+            change[last[storage] + 1] -= size[storage]
+    alive = most = 0
+    for number in sorted(change):
+        alive += change[number]
+        most = max(most, alive)
+    return most

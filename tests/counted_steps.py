@@ -1,0 +1,21 @@
+"""Counts of steps made up by hand, in the place of traces."""
+
+from __future__ import annotations
+
+from launcher.measure.counted import CountedStep, Work
+from launcher.plan.plan import Plan
+from launcher.plan.step_kinds import step_kinds, step_samples
+
+
+def made_up(plan: Plan) -> list[CountedStep]:
+    """A step that moves 1 kB, computes 1 MFLOP and holds 1,100 bytes a pixel of each picture; two passes with SAM."""
+    found = []
+    for sample in step_samples(step_kinds(plan), sides=2):
+        pixels = plan.rank_batch * sample.kind.image_size**2
+        passes = 2 if "sam" in sample.kind.acting else 1
+        works = [
+            Work("convolution forward", 100 * pixels, 10**6 * pixels, passes),
+            Work("normalisation and pointwise", 900 * pixels, 0, passes),
+        ]
+        found.append(CountedStep(sample.kind.image_size, sample.kind.acting, works, works, 10**8, 1100 * pixels))
+    return found
