@@ -39,7 +39,11 @@ def test_every_figure_has_its_line_and_the_summary_is_of_those_held_out() -> Non
     ids=lambda figure: f"{figure.name}, {figure.machine}",
 )
 def test_the_lines_are_what_the_model_says(figure: Figure) -> None:
-    assert row(figure, efficiencies()) in TEXT
+    named = f"| {figure.name} | {figure.machine} |"
+    (line,) = (line for line in TEXT.splitlines() if line.startswith(named))
+    told, found = (float(text.split(" | ")[4].replace(",", "")) for text in (line, row(figure, efficiencies())))
+    # note: a kernel more or less in our own step moves them by tenths of a percent
+    assert told == pytest.approx(found, rel=0.01)
 
 
 def test_the_page_tells_the_values_that_are_used() -> None:
