@@ -5,6 +5,7 @@ Nothing of a file is executed.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 import warnings
@@ -13,16 +14,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torchvision.models import get_model_weights
 
+from launcher.config.models import TimmModel
 from launcher.errors import Problem, UserError, is_of_the_machine
 from launcher.models.export import CARD
 
 # Where published files keep their weights beside other things, the averaged ones first.
 _INSIDE = ("state_dict_ema", "model_ema", "ema", "weights", "state_dict", "model")
+_SHA256_DIGITS = 64
 _WRAPPERS = ("module.", "_orig_mod.")
 
 
@@ -53,6 +57,44 @@ def of_torchvision(architecture: str) -> Source:
         raise problem("torchvision", message) from None
     values = weights.transforms()
     return Source(f"torchvision's {weights}", tensors, architecture, {}, mean=list(values.mean), std=list(values.std))
+
+
+def of_timm(model: TimmModel) -> Source:
+    """timm's own weights for that architecture, fitted by timm to the run's image side, with a head of theirs.
+
+    Downloaded once into the hub's cache; what lies there is held against the checksum that is its name.
+    """
+    from huggingface_hub import hf_hub_download, hf_hub_url
+
+    config = timm.get_pretrained_cfg(model.architecture)
+    if config is None or not config.hf_hub_id:
+        raise problem("timm", f"timm has no weights of {model.architecture}; name a file, or leave it out")
+    name = config.hf_hub_filename or "model.safetensors"
+    try:
+        file = Path(hf_hub_download(config.hf_hub_id, name))
+    # note: of the hub's library, of what it downloads with, or the system's
+    except Exception as error:
+        if is_of_the_machine(error) and not isinstance(error, OSError):
+            raise
+        reason = str(error).partition("\n")[0].rstrip(".")
+        url = hf_hub_url(config.hf_hub_id, name)
+        raise problem("timm", f"cannot be downloaded ({reason}); fetch {url} elsewhere, and name that file") from None
+    blob = file.resolve()
+    if len(blob.name) == _SHA256_DIGITS and _sha256(blob) != blob.name:
+        raise problem("timm", f"{blob} is not what was to be downloaded; remove it, and start again")
+    values: dict[str, Any] = {**model.keywords(), "pretrained_cfg_overlay": {"file": str(file)}}
+    with torch.random.fork_rng(devices=[]):
+        network = timm.create_model(model.architecture, pretrained=True, **values)
+    told = f"timm's {config.hf_hub_id.rpartition('/')[2]}"
+    return Source(told, network.state_dict(), model.architecture, {}, mean=list(config.mean), std=list(config.std))
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def of_file(path: Path) -> Source:

@@ -26,7 +26,7 @@ from launcher.config.schema import RunConfig
 from launcher.models.build import build_model, model_surgeries
 from launcher.models.export import WEIGHTS
 from launcher.models.parameters import parameters_of_head
-from launcher.models.weights import Source, of_file, of_torchvision, problem
+from launcher.models.weights import Source, of_file, of_timm, of_torchvision, problem
 from launcher.plan.plan import plan_for
 from launcher.records.folder import RunFolder
 from launcher.training import checkpoint
@@ -84,8 +84,12 @@ def find(config: RunConfig) -> Source:
     """
     asked = config.model.weights
     assert asked is not None
-    if asked == "torchvision" and isinstance(config.model, TorchvisionModel):
-        return of_torchvision(config.model.architecture)
+    if asked in ("torchvision", "timm"):
+        model = config.model
+        own = "torchvision" if isinstance(model, TorchvisionModel) else "timm"
+        if asked != own:
+            raise problem(asked, f"has none for this model, which is {own}'s: model.weights={own}")
+        return of_torchvision(model.architecture) if isinstance(model, TorchvisionModel) else of_timm(model)
     path = Path(asked)
     if RunFolder(path).exists():
         return _of_run(RunFolder(path), saved(RunFolder(path), best=False))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
+import timm
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -221,6 +224,54 @@ def test_torchvisions_own_lie_in_torchs_cache(monkeypatch: pytest.MonkeyPatch, t
     kept = initial_weights(config, CLASSES, keep_normalization=True)
     assert kept.config.dataset.mean == [0.1, 0.1, 0.1]
     assert "were trained with dataset.mean=[0.485, 0.456, 0.406]" in kept.notes[1]
+
+
+def timm_config(*words: str) -> RunConfig:
+    small = [*("dataset=shapes", "algorithms=[]", "model=timm", "model.architecture=test_vit", "model.weights=timm")]
+    config = compose([*small, *words]).config
+    return replace(config, dataset=replace(config.dataset, classes=5))
+
+
+def test_timms_own_lie_in_the_hubs_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    whole = timm.create_model("test_vit").state_dict()
+    save_file(whole, tmp_path / "whole")
+    digest = hashlib.sha256((tmp_path / "whole").read_bytes()).hexdigest()
+    blob, asked = tmp_path / digest, list[str]()
+    (tmp_path / "whole").rename(blob)
+    file = tmp_path / "model.safetensors"
+    file.symlink_to(blob)
+
+    def at_hand(*words: str) -> str:
+        asked[:] = words
+        return str(file)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", at_hand)
+    found = initial_weights(timm_config(), CLASSES, keep_normalization=False)
+    assert asked == ["timm/test_vit.r160_in1k", "model.safetensors"]
+    assert found.config.dataset.mean == [0.5, 0.5, 0.5]
+    assert {name for name in whole if not torch.equal(found.weights[name], whole[name])} == {"head.weight", "head.bias"}
+    # note: timm itself fits the positions to another side
+    larger = initial_weights(timm_config("model.img_size=64"), CLASSES, keep_normalization=False)
+    assert larger.weights["pos_embed"].shape != whole["pos_embed"].shape
+    blob.write_bytes(blob.read_bytes()[:-1] + b"x")
+    with pytest.raises(UserError, match=f"{digest} is not what was to be downloaded; remove it"):
+        initial_weights(timm_config(), CLASSES, keep_normalization=False)
+
+
+def test_without_a_network_timms_own_are_told_where_to_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: str) -> None:
+        raise huggingface_hub.errors.LocalEntryNotFoundError("cannot find the file on the hub.\nMore words.")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refused)
+    with pytest.raises(UserError, match=r"on the hub\); fetch https://\S*test_vit\S*/model.safetensors elsewhere"):
+        initial_weights(timm_config(), CLASSES, keep_normalization=False)
+
+
+@pytest.mark.parametrize(("asked", "own"), [("timm", "torchvision"), ("torchvision", "timm")])
+def test_another_librarys_own_are_refused(asked: str, own: str) -> None:
+    config = config_of(asked) if own == "torchvision" else timm_config("model.weights=torchvision")
+    with pytest.raises(UserError, match=f"model.weights={asked}: has none .* model.weights={own}"):
+        initial_weights(config, CLASSES, keep_normalization=False)
 
 
 def test_a_digest_that_is_given_is_checked(file: Path) -> None:
