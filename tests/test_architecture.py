@@ -156,6 +156,13 @@ def without_torch(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
 
 
+def test_a_rank_imports_no_library_that_few_runs_need() -> None:
+    """They take seconds, and W&B's client, which timm's import brings, makes folders that a rank would leave behind."""
+    code = "import sys, launcher.training.worker; print(*{'timm', 'wandb', 'scipy', 'matplotlib'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 def test_no_test_imports_another() -> None:
     for path in (ROOT.parent / "tests").rglob("*.py"):
         assert not {name for name in imported(path, at_top_only=False) if name.split(".")[-1].startswith("test_")}, path

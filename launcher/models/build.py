@@ -14,7 +14,6 @@ from launcher.errors import Problem, UserError
 from launcher.models.checkpointing import checkpoint_activations
 from launcher.models.parameters import classifiers
 from launcher.models.surgery import Surgery
-from launcher.models.timm_network import timm_network
 from launcher.randomness import key
 
 
@@ -30,11 +29,13 @@ def build_model(model: schema.Model, classes: int, loss: schema.Loss, seed: int)
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key(seed, "initialization"))
-        network = (
-            _torchvision(model, classes, seed)
-            if isinstance(model, schema.TorchvisionModel)
-            else timm_network(model, classes)
-        )
+        if isinstance(model, schema.TorchvisionModel):
+            network = _torchvision(model, classes, seed)
+        else:
+            # note: a second, in which timm imports W&B's client too where that is installed
+            from launcher.models.timm_network import timm_network
+
+            network = timm_network(model, classes)
     if isinstance(loss, schema.BCE) and loss.log_classes_bias:
         for layer in classifiers(network):
             if not isinstance(layer.bias, nn.Parameter):

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -16,7 +15,6 @@ from torchvision.models import get_model
 from launcher.config import schema
 from launcher.config.models import timm_architectures
 from launcher.models.surgery import Surgery, model_source
-from launcher.models.timm_network import NOT_GIVEN
 
 WEIGHTS, MODEL, CARD = "model.safetensors", "model.py", "model_card.json"
 FILES = (WEIGHTS, MODEL, CARD)
@@ -82,6 +80,10 @@ def plain_network(card: Mapping[str, Any]) -> nn.Module:
     if card.get("library") != "timm":
         network: nn.Module = get_model(architecture, weights=None, num_classes=classes)
         return network
+    import timm
+
+    from launcher.models.timm_network import NOT_GIVEN
+
     arguments: dict[str, Any] = card["arguments"]
     if architecture not in timm_architectures() or not NOT_GIVEN.keys().isdisjoint(arguments):
         raise ValueError(f"no classifier of timm's: {architecture} with {arguments}")

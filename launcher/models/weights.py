@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -64,6 +63,7 @@ def of_timm(model: TimmModel) -> Source:
 
     Downloaded once into the hub's cache; what lies there is held against the checksum that is its name.
     """
+    import timm
     from huggingface_hub import hf_hub_download, hf_hub_url
 
     config = timm.get_pretrained_cfg(model.architecture)
