@@ -18,8 +18,9 @@ from launcher.errors import Problem, UserError
 
 
 def is_recomputing() -> bool:
-    """Whether a forward pass is one inside a backward pass, as checkpointing asks for."""
-    return bool(torch._C._current_graph_task_id() != -1)  # note: how torch.utils.checkpoint knows it itself
+    """Whether a forward pass is one inside a backward pass, as checkpointing asks for; compiled code has none."""
+    # note: how torch.utils.checkpoint knows it itself
+    return not torch.compiler.is_compiling() and bool(torch._C._current_graph_task_id() != -1)
 
 
 def checkpoint_activations(network: nn.Module) -> None:
