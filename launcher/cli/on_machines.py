@@ -40,15 +40,6 @@ _MOST_PHASES = 6
 _AS_PUBLISHED = ("dataset=imagenet", "dataloader=ffcv", "dataloader.workers=8")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--on", metavar="MACHINE", help="time and money there: p5_48xlarge, 8xH100, or all")
-    parser.add_argument(
-        "--quality", type=float, metavar="TOP1", help="with --on: of the length that reaches it, percent"
-    )
-    parser.add_argument("--prices", choices=("conf", "sky"), default="conf", help="sky: of SkyPilot's catalogue")
-    parser.add_argument("--picture", metavar="FILE", help="with --on: money against time as a picture")
-
-
 def answer(arguments: argparse.Namespace, counted: Any) -> int:
     """Predict, and print; `counted` gives a config its pictures and classes."""
     known, notes = with_sky_prices(rented()) if arguments.prices == "sky" else (rented(), [])
@@ -227,24 +218,3 @@ def _phases(prediction: Prediction) -> Table:
     for phase in (phases[number] for number in shown):
         table.add_row(str(phase.image_size), f"{phase.steps:,}", f"{1000 * phase.seconds:,.1f} ms", phase.bound)
     return table
-
-
-def is_asked(arguments: argparse.Namespace) -> bool:
-    """Whether a machine is named, by `--on` or by a word of the command line.
-
-    Raises:
-        UserError: what only goes with a machine is there without one.
-    """
-    named = any(_has_gpu(word.partition("=")) for word in arguments.overrides)
-    if arguments.on or named:
-        return True
-    for name in ("quality", "picture"):
-        if getattr(arguments, name) is not None:
-            raise UserError(Problem("goes with --on MACHINE, or --on all", f"--{name}", getattr(arguments, name)))
-    if arguments.prices != "conf":
-        raise UserError(Problem("goes with --on MACHINE, or --on all", "--prices", arguments.prices))
-    return False
-
-
-def _has_gpu(parts: tuple[str, str, str]) -> bool:
-    return parts[0] == "hardware" and parts[2] in rented()

@@ -9,12 +9,13 @@ from typing import Any
 
 from rich.table import Table
 
-from launcher.cli import on_machines
 from launcher.config.compose import compose
 from launcher.config.declaration import POINTS
+from launcher.config.hardware import gpus, machines
 from launcher.config.models import TimmModel
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
+from launcher.errors import Problem, UserError
 from launcher.plan.checks import check
 from launcher.plan.notes import notes
 from launcher.plan.plan import Plan, plan_for, planned_processes
@@ -33,11 +34,18 @@ _ROWS = 10
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
-    on_machines.configure(parser)
+    parser.add_argument("--on", metavar="MACHINE", help="time and money there: p5_48xlarge, 8xH100, or all")
+    parser.add_argument(
+        "--quality", type=float, metavar="TOP1", help="with --on: of the length that reaches it, percent"
+    )
+    parser.add_argument("--prices", choices=("conf", "sky"), default="conf", help="sky: of SkyPilot's catalogue")
+    parser.add_argument("--picture", metavar="FILE", help="with --on: money against time as a picture")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    if on_machines.is_asked(arguments):
+    if _names_machine(arguments):
+        from launcher.cli import on_machines  # note: with numpy
+
         return on_machines.answer(arguments, with_counts)
     composed = compose(arguments.overrides)
     config, counted = with_counts(composed.config)
@@ -53,6 +61,27 @@ def main(arguments: argparse.Namespace) -> int:
     for note in said:
         out.print(verbatim(f"note: {note}"), style="yellow")
     return 0
+
+
+def _names_machine(arguments: argparse.Namespace) -> bool:
+    """Whether a machine is named, by `--on` or by a word of the command line.
+
+    Raises:
+        UserError: what only goes with a machine is there without one.
+    """
+    named = any(_has_gpu(word.partition("=")) for word in arguments.overrides)
+    if arguments.on or named:
+        return True
+    for name in ("quality", "picture"):
+        if getattr(arguments, name) is not None:
+            raise UserError(Problem("goes with --on MACHINE, or --on all", f"--{name}", getattr(arguments, name)))
+    if arguments.prices != "conf":
+        raise UserError(Problem("goes with --on MACHINE, or --on all", "--prices", arguments.prices))
+    return False
+
+
+def _has_gpu(parts: tuple[str, str, str]) -> bool:
+    return parts[0] == "hardware" and parts[2] in machines() and machines()[parts[2]].gpu in gpus()
 
 
 def with_counts(config: RunConfig) -> tuple[RunConfig, list[str]]:

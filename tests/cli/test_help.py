@@ -30,10 +30,10 @@ def test_examples_compose(line: str) -> None:
         return
     verb = words[1] if len(words) > 1 and words[1] in cli.VERBS else "run"
     rest = words[1:] if verb == "run" else words[2:]
-    if verb in ("run", "show", "plan"):
-        compose([word for word in rest if not word.startswith("--")])
     parser = cli.parser_of(verb, importlib.import_module(cli.module_of(verb).__name__))
-    read(parser, verb, rest, list(cli.VERBS))
+    arguments = read(parser, verb, rest, list(cli.VERBS))
+    if verb in ("run", "show", "plan"):
+        compose(arguments.overrides)
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)
