@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> RunFolder:
 @pytest.fixture
 def export(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The run's three files, less the check of them, which needs torchvision's own networks."""
-    monkeypatch.setattr("launcher.models.exported.get_model", networks.tiny)
+    monkeypatch.setattr("launcher.models.export.get_model", networks.tiny)
     config = resolved.read(run.config)
     state = checkpoint.load(run.checkpoints / save_name(0))
     plan = plan_for(config, 1)
