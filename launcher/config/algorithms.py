@@ -1,7 +1,4 @@
-"""Each method of training, declared: what its values are, where in the loop it acts and in which place.
-
-The values themselves stand in conf/algorithms/, what is done to tensors in `launcher.algorithms`.
-"""
+"""Each method of training, declared: types of its values, which stand in conf/algorithms/, and its places in a step."""
 
 from __future__ import annotations
 
@@ -35,9 +32,7 @@ class ChannelsLastConfig(AlgorithmConfig, change_model=50, change_batch=80):
 
 @dataclass(frozen=True, config=STRICT)
 class BackboneFreezingConfig(
-    AlgorithmConfig,
-    before_step=20,
-    excludes={"layer_freezing": "both say of every step which layers learn"},
+    AlgorithmConfig, before_step=20, excludes={"layer_freezing": "both say which layers learn"}
 ):
     until: Duration
 
