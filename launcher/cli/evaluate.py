@@ -24,7 +24,7 @@ from launcher.launch.devices import decide
 from launcher.records.folder import RunFolder, existing, noted_datasets
 
 if TYPE_CHECKING:
-    from launcher.training.finished import Evaluated
+    from launcher.training.finished import CheckpointResult
 
 EXAMPLES = [
     "train eval runs/mild-imagenet-1120-1",
@@ -118,13 +118,13 @@ def _other(config: RunConfig, folder: RunFolder) -> Path | None:
     return Path(str(config.dataset.path))
 
 
-def _classes(asked: bool, found: Evaluated) -> dict[str, object]:
+def _classes(asked: bool, found: CheckpointResult) -> dict[str, object]:
     from launcher.study.by_class import by_class
 
     return {"by_class": [asdict(row) for row in by_class(found.classes, found.confusion)]} if asked else {}
 
 
-def _print(found: Evaluated) -> None:
+def _print(found: CheckpointResult) -> None:
     from rich.table import Table
 
     from launcher.study.by_class import by_class
@@ -139,7 +139,7 @@ def _print(found: Evaluated) -> None:
     console().print(table)
 
 
-def _write(found: Evaluated, outputs: Sequence[Path], title: str) -> None:
+def _write(found: CheckpointResult, outputs: Sequence[Path], title: str) -> None:
     from launcher.study.by_class import write_by_class
 
     for path in outputs:

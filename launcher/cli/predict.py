@@ -20,7 +20,7 @@ from launcher.launch.devices import decide
 from launcher.records.folder import RunFolder, existing
 
 if TYPE_CHECKING:
-    from launcher.training.predicting import Classifier, Prediction
+    from launcher.training.predicting import ClassifiedPicture, Classifier
 
 EXAMPLES = [
     "train predict runs/mild-imagenet-1120-1 picture.jpg",
@@ -102,8 +102,8 @@ def _listed(name: str) -> list[str]:
     return [line for line in text.splitlines() if line]
 
 
-def _json_rows() -> Callable[[Prediction], None]:
-    def tell(prediction: Prediction) -> None:
+def _json_rows() -> Callable[[ClassifiedPicture], None]:
+    def tell(prediction: ClassifiedPicture) -> None:
         row: dict[str, Any] = {"file": prediction.file}
         if prediction.unreadable:
             row["error"] = prediction.unreadable
@@ -114,19 +114,19 @@ def _json_rows() -> Callable[[Prediction], None]:
     return tell
 
 
-def _csv_rows() -> Callable[[Prediction], None]:
+def _csv_rows() -> Callable[[ClassifiedPicture], None]:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["file", "rank", "class", "probability"])
 
-    def tell(prediction: Prediction) -> None:
+    def tell(prediction: ClassifiedPicture) -> None:
         for rank, (name, score) in enumerate(prediction.classes, 1):
             writer.writerow([prediction.file, rank, name, f"{score:.6f}"])
 
     return tell
 
 
-def _lines() -> Callable[[Prediction], None]:
-    def tell(prediction: Prediction) -> None:
+def _lines() -> Callable[[ClassifiedPicture], None]:
+    def tell(prediction: ClassifiedPicture) -> None:
         if prediction.classes:
             found = "  ".join(f"{name} {score:.2%}" for name, score in prediction.classes)
             print(one_line(f"{prediction.file}: {found}"))

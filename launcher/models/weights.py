@@ -30,7 +30,7 @@ _WRAPPERS = ("module.", "_orig_mod.")
 
 
 @dataclass(frozen=True)
-class Source:
+class FoundWeights:
     """Weights by the library's names, and what is known of them; `surgery` are the values of what changed the network.
 
     `mean` and `std` are those that pictures were normalised with.
@@ -45,7 +45,7 @@ class Source:
     std: list[float] | None = None
 
 
-def of_torchvision(architecture: str) -> Source:
+def of_torchvision(architecture: str) -> FoundWeights:
     """The library's newest weights, downloaded once into torch's cache with the checksum that their name carries."""
     weights = get_model_weights(architecture).DEFAULT
     try:
@@ -55,10 +55,12 @@ def of_torchvision(architecture: str) -> Source:
         message = f"cannot be downloaded ({error}); fetch {weights.url} elsewhere, and put it at {place}"
         raise problem("torchvision", message) from None
     values = weights.transforms()
-    return Source(f"torchvision's {weights}", tensors, architecture, {}, mean=list(values.mean), std=list(values.std))
+    return FoundWeights(
+        f"torchvision's {weights}", tensors, architecture, {}, mean=list(values.mean), std=list(values.std)
+    )
 
 
-def of_timm(model: TimmModel) -> Source:
+def of_timm(model: TimmModel) -> FoundWeights:
     """timm's own weights for that architecture, fitted by timm to the run's image side, with a head of theirs.
 
     Downloaded once into the hub's cache; what lies there is held against the checksum that is its name.
@@ -86,7 +88,9 @@ def of_timm(model: TimmModel) -> Source:
     with torch.random.fork_rng(devices=[]):
         network = timm.create_model(model.architecture, pretrained=True, **values)
     told = f"timm's {config.hf_hub_id.rpartition('/')[2]}"
-    return Source(told, network.state_dict(), model.architecture, {}, mean=list(config.mean), std=list(config.std))
+    return FoundWeights(
+        told, network.state_dict(), model.architecture, {}, mean=list(config.mean), std=list(config.std)
+    )
 
 
 def _sha256(path: Path) -> str:
@@ -97,7 +101,7 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def of_file(path: Path) -> Source:
+def of_file(path: Path) -> FoundWeights:
     """Of a safetensors file, of the folder of an export, or of what `torch.save` has written."""
     try:
         with path.open("rb") as file:
@@ -121,14 +125,14 @@ def of_file(path: Path) -> Source:
         raise problem(path, message) from None
     own = found.get("state") if isinstance(found, dict) else None
     if isinstance(own, dict) and "weights" in own:
-        return Source(str(path), own["weights"], classes=own.get("classes"))
+        return FoundWeights(str(path), own["weights"], classes=own.get("classes"))
     tensors, place = _tensors(found)
     if not tensors:
         raise problem(path, "holds no weights: no mapping of names to tensors")
-    return Source(f"{path} ({place})" if place else str(path), tensors)
+    return FoundWeights(f"{path} ({place})" if place else str(path), tensors)
 
 
-def _of_safetensors(path: Path) -> Source:
+def _of_safetensors(path: Path) -> FoundWeights:
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -137,7 +141,7 @@ def _of_safetensors(path: Path) -> Source:
         raise problem(path, f"is no whole safetensors file: {error}") from None
     surgery = json.loads(metadata["surgery"]) if "surgery" in metadata else None
     prefix = "+".join(surgery) + "." if surgery else ""
-    source = Source(
+    source = FoundWeights(
         str(path),
         {name.removeprefix(prefix): tensor for name, tensor in tensors.items()},
         metadata.get("architecture"),

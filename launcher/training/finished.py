@@ -27,7 +27,7 @@ from launcher.training.trained import classifier_of
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class CheckpointResult:
     """A checkpoint's step and result; of each class `confusion` int64 [classes, classes] counts pictures.
 
     Its rows are the pictures' own classes, its columns those found. `notes` tell of classes that were not met.
@@ -42,7 +42,7 @@ class Evaluated:
 
 def evaluate_run(
     folder: RunFolder, config: RunConfig, device: str, *, best: bool = False, other: Path | None = None
-) -> Evaluated:
+) -> CheckpointResult:
     """Evaluate the newest checkpoint, or the best, on the validation set or on an`other` folder, on `cpu` or `cuda`.
 
     config: the run's, with what may differ here.
@@ -70,7 +70,7 @@ def evaluate_run(
             confusion=confusion,
         )
     assert result is not None
-    return Evaluated(state["step"], result, classes, confusion.cpu().numpy(), notes)
+    return CheckpointResult(state["step"], result, classes, confusion.cpu().numpy(), notes)
 
 
 @contextmanager

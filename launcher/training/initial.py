@@ -26,7 +26,7 @@ from launcher.config.schema import RunConfig
 from launcher.models.build import build_model, model_surgeries
 from launcher.models.export import WEIGHTS
 from launcher.models.parameters import parameters_of_head
-from launcher.models.weights import Source, of_file, of_timm, of_torchvision, problem
+from launcher.models.weights import FoundWeights, of_file, of_timm, of_torchvision, problem
 from launcher.plan.plan import plan_for
 from launcher.records.folder import RunFolder
 from launcher.training import checkpoint
@@ -76,7 +76,7 @@ def initial_weights(config: RunConfig, classes: list[str] | None, *, keep_normal
     return Initial(config, weights, notes)
 
 
-def find(config: RunConfig) -> Source:
+def find(config: RunConfig) -> FoundWeights:
     """The weights that `model.weights` names.
 
     Raises:
@@ -104,9 +104,9 @@ def find(config: RunConfig) -> Source:
     return of_file(path)
 
 
-def _of_run(folder: RunFolder, state: dict[str, Any]) -> Source:
+def _of_run(folder: RunFolder, state: dict[str, Any]) -> FoundWeights:
     config = read(folder.config)
-    return Source(
+    return FoundWeights(
         f"{folder.path} at step {state['step']:,}",
         state["weights"],
         config.model.architecture,
@@ -137,7 +137,7 @@ def _values(surgeries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fitted(
-    network: nn.Module, surgery: dict[str, Any], source: Source, classes: list[str] | None, config: RunConfig
+    network: nn.Module, surgery: dict[str, Any], source: FoundWeights, classes: list[str] | None, config: RunConfig
 ) -> tuple[dict[str, Tensor], str]:
     """All weights of the network, and what is said of its head."""
     own, given = network.state_dict(), dict(source.tensors)
@@ -179,7 +179,7 @@ def _rows(
     return None, f"a new head for {wanted} classes instead of {known}"
 
 
-def _check_surgery(surgery: dict[str, Any], source: Source, config: RunConfig) -> None:
+def _check_surgery(surgery: dict[str, Any], source: FoundWeights, config: RunConfig) -> None:
     if source.surgery is None or source.surgery == surgery:
         return
     different = [name for name in {**surgery, **source.surgery} if surgery.get(name) != source.surgery.get(name)]
@@ -191,7 +191,9 @@ def _on(surgery: Mapping[str, Any], name: str) -> str:
     return json.dumps(surgery[name]) if name in surgery else "off"
 
 
-def _check_names(own: Mapping[str, Tensor], given: Mapping[str, Tensor], source: Source, config: RunConfig) -> None:
+def _check_names(
+    own: Mapping[str, Tensor], given: Mapping[str, Tensor], source: FoundWeights, config: RunConfig
+) -> None:
     wrong = [
         f"{name} is {_shape(given[name])} instead of {_shape(tensor)}"
         for name, tensor in own.items()

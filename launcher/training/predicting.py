@@ -42,7 +42,7 @@ _CHANGES: dict[str, Callable[..., Any]] = {
 
 
 @dataclass(frozen=True)
-class Prediction:
+class ClassifiedPicture:
     """The likeliest classes of a file and their probabilities, the likeliest first; or why it cannot be read."""
 
     file: str
@@ -72,7 +72,7 @@ def classifier_of_export(folder: Path, kind: str) -> Classifier:
     return Classifier(network.to(device), card, Precision(device.type, torch.float32), device)
 
 
-def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Iterator[Prediction]:
+def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Iterator[ClassifiedPicture]:
     """The likeliest `top` classes of each file, in the order of the files."""
     values, classes = classifier.card["input"], classifier.card["classes"]
     sides = values["resize"], values["size"]
@@ -86,8 +86,10 @@ def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Itera
             for index, label, numbers, scores in found:
                 file = files[index]
                 if label == UNREADABLE:
-                    yield Prediction(file, [], reason(Path(file)) or "it has changed meanwhile")
+                    yield ClassifiedPicture(file, [], reason(Path(file)) or "it has changed meanwhile")
                 else:
-                    yield Prediction(file, [(classes[n], score) for n, score in zip(numbers, scores, strict=True)])
+                    yield ClassifiedPicture(
+                        file, [(classes[n], score) for n, score in zip(numbers, scores, strict=True)]
+                    )
     finally:
         loader.close()
