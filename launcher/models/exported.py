@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ _KINDS: dict[str, type] = {
 _INPUT: dict[str, type] = {
     **{"resize": int, "size": int, "interpolation": str, "exif_orientation": bool, "mean": list, "std": list},
 }
-_SHOWN = 3
+_SHOWN = 10
 
 
 def read_exported(folder: Path, changes: Mapping[str, Callable[..., Any]]) -> tuple[nn.Module, dict[str, Any]]:
@@ -31,7 +31,7 @@ def read_exported(folder: Path, changes: Mapping[str, Callable[..., Any]]) -> tu
     Raises:
         UserError: a file is missing, damaged, or not of the network that the card names.
     """
-    card = _card(folder / CARD)
+    card = read_card(folder / CARD)
     path, prefix = folder / WEIGHTS, "+".join(card["surgery"]) + "." if card["surgery"] else ""
     try:
         weights = load_file(path)
@@ -51,7 +51,12 @@ def read_exported(folder: Path, changes: Mapping[str, Callable[..., Any]]) -> tu
     return network.eval(), card
 
 
-def _card(path: Path) -> dict[str, Any]:
+def read_card(path: Path) -> dict[str, Any]:
+    """A model's card, with all that a network is rebuilt by.
+
+    Raises:
+        UserError: it is missing, no JSON, or lacks something.
+    """
     try:
         card = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -73,18 +78,26 @@ def _wrong(values: dict[str, Any], kinds: dict[str, type]) -> list[str]:
 
 def _check_weights(path: Path, weights: Mapping[str, Tensor], network: nn.Module, card: Mapping[str, Any]) -> None:
     """See that names and shapes are the network's."""
-    expected = network.state_dict()
-    different = [
-        *(f"no {name}" for name in expected if name not in weights),
-        *(f"{name} beside it" for name in weights if name not in expected),
-        *(
-            f"{name} of {list(weights[name].shape)} instead of {list(tensor.shape)}"
-            for name, tensor in expected.items()
-            if name in weights and weights[name].shape != tensor.shape
-        ),
-    ]
-    if different:
-        more = f" and {len(different) - _SHOWN:,} more" * (len(different) > _SHOWN)
-        shown = f"{', '.join(different[:_SHOWN])}{more}"
+    if different := differences(network.state_dict(), weights):
         what = f"a {card['architecture']} of {len(card['classes'])} classes"
-        raise UserError(f"{path} does not hold {what} as {CARD} says: {shown}; export the run again")
+        raise UserError(f"{path} does not hold {what} as {CARD} says: {listed(different)}; export the run again")
+
+
+def differences(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
+    """What keeps weights from being those of a network, in words."""
+    found = [
+        f"{name} is {_shape(weights[name])} instead of {_shape(tensor)}"
+        for name, tensor in expected.items()
+        if name in weights and weights[name].shape != tensor.shape
+    ]
+    found += [f"{name} is missing" for name in expected if name not in weights]
+    return found + [f"{name} has no place here" for name in weights if name not in expected]
+
+
+def listed(different: Sequence[str]) -> str:
+    """The first few of them, and how many more there are."""
+    return ", ".join(different[:_SHOWN]) + f" and {len(different) - _SHOWN:,} more" * (len(different) > _SHOWN)
+
+
+def _shape(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "a number"

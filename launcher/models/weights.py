@@ -22,6 +22,7 @@ from torchvision.models import get_model_weights
 from launcher.config.models import TimmModel
 from launcher.errors import Problem, UserError, is_of_the_machine
 from launcher.models.export import CARD
+from launcher.models.exported import read_card
 
 # Where published files keep their weights beside other things, the averaged ones first.
 _INSIDE = ("state_dict_ema", "model_ema", "ema", "weights", "state_dict", "model")
@@ -139,20 +140,20 @@ def _of_safetensors(path: Path) -> FoundWeights:
             metadata = file.metadata() or {}
     except SafetensorError as error:
         raise problem(path, f"is no whole safetensors file: {error}") from None
-    surgery = json.loads(metadata["surgery"]) if "surgery" in metadata else None
-    prefix = "+".join(surgery) + "." if surgery else ""
-    source = FoundWeights(
-        str(path),
-        {name.removeprefix(prefix): tensor for name, tensor in tensors.items()},
-        metadata.get("architecture"),
-        surgery,
-    )
     try:
-        card = json.loads((path.parent / CARD).read_text(encoding="utf-8")) if surgery is not None else {}
-        values = card["input"] if card else {}
-    except (OSError, ValueError, KeyError):
-        return source
-    return replace(source, classes=card.get("classes"), mean=values.get("mean"), std=values.get("std"))
+        surgery = json.loads(metadata.get("surgery", "null"))
+    except ValueError as error:
+        raise problem(path, f"says of itself what is no JSON: {error}; export the run again") from None
+    found = FoundWeights(str(path), tensors, metadata.get("architecture"))
+    if not isinstance(surgery, dict):
+        return found
+    prefix = "+".join(surgery) + "." if surgery else ""
+    plain = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    found = replace(found, tensors=plain, surgery=surgery)
+    if not (path.parent / CARD).is_file():
+        return found
+    card = read_card(path.parent / CARD)
+    return replace(found, classes=card["classes"], mean=card["input"]["mean"], std=card["input"]["std"])
 
 
 def _tensors(found: Any) -> tuple[dict[str, Tensor], str]:

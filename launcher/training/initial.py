@@ -25,14 +25,13 @@ from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.models.build import build_model, model_surgeries
 from launcher.models.export import WEIGHTS
+from launcher.models.exported import differences, listed
 from launcher.models.parameters import parameters_of_head
 from launcher.models.weights import FoundWeights, of_file, of_timm, of_torchvision, problem
 from launcher.plan.plan import plan_for
 from launcher.records.folder import RunFolder
 from launcher.training import checkpoint
 from launcher.training.finished import saved
-
-_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -194,26 +193,13 @@ def _on(surgery: Mapping[str, Any], name: str) -> str:
 def _check_names(
     own: Mapping[str, Tensor], given: Mapping[str, Tensor], source: FoundWeights, config: RunConfig
 ) -> None:
-    wrong = [
-        f"{name} is {_shape(given[name])} instead of {_shape(tensor)}"
-        for name, tensor in own.items()
-        if name in given and given[name].shape != tensor.shape
-    ]
-    wrong += [f"{name} is missing" for name in own if name not in given]
-    wrong += [f"{name} has no place here" for name in given if name not in own]
+    wrong = differences(own, given)
     wrong += [f"{name} is not finite" for name, tensor in given.items() if not tensor.isfinite().all()]
     if not wrong:
         return
-    more = f" and {len(wrong) - _SHOWN} more" * (len(wrong) > _SHOWN)
     whose = f"of {source.architecture}" if source.architecture else "of another network"
-    message = (
-        f"weights {whose}, not of {config.model.architecture}: {', '.join(wrong[:_SHOWN])}{more}; set model to theirs"
-    )
+    message = f"weights {whose}, not of {config.model.architecture}: {listed(wrong)}; set model to theirs"
     raise problem(config.model.weights, message)
-
-
-def _shape(tensor: Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "a number"
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:

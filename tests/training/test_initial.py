@@ -154,6 +154,8 @@ def bad_file(kind: str, trained: dict[str, Tensor], path: Path) -> Path:
         case "safetensors cut short":
             save_file(trained, path)
             cut(path, 0.5)
+        case "metadata of its own":
+            save_file(trained, path, {"surgery": "{"})
         case "no weights":
             torch.save({"epoch": 3, "lr": [1.0]}, path)
         case "a picture's tensor":
@@ -176,6 +178,7 @@ def bad_file(kind: str, trained: dict[str, Tensor], path: Path) -> Path:
         ("code in a torch file", "could run code"),
         ("torch cut short", "is no file of weights, or is cut short"),
         ("safetensors cut short", "is no whole safetensors file"),
+        ("metadata of its own", "says of itself what is no JSON"),
         ("no weights", "no mapping of names to tensors"),
         ("a picture's tensor", "no mapping of names to tensors"),
         ("not finite", "layer1.0.conv1.weight is not finite"),
