@@ -28,18 +28,6 @@ class Muon(Adaptive):
     The factor gives steps of AdamW's size (Liu et al. 2025, Muon is Scalable), so that one lr serves both.
     """
 
-    def __init__(
-        self,
-        groups: list[dict[str, Any]],
-        lr: float,
-        betas: tuple[float, float],
-        eps: float,
-        momentum: float,
-        nesterov: bool,
-        iterations: int,
-    ):
-        super().__init__(groups, lr, betas, eps, momentum=momentum, nesterov=nesterov, iterations=iterations)
-
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         lr, decay = group["lr"], group["weight_decay"]
         if not group["orthogonal"]:

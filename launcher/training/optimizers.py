@@ -42,7 +42,8 @@ def build_optimizer(config: choices.Optimizer, model: nn.Module, lr: float) -> O
         case choices.LAMBConfig():
             return LAMB(groups, lr, betas, eps, max_grad_norm=config.max_grad_norm)
         case choices.MuonConfig():
-            return Muon(groups, lr, betas, eps, config.momentum, config.nesterov, config.iterations)
+            own = {"momentum": config.momentum, "nesterov": config.nesterov, "iterations": config.iterations}
+            return Muon(groups, lr, betas, eps, **own)
         case choices.SOAPConfig():
             return SOAP(groups, lr, betas, eps, config.interval, config.max_side)
         case choices.ScheduleFreeAdamWConfig():
