@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from launcher import atomic
@@ -23,6 +24,7 @@ from launcher.config.keys import nearest
 from launcher.config.models import TorchvisionModel
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
+from launcher.errors import UserError
 from launcher.models.build import build_model, model_surgeries
 from launcher.models.export import WEIGHTS
 from launcher.models.exported import differences, listed
@@ -73,6 +75,19 @@ def initial_weights(config: RunConfig, classes: list[str] | None, *, keep_normal
             notes.append(f"dataset.mean={source.mean} and dataset.std={source.std} are those of the weights")
             config = replace(config, dataset=replace(dataset, mean=source.mean, std=source.std))
     return Initial(config, weights, notes)
+
+
+def read_initial(path: Path) -> dict[str, Tensor]:
+    """What `Initial.write` has written.
+
+    Raises:
+        UserError: it is gone or damaged.
+    """
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        message = f"{path}, from which the run starts, cannot be read ({error}); begin anew, under another run_name"
+        raise UserError(message) from None
 
 
 def find(config: RunConfig) -> FoundWeights:

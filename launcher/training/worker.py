@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 
 from launcher.config.resolved import read
 from launcher.data.unreadable import read_left_out
@@ -17,6 +16,7 @@ from launcher.rank.stop import STOP
 from launcher.records.folder import RunFolder
 from launcher.training.captured import CapturedSteps, CudaCapturer, uncaptured
 from launcher.training.compiled import compile_run
+from launcher.training.initial import read_initial
 from launcher.training.loop import train
 from launcher.training.memory import memory_told
 from launcher.training.metric_logger import MetricLogger
@@ -32,7 +32,7 @@ def work(run_folder: Path) -> None:
     with join_ranks(config) as ranks:
         state = newest_for_all(folder, ranks)
         check_same_config(config)
-        initial = load_file(folder.initial) if state is None and config.model.weights is not None else None
+        initial = read_initial(folder.initial) if state is None and config.model.weights is not None else None
         trainer = build_trainer(config, ranks, read_left_out(folder.left_out, config.dataset), initial)
         if state is not None:
             trainer.load_state_dict(state)

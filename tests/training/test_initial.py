@@ -22,7 +22,7 @@ from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.models.build import build_model
-from launcher.training.initial import initial_weights
+from launcher.training.initial import initial_weights, read_initial
 from tests.runs import SMALL, Here
 
 CLASSES = ["ant", "bee", "cat", "dog", "eel"]
@@ -307,6 +307,15 @@ def test_a_run_goes_on_from_what_another_has_learnt(source: str, made: Here) -> 
     assert read(second / "config.yaml").model.weights_sha256
     (second / "initial.safetensors").unlink()
     made("resume", "runs/second", "epochs=3", tiny=tiny)
+
+
+def test_a_start_whose_weights_are_damaged_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "initial.safetensors"
+    with pytest.raises(UserError, match="from which the run starts, cannot be read"):
+        read_initial(path)
+    path.write_bytes(b"cut")
+    with pytest.raises(UserError, match="from which the run starts, cannot be read"):
+        read_initial(path)
 
 
 def test_a_network_that_computes_something_else_is_refused(made: Here) -> None:
