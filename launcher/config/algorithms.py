@@ -18,6 +18,7 @@ from launcher.config.fields import (
     Positive,
     PositiveRange,
     Probability,
+    Within,
 )
 from launcher.errors import Problem
 
@@ -34,7 +35,7 @@ class ChannelsLastConfig(AlgorithmConfig, change_model=50, change_batch=80):
 class BackboneFreezingConfig(
     AlgorithmConfig, before_step=20, excludes={"layer_freezing": "both say which layers learn"}
 ):
-    until: Duration
+    until: Annotated[Duration, Within(0.1)]
 
     def acts_at(self, plan: RunPlan, step: int) -> int:
         return step < plan.every(self.until)
@@ -77,8 +78,8 @@ class StochasticDepthConfig(AlgorithmConfig, change_model=30, change_batch=90):
 
 @dataclass(frozen=True, config=STRICT)
 class EMAConfig(AlgorithmConfig, change_model=60, after_step=10, evaluation_weights=10):
-    half_life: Duration
-    update_interval: Duration
+    half_life: Annotated[Duration, Within(0.05)]
+    update_interval: Annotated[Duration, Within(0.01)]
 
     def acts_at(self, plan: RunPlan, step: int) -> int:
         return (step + 1) % plan.every(self.update_interval) == 0
@@ -92,8 +93,8 @@ class SWAConfig(
     evaluation_weights=20,
     excludes={"ema": "both give the weights to evaluate and save; keep one"},
 ):
-    start: Duration
-    update_interval: Duration
+    start: Annotated[Duration, Within(0.7)]
+    update_interval: Annotated[Duration, Within(0.05)]
 
     def acts_at(self, plan: RunPlan, step: int) -> int:
         since = step + 1 - plan.every(self.start)

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher.config.fields import STRICT, Count, Duration, NotNegative, Positive, Probability
+from launcher.config.fields import STRICT, Count, Duration, NotNegative, Positive, Probability, Within
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -152,7 +152,7 @@ Optimizer = Annotated[
 class Records:
     """What every logger has: how often a line is written, and whether TensorBoard's files are written too."""
 
-    interval: Duration
+    interval: Annotated[Duration, Within(0.1)]
     tensorboard: bool
 
 

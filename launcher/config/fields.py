@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated
@@ -51,6 +52,13 @@ def _duration(text: str) -> str:
 
 
 Duration = Annotated[str, AfterValidator(_duration)]
+
+
+@dataclass(frozen=True)
+class Within:
+    """Beside a duration's type: the part of the run that `schedule.fit=on` shortens it to."""
+
+    share: float
 
 
 @cache

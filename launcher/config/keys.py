@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from pydantic.fields import FieldInfo
 
-from launcher.config.fields import AnyPath, Duration
+from launcher.config.fields import AnyPath, Duration, Within
 from launcher.config.schema import RunConfig
 
 _WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", NoneType: "null"}
@@ -34,6 +34,8 @@ def in_words(hint: Any) -> str:
     """`whole number, at least 1, or auto`."""
     if hint in (Duration, AnyPath):
         return "duration" if hint == Duration else "path"
+    if (share := _share(hint)) is not None:
+        return f"duration, shortened to {share:g}dur by schedule.fit=on"
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return ", ".join([in_words(parts[0]), *_bounds(parts[1:])])
@@ -59,6 +61,12 @@ def is_text(schema: type, key: str) -> bool:
     return bool(found) and all(map(_is_text, found))
 
 
+def longest_share(key: str) -> float | None:
+    """The part of the run to which `schedule.fit=on` shortens a dotted key's durations; None: it holds none."""
+    shares = [_share(part) for hint in _types(RunConfig, key) for part in (hint, *get_args(hint))]
+    return next((share for share in shares if share is not None), None)
+
+
 def path_keys() -> list[str]:
     """Dotted keys of a run's config whose values are paths."""
     return [key for key in all_keys() if any(AnyPath in (hint, *get_args(hint)) for hint in _types(RunConfig, key))]
@@ -68,6 +76,10 @@ def described(key: str) -> str:
     """`: must be a whole number, ...` for a known dotted key of a run's config; nothing for another."""
     hints = _types(RunConfig, key)
     return f": must be {', or '.join(dict.fromkeys(map(in_words, hints)))}" if hints else ""
+
+
+def _share(hint: Any) -> float | None:
+    return next((extra.share for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Within)), None)
 
 
 def _is_text(hint: Any) -> bool:
@@ -129,6 +141,7 @@ ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "dataset.exif_orientation": (False, ()),
     "schedule.warmup_includes_peak": (False, ("constant", "cosine", "linear", "multi_step")),
     "schedule.counts_warmup": (False, ("cosine",)),
+    "schedule.fit": ("off", ()),
     "checkpoint.elsewhere": (None, ()),
     **{f"hardware.{key}": (None, ()) for key in ("cores", "memory", "disk", "source", "spot_per_hour")},
     "model.weights": (None, ()),

@@ -21,6 +21,7 @@ from launcher.config.fields import (
     Probability,
     ProbabilityRange,
     Target,
+    Within,
 )
 from launcher.config.models import TimmModel as TimmModel
 from launcher.config.models import TorchvisionModel as TorchvisionModel
@@ -124,13 +125,15 @@ class Warmup:
 
     With `warmup_includes_peak` the last step of the warmup (its last epoch with `granularity: epoch`) has the whole
     learning rate, without it the first one after.
-    `dilate` multiplies the run's length and every time in the schedule (MosaicML methodology).
+    `dilate` multiplies the run's length and every time in the schedule (MosaicML methodology). With `fit` the times of
+    the whole config that are given in epochs or batches and are long for the run become parts of it.
     """
 
-    warmup: Duration
+    warmup: Annotated[Duration, Within(0.1)]
     warmup_start: Probability
     warmup_includes_peak: bool
     dilate: Positive
+    fit: Literal["on", "off"]
     granularity: Literal["step", "epoch"]
 
 
@@ -159,7 +162,7 @@ class Polynomial(Warmup):
 @dataclass(frozen=True, config=STRICT)
 class MultiStep(Warmup):
     name: Literal["multi_step"]
-    milestones: list[Duration]
+    milestones: list[Annotated[Duration, Within(0.9)]]
     gamma: Probability
 
 
@@ -224,7 +227,7 @@ class Hardware:
 class Checkpoint:
     """When a run is saved, besides at its end and when asked to stop; `every_minutes` counts from the last save."""
 
-    every: Duration
+    every: Annotated[Duration, Within(1.0)]
     every_minutes: Positive | None
     keep: Count
     best: bool
@@ -261,7 +264,7 @@ class RunConfig:
     batch_size: Count
     eval_batch_size: Count
     device_batch_size: Count | None
-    eval_every: Duration
+    eval_every: Annotated[Duration, Within(1.0)]
     target: Target | None
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     precision: Literal["auto", "bf16", "fp16", "fp32"]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from launcher.config.changes import changed, continued
+from launcher.config.changes import changed, continued, is_free
 from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.models import TimmModel
@@ -118,6 +118,9 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
         done = folder.newest_step()
         if done is not None and plan.total_steps < done:
             message = f"is shorter than what the run has done, {done / plan.steps_per_epoch:.1f} epochs"
+            raise UserError(Problem(message, "epochs", config.epochs))
+        if past := [key for key in plan.shortened if not is_free(key)]:
+            message = f"is so short that schedule.fit=on would change {', '.join(past)}, and what the run has done"
             raise UserError(Problem(message, "epochs", config.epochs))
         check(plan, {})
         check_logger(config.logger)

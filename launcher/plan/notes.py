@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from launcher.config.choices import ScheduleFreeAdamWConfig
+from launcher.config.layers import leaves
+from launcher.config.resolved import as_mapping
 from launcher.plan.plan import Plan
 
 _FEW_IMAGES = 16
@@ -24,6 +26,17 @@ def _learning_rate(plan: Plan) -> Iterator[str]:
             f"learning rate {optimizer.lr:g} is meant for a batch of {optimizer.reference_batch_size}; at {batch} it "
             f"is scaled to {plan.peak_lr:g} (optimizer.scale_lr=off keeps it)"
         )
+
+
+def _fitted(plan: Plan) -> Iterator[str]:
+    values = dict(leaves(as_mapping(plan.config)))
+    if plan.shortened:
+        told = [f"{key}={_told(given)} to {_told(values[key])}" for key, given in plan.shortened.items()]
+        yield f"schedule.fit=on shortens for {plan.total_steps:,} steps: {', '.join(told)}"
+
+
+def _told(value: str | list[str]) -> str:
+    return value if isinstance(value, str) else f"[{','.join(value)}]"
 
 
 def _schedule(plan: Plan) -> Iterator[str]:
@@ -73,6 +86,7 @@ def _gradient_dtype(plan: Plan) -> Iterator[str]:
 
 _RULES: tuple[Callable[[Plan], Iterator[str]], ...] = (
     _learning_rate,
+    _fitted,
     _schedule,
     _partial_batch,
     _batch_norm,

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from launcher.config.fields import in_steps
+from launcher.config.keys import longest_share
+from launcher.config.layers import Layers, leaves
+from launcher.config.resolved import as_mapping
 from launcher.config.schema import FFCVLoader, RunConfig
+from launcher.config.validate import validate
 from launcher.plan.schedule import (
     dilated_epochs,
     multiplier,
@@ -20,9 +26,9 @@ from launcher.plan.schedule import (
 
 
 def plan_for(config: RunConfig, processes: int) -> Plan:
-    """The plan of a config whose pictures are counted, on so many processes in all."""
+    """The plan of a config whose pictures are counted, on so many processes in all, its times fitted if it says so."""
     assert config.dataset.train_samples is not None
-    return Plan(config, processes, config.dataset.train_samples)
+    return fitted(Plan(config, processes, config.dataset.train_samples))
 
 
 def planned_processes(config: RunConfig) -> int:
@@ -48,11 +54,15 @@ def _gpus_here() -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """Derived quantities of a run on `world_size` processes; `train_samples` as counted."""
+    """Derived quantities of a run on `world_size` processes; `train_samples` as counted.
+
+    `shortened` are the times that `schedule.fit` has shortened, by dotted key, as they were given.
+    """
 
     config: RunConfig
     world_size: int
     train_samples: int
+    shortened: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def epochs(self) -> int:
@@ -155,3 +165,32 @@ class Plan:
 
     def steps(self, duration: str) -> int:
         return in_steps(duration, steps_per_epoch=self.steps_per_epoch, total_steps=self.total_steps)
+
+
+def fitted(plan: Plan) -> Plan:
+    """With `schedule.fit` the plan in which each time that is long for the run is the part of it that its type states.
+
+    Times that are parts of the run stay. Several times of one key keep their ratios.
+    """
+    if plan.config.schedule.fit == "off" or not plan.total_steps:
+        return plan
+    layers, shortened = Layers(), {}
+    layers.values = as_mapping(plan.config)
+    for key, given in list(leaves(layers.values)):
+        share = longest_share(key)
+        if share is None or not given or (short := _shortened(plan, key, given, share)) == given:
+            continue
+        layers.set(key, short, "")
+        shortened[key] = given
+    return replace(plan, config=validate(layers), shortened=shortened) if shortened else plan
+
+
+def _shortened(plan: Plan, key: str, given: str | list[str], share: float) -> str | list[str]:
+    """A key's times, of which the longest is at most the share of the run, unless they are parts of it already."""
+    texts = [given] if isinstance(given, str) else given
+    in_steps = plan.schedule_steps if key.startswith("schedule.") else plan.steps
+    longest = max(in_steps(text) for text in texts)
+    if longest <= share * plan.total_steps or all(text.endswith("dur") for text in texts):
+        return given
+    parts = [f"{share * in_steps(text) / longest:.6g}dur" for text in texts]
+    return parts[0] if isinstance(given, str) else parts

@@ -54,7 +54,7 @@ def test_a_file_of_before_newer_keys_reads_as_what_it_did(tmp_path: Path, name: 
     older = json.loads(json.dumps(today))
     del older["compile"], older["cuda_graphs"], older["hardware"]["cores"], older["hardware"]["spot_per_hour"]
     del older["model"]["weights"], older["model"]["weights_sha256"]
-    del older["schedule"]["warmup_includes_peak"], older["schedule"]["counts_warmup"]
+    del older["schedule"]["warmup_includes_peak"], older["schedule"]["counts_warmup"], older["schedule"]["fit"]
     for key in ("val_split", "skip_bad", "exif_orientation"):
         del older["dataset"][key]
     del older["optimizer"]["backbone_lr"]

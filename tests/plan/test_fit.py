@@ -1,0 +1,139 @@
+"""Times that follow the run's length: whatever the length, those in epochs and batches end up inside the run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from launcher.config import recipes
+from launcher.config.compose import compose
+from launcher.config.fields import parse_duration
+from launcher.config.keys import longest_share
+from launcher.config.layers import leaves
+from launcher.config.resolved import as_mapping, read
+from launcher.plan.checks import check
+from launcher.plan.notes import notes
+from launcher.plan.plan import Plan, fitted, plan_for
+from tests.runs import SMALL, Here
+
+WORDS = ("batch_size=10", "schedule.fit=on")
+METHODS = ("algorithms.ema=on", "algorithms.backbone_freezing=on")
+TIMES = st.one_of(st.integers(0, 400).map("{}ep".format), st.integers(0, 10_000).map("{}ba".format))
+
+
+def plan(*words: str, samples: int = 100) -> Plan:
+    """Fitted, of ten steps an epoch."""
+    return fitted(Plan(compose([*WORDS, *words]).config, 1, samples))
+
+
+def is_duration(value: object) -> bool:
+    try:
+        return bool(parse_duration(str(value)))
+    except ValueError:
+        return False
+
+
+@settings(max_examples=60, deadline=None)
+@example(epochs=1, samples=20, warmup="8ep", half_life="100ba", until="1ep", dilate=1.0)
+@given(
+    epochs=st.integers(1, 300),
+    samples=st.integers(20, 5000),
+    warmup=TIMES,
+    half_life=TIMES,
+    until=TIMES,
+    dilate=st.sampled_from([0.25, 1.0, 3.0]),
+)
+def test_at_any_length_every_time_is_inside_the_run(
+    epochs: int, samples: int, warmup: str, half_life: str, until: str, dilate: float
+) -> None:
+    run = plan(
+        *METHODS,
+        f"epochs={epochs}",
+        f"schedule.warmup={warmup}",
+        f"schedule.dilate={dilate}",
+        f"algorithms.ema.half_life={half_life}",
+        f"algorithms.backbone_freezing.until={until}",
+        samples=samples,
+    )
+    total, ema, freezing = run.total_steps, run.config.algorithms.ema, run.config.algorithms.backbone_freezing
+    assert ema is not None
+    assert freezing is not None
+    assert run.warmup_steps < total
+    assert run.every(ema.half_life) < total
+    assert run.every(ema.update_interval) <= max(1, total // 50)
+    assert run.every(freezing.until) < total
+    assert run.every(run.config.eval_every) <= total
+    check(run, {})
+    assert fitted(run) is run
+
+
+@settings(max_examples=60, deadline=None)
+@given(epochs=st.integers(1, 200), last=st.integers(1, 400), parts=st.lists(st.floats(0.01, 0.99), max_size=4))
+def test_milestones_keep_their_ratios(epochs: int, last: int, parts: list[float]) -> None:
+    given_ = [*sorted(round(part * last * 10) for part in parts), last * 10]
+    words = ["schedule=multi_step", f"epochs={epochs}", f"schedule.milestones=[{','.join(f'{g}ba' for g in given_)}]"]
+    run = plan(*words)
+    found = [run.schedule_steps(text) for text in run.config.schedule.milestones]  # type: ignore[union-attr]
+    assert found[-1] <= 0.9 * run.total_steps
+    factor = found[-1] / given_[-1]
+    assert found == pytest.approx([factor * g for g in given_], abs=1)
+    check(run, {})
+
+
+def test_times_that_are_short_or_parts_of_the_run_stay() -> None:
+    words = [
+        "epochs=100",
+        "schedule.warmup=9ep",
+        "algorithms.ema.half_life=0.4dur",
+        "algorithms.ema.update_interval=2ba",
+    ]
+    run = plan(*words)
+    assert run.config == compose([*WORDS, *words]).config
+    assert run.shortened == {}
+
+
+@pytest.mark.parametrize("name", [recipe.name for recipe in recipes.listing() if recipe.about.published])
+def test_published_recipes_stay(name: str) -> None:
+    config = compose([f"recipe={name}", "epochs=9"]).config
+    config = replace(config, dataset=replace(config.dataset, train_samples=10_000))
+    assert config.schedule.fit == "off"
+    assert plan_for(config, 1).config == config
+
+
+def test_a_run_keeps_its_fitted_times_and_no_resume_changes_them(here: Here) -> None:
+    words = [*SMALL, "schedule.warmup=8ep", "schedule.fit=on", "run_name=short"]
+    assert (
+        "schedule.fit=on shortens for 18 steps: schedule.warmup=8ep to 0.1dur"
+        in here(*words, stop_after=2, code=143).stdout
+    )
+    run = here.folder / "runs" / "short"
+    assert read(run / "config.yaml").schedule.warmup == "0.1dur"
+    with (run / "config.yaml").open() as file:
+        text = file.read()
+    (run / "config.yaml").write_text(text.replace("warmup: 0.1dur", "warmup: 1ba"))
+    refused = here("resume", str(run), "epochs=1", code=2).stderr
+    assert "epochs=1" in refused
+    assert "is so short that schedule.fit=on would change schedule.warmup" in refused
+    (run / "config.yaml").write_text(text)
+    here("resume", str(run), "epochs=2")
+    assert here.state(run)["step"] == 12
+
+
+def test_the_plan_tells_what_became_of_the_times() -> None:
+    run = plan("recipe=mild", "epochs=9", "algorithms.swa=off", "batch_size=10")
+    assert [line for line in notes(run) if "fit" in line] == [
+        "schedule.fit=on shortens for 90 steps: schedule.warmup=8ep to 0.1dur, algorithms.ema.half_life=100ba to "
+        "0.05dur, algorithms.ema.update_interval=20ba to 0.01dur, logger.interval=10ba to 0.1dur"
+    ]
+    assert (run.warmup_steps, run.shortened["schedule.warmup"]) == (9, "8ep")
+
+
+@pytest.mark.parametrize("words", [["schedule=multi_step", "algorithms=[ema,backbone_freezing]"], ["algorithms=[swa]"]])
+def test_every_time_there_is_has_a_part_of_the_run(words: list[str]) -> None:
+    values = as_mapping(compose(words).config)
+    times = [key for key, value in leaves(values) if is_duration(value[0] if isinstance(value, list) else value)]
+    assert "eval_every" in times
+    assert [key for key in times if not 0 < (longest_share(key) or 0) <= 1] == []
