@@ -52,7 +52,7 @@ def of_torchvision(architecture: str) -> FoundWeights:
     try:
         tensors = weights.get_state_dict(progress=True, check_hash=True)
     except (OSError, RuntimeError) as error:
-        place = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
+        place = _cache() / Path(weights.url).name
         message = f"cannot be downloaded ({error}); fetch {weights.url} elsewhere, and put it at {place}"
         raise problem("torchvision", message) from None
     values = weights.transforms()
@@ -64,34 +64,58 @@ def of_torchvision(architecture: str) -> FoundWeights:
 def of_timm(model: TimmModel) -> FoundWeights:
     """timm's own weights for that architecture, fitted by timm to the run's image side, with a head of theirs.
 
-    Downloaded once into the hub's cache; what lies there is held against the checksum that is its name.
+    Read from torch's cache if they were put there, else downloaded once into the hub's.
     """
     import timm
-    from huggingface_hub import hf_hub_download, hf_hub_url
 
     config = timm.get_pretrained_cfg(model.architecture)
     if config is None or not config.hf_hub_id:
         raise problem("timm", f"timm has no weights of {model.architecture}; name a file, or leave it out")
-    name = config.hf_hub_filename or "model.safetensors"
+    hub_name, file_name = config.hf_hub_id, config.hf_hub_filename or "model.safetensors"
+    name = hub_name.rpartition("/")[2]
+    place = _cache() / f"{name}{Path(file_name).suffix}"
+    file = place if place.is_file() else _of_hub(hub_name, file_name, place)
+    values: dict[str, Any] = {**model.keywords(), "pretrained_cfg_overlay": {"state_dict": of_file(file).tensors}}
+    with torch.random.fork_rng(devices=[]):
+        try:
+            network = timm.create_model(model.architecture, pretrained=True, **values)
+        # note: whatever timm meets in a file of other weights
+        except Exception as error:
+            reason = str(error).partition("\n")[0].rstrip(":")
+            raise problem("timm", f"{file} does not hold {name} ({reason}); remove it") from error
+    return FoundWeights(
+        f"timm's {name}", network.state_dict(), model.architecture, {}, mean=list(config.mean), std=list(config.std)
+    )
+
+
+def _of_hub(hub_name: str, file_name: str, place: Path) -> Path:
+    """A file of the hub, downloaded once into its cache and held against the checksum that is its name there.
+
+    place: where one who has no network would put it.
+    """
+    from huggingface_hub import hf_hub_download, hf_hub_url
+    from huggingface_hub.utils.logging import set_verbosity_error
+
+    # note: each of its attempts is a warning otherwise
+    set_verbosity_error()
     try:
-        file = Path(hf_hub_download(config.hf_hub_id, name))
+        file = Path(hf_hub_download(hub_name, file_name))
     # note: of the hub's library, of what it downloads with, or the system's
     except Exception as error:
         if is_of_the_machine(error) and not isinstance(error, OSError):
             raise
         reason = str(error).partition("\n")[0].rstrip(".")
-        url = hf_hub_url(config.hf_hub_id, name)
-        raise problem("timm", f"cannot be downloaded ({reason}); fetch {url} elsewhere, and name that file") from None
+        url = hf_hub_url(hub_name, file_name)
+        message = f"cannot be downloaded ({reason}); fetch {url} elsewhere, and put it at {place}"
+        raise problem("timm", message) from None
     blob = file.resolve()
     if len(blob.name) == _SHA256_DIGITS and _sha256(blob) != blob.name:
         raise problem("timm", f"{blob} is not what was to be downloaded; remove it, and start again")
-    values: dict[str, Any] = {**model.keywords(), "pretrained_cfg_overlay": {"file": str(file)}}
-    with torch.random.fork_rng(devices=[]):
-        network = timm.create_model(model.architecture, pretrained=True, **values)
-    told = f"timm's {config.hf_hub_id.rpartition('/')[2]}"
-    return FoundWeights(
-        told, network.state_dict(), model.architecture, {}, mean=list(config.mean), std=list(config.std)
-    )
+    return file
+
+
+def _cache() -> Path:
+    return Path(torch.hub.get_dir()) / "checkpoints"
 
 
 def _sha256(path: Path) -> str:

@@ -69,6 +69,16 @@ def _nesterov(plan: Plan) -> Iterator[Problem]:
         yield Problem(message, "optimizer.nesterov", optimizer.nesterov)
 
 
+def _weights(plan: Plan) -> Iterator[Problem]:
+    """A rate or a beginning that spares what weights have learnt needs weights."""
+    config, part = plan.config, plan.config.optimizer.backbone_lr
+    given = ["algorithms.backbone_freezing"] * (config.algorithms.backbone_freezing is not None)
+    given += [f"optimizer.backbone_lr={part:g}"] * (part != 1)
+    if config.model.weights is None and given:
+        spare = f"{' and '.join(given)} spare{'s' * (len(given) == 1)} what weights have learnt"
+        yield Problem(f"{spare}; set it to theirs: a run folder, a file, timm or torchvision", "model.weights", None)
+
+
 def _checkpointing(plan: Plan) -> Iterator[Problem]:
     if plan.config.model.checkpointing == "on":
         for key in ("compile", "cuda_graphs"):
@@ -113,6 +123,7 @@ _RULES: tuple[Callable[[Plan], Iterator[Problem]], ...] = (
     _warmup,
     _milestones,
     _nesterov,
+    _weights,
     _checkpointing,
     _algorithms,
     _small_pictures,

@@ -44,11 +44,29 @@ def test_the_head_is_found_by_what_it_is(bound: Callable[..., Any], batch: Calla
     assert learn(model, bound("backbone_freezing", until="1ba"), made) == {"head.weight", "head.bias"}
 
 
+def checked(*words: str) -> None:
+    config = compose(["dataset=shapes", "launch=cpu", *words]).config
+    assert config.dataset.train_samples is not None
+    check(Plan(config, 1, config.dataset.train_samples), {})
+
+
 def test_a_whole_run_is_refused() -> None:
-    config = compose(["dataset=shapes", "epochs=2", "algorithms=[backbone_freezing]", "launch=cpu"]).config
-    longer = compose(["dataset=shapes", "epochs=1", "algorithms=[backbone_freezing]", "launch=cpu"]).config
-    samples = config.dataset.train_samples
-    assert samples is not None
-    check(Plan(config, 1, samples), {})
+    words = ["algorithms=[backbone_freezing]", "model.weights=runs/first"]
+    checked(*words, "epochs=2")
     with pytest.raises(UserError, match=r"algorithms\.backbone_freezing\.until=1ep.*shorten it: 0\.1dur"):
-        check(Plan(longer, 1, samples), {})
+        checked(*words, "epochs=1")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["algorithms=[backbone_freezing]"], r"algorithms\.backbone_freezing spares"),
+        (["optimizer.backbone_lr=0.5"], r"optimizer\.backbone_lr=0\.5 spares"),
+        (["recipe=finetune"], r"algorithms\.backbone_freezing and optimizer\.backbone_lr=0\.1 spare"),
+    ],
+)
+def test_without_weights_there_is_nothing_to_spare(words: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=rf"^model\.weights=null: {said} what .*; set it to theirs: [^\n]*timm[^\n]*$"):
+        checked(*words)
+    checked(*words, "model.weights=timm")
+    checked(*words, "algorithms.backbone_freezing=off", "optimizer.backbone_lr=1.0")

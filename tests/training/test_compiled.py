@@ -151,7 +151,9 @@ def test_ranks_compile_within_ddp_and_all_go_on_uncompiled_if_one_cannot() -> No
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("name", [recipe.name for recipe in recipes.listing()])
+@pytest.mark.parametrize(
+    "name", [recipe.name for recipe in recipes.listing() if "backbone_freezing" not in recipe.values["algorithms"]]
+)
 def test_every_recipe_compiles_to_what_it_computes_uncompiled(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = [f"recipe={name}", *WORDS]
     assert steps(made(*words), 3) == pytest.approx(steps(build(*words), 3), rel=1e-4)

@@ -236,6 +236,7 @@ def timm_config(*words: str) -> RunConfig:
 
 
 def test_timms_own_lie_in_the_hubs_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "torch"))
     whole = timm.create_model("test_vit").state_dict()
     save_file(whole, tmp_path / "whole")
     digest = hashlib.sha256((tmp_path / "whole").read_bytes()).hexdigest()
@@ -261,12 +262,32 @@ def test_timms_own_lie_in_the_hubs_cache(monkeypatch: pytest.MonkeyPatch, tmp_pa
         initial_weights(timm_config(), CLASSES, keep_normalization=False)
 
 
-def test_without_a_network_timms_own_are_told_where_to_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network_timms_own_are_fetched_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Put where the line says, they are what a download gives: fitted to the side, with their mean and deviation."""
+
     def refused(*_: str) -> None:
         raise huggingface_hub.errors.LocalEntryNotFoundError("cannot find the file on the hub.\nMore words.")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", refused)
-    with pytest.raises(UserError, match=r"on the hub\); fetch https://\S*test_vit\S*/model.safetensors elsewhere"):
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    place = tmp_path / "checkpoints" / "test_vit.r160_in1k.safetensors"
+    with pytest.raises(UserError) as told:
+        initial_weights(timm_config(), CLASSES, keep_normalization=False)
+    url = "https://huggingface.co/timm/test_vit.r160_in1k/resolve/main/model.safetensors"
+    assert str(told.value).endswith(f"on the hub); fetch {url} elsewhere, and put it at {place}")
+    place.parent.mkdir()
+    whole = timm.create_model("test_vit").state_dict()
+    save_file(whole, place)
+    found = initial_weights(timm_config("model.img_size=64"), CLASSES, keep_normalization=False)
+    assert found.notes[0].startswith("starts from timm's test_vit.r160_in1k: a new head")
+    assert found.config.dataset.mean == [0.5, 0.5, 0.5]
+    assert torch.equal(found.weights["blocks.0.attn.qkv.weight"], whole["blocks.0.attn.qkv.weight"])
+    assert found.weights["pos_embed"].shape != whole["pos_embed"].shape
+    save_file(timm.create_model("test_resnet").state_dict(), place)
+    with pytest.raises(UserError, match=rf"model.weights=timm: {place} does not hold test_vit\S* \(Error.*; remove it"):
+        initial_weights(timm_config(), CLASSES, keep_normalization=False)
+    cut(place, 0.5)
+    with pytest.raises(UserError, match=f"model.weights={place}: is no whole safetensors file"):
         initial_weights(timm_config(), CLASSES, keep_normalization=False)
 
 
