@@ -23,8 +23,8 @@ def erase(images: Tensor, boxes: Tensor, fill: Tensor | float = 0.0) -> Tensor:
     return torch.where(inside, fill, images)
 
 
-def square_boxes(centres: np.ndarray, side: int, height: int, width: int) -> np.ndarray:
-    """Boxes int64 [B, 4] of squares around centres [B, 2] in [0, 1), clipped to the picture.
+def square_boxes(centres: np.ndarray, side: int | np.ndarray, height: int, width: int) -> np.ndarray:
+    """Boxes int64 [B, 4] of squares around centres [B, 2] in [0, 1), clipped to the picture; side: of all or [B, 1].
 
     They reach side // 2 to either side, as published: an odd side gives a square one pixel smaller.
     """

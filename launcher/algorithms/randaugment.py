@@ -1,4 +1,4 @@
-"""RandAugment (Cubuk et al. 2020): `depth` random operations a picture, drawn from one of four published sets."""
+"""RandAugment (Cubuk et al. 2020): `depth` random operations a picture, drawn from one of five published sets."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
 
 from launcher import randomness
 from launcher.algorithms import pillow_operations
 from launcher.algorithms.base import DrawingAlgorithm, Drawn
+from launcher.algorithms.cutout import erase, square_boxes
 from launcher.algorithms.image_operations import ARRAYS, BLACK, Choice, Colour, apply
 from launcher.config.algorithms import RandAugmentConfig
-from launcher.data.batch import Batch
+from launcher.data.batch import Batch, constant
 
 _LEVELS = 10
 _SAFE = (
@@ -27,8 +29,11 @@ SETS = {
     "original": (*_SAFE, *_ENHANCEMENTS),
     "safe": _SAFE,
     "timm_increasing": (*_SAFE, *_ENHANCEMENTS, "invert", "solarize_add"),
+    "autoaugment": (*_SAFE, *_ENHANCEMENTS, "invert", "solarize_add", "cutout"),
 }
 _DRAWS = 4
+_GREY = (128, 128, 128)
+_PUBLISHED_SIDE = 224  # pixels, for which AutoAugment's magnitudes in pixels are
 
 
 def choose(values: RandAugmentConfig, indices: np.ndarray, *, seed: int, epoch: int, side: int) -> list[Choice]:
@@ -51,6 +56,8 @@ def _choice(values: RandAugmentConfig, draws: np.ndarray, side: int) -> Choice:
     def sizes(name: str) -> np.ndarray:
         if values.operations == "timm_increasing":
             return timm_magnitudes(name, levels, signs, side)
+        if values.operations == "autoaugment":
+            return autoaugment_magnitudes(name, levels, signs, side)
         if values.operations == "all" and name in _ENHANCEMENTS:
             return symmetric_factors(name, values.severity, level_draw, signs)
         return magnitudes(name, levels, signs, side)
@@ -118,35 +125,83 @@ def timm_magnitudes(name: str, levels: np.ndarray, signs: np.ndarray, side: int)
     return magnitudes(name, levels, signs, side)
 
 
+def autoaugment_magnitudes(name: str, levels: np.ndarray, signs: np.ndarray, side: int) -> np.ndarray:
+    """An operation's magnitudes [B] for levels [B] in [0, 10] and signs [B] (AutoAugment's code for TPUs).
+
+    Posterizing and solarizing weaken with the level; cutout's is half its side.
+    """
+    part = levels / _LEVELS
+    match name:
+        case "posterize":
+            # note: below 2.5 the published code leaves no bit at all, which is a black picture
+            return np.floor(part * 4).clip(1)
+        case "solarize":
+            return np.floor(part * 256)
+        case "rotate":
+            return signs * part * 30
+        case "translate_x" | "translate_y":
+            return signs * np.floor(part * 100 * side / _PUBLISHED_SIDE)
+        case "solarize_add":
+            return np.floor(part * 110)
+        case "cutout":
+            return np.floor(part * 40 * side / _PUBLISHED_SIDE)
+    return magnitudes(name, levels, signs, side)
+
+
+def boxes_of(
+    values: RandAugmentConfig, choices: Sequence[Choice], indices: np.ndarray, *, seed: int, epoch: int, side: int
+) -> list[np.ndarray]:
+    """What each round cuts out of square pictures, int64 [B, 4] as `erase` takes them; none where no set cuts."""
+    names = SETS[values.operations]
+    if "cutout" not in names:
+        return []
+    centres = randomness.uniforms(seed, "randaugment cutout", epoch, indices, 2 * values.depth)
+    halves = [np.where(one.operations == names.index("cutout"), one.magnitudes, 0).astype(np.int64) for one in choices]
+    return [
+        square_boxes(centres[:, 2 * turn : 2 * turn + 2], 2 * half[:, None], side, side)
+        for turn, half in enumerate(halves)
+    ]
+
+
 class RandAugment(DrawingAlgorithm[RandAugmentConfig]):
     """On the device for the whole batch, or with `where: loader` picture by picture; the same draws either way."""
 
     def draw(self, batch: Batch, height: int, width: int) -> Drawn:
         moment = batch.moment
         choices = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, side=width)
-        names, fixed = SETS[self.values.operations], self.fixed_shapes(batch.images.device)
+        names, fixed, fill = SETS[self.values.operations], self.fixed_shapes(batch.images.device), self._fill()
+        where = {"seed": moment.seed, "epoch": moment.epoch, "side": width}
+        boxes = boxes_of(self.values, choices, batch.indices, **where)
 
         def augment(batch: Batch, drawn: Sequence[Tensor]) -> Batch:
-            images = batch.images
-            for start in range(0, len(drawn), ARRAYS):
-                images = apply(images, drawn[start : start + ARRAYS], self._fill())
+            images, cuts = batch.images, drawn[: len(boxes)]
+            for turn, start in enumerate(range(len(boxes), len(drawn), ARRAYS)):
+                images = apply(images, drawn[start : start + ARRAYS], fill)
+                if cuts:
+                    images = erase(images, cuts[turn], constant(fill, torch.uint8, images.device))
             return replace(batch, images=images)
 
         arrays = [array for one in choices for array in one.arrays(names, height, width, fixed=fixed)]
-        return Drawn(arrays, augment)
+        return Drawn([*boxes, *arrays], augment)
 
     def change_image(self, image: np.ndarray, index: int, epoch: int) -> np.ndarray:
         picture = Image.fromarray(image)
         names = (*SETS[self.values.operations], None)
-        seed = self.context.plan.config.seed
-        for choice in choose(self.values, np.array([index]), seed=seed, epoch=epoch, side=image.shape[1]):
-            if name := names[choice.operations[0]]:
+        where = {"seed": self.context.plan.config.seed, "epoch": epoch, "side": image.shape[1]}
+        choices = choose(self.values, np.array([index]), **where)
+        boxes = boxes_of(self.values, choices, np.array([index]), **where)
+        for turn, choice in enumerate(choices):
+            name = names[choice.operations[0]]
+            if name == "cutout":
+                top, left, bottom, right = boxes[turn][0].tolist()
+                picture.paste(_GREY, (left, top, right, bottom))
+            elif name:
                 picture = pillow_operations.operate(name, picture, float(choice.magnitudes[0]), self._fill())
         return np.array(picture)
 
     def _fill(self) -> Colour:
-        """Black, or timm's: the mean colour of the data set."""
+        """Black, AutoAugment's grey, or timm's: the mean colour of the data set."""
         if self.values.operations != "timm_increasing":
-            return BLACK
+            return _GREY if self.values.operations == "autoaugment" else BLACK
         red, green, blue = (round(255 * mean) for mean in self.context.plan.config.dataset.mean)
         return red, green, blue

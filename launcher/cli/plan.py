@@ -12,7 +12,7 @@ from rich.table import Table
 from launcher.config.compose import compose
 from launcher.config.declaration import POINTS
 from launcher.config.hardware import gpus, machines
-from launcher.config.models import TimmModel
+from launcher.config.models import TorchvisionModel
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
 from launcher.errors import Problem, UserError
@@ -107,7 +107,7 @@ def make_plan(config: RunConfig, origins: Mapping[str, str]) -> Plan:
     """
     plan = plan_for(config, planned_processes(config))
     check(plan, origins)
-    if isinstance(plan.config.model, TimmModel):
+    if not isinstance(plan.config.model, TorchvisionModel):
         from launcher.training.model_check import check_model  # note: seconds, for torch and timm
 
         check_model(plan, origins)

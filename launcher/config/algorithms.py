@@ -160,7 +160,7 @@ class SAMConfig(AlgorithmConfig, compute_gradients=10):
 class RandAugmentConfig(AlgorithmConfig, change_image=10, change_batch=-40):
     severity: Annotated[float, Field(gt=0, le=10)]
     depth: Annotated[int, Field(ge=0)]
-    operations: Literal["all", "original", "safe", "timm_increasing"]
+    operations: Literal["all", "original", "safe", "timm_increasing", "autoaugment"]
     probability: Annotated[float, Field(gt=0, le=1)]
     severity_distribution: Literal["uniform", "normal", "fixed"]
     severity_deviation: NotNegative

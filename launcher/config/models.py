@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.fields import STRICT, AnyPath, Count, Positive, Probability
@@ -77,3 +77,27 @@ class TimmModel:
         """What `timm.create_model` is given besides the architecture and the number of classes."""
         named = {key: getattr(self, key) for key in ("drop_rate", "drop_path_rate", "img_size", "global_pool")}
         return {**{key: value for key, value in named.items() if value is not None}, **self.arguments}
+
+
+@dataclass(frozen=True, config=STRICT)
+class VisionTransformerModel:
+    """big_vision's ViT with sines and cosines for positions and a tanh layer before the head; AlgoPerf's variants."""
+
+    name: Literal["vit"]
+    architecture: Literal["vit"]
+    patch_size: Count
+    width: Annotated[int, Field(ge=8, multiple_of=4)]
+    depth: Count
+    heads: Count
+    mlp_width: Count
+    pooling: Literal["mean", "attention"]
+    layer_norm: Literal["pre", "post"]
+    glu: bool
+    weights: AnyPath | None
+    weights_sha256: str | None
+    checkpointing: Literal["on", "off"]
+
+    def keywords(self) -> dict[str, Setting]:
+        """What `VisionTransformer` is given besides the number of classes."""
+        others = ("name", "architecture", "weights", "weights_sha256", "checkpointing")
+        return {key: value for key, value in vars(self).items() if key not in others}

@@ -25,6 +25,7 @@ from launcher.config.fields import (
 )
 from launcher.config.models import TimmModel as TimmModel
 from launcher.config.models import TorchvisionModel as TorchvisionModel
+from launcher.config.models import VisionTransformerModel as VisionTransformerModel
 
 GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "launch", "hardware", "logger")
 
@@ -248,7 +249,7 @@ class NonFinite:
     lr_factor: Positive
 
 
-Model = Annotated[TorchvisionModel | TimmModel, Field(discriminator="name")]
+Model = Annotated[TorchvisionModel | TimmModel | VisionTransformerModel, Field(discriminator="name")]
 Schedule = Annotated[Cosine | Linear | Polynomial | MultiStep | Constant, Field(discriminator="name")]
 Loss = Annotated[CrossEntropy | BCE, Field(discriminator="name")]
 Dataloader = Annotated[TorchvisionLoader | FFCVLoader | SyntheticLoader, Field(discriminator="name")]

@@ -19,7 +19,7 @@ from rich.console import Console
 from launcher.config.changes import changed, continued, is_free
 from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE
-from launcher.config.models import TimmModel
+from launcher.config.models import TorchvisionModel
 from launcher.config.resolved import read, write
 from launcher.config.schema import RunConfig
 from launcher.console import console, progress_bars
@@ -59,7 +59,7 @@ def start(composed: Composed) -> int:
     devices = decide(available.config.launch)
     plan = _plan(available.config, devices)
     check(plan, composed.origins)
-    if isinstance(plan.config.model, TimmModel):
+    if not isinstance(plan.config.model, TorchvisionModel):
         from launcher.training.model_check import check_model  # note: seconds, for torch and timm
 
         check_model(plan, composed.origins)

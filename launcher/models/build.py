@@ -1,11 +1,12 @@
-"""The networks of torchvision (ResNets, He et al. 2016) and of timm with the run's initial weights."""
+"""The networks of torchvision (ResNets, He et al. 2016), of timm and of this project with the run's initial weights."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torchvision.models import get_model
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
@@ -14,23 +15,28 @@ from launcher.errors import Problem, UserError
 from launcher.models.checkpointing import checkpoint_activations
 from launcher.models.parameters import classifiers
 from launcher.models.surgery import Surgery
+from launcher.models.vision_transformer import VisionTransformer
 from launcher.randomness import key
+
+_CUT_DEVIATION = 0.87962566103423978  # of a standard normal distribution cut at two
 
 
 def build_model(model: schema.Model, classes: int, loss: schema.Loss, seed: int) -> nn.Module:
     """A network of `classes` logits, float32 on the CPU, its parameter names the library's own.
 
-    The global generators are neither read nor moved. Initial weights of torchvision's depend on the seed, a parameter's
-    name and its own settings only: changing one setting redraws no other layer. timm's are drawn by its constructor in
-    the order of the layers from one generator of the seed: what changes a layer's shape redraws those after it.
+    The global generators are neither read nor moved. Initial weights depend on the seed, a parameter's name and its own
+    settings only: changing one setting redraws no other layer. timm's alone are drawn by its constructor in the order
+    of the layers from one generator of the seed: what changes a layer's shape redraws those after it.
 
     Raises:
-        UserError: timm refuses the model's values.
+        UserError: the model's values make no network.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key(seed, "initialization"))
         if isinstance(model, schema.TorchvisionModel):
             network = _torchvision(model, classes, seed)
+        elif isinstance(model, schema.VisionTransformerModel):
+            network = _vision_transformer(model, classes, seed)
         else:
             # note: a second, in which timm imports W&B's client too where that is installed
             from launcher.models.timm_network import timm_network
@@ -58,9 +64,42 @@ def _torchvision(model: schema.TorchvisionModel, classes: int, seed: int) -> nn.
     return network
 
 
+def _vision_transformer(model: schema.VisionTransformerModel, classes: int, seed: int) -> nn.Module:
+    if model.width % model.heads:
+        raise UserError(Problem(f"must divide the width of {model.width}", "model.heads", model.heads))
+    sizes: dict[str, Any] = model.keywords()
+    network = VisionTransformer(classes, **sizes)
+    for name, parameter in network.named_parameters():
+        draw_weight(name, parameter.detach(), _generator(seed, name))
+    return network
+
+
+def draw_weight(name: str, values: Tensor, generator: torch.Generator) -> None:
+    """Draw a parameter of the vision transformer in place, as big_vision's flax modules do.
+
+    Normal with variance 1 / fan-in, cut at two deviations, for patches and the layer before the head; uniform
+    (Glorot & Bengio 2010) for attention and perceptrons, query, key and value each; the head is zero.
+    """
+    *_, layer, kind = name.split(".")[-2:]
+    if "norm" in layer:
+        return
+    if layer in ("embedding", "pre_logits") and kind == "weight":
+        deviation = values[0].numel() ** -0.5 / _CUT_DEVIATION
+        nn.init.trunc_normal_(values, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
+    elif kind == "probe":
+        values.uniform_(-1, 1, generator=generator).mul_(math.sqrt(6 / (1 + values.numel())))
+    elif kind == "weight" and layer != "head":
+        for part in values.chunk(3 if layer == "qkv" else 1):
+            nn.init.xavier_uniform_(part, generator=generator)
+    elif layer in ("fc1", "gate", "fc2"):
+        values.normal_(std=1e-6, generator=generator)
+    else:
+        values.zero_()
+
+
 def model_surgeries(model: schema.Model) -> dict[str, Surgery]:
     """By name, what `build_model` changes of the library's network besides its weights."""
-    if isinstance(model, schema.TimmModel) or model.activation == "relu":
+    if not isinstance(model, schema.TorchvisionModel) or model.activation == "relu":
         return {}
     return {model.activation: Surgery(replace_relu, {"activation": model.activation})}
 

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from launcher.errors import Problem, UserError
+from launcher.models.vision_transformer import Block
 
 
 def is_recomputing() -> bool:
@@ -24,12 +25,13 @@ def is_recomputing() -> bool:
 
 
 def checkpoint_activations(network: nn.Module) -> None:
-    """Let a network of torchvision's residual blocks, or of timm's, keep less for the backward pass, in place.
+    """Let a network of residual or transformer blocks, or of timm's, keep less for the backward pass, in place.
 
     Raises:
         UserError: it has no way to.
     """
-    blocks = [module for module in network.modules() if isinstance(module, BasicBlock | Bottleneck)]
+    kinds = (BasicBlock, Bottleneck, Block)
+    blocks: list[Any] = [module for module in network.modules() if isinstance(module, kinds)]
     for block in blocks:
         # note: changing the class keeps weights, names and hooks as they are
         block.__class__ = _checkpointed(block.__class__)
@@ -56,7 +58,7 @@ def _ask_timm(network: nn.Module) -> None:
 
 @cache
 def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
-    """A residual block that is computed again in the backward pass."""
+    """A block that is computed again in the backward pass."""
 
     def forward(self: Any, images: Tensor) -> Any:
         if not self.training:

@@ -15,7 +15,9 @@ from torchvision.models import get_model
 from launcher.config import schema
 from launcher.config.models import timm_architectures
 from launcher.models.surgery import Surgery, model_source
+from launcher.models.vision_transformer import PARTS, VisionTransformer
 
+OWN = "model.py"  # a card's library, if the network is no library's
 WEIGHTS, MODEL, CARD = "model.safetensors", "model.py", "model_card.json"
 FILES = (WEIGHTS, MODEL, CARD)
 
@@ -25,8 +27,9 @@ def write_export(
 ) -> None:
     """Write the three files into a folder that is there.
 
-    Without surgeries the weights load into the library's network and compute the same there. With them every name
-    starts with theirs, which no network of a library takes, and only model.py does. The file's metadata name both.
+    Without surgeries the weights load into the library's network, if it is of one, and compute the same there. With
+    them every name starts with theirs, which no network of a library takes, and only model.py does. The file's metadata
+    name both.
     card: what JSON can hold; has at least what `source` gives, the names of the `classes`, and `surgery`, the
     surgeries' values by name.
 
@@ -40,7 +43,8 @@ def write_export(
     metadata = {"format": "pt", "architecture": card["architecture"], "surgery": json.dumps(card["surgery"])}
     # note: safetensors' own writer makes files that nobody else may read
     (folder / WEIGHTS).write_bytes(save(tensors, metadata))
-    (folder / MODEL).write_text(model_source(surgeries), encoding="utf-8")
+    network = PARTS if card["library"] == OWN else ()
+    (folder / MODEL).write_text(model_source(surgeries, network), encoding="utf-8")
     write_card(folder, card)
 
 
@@ -51,7 +55,7 @@ def write_card(folder: Path, card: Mapping[str, Any]) -> None:
 
 def source(model: schema.Model, classes: int, *, changed: bool) -> dict[str, Any]:
     """What a card says of where a network comes from, and how it is loaded; `changed` by surgeries."""
-    arguments = model.keywords() if isinstance(model, schema.TimmModel) else {}
+    arguments = {} if isinstance(model, schema.TorchvisionModel) else model.keywords()
     # note: what drops in training has no part in evaluation
     arguments = {name: value for name, value in arguments.items() if "drop" not in name}
     given = "".join(f", {name}={value!r}" for name, value in {"num_classes": classes, **arguments}.items())[2:]
@@ -61,12 +65,13 @@ def source(model: schema.Model, classes: int, *, changed: bool) -> dict[str, Any
         if is_timm
         else f"torchvision.models.{model.architecture}({given})"
     )
+    is_own = isinstance(model, schema.VisionTransformerModel)
     load = f"network = {made}; network.load_state_dict(safetensors.torch.load_file('{WEIGHTS}'))"
     return {
-        "library": "timm" if is_timm else "torchvision",
+        "library": "timm" if is_timm else OWN if is_own else "torchvision",
         "architecture": model.architecture,
         "arguments": arguments,
-        "load": "from model import load; network = load()" if changed else load,
+        "load": "from model import load; network = load()" if changed or is_own else load,
     }
 
 
@@ -77,6 +82,8 @@ def plain_network(card: Mapping[str, Any]) -> nn.Module:
         ValueError: the card asks for something else than a classifier.
     """
     architecture, classes = card["architecture"], len(card["classes"])
+    if card.get("library") == OWN:
+        return VisionTransformer(classes, **card["arguments"])
     if card.get("library") != "timm":
         network: nn.Module = get_model(architecture, weights=None, num_classes=classes)
         return network

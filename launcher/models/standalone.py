@@ -31,6 +31,9 @@ FOLDER = Path(__file__).resolve().parent
 CARD: dict[str, Any] = json.loads((FOLDER / "model_card.json").read_text(encoding="utf-8"))
 CLASSES: list[str] = CARD["classes"]
 
+# The network, where it is no library's.
+NETWORK: Callable[..., nn.Module] | None = None
+
 # What training changed of the library's network, in this order.
 SURGERY: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}
 
@@ -56,7 +59,9 @@ def load() -> nn.Module:
 
 
 def _plain() -> nn.Module:
-    """The library's network with weights still to be loaded."""
+    """The network before training changed it, with weights still to be loaded."""
+    if NETWORK is not None:
+        return NETWORK(len(CLASSES), **CARD["arguments"])
     if CARD["library"] == "timm":
         import timm
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_LIBRARYS = "NETWORK: Callable[..., nn.Module] | None = None\n"
 _WITHOUT = "SURGERY: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}\n"
 
 
@@ -25,11 +26,19 @@ class Surgery:
     parts: tuple[Callable[..., Any], ...] = ()
 
 
-def model_source(surgeries: Mapping[str, Surgery]) -> str:
-    """The module that rebuilds a network which has had these surgeries, by name and in this order."""
+def model_source(surgeries: Mapping[str, Surgery], network: Sequence[Callable[..., Any]] = ()) -> str:
+    """The module that rebuilds a network which has had these surgeries, by name and in this order.
+
+    network: its parts and then itself, if it is no library's; their source may use what that of surgeries may.
+    """
     parts = dict.fromkeys(part for surgery in surgeries.values() for part in (*surgery.parts, surgery.change))
     rows = "".join(f'    "{name}": ({s.change.__name__}, {s.values!r}),\n' for name, s in surgeries.items())
-    code = [inspect.getsource(part) for part in parts] + [_WITHOUT.replace("{}", f"{{\n{rows}}}")]
     text = (Path(__file__).with_name("standalone.py")).read_text(encoding="utf-8")
-    assert text.count(_WITHOUT) == 1
-    return text.replace(_WITHOUT, "\n\n".join(code)) if surgeries else text
+    assert text.count(_WITHOUT) == text.count(_LIBRARYS) == 1
+    if surgeries:
+        changed = _WITHOUT.replace("{}", f"{{\n{rows}}}")
+        text = text.replace(_WITHOUT, "\n\n".join([*map(inspect.getsource, parts), changed]))
+    if network:
+        own = _LIBRARYS.replace("None\n", f"{network[-1].__name__}\n")
+        text = text.replace(_LIBRARYS, "\n\n".join([*map(inspect.getsource, network), own]))
+    return text

@@ -21,7 +21,7 @@ from launcher import atomic
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.keys import nearest
-from launcher.config.models import TorchvisionModel
+from launcher.config.models import TorchvisionModel, VisionTransformerModel
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
@@ -100,6 +100,8 @@ def find(config: RunConfig) -> FoundWeights:
     assert asked is not None
     if asked in ("torchvision", "timm"):
         model = config.model
+        if isinstance(model, VisionTransformerModel):
+            raise problem(asked, "has none for this model; name a file, a run folder or an export")
         own = "torchvision" if isinstance(model, TorchvisionModel) else "timm"
         if asked != own:
             raise problem(asked, f"has none for this model, which is {own}'s: model.weights={own}")

@@ -202,6 +202,68 @@ def test_the_timm_set_fills_with_the_mean_colour_in_both_forms() -> None:
         assert (difference > 1).mean() < 0.03, index
 
 
+AUTOAUGMENT = ["algorithms.randaugment.operations=autoaugment", "algorithms.randaugment.severity_distribution=fixed"]
+
+
+@pytest.mark.parametrize("level", [1, 5, 10])
+def test_the_autoaugment_set_has_the_magnitudes_of_its_code(level: int) -> None:
+    """level / 10 of each operation's greatest; either sign for movements, drawn evenly with cutout as a sixteenth."""
+    part = level / 10
+    enhanced = dict.fromkeys(("color", "contrast", "brightness", "sharpness"), 1.8 * part + 0.1)
+    expected = {
+        **{"rotate": 30 * part, "shear_x": 0.3 * part, "shear_y": 0.3 * part},
+        **{"translate_x": int(100 * part), "translate_y": int(100 * part), "cutout": int(40 * part)},
+        **{"posterize": max(1, int(4 * part)), "solarize": int(256 * part), "solarize_add": int(110 * part)},
+        **enhanced,
+        **dict.fromkeys(("autocontrast", "equalize", "invert"), 0.0),
+    }
+    signed = {name for name in expected if name.startswith(("rotate", "shear", "translate"))}
+    words = [*AUTOAUGMENT, f"algorithms.randaugment.severity={level}", "algorithms.randaugment.depth=2"]
+    values = compose(["algorithms.randaugment=on", *words]).config.algorithms.randaugment
+    assert values is not None
+    names = randaugment.SETS["autoaugment"]
+    assert (set(names), len(names)) == (expected.keys(), 16)
+    for choice in randaugment.choose(values, np.arange(20_000), seed=3, epoch=0, side=224):
+        assert stats.chisquare(np.bincount(choice.operations, minlength=16)).pvalue > 1e-4
+        for number, name in enumerate(names):
+            drawn = choice.magnitudes[choice.operations == number]
+            assert np.allclose(np.abs(drawn) if name in signed else drawn, expected[name]), name
+            assert abs((drawn > 0).mean() - 0.5) < 0.1 or name not in signed, name
+
+
+def test_the_autoaugment_set_cuts_clipped_squares_around_even_centres_and_fills_with_grey() -> None:
+    values = compose(["algorithms.randaugment=on", *AUTOAUGMENT]).config.algorithms.randaugment
+    assert values is not None
+    where = {"seed": 4, "epoch": 2, "side": 224}
+    choices = randaugment.choose(values, np.arange(60_000), **where)
+    (boxes,) = randaugment.boxes_of(values, choices, np.arange(60_000), **where)
+    cut = choices[0].operations == randaugment.SETS["autoaugment"].index("cutout")
+    assert (boxes[~cut, :2] == boxes[~cut, 2:]).all()
+    top, left, bottom, right = boxes[cut].T
+    for low, high in ((top, bottom), (left, right)):
+        assert (low.min(), high.max()) == (0, 224)
+        whole = (low > 0) & (high < 224)
+        assert (high[whole] - low[whole] == 80).all()
+        centres = np.where(low > 0, low + 40, high - 40)
+        assert stats.chisquare(np.bincount(centres, minlength=224)).pvalue > 1e-4
+
+
+def test_the_autoaugment_set_makes_the_same_pictures_in_both_forms() -> None:
+    words = [*AUTOAUGMENT, "algorithms.randaugment.depth=2"]
+    batch = batch_of(np.arange(300))
+    batch = replace(batch, images=torch.full_like(batch.images, 255))
+    device = changed(bound("randaugment", *words), batch)
+    assert device.is_contiguous(memory_format=torch.channels_last)
+    greyed = (device == 128).all(1).flatten(1).sum(1)
+    side = 2 * (40 * SIDE // 224)
+    assert greyed[greyed == side**2].any()
+    loader = bound("randaugment", *words, "algorithms.randaugment.where=loader", "seed=5")
+    for index in range(300):
+        got = loader.change_image(np.full((SIDE, SIDE, 3), 255, np.uint8), index, 3).astype(int)
+        difference = np.abs(got - device[index].permute(1, 2, 0).numpy().astype(int))
+        assert (difference > 1).mean() < 0.03, index
+
+
 def test_trivialaugment_draws_evenly_from_torchvisions_space() -> None:
     assert len(T.TrivialAugmentWide._AUGMENTATION_SPACE) == len(trivialaugment.NAMES) + 1
     counts = np.bincount(trivialaugment.choose(trivialaugment.space(31), np.arange(28_000), seed=2, epoch=0).operations)

@@ -26,6 +26,7 @@ METHODS = {
         *("model=timm", "model.architecture=test_vit", "model.img_size=32"),
         *("model.drop_rate=0.3", "model.drop_path_rate=0.3", "device_batch_size=4"),
     ],
+    "vit": ["model=vit", "model.width=32", "model.depth=2", "model.mlp_width=48", "model.heads=4"],
     "timm with batch norm": ["model=timm", "model.architecture=test_efficientnet", "model.drop_path_rate=0.3"],
 }
 

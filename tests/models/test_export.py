@@ -25,6 +25,7 @@ from launcher.plan.plan import Plan
 
 EVERYTHING = "algorithms=[blurpool,squeeze_excite,stochastic_depth,ghost_batchnorm,channels_last,ema]"
 EVALUATED = "algorithms.stochastic_depth.keep_scaling=evaluation"
+VIT = ["model=vit", "model.width=32", "model.depth=2", "model.mlp_width=48", "model.heads=4"]
 CASES = {
     **{name: [f"algorithms=[{name}]"] for name, method in declarations().items() if "change_model" in method.places},
     "plain": ["algorithms=[]"],
@@ -36,8 +37,11 @@ CASES = {
     "silu": ["algorithms=[]", "model.activation=silu"],
     "gelu": ["algorithms=[]", "model.activation=gelu"],
     "everything": [EVERYTHING, EVALUATED, "model.activation=silu"],
+    "vit": [*VIT, "algorithms=[ema]"],
+    "vit_variant": [*VIT, "algorithms=[]", "model.pooling=attention", "model.layer_norm=post", "model.glu=true"],
 }
-CHANGED = {"blurpool", "squeeze_excite", *list(CASES)[list(CASES).index("plain") + 1 :]}
+CHANGED = {"blurpool", "squeeze_excite", *list(CASES)[list(CASES).index("plain") + 1 : -2]}
+OWN = {"vit", "vit_variant"}
 ELSEWHERE = """
 import importlib.util, sys
 sys.modules["launcher"] = None
@@ -48,7 +52,7 @@ for folder in sys.argv[2:]:
     model = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(model)
     network = model.load()
-    assert type(network).__name__ == "ResNet" and not network.training
+    assert type(network).__name__ in ("ResNet", "VisionTransformer") and not network.training
     torch.save(model.predict(network, images), folder + "/logits.pt")
 """
 
@@ -84,7 +88,8 @@ def case(name: str, folder: Path) -> Case:
     }
     folder.mkdir()
     write_export(network.state_dict(), folder, card, surgeries)
-    return Case(folder, network.eval(), get_model(config.model.architecture, num_classes=6).eval())
+    plain = nn.Module() if name in OWN else get_model(config.model.architecture, num_classes=6)
+    return Case(folder, network.eval(), plain.eval())
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +118,7 @@ def test_the_export_computes_what_the_run_evaluates(name: str, cases: dict[str, 
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("name", sorted(set(CASES) - CHANGED))
+@pytest.mark.parametrize("name", sorted(set(CASES) - CHANGED - OWN))
 def test_torchvision_loads_what_computes_the_same_there(name: str, cases: dict[str, Case], images: Tensor) -> None:
     weights = load_file(cases[name].folder / "model.safetensors")
     plain = cases[name].plain

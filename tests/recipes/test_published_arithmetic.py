@@ -54,6 +54,19 @@ def test_nvidias_learning_rate_is_its_staircase_by_whole_epochs(epochs: int) -> 
             assert plan.lr(step) == pytest.approx(expected, rel=1e-12, abs=1e-15)
 
 
+@pytest.mark.parametrize("epochs", [90, 300])
+def test_vits_learning_rate_and_decay_are_big_visions(epochs: int) -> None:
+    """Each step takes m(t) * (1e-3 * adam + 1e-4 * w), m(t) = min(1, t / 10,000) (1 + cos(pi p)) / 2 from 10,000 on."""
+    plan = Plan(compose(["recipe=vit_s16", f"epochs={epochs}"]).config, 8, IMAGES)
+    assert (plan.steps_per_epoch, plan.total_steps) == (1251, 1251 * epochs)
+    for step in (0, 1, 4999, 10_000, 10_001, plan.total_steps // 2, plan.total_steps - 1):
+        part = max(0.0, step - 10_000) / (plan.total_steps - 10_000)
+        multiplier = min(1, step / 10_000) * (1 + math.cos(math.pi * part)) / 2
+        assert plan.lr(step) == pytest.approx(1e-3 * multiplier, rel=1e-9)
+        # note: AdamW takes lr * weight_decay * w
+        assert plan.lr(step) * plan.config.optimizer.weight_decay == pytest.approx(1e-4 * multiplier, rel=1e-9)
+
+
 def composers_side(full: int, epoch: int, epochs: int, *, initial: float, delay: float, finetune: float) -> int:
     """Side after Composer's progressive resizing, in multiples of 4, from its formula and the call that it makes."""
     elapsed = epoch / epochs

@@ -73,7 +73,7 @@ def test_names_are_unique_and_all_are_listed() -> None:
 def test_a_recipe_composes_without_a_problem_or_a_note(name: str) -> None:
     composed = compose([f"recipe={name}"])
     assert composed.config.recipe == name
-    network = "resnet101" if "resnet101" in name else "resnet50"
+    network = next((m for m in ("resnet101", "vit") if m in name), "resnet50")
     found = (composed.config.dataset.name, composed.config.model.name)
     assert found == (("image_folder", "resnet18") if name in OWN else ("imagenet", network))
     assert composed.notes == []

@@ -119,3 +119,19 @@ def test_plan_and_train_refuse_before_anything_is_written(tmp_path, monkeypatch)
         assert (code, output) == (2, "")
         assert errors.startswith("error: algorithms.blurpool=on")
     assert not (tmp_path / "runs").exists()
+
+
+def test_sides_that_patches_do_not_fill_and_blocks_that_are_not_there_are_refused() -> None:
+    small = [
+        "model=vit",
+        "model.width=32",
+        "model.depth=2",
+        "model.heads=4",
+        "model.mlp_width=48",
+        "model.patch_size=8",
+    ]
+    (line,) = refused(*small, "algorithms=[progressive_resizing]")
+    assert "which vit does not take (36 x 36 is no multiple of patches of 8)" in line
+    assert refused(*small, "algorithms=[progressive_resizing]", "algorithms.progressive_resizing.size_multiple=8") == []
+    (line,) = refused(*small, "algorithms=[stochastic_depth]")
+    assert line.startswith("algorithms.stochastic_depth=on: has nothing to act on in vit")
