@@ -17,7 +17,8 @@ EXAMPLES = [
     "train compare runs/mild-* runs/hot-* --axis money --csv",
     "train compare --published --baseline timm_a3 --json",
     "train compare runs --published --across machines,models",
-    "train compare runs --algoperf external --target 0.759",
+    "train compare runs --algoperf external",
+    "train compare runs --algoperf self --target 0.759",
 ]
 
 
@@ -50,7 +51,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--cost", type=float, action="append", metavar="COST", help="gain at this cost, in the axis' unit"
     )
     parser.add_argument("--algoperf", choices=("external", "self"), help="score time to a target by AlgoPerf's rules")
-    parser.add_argument("--target", type=float, metavar="TOP1", help="with --algoperf: top-1 in [0, 1]")
+    parser.add_argument(
+        "--target",
+        type=float,
+        metavar="TOP1",
+        help="with --algoperf: top-1 in [0, 1] on any data set (default: AlgoPerf's workloads, each with its own)",
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="everything as JSON")
     form.add_argument("--csv", action="store_true", help="the points as CSV")
@@ -106,7 +112,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _algoperf(arguments: argparse.Namespace) -> int:
-    if arguments.target is None or not 0 < arguments.target <= 1:
+    if arguments.target is not None and not 0 < arguments.target <= 1:
         raise UserError(Problem("the top-1 to reach, in [0, 1], such as 0.759", "--target", arguments.target))
     if arguments.csv:
         raise UserError("--algoperf has no points to write as CSV; --json has all of it")

@@ -120,21 +120,18 @@ def _draw_kaiming_normal(network: nn.Module, seed: int) -> None:
 @torch.no_grad()
 def _set_batchnorm(network: nn.Module, model: schema.TorchvisionModel, seed: int) -> None:
     for name, module in network.named_modules():
-        if isinstance(module, nn.BatchNorm2d):
-            if model.batchnorm_weight == "uniform":
-                module.weight.uniform_(0, 1, generator=_generator(seed, name))
-            module.weight.mul_(model.batchnorm_scale)
-    if model.zero_init_residual:
+        if isinstance(module, nn.BatchNorm2d) and model.batchnorm_weight == "uniform":
+            module.weight.uniform_(0, 1, generator=_generator(seed, name))
+    if model.residual_batchnorm_weight is not None:
         for module in network.modules():
-            if isinstance(module, Bottleneck):
-                module.bn3.weight.zero_()
-            elif isinstance(module, BasicBlock):
-                module.bn2.weight.zero_()
+            if isinstance(module, BasicBlock | Bottleneck):
+                last = module.bn3 if isinstance(module, Bottleneck) else module.bn2
+                last.weight.fill_(model.residual_batchnorm_weight)
 
 
 def replace_relu(network: nn.Module, *, activation: str) -> None:
-    """Replace each ReLU by SiLU or GELU, in place."""
+    """Replace each ReLU by SiLU or by GELU in its tanh form, as AlgoPerf does, in place."""
     for parent in list(network.modules()):
         for name, child in parent.named_children():
             if isinstance(child, nn.ReLU):
-                setattr(parent, name, nn.SiLU(inplace=True) if activation == "silu" else nn.GELU())
+                setattr(parent, name, nn.SiLU(inplace=True) if activation == "silu" else nn.GELU("tanh"))

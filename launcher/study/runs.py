@@ -51,6 +51,7 @@ class RunSummary:
     times: Times | None
     world_sizes: tuple[int, ...] = ()  # of the start and each resume
     price: float | None = None  # an hour of its machine, where its config has none
+    test_top1: float | None = None  # of the weights at the end on dataset.test_path, in percent
     pictures: tuple[str, ...] = ()  # identities of what it trained on; none in a run of an earlier version
 
     @cached_property
@@ -269,6 +270,7 @@ def _facts(rows: list[Row]) -> dict[str, Any]:
         "device": str(start["device"]),
         "evaluations": evaluations,
         "times": times(rows),
+        "test_top1": next((100 * float(row["top1"]) for row in kept if row["kind"] == "test"), None),
         "world_sizes": tuple(int(row["world_size"]) for row in kept if row["kind"] in ("start", "resume")),
     }
 

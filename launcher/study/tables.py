@@ -224,7 +224,7 @@ def algoperf_table(scores: Scores) -> Table:
     for submission, score in sorted(scores.score.items(), key=lambda item: -item[1]):
         row = scores.seconds[submission]
         times = [f"{row[w]:,.4g}" if math.isfinite(row[w]) else "missed" for w in workloads]
-        shares = [f"{profile(scores.seconds, submission, ratio):.0%}" for ratio in ratios]
+        shares = [f"{profile(scores.counted, submission, ratio):.0%}" for ratio in ratios]
         table.add_row(escape(submission), f"{score:.4f}", *times, *shares)
     return table
 

@@ -72,7 +72,7 @@ def test_algoperf_scores_a_folder(grid: Path, capsys: pytest.CaptureFixture[str]
         ([], "give run folders"),
         (["nowhere"], "nowhere is no folder"),
         (["GRID", "--baseline", "bse"], "--baseline=bse: is no curve of these runs; the curves: baseline, mild"),
-        (["GRID", "--algoperf", "self"], "--target=null: the top-1 to reach"),
+        (["GRID", "--algoperf", "self", "--target", "76"], "--target=76.0: the top-1 to reach"),
         (["GRID", "--target", "0.7"], "--target=0.7: is for --algoperf"),
     ],
 )

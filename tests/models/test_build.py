@@ -19,8 +19,7 @@ def settings(**values) -> schema.TorchvisionModel:
         "activation": "relu",
         "initialization": "kaiming_normal",
         "batchnorm_weight": "uniform",
-        "batchnorm_scale": 1.0,
-        "zero_init_residual": False,
+        "residual_batchnorm_weight": None,
         "weights": None,
         "weights_sha256": None,
         "checkpointing": "off",
@@ -87,21 +86,15 @@ def test_batchnorm_weights_are_uniform_and_biases_zero():
     assert all(not module.bias.any() for module in modules)
 
 
-def test_batchnorm_scale_multiplies_the_weights():
-    scaled = batchnorms(build_model(settings(batchnorm_weight="ones", batchnorm_scale=8.0), 10, CROSS_ENTROPY, 42))
-    assert all((module.weight == 8).all() for module in scaled.values())
-    uniform = batchnorms(build_model(settings(), 10, CROSS_ENTROPY, 42))
-    doubled = batchnorms(build_model(settings(batchnorm_scale=2.0), 10, CROSS_ENTROPY, 42))
-    assert all(torch.equal(2 * uniform[name].weight, doubled[name].weight) for name in uniform)
-
-
+@pytest.mark.parametrize("weight", [0.0, 8.0])
 @pytest.mark.parametrize(("architecture", "last", "blocks"), [("resnet18", "bn2", 8), ("resnet50", "bn3", 16)])
-def test_zero_init_residual_makes_each_block_its_shortcut(architecture, last, blocks):
-    model = settings(architecture=architecture, zero_init_residual=True, batchnorm_weight="ones")
+def test_each_blocks_last_batchnorm_starts_as_asked_and_no_other(architecture, last, blocks, weight):
+    """At 0 blocks begin as their shortcuts (Goyal et al. 2017); 8 is AlgoPerf's `imagenet_resnet_large_bn_init`."""
+    model = settings(architecture=architecture, residual_batchnorm_weight=weight, batchnorm_weight="ones")
     modules = batchnorms(build_model(model, 10, CROSS_ENTROPY, 42))
-    zero = [name for name, module in modules.items() if not module.weight.any()]
-    assert len(zero) == blocks
-    assert all(name.endswith(f".{last}") for name in zero)
+    changed = [name for name, module in modules.items() if not (module.weight == 1).any()]
+    assert len(changed) == blocks
+    assert all(name.endswith(f".{last}") and (modules[name].weight == weight).all() for name in changed)
 
 
 def test_torchvision_initialization_is_torchvisions_distribution():

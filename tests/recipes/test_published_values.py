@@ -58,7 +58,7 @@ PLAIN_IMAGE = {"image.train_size": 224, "image.eval_resize": 256, "image.eval_si
 TORCHVISION_INITIAL = {"model.initialization": "torchvision", "model.batchnorm_weight": "ones"}
 TIMM: dict[str, Any] = {
     **TORCHVISION_INITIAL,
-    "model.zero_init_residual": True,
+    "model.residual_batchnorm_weight": 0.0,
     "batch_size": 2048,
     "loss.name": "bce",
     "loss.log_classes_bias": False,
@@ -220,7 +220,7 @@ VALUES: dict[str, dict[str, Any]] = {
 VALUES["algoperf_nadamw"] = {
     **PLAIN_IMAGE,
     **TORCHVISION_INITIAL,
-    "model.zero_init_residual": True,
+    "model.residual_batchnorm_weight": 0.0,
     "batch_size": 1024,
     "loss.name": "cross_entropy",
     "optimizer.name": "nadamw",
