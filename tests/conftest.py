@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 from tests.made_runs import make_run
-from tests.runs import Equal, Here, Train
+from tests.runs import Cold, Equal, Here, Train
 
 __all__ = ["make_run"]
 
@@ -46,6 +46,11 @@ def tiny_networks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
     return Train(tmp_path)
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> Cold:
+    return Cold(tmp_path)
 
 
 @pytest.fixture

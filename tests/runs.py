@@ -23,7 +23,9 @@ from launcher.errors import DONE, TERMINATED
 from launcher.rank.main import DEVICE
 from launcher.rank.stop import STOP
 from launcher.records.metrics import read_metrics
+from tests import networks
 from tests.commands import said
+from tests.forked import Command
 
 SMALL = [
     *("recipe=mild", "epochs=3", "batch_size=16", "eval_batch_size=16", "schedule.warmup=1ep", "model=resnet18"),
@@ -44,16 +46,17 @@ Equal = Callable[[object, object], bool]
 
 @dataclass
 class Train:
-    """Runs `train` in a folder of its own; `small` words make a run of three epochs of six steps."""
+    """Runs `train` in a folder of its own; `small` words make a run of three epochs of six steps.
+
+    Every network that its words name is a tiny one, unless a test asks for torchvision's.
+    """
 
     folder: Path
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+    before: tuple[Callable[[], object], ...] = (networks.use_tiny,)
 
-    def start(self, *words: str, stdout: Any = subprocess.PIPE) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "launcher.cli.main", *words]
-        return subprocess.Popen(
-            command, cwd=self.folder, env=self.environment, stdout=stdout, stderr=subprocess.PIPE, text=True
-        )
+    def start(self, *words: str, **streams: Any) -> Command | subprocess.Popen[str]:
+        return Command(["launcher.cli.main", *words], self.folder, self.environment, before=self.before, **streams)
 
     def __call__(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         process = self.start(*words)
@@ -79,11 +82,17 @@ class Train:
         return {key: state[key] for key in DECIDED}
 
 
-class Here(Train):
-    """The same in this process, which is the one rank: for what no second process is needed to see.
+class Cold(Train):
+    """The same as a user starts it: each command in an interpreter that has imported nothing, on the network it names."""
 
-    The network is a tiny one, unless a test asks for torchvision's.
-    """
+    def start(self, *words: str, **streams: Any) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "launcher.cli.main", *words]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+        return subprocess.Popen(command, cwd=self.folder, env=self.environment, text=True, **pipes)
+
+
+class Here(Train):
+    """The same in this process, which is the one rank: for what no second process is needed to see."""
 
     def __call__(
         self, *words: str, code: int = 0, tiny: bool = True, stop_after: int | None = None
@@ -92,7 +101,6 @@ class Here(Train):
         import torch
 
         from launcher.training.trainer import Trainer
-        from tests import networks
 
         steps, advance = itertools.count(1), Trainer.advance
 
@@ -138,6 +146,23 @@ class _InThisProcess:
             if dist.is_initialized():
                 dist.destroy_process_group()
         return TERMINATED if STOP.asked else DONE
+
+
+def slow_down() -> None:
+    """Have a step and a save take at least a tenth of a second, in this process and its forks."""
+    from launcher.training import checkpoint
+    from launcher.training.trainer import Trainer
+
+    for owner, name in ((checkpoint, "_write"), (Trainer, "advance")):
+        setattr(owner, name, _slow(getattr(owner, name)))
+
+
+def _slow(function: Callable[..., None]) -> Callable[..., None]:
+    def slowly(*given: Any) -> None:
+        function(*given)
+        time.sleep(0.1)
+
+    return slowly
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import torch
 
-from tests.runs import SHORT, Train
+from tests.runs import SHORT, Cold
 
 from .killing import kill_over_and_over
 
 
 def main(times: int) -> int:
     with tempfile.TemporaryDirectory() as scratch:
-        train = Train(Path(scratch))
+        train = Cold(Path(scratch))
         words = [*SHORT, f"epochs={times // 2 + 10}", "checkpoint.every=2ba", "eval_every=10ep"]
         train(*words, "run_name=whole")
         begun = time.monotonic()

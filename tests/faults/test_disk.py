@@ -68,7 +68,7 @@ def test_a_run_ends_at_once_when_its_folder_goes_away(train: Train, here: Here, 
     if loss == "moved":
         saved = checkpoint.newest_valid(moved / "checkpoints")
         assert saved is not None
-        here("resume", str(moved), f"epochs={saved['step'] // 6 + 2}", tiny=False)
+        here("resume", str(moved), f"epochs={saved['step'] // 6 + 2}")
 
 
 def test_a_run_whose_folder_goes_away_saves_elsewhere_if_asked(train: Train, here: Here) -> None:
@@ -85,4 +85,4 @@ def test_a_run_whose_folder_goes_away_saves_elsewhere_if_asked(train: Train, her
     found = checkpoint.newest_valid(saved / "checkpoints")
     assert found is not None
     assert found["step"] >= 5
-    here("resume", str(saved), f"epochs={found['step'] // 6 + 2}", "launch.nproc=1", tiny=False)
+    here("resume", str(saved), f"epochs={found['step'] // 6 + 2}", "launch.nproc=1")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
+from tests.forked import Command
 from tests.runs import SHORT, Train, processes_of, ranks_of, steps_done, wait_for
 
 pytestmark = pytest.mark.system
@@ -48,7 +49,7 @@ def scratch_in(temporary: Path) -> Path:
     return scratch
 
 
-def started(tidy: Train) -> tuple[subprocess.Popen[str], Path]:
+def started(tidy: Train) -> tuple[Command | Popen[str], Path]:
     process, run = tidy.start(*LONG), tidy.folder / "runs" / "run"
     wait_for(lambda: steps_done(run) >= 3)
     return process, run

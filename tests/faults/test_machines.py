@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from launcher.records.metrics import read_metrics
 from launcher.training import checkpoint
-from tests.runs import SHORT, steps_done, wait_for
+from tests.forked import Command
+from tests.runs import SHORT, Train, slow_down, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
+_NETWORK = 0x40000000  # CLONE_NEWNET of the kernel
 HOSTS = {"first": "10.231.7.1", "second": "10.231.7.2"}
 
 
@@ -49,18 +52,19 @@ def hosts() -> Iterator[dict[str, str]]:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
 
-def start(host: str, namespace: str, folder: Path, *words: str) -> subprocess.Popen[str]:
+def enter(namespace: str) -> None:
+    with Path("/run/netns", namespace).open() as there:
+        assert ctypes.CDLL(None).setns(there.fileno(), _NETWORK) == 0
+
+
+def start(host: str, namespace: str, folder: Path, *words: str) -> Command:
     """The command on one host, whose run folders no other host sees."""
     (folder / host).mkdir(exist_ok=True)
     several = ["run_name=both", "launch.nnodes=2", f"launch.rdzv={HOSTS['first']}:29411", *words]
-    log = (folder / f"{host}.txt").open("w")
-    return subprocess.Popen(
-        ["ip", "netns", "exec", namespace, sys.executable, "-m", "launcher.cli.main", *SHORT, *several],
-        cwd=folder / host,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    train = Train(folder / host)
+    train.before += (slow_down, partial(enter, namespace))
+    with (folder / f"{host}.txt").open("a") as log:
+        return train.start(*SHORT, *several, stdout=log, stderr=log)
 
 
 def test_a_machine_that_is_cut_off_comes_back(hosts: dict[str, str], tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ def bad_steps(run: Path) -> list[int]:
 
 
 def test_skipping_has_a_limit_and_the_step_can_be_replayed(train: Train) -> None:
+    train = Train(train.folder, before=())
     ended = train(*DIVERGES, "run_name=bad", "nonfinite.limit=2", code=2)
     run = train.folder / "runs" / "bad"
     first = bad_steps(run)[0]

@@ -5,16 +5,23 @@ from __future__ import annotations
 import random
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from launcher.records.folder import saves
-from tests.runs import SHORT, Equal, Here, Train, processes_of, ranks_of, results, steps_done, wait_for
+from tests.runs import SHORT, Equal, Here, Train, processes_of, ranks_of, results, slow_down, steps_done, wait_for
 
 from .killing import kill_over_and_over
 
 pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def train(train: Train) -> Train:
+    """With time to meet a run in a step, or in a save."""
+    return replace(train, before=(*train.before, slow_down))
 
 
 def assert_same_end(train: Train, run: Path, whole: Path, equal: Equal) -> None:
@@ -51,9 +58,9 @@ def test_three_ranks_start_again_to_the_same_bits(train: Train, equal: Equal) ->
 
 @pytest.mark.timeout(1200)
 def test_a_run_killed_twenty_times_ends_with_the_same_bits(train: Train, equal: Equal) -> None:
-    words = [*SHORT, "epochs=8", "checkpoint.every=2ba", "eval_every=4ep"]
+    words = [*SHORT, "epochs=16", "checkpoint.every=2ba", "eval_every=4ep"]
     train(*words, "run_name=whole")
-    run, kills = kill_over_and_over(train, words, 20, random.Random(7), forked=lambda number: number % 10 > 2)
+    run, kills = kill_over_and_over(train, words, 20, random.Random(7))
     assert len(kills.steps) == 20
     assert kills.in_a_save, "a killed save leaves its temporary file"
     train("resume", str(run))
@@ -88,6 +95,6 @@ def test_a_stopped_run_goes_on_to_the_same_bits_past_a_damaged_save_and_with_oth
     ]
     assert "would change what the run has done" in refused.stderr
     assert "epochs=1" in here("resume", str(other), "epochs=1", code=2).stderr
-    one = here("resume", str(other), "launch.nproc=1", tiny=False)
+    one = here("resume", str(other), "launch.nproc=1")
     assert "the run had 2 processes and goes on with 1" in " ".join(one.stdout.split())
     assert train.state(other)["step"] == 18

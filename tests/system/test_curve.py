@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
-from tests.runs import SMALL, Train, processes_of, steps_done, wait_for
+from tests.runs import SMALL, Train, processes_of, slow_down, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -15,6 +16,12 @@ GRID = [
     *("curve", "recipe=mild", "epochs=3,4", "launch.nproc=1"),
     *(word for word in SMALL if not word.startswith(("recipe=", "epochs=", "schedule.", "launch.nproc="))),
 ]
+
+
+@pytest.fixture
+def train(train: Train) -> Train:
+    """With time to stop a run before its end."""
+    return replace(train, before=(*train.before, slow_down))
 
 
 def test_a_stopped_grid_goes_on_is_then_done_and_makes_a_curve(train: Train) -> None:

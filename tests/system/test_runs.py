@@ -9,18 +9,18 @@ import pytest
 
 import launcher
 from launcher.records.metrics import read_metrics
-from tests.runs import SMALL, Equal, Here, Train, processes_of, ranks_of, results, steps_done, wait_for
+from tests.runs import SMALL, Cold, Equal, Here, Train, processes_of, ranks_of, results, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
 TWO_RANKS = [*SMALL, "launch.nproc=2", "dataloader.workers=1"]
 
 
-def test_two_ranks_train_evaluate_and_leave_a_whole_record(train: Train) -> None:
-    said = train(*TWO_RANKS, "run_name=whole").stdout
+def test_two_ranks_train_evaluate_and_leave_a_whole_record(cold: Cold) -> None:
+    said = cold(*TWO_RANKS, "run_name=whole").stdout
     # after 18 steps of mild's half-life of 100
     assert "note: the averaged weights, which are evaluated, end with 88% of the initial ones" in said
-    run = train.folder / "runs" / "whole"
+    run = cold.folder / "runs" / "whole"
     kinds = [row["kind"] for row in read_metrics(run / "metrics.jsonl")]
     assert (kinds[0], kinds[-1]) == ("start", "end")
     assert (kinds.count("train"), kinds.count("eval"), kinds.count("epoch")) == (18, 3, 3)

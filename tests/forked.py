@@ -1,0 +1,233 @@
+"""`python -m launcher…` as a fork of a process that has imported it: a process as any other, there in no time.
+
+`python -m tests.forked SOCKET` is that process: it computes nothing and has no threads. What the command itself starts
+by `python -m`, the process that its ranks are forks of and the runs of a grid, are forks of the command.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import os
+import pickle
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any, NoReturn
+
+_IMPORTED = (
+    *("launcher.cli.run", "launcher.cli.curve", "launcher.launch.elastic", "launcher.launch.zygote"),
+    *("launcher.training.worker", "launcher.data.worker_processes", "launcher.records.curve"),
+)
+_MOST_BYTES = 1 << 18
+_SECONDS = 0.01
+
+
+class Command:
+    """What `subprocess.Popen` tells of a process, of `python -m MODULE WORDS` in one that is forked."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        stdout: int | IO[str] = subprocess.PIPE,
+        stderr: int | IO[str] = subprocess.PIPE,
+        before: Sequence[Callable[[], object]] = (),
+    ):
+        """Start it in a folder; these functions, of modules, are called in it first."""
+        self.returncode: int | None = None
+        files, ends, self._readers = [], [], []
+        for file in (stdout, stderr):
+            if file == subprocess.PIPE:
+                end, file = os.pipe()
+                ends.append(file)
+                self._readers.append(_Reader(end))
+            files.append(file if isinstance(file, int) else file.fileno())
+        self.pid = _ask((tuple(words), str(folder), dict(environment), tuple(before)), files)
+        for file in ends:
+            os.close(file)
+        for reader in self._readers:
+            reader.start()
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = _ask(self.pid)
+        return self.returncode
+
+    def wait(self, timeout: float = 900) -> int:
+        end = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired("train", timeout)
+            time.sleep(_SECONDS)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float = 900) -> tuple[str, str]:
+        """Wait for its end, and that of all that writes where it does; what it said on pipes."""
+        end = time.monotonic() + timeout
+        for reader in self._readers:
+            reader.join(max(0.0, end - time.monotonic()))
+            if reader.is_alive():
+                raise subprocess.TimeoutExpired("train", timeout)
+        self.wait(max(0.0, end - time.monotonic()))
+        said = [reader.text for reader in self._readers]
+        return said[0] if len(said) > 1 else "", said[-1] if said else ""
+
+
+class _Reader(threading.Thread):
+    """Reads a pipe to its end."""
+
+    def __init__(self, end: int):
+        super().__init__(daemon=True)
+        self.text = ""
+        self._end = end
+
+    def run(self) -> None:
+        with os.fdopen(self._end, encoding="utf-8") as pipe:
+            self.text = pipe.read()
+
+
+@cache
+def _server() -> socket.socket:
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with there:
+        command = [sys.executable, "-m", "tests.forked", str(there.fileno())]
+        path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+        # note: what commands set before they import torch
+        environment = {**os.environ, "PYTHONPATH": path, "OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_NUM_THREADS": "1"}
+        subprocess.Popen(command, pass_fds=[there.fileno()], env=environment)
+    return here
+
+
+def _ask(question: Any, files: Sequence[int] = ()) -> Any:
+    server = _server()
+    socket.send_fds(server, [pickle.dumps(question)], files)
+    return pickle.loads(server.recv(_MOST_BYTES))
+
+
+def _serve(connection: socket.socket) -> None:
+    """Fork a process for a command; tell the exit code for a process id, None while it runs."""
+    while True:
+        asked, files, *_ = socket.recv_fds(connection, _MOST_BYTES, 2)
+        if not asked:
+            return
+        question = pickle.loads(asked)
+        if isinstance(question, int):
+            process, status = os.waitpid(question, os.WNOHANG)
+            connection.send(pickle.dumps(os.waitstatus_to_exitcode(status) if process else None))
+        elif process := os.fork():
+            connection.send(pickle.dumps(process))
+            for file in files:
+                os.close(file)
+        else:
+            connection.close()
+            for number, file in enumerate(files, 1):
+                os.dup2(file, number)
+                os.close(file)
+            words, folder, environment, before = question
+            for prepare in before:
+                prepare()
+            os.chdir(folder)
+            _become(words, environment)
+
+
+def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Live on as `python -m MODULE WORDS`, and end as that does."""
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None
+    gc.enable()
+    for module in ("launcher.launch.zygote", "launcher.cli.curve"):
+        importlib.import_module(module).subprocess = SimpleNamespace(Popen=_started)  # type: ignore[attr-defined]
+    sys.argv = ["", *words[1:]]
+    sys.modules.pop(words[0], None)
+    code = 1
+    try:
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except KeyboardInterrupt:
+        code = 130
+    except BaseException:
+        traceback.print_exc()
+    # note: the rest of an interpreter's end is seconds where torch is imported
+    atexit._run_exitfuncs()
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(code)
+
+
+def _started(words: Sequence[str], **given: Any) -> Any:
+    """What the command starts, as a fork of it; where it has threads already, as it does that itself."""
+    if threading.active_count() > 1:
+        return subprocess.Popen(words, **given)
+    return _Fork(words[words.index("-m") + 1 :], **given)
+
+
+class _Fork:
+    def __init__(
+        self,
+        words: Sequence[str],
+        pass_fds: Sequence[int] = (),
+        env: Mapping[str, str] | None = None,
+        start_new_session: bool = False,
+        preexec_fn: Any = None,
+    ):
+        sys.stdout.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            if start_new_session:
+                os.setsid()
+            for number in signal.valid_signals():
+                if callable(signal.getsignal(number)):
+                    signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            before = 3
+            for file in (*sorted(pass_fds), 1 << 16):
+                os.closerange(before, file)
+                before = file + 1
+            if preexec_fn:
+                preexec_fn()
+            _become(words, env or {**os.environ})
+
+    def wait(self) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    gc.disable()
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()
+    _serve(socket.socket(fileno=int(sys.argv[1])))
+    os._exit(0)
