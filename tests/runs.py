@@ -83,7 +83,7 @@ class Train:
 
 
 class Cold(Train):
-    """The same as a user starts it: each command in an interpreter that has imported nothing, on the network it names."""
+    """The same as a user starts it: each command in an interpreter that has imported nothing, on its network."""
 
     def start(self, *words: str, **streams: Any) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "launcher.cli.main", *words]

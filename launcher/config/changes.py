@@ -31,6 +31,7 @@ FREE = (
     "deterministic",
     "cuda_graphs",
     "dataset.path",
+    "dataset.test_path",
     "model.checkpointing",
     "dataloader.workers",
     "dataloader.prefetch",
@@ -57,7 +58,7 @@ def fingerprint(config: RunConfig) -> str:
     values = {key: value for key, value in values.items() if key not in ADDED or ADDED[key][0] != value}
     for old, (new, words) in REPLACED.items():
         before = {today: word for word, today in words.items()}
-        if values.get(new) in before:
+        if new in values and values[new] in before:
             values[old] = before[values.pop(new)]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 

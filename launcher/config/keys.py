@@ -137,6 +137,7 @@ def _bounds(extras: tuple[Any, ...]) -> Iterator[str]:
 # Keys that older run folders lack, with the value that says what was computed then, and the options that have the key.
 ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "dataset.val_split": (None, ()),
+    "dataset.test_path": (None, ()),
     "dataset.skip_bad": (False, ()),
     "dataset.exif_orientation": (False, ()),
     "schedule.warmup_includes_peak": (False, ("constant", "cosine", "linear", "multi_step")),
@@ -157,7 +158,10 @@ ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "algorithms.colout.order": ("before_resizing", ()),
 }
 # Keys that older run folders have, with today's key and its value for each of theirs.
-REPLACED = {"optimizer.decay_norm_and_bias": ("optimizer.no_decay", {True: "none", False: "vectors"})}
+REPLACED: dict[str, tuple[str, dict[bool, Any]]] = {
+    "optimizer.decay_norm_and_bias": ("optimizer.no_decay", {True: "none", False: "vectors"}),
+    "model.zero_init_residual": ("model.residual_batchnorm_weight", {True: 0.0, False: None}),
+}
 
 
 @cache

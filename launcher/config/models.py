@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from launcher.config.fields import STRICT, AnyPath, Count, NotNegative, Probability
+from launcher.config.fields import STRICT, AnyPath, Count, NotNegative, Positive, Probability
 
 _REGISTERED = re.compile(r"^@register_model\s*\ndef (\w+)\(", re.MULTILINE)
 
@@ -48,6 +48,7 @@ class TorchvisionModel:
     activation: Literal["relu", "silu", "gelu"]
     initialization: Literal["kaiming_normal", "torchvision"]
     batchnorm_weight: Literal["ones", "uniform"]
+    batchnorm_scale: Positive
     residual_batchnorm_weight: NotNegative | None
     weights: AnyPath | None
     weights_sha256: str | None

@@ -51,7 +51,8 @@ class Dataset:
     """Pictures in class folders `train/` and `val/` below `path`; null counts are read from the folder.
 
     `skip_bad` leaves out pictures that cannot be read. With a `val_split` that share of each class's training pictures
-    is for validation, and there is no `val/`. `exif_orientation` turns pictures as their EXIF data say.
+    is for validation, and there is no `val/`. `test_path` holds pictures that only the finished run is evaluated on, in
+    class folders or in `val/`. `exif_orientation` turns pictures as their EXIF data say.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Dataset:
     train_samples: Count | None
     val_samples: Count | None
     val_split: Annotated[float, Field(gt=0, lt=1)] | None
+    test_path: AnyPath | None
     skip_bad: bool
     exif_orientation: bool
     native_size: Count

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
-from launcher.data.classes import check_classes
+from launcher.data.classes import as_trained, check_classes
 from launcher.data.ffcv.file import Beton, FFCVDataset
-from launcher.data.folder import Folder, is_folder, only_prepared, splits
+from launcher.data.folder import Folder, evaluated, is_folder, only_prepared, splits
 from launcher.data.shapes import FIGURES
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import found_unreadable
@@ -54,9 +54,33 @@ def look_at_data(
     What `dataset.skip_bad` leaves out is `left_out`; where that is None, all pictures are read to find it.
 
     Raises:
-        UserError: the folder is not given, not there, or not what the config says; without `must_exist` only if
+        UserError: a folder is not given, not there, or not what the config says; without `must_exist` only if
             the counts are neither in the config nor in a folder.
     """
+    found = _look(config, must_exist, left_out, report)
+    if not must_exist or config.dataset.test_path is None:
+        return found
+    _, notes = held_out(config.dataset, found.classes)
+    return replace(found, notes=[*found.notes, *(f"dataset.test_path: {note}" for note in notes)])
+
+
+def held_out(dataset: Dataset, classes: Sequence[str] | None) -> tuple[Folder, list[str]]:
+    """The pictures of `dataset.test_path`, with the numbers of the run's classes, and notes on classes not met.
+
+    Raises:
+        UserError: they are not there, or have no class of the run.
+    """
+    assert dataset.test_path is not None
+    if not classes:
+        message = "is matched by names of classes, which this data set does not have; leave it out"
+        raise UserError(Problem(message, "dataset.test_path", dataset.test_path))
+    try:
+        return as_trained(evaluated(Path(dataset.test_path)), classes)
+    except UserError as error:
+        raise UserError(*(replace(problem, key="dataset.test_path") for problem in error.problems)) from None
+
+
+def _look(config: RunConfig, must_exist: bool, left_out: Collection[str] | None, report: Report) -> Available:
     dataset = config.dataset
     known = not must_exist and None not in _given(dataset)
     if isinstance(config.dataloader, FFCVLoader):

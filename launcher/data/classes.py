@@ -35,10 +35,14 @@ def same_classes(train: Pictures, val: Pictures) -> tuple[Pictures, Pictures]:
 def as_trained(pictures: Folder, classes: Sequence[str]) -> tuple[Folder, list[str]]:
     """Pictures with the numbers of a run's classes, matched by name, and notes on classes that only one of them has.
 
+    Folders that are named by numbers alone, as ImageNet-v2's are, are the run's classes of those places, from 0.
+
     Raises:
         UserError: they have no class in common.
     """
     numbers = {name: number for number, name in enumerate(classes)}
+    if all(map(str.isdecimal, pictures.classes)) and numbers.keys().isdisjoint(pictures.classes):
+        numbers = {str(number): number for number in range(len(classes))}
     new = np.array([numbers.get(name, -1) for name in pictures.classes], np.int64)[pictures.labels]
     kept = np.flatnonzero(new >= 0).tolist()
     if not kept:

@@ -100,11 +100,20 @@ def build_loaders(
     return Loaders(ShuffledLoader(plan, crops, shard, change_order), _evaluation(plan, val, shard))
 
 
-def build_evaluation(plan: Plan, pictures: Folder, device: torch.device) -> EvaluationLoader:
-    """The pictures of a folder as the run evaluates its own, in one process."""
+def build_evaluation(
+    plan: Plan,
+    pictures: Folder,
+    device: torch.device,
+    *,
+    rank: int = 0,
+    world_size: int = 1,
+    local_world_size: int = 1,
+) -> EvaluationLoader:
+    """The pictures of a folder as the run evaluates its own; on one rank, its share."""
     values = plan.config.dataloader
     assert not isinstance(values, schema.SyntheticLoader)
-    return _evaluation(plan, pictures, Shard(0, 1, worker_count(values, 1), values.prefetch, device))
+    shard = Shard(rank, world_size, worker_count(values, local_world_size), values.prefetch, device)
+    return _evaluation(plan, pictures, shard)
 
 
 def _evaluation(plan: Plan, pictures: Folder, shard: Shard) -> EvalLoader:

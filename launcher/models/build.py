@@ -120,8 +120,10 @@ def _draw_kaiming_normal(network: nn.Module, seed: int) -> None:
 @torch.no_grad()
 def _set_batchnorm(network: nn.Module, model: schema.TorchvisionModel, seed: int) -> None:
     for name, module in network.named_modules():
-        if isinstance(module, nn.BatchNorm2d) and model.batchnorm_weight == "uniform":
-            module.weight.uniform_(0, 1, generator=_generator(seed, name))
+        if isinstance(module, nn.BatchNorm2d):
+            if model.batchnorm_weight == "uniform":
+                module.weight.uniform_(0, 1, generator=_generator(seed, name))
+            module.weight.mul_(model.batchnorm_scale)
     if model.residual_batchnorm_weight is not None:
         for module in network.modules():
             if isinstance(module, BasicBlock | Bottleneck):

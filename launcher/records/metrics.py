@@ -84,6 +84,20 @@ class EvalRecord(Record):
 
 
 @dataclass(frozen=True)
+class HeldOutRecord(Record):
+    """The finished run on the pictures of `dataset.test_path`, as an evaluation."""
+
+    kind: ClassVar[str] = "test"
+    epoch: float
+    top1: float
+    top5: float
+    loss: float | None
+    samples: int
+    seconds: float
+    train_seconds: float
+
+
+@dataclass(frozen=True)
 class EpochRecord(Record):
     """A finished epoch; `seconds` on the training clock."""
 
@@ -200,6 +214,8 @@ def closing_scalars(rows: Sequence[Row]) -> dict[str, float]:
     found: dict[str, float] = {}
     if evaluations:
         found |= {"end/top1": evaluations[-1]["top1"], "end/best_top1": max(row["top1"] for row in evaluations)}
+    if tests := [row for row in rows if row["kind"] == "test"]:
+        found["end/test_top1"] = tests[-1]["top1"]
     if ends:
         found |= {f"end/{clock}": ends[-1][clock] for clock in ("train_seconds", "eval_seconds", "save_seconds")}
     return found

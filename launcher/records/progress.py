@@ -37,6 +37,9 @@ class ProgressView:
                 case "eval":
                     self._evaluation_seconds += row["seconds"]
                     self.print(evaluation_line(row, self._epochs))
+                case "test":
+                    self._evaluation_seconds += row["seconds"]
+                    self.print(f"test pictures: top-1 {row['top1']:.2%}  top-5 {row['top5']:.2%}")
                 case "resume":
                     self.print(f"resumed at step {row['step']:,} of {self._total_steps:,}")
                     self._begin(row["step"])

@@ -14,7 +14,15 @@ from launcher.config.choices import Logger, Mlflow, Wandb
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
 from launcher.records.folder import RunFolder
-from launcher.records.metrics import EvalRecord, MetricsWriter, Record, ResumeRecord, TrainRecord, scalars
+from launcher.records.metrics import (
+    EvalRecord,
+    HeldOutRecord,
+    MetricsWriter,
+    Record,
+    ResumeRecord,
+    TrainRecord,
+    scalars,
+)
 from launcher.records.mlflow import MlflowTracker
 from launcher.records.remote import RemoteSink
 from launcher.records.wandb import WandbTracker
@@ -46,7 +54,7 @@ class TensorBoardSink:
         if isinstance(record, ResumeRecord):
             self.close()
             self._writer = self._open(record.step + 1)
-        elif isinstance(record, TrainRecord | EvalRecord):
+        elif isinstance(record, TrainRecord | EvalRecord | HeldOutRecord):
             self._writer = self._writer or self._open(None)
             for name, value in scalars(record).items():
                 self._writer.add_scalar(name, value, record.step, walltime=record.time)

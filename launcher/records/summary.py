@@ -34,11 +34,13 @@ def _accuracy(rows: list[Row]) -> list[tuple[str, str]]:
     evaluations = [row for row in rows if row["kind"] == "eval"]
     if not evaluations:
         return []
+    tests = [("top-1, test pictures", f"{row['top1']:.2%}") for row in rows if row["kind"] == "test"]
     last, best = evaluations[-1], max(evaluations, key=lambda row: float(row["top1"]))
     return [
         ("epochs", f"{last['epoch']:g}"),
         ("top-1", f"{last['top1']:.2%} (best {best['top1']:.2%} at epoch {best['epoch']:g})"),
         ("top-5", f"{last['top5']:.2%}"),
+        *tests[-1:],
     ]
 
 

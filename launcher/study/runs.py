@@ -270,7 +270,7 @@ def _facts(rows: list[Row]) -> dict[str, Any]:
         "device": str(start["device"]),
         "evaluations": evaluations,
         "times": times(rows),
-        "test_top1": next((100 * float(row["top1"]) for row in kept if row["kind"] == "test"), None),
+        "test_top1": next((100 * float(row["top1"]) for row in reversed(kept) if row["kind"] == "test"), None),
         "world_sizes": tuple(int(row["world_size"]) for row in kept if row["kind"] in ("start", "resume")),
     }
 

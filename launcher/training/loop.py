@@ -16,6 +16,10 @@ for each epoch:
 
 from __future__ import annotations
 
+from contextlib import closing
+
+from launcher.data.available import held_out
+from launcher.data.loaders import build_evaluation
 from launcher.rank.stop import Asked, StopFlag
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
@@ -73,3 +77,24 @@ def evaluate(trainer: Trainer, logger: MetricLogger, stop: StopFlag) -> bool:
     trainer.note_evaluation(result)
     logger.log_evaluation(result, spent())
     return True
+
+
+def evaluate_held_out(trainer: Trainer, logger: MetricLogger, stop: StopFlag) -> bool:
+    """Evaluate the finished run on the pictures of `dataset.test_path`, if any, and log the result.
+
+    Returns False if a rank was asked to stop meanwhile.
+
+    Raises:
+        UserError: they are gone.
+    """
+    dataset, ranks = trainer.config.dataset, trainer.ranks
+    if dataset.test_path is None:
+        return True
+    pictures, _ = held_out(dataset, trainer.loaders.evaluate.classes)
+    share = {"rank": ranks.rank, "world_size": ranks.world_size, "local_world_size": ranks.local_world_size}
+    with closing(build_evaluation(trainer.plan, pictures, ranks.device, **share)) as loader:
+        with trainer.clock.evaluation() as spent:
+            result = trainer.evaluate(should_stop=lambda: stop.asked, loader=loader)
+        if result is not None:
+            logger.log_evaluation(result, spent(), held_out=True)
+    return result is not None

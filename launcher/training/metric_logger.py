@@ -9,7 +9,16 @@ from functools import partial
 import torch
 
 from launcher.records.folder import RunFolder
-from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, Record, ResumeRecord, StartRecord, TrainRecord
+from launcher.records.metrics import (
+    EndRecord,
+    EpochRecord,
+    EvalRecord,
+    HeldOutRecord,
+    Record,
+    ResumeRecord,
+    StartRecord,
+    TrainRecord,
+)
 from launcher.records.sinks import Recorder, build_sinks
 from launcher.training.evaluation import Evaluation
 from launcher.training.meters import LateMeans
@@ -104,11 +113,11 @@ class MetricLogger:
             )
         )
 
-    def log_evaluation(self, result: Evaluation, seconds: float) -> None:
-        """Write the result of an evaluation that took so many seconds."""
-        trainer = self._trainer
+    def log_evaluation(self, result: Evaluation, seconds: float, *, held_out: bool = False) -> None:
+        """Write the result of an evaluation that took so many seconds, of the pictures `held_out` to the end or not."""
+        trainer, kind = self._trainer, HeldOutRecord if held_out else EvalRecord
         self.record(
-            EvalRecord(
+            kind(
                 step=trainer.next_step,
                 time=time.time(),
                 epoch=trainer.next_step / trainer.plan.steps_per_epoch,

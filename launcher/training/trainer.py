@@ -18,7 +18,7 @@ from launcher.config.changes import fingerprint
 from launcher.config.fields import target_accuracy
 from launcher.config.schema import RunConfig
 from launcher.data.batch import Moment, Overlap
-from launcher.data.loaders import Loaders, build_loaders
+from launcher.data.loaders import EvaluationLoader, Loaders, build_loaders
 from launcher.errors import UserError, is_of_the_machine
 from launcher.models.build import build_model
 from launcher.plan.plan import Plan, plan_for
@@ -96,16 +96,16 @@ class Trainer:
         self.next_step += 1
         self.meters.add(outcome, waited)
 
-    def evaluate(self, should_stop: Callable[[], bool]) -> Evaluation | None:
+    def evaluate(self, should_stop: Callable[[], bool], loader: EvaluationLoader | None = None) -> Evaluation | None:
         """Evaluate the averaged weights if there are some, else the model's own, on all ranks together.
 
-        None if any rank was asked to stop meanwhile.
+        On the validation pictures, or on those of another loader. None if any rank was asked to stop meanwhile.
         """
         self.evaluation_model.load_state_dict(self.weights())
         broadcast_first(self.evaluation_model.buffers())
         return evaluate(
             self.evaluation_model,
-            self.loaders.evaluate,
+            loader or self.loaders.evaluate,
             self.train_step.normalize,
             self.train_step.loss,
             self.ranks.device,

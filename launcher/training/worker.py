@@ -17,7 +17,7 @@ from launcher.records.folder import RunFolder
 from launcher.training.captured import CapturedSteps, CudaCapturer, uncaptured
 from launcher.training.compiled import compile_run
 from launcher.training.initial import read_initial
-from launcher.training.loop import train
+from launcher.training.loop import evaluate_held_out, train
 from launcher.training.memory import memory_told
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
@@ -49,7 +49,7 @@ def work(run_folder: Path) -> None:
                     saver.save(trainer.state_dict(), best=False, last=True)
                 guard = NonFiniteGuard(trainer, folder, logger, saver)
                 with memory_told(trainer):
-                    finished = train(trainer, logger, saver, guard, STOP)
+                    finished = train(trainer, logger, saver, guard, STOP) and evaluate_held_out(trainer, logger, STOP)
                 logger.log_end(finished=finished)
         trainer.loaders.close()
 

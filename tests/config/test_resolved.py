@@ -46,7 +46,7 @@ def test_a_file_of_another_version_says_what_to_do(tmp_path: Path) -> None:
         resolved.read(path)
 
 
-@pytest.mark.parametrize("name", ["hot", "nvidia_v1_5"])
+@pytest.mark.parametrize("name", ["hot", "nvidia_v1_5", "algoperf_nadamw"])
 def test_a_file_of_before_newer_keys_reads_as_what_it_did(tmp_path: Path, name: str) -> None:
     words = ["schedule.warmup_includes_peak=false", "dataset.exif_orientation=false", "hardware=this_machine"]
     config = compose([f"recipe={name}", *words]).config
@@ -55,7 +55,8 @@ def test_a_file_of_before_newer_keys_reads_as_what_it_did(tmp_path: Path, name: 
     del older["compile"], older["cuda_graphs"], older["hardware"]["cores"], older["hardware"]["spot_per_hour"]
     del older["model"]["weights"], older["model"]["weights_sha256"]
     del older["schedule"]["warmup_includes_peak"], older["schedule"]["counts_warmup"], older["schedule"]["fit"]
-    for key in ("val_split", "skip_bad", "exif_orientation"):
+    older["model"]["zero_init_residual"] = older["model"].pop("residual_batchnorm_weight") == 0
+    for key in ("val_split", "skip_bad", "exif_orientation", "test_path"):
         del older["dataset"][key]
     del older["optimizer"]["backbone_lr"]
     older["optimizer"]["decay_norm_and_bias"] = older["optimizer"].pop("no_decay") == "none"
@@ -74,6 +75,7 @@ def test_a_file_of_before_newer_keys_reads_as_what_it_did(tmp_path: Path, name: 
         "schedule.warmup_includes_peak=true",
         "algorithms.colout.order=after_resizing",
         "optimizer.no_decay=norms",
+        "model.residual_batchnorm_weight=8.0",
     ],
 )
 def test_a_newer_key_with_another_value_is_another_run(word: str) -> None:

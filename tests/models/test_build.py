@@ -19,6 +19,7 @@ def settings(**values) -> schema.TorchvisionModel:
         "activation": "relu",
         "initialization": "kaiming_normal",
         "batchnorm_weight": "uniform",
+        "batchnorm_scale": 1.0,
         "residual_batchnorm_weight": None,
         "weights": None,
         "weights_sha256": None,
@@ -84,6 +85,14 @@ def test_batchnorm_weights_are_uniform_and_biases_zero():
     quantiles = weights.quantile(torch.tensor([0.1, 0.5, 0.9]))
     torch.testing.assert_close(quantiles, torch.tensor([0.1, 0.5, 0.9]), atol=0.03, rtol=0)
     assert all(not module.bias.any() for module in modules)
+
+
+def test_batchnorm_scale_multiplies_the_weights():
+    scaled = batchnorms(build_model(settings(batchnorm_weight="ones", batchnorm_scale=8.0), 10, CROSS_ENTROPY, 42))
+    assert all((module.weight == 8).all() for module in scaled.values())
+    uniform = batchnorms(build_model(settings(), 10, CROSS_ENTROPY, 42))
+    doubled = batchnorms(build_model(settings(batchnorm_scale=2.0), 10, CROSS_ENTROPY, 42))
+    assert all(torch.equal(2 * uniform[name].weight, doubled[name].weight) for name in uniform)
 
 
 @pytest.mark.parametrize("weight", [0.0, 8.0])

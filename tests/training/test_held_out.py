@@ -1,0 +1,96 @@
+"""`dataset.test_path`: pictures that a finished run alone is evaluated on, once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from launcher.config.compose import compose
+from launcher.data.available import held_out
+from launcher.data.folder import evaluated
+from launcher.data.loaders import build_evaluation
+from launcher.data.shapes import FIGURES, draw_figure
+from launcher.plan.plan import Plan
+from launcher.records.folder import RunFolder
+from launcher.records.metrics import read_metrics
+from launcher.records.summary import summary_table
+from launcher.study.runs import read_run
+from tests.runs import SMALL, Here
+
+CLASSES = sorted(FIGURES)
+
+
+def drawn(folder: Path, names: dict[str, str], count: int = 4) -> Path:
+    """Pictures of figures in folders of other names."""
+    for name, figure in names.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            draw_figure(figure, 40, "held out", number).save(folder / name / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    return drawn(tmp_path / "v2", {name: name for name in CLASSES})
+
+
+def test_a_finished_run_is_evaluated_once_and_its_records_and_summary_tell(here: Here, pictures: Path) -> None:
+    run = here.small("a", f"dataset.test_path={pictures}", "epochs=2", "schedule.warmup=0ba")
+    rows = read_metrics(run / "metrics.jsonl")
+    assert [row["kind"] for row in rows][-2:] == ["test", "end"]
+    (found,) = [row for row in rows if row["kind"] == "test"]
+    assert (found["samples"], found["step"], found["epoch"]) == (4 * len(CLASSES), 12, 2)
+    asked = json.loads(here("eval", str(run), f"dataset.path={pictures}", "--json").stdout)
+    assert (found["top1"], found["loss"]) == pytest.approx((asked["top1"], asked["loss"]))
+    assert read_run(run).test_top1 == 100 * found["top1"]
+    assert any("test pictures" in str(cell) for cell in summary_table(RunFolder(run)).columns[0].cells)
+    assert rows[-1]["eval_seconds"] > sum(row["seconds"] for row in rows if row["kind"] == "eval")
+    plain = here.small("b", "epochs=2", "schedule.warmup=0ba")
+    assert all(map(torch.equal, here.state(run)["weights"].values(), here.state(plain)["weights"].values()))
+
+
+def test_a_stopped_run_is_evaluated_when_it_has_finished(here: Here, pictures: Path) -> None:
+    here(*SMALL, "run_name=c", f"dataset.test_path={pictures}", stop_after=4, code=143)
+    run = here.folder / "runs" / "c"
+    assert not [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "test"]
+    here("resume", str(run))
+    assert [row["kind"] for row in read_metrics(run / "metrics.jsonl")].count("test") == 1
+
+
+def test_pictures_that_are_not_there_are_refused_before_the_start(here: Here, pictures: Path, tmp_path: Path) -> None:
+    for path, told in (
+        (tmp_path / "nowhere", "is no folder; give one that holds CLASS/*.jpg"),
+        (drawn(tmp_path / "others", {"abc": "star"}), "holds no picture of a class of the run"),
+    ):
+        refused = here(*SMALL, "run_name=d", f"dataset.test_path={path}", code=2).stderr
+        assert refused.startswith(f"error: dataset.test_path={path}: {told}" if "no" in path.name else "error: ")
+        assert told in refused
+        assert len(refused.strip().splitlines()) == 1
+    assert not (here.folder / "runs" / "d").exists()
+
+
+def test_folders_named_by_numbers_are_the_classes_of_those_places(tmp_path: Path) -> None:
+    """ImageNet-v2's are 0 to 999; as text 10 would come before 2."""
+    folder = drawn(tmp_path / "v2", {"2": "star", "9": "ring", "0": "cross"}, count=2)
+    dataset = compose(["dataset=shapes", f"dataset.test_path={folder}"]).config.dataset
+    found, notes = held_out(dataset, CLASSES)
+    assert found.labels.tolist() == [0, 0, 2, 2, 9, 9]
+    assert len(notes) == 1
+    assert notes[0].startswith("7 of the run's 10 classes have no pictures here")
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_ranks_share_the_pictures_each_once(ranks: int, pictures: Path) -> None:
+    words = ["dataset=shapes", "dataset.native_size=32", "dataloader.workers=0", "eval_batch_size=12", "batch_size=12"]
+    plan = Plan(compose(words).config, ranks, 120)
+    seen = []
+    for rank in range(ranks):
+        loader = build_evaluation(
+            plan, evaluated(pictures), torch.device("cpu"), rank=rank, world_size=ranks, local_world_size=ranks
+        )
+        seen += [index for _, _, indices in loader for index in np.asarray(indices).tolist()]
+    assert sorted(seen) == list(range(4 * len(CLASSES)))
