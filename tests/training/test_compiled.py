@@ -16,6 +16,7 @@ from torchvision.models.resnet import BasicBlock
 from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
+from launcher.models.build import build_model
 from launcher.rank.group import Ranks
 from launcher.training import checkpoint, compiled, trainer
 from launcher.training.compiled_changes import CompiledChanges
@@ -105,6 +106,23 @@ def test_more_graphs_than_there_are_sides_and_kinds_is_an_error(monkeypatch: pyt
 
     with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
         one_size_after_the_other()
+
+
+@pytest.mark.parametrize(
+    "words", [["model.architecture=test_vit", "model.img_size=32"], ["model.architecture=test_convnext"]]
+)
+def test_models_of_timms_compile_to_what_they_compute_uncompiled(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(trainer, "build_model", build_model)
+    small = [*SMALL, *WORDS, "optimizer.lr=0.001", "algorithms=[ema]", "model=timm", *words]
+    plain, run = (
+        build_trainer(compose([*small, f"compile={switch}"]).config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+        for switch in ("off", "on")
+    )
+    compiled.compile_run(run)
+    assert capsys.readouterr().out.startswith("compiled in ")
+    assert steps(run, 2) == pytest.approx(steps(plain, 2), rel=1e-5)
 
 
 def test_a_batch_that_was_not_met_before_training_is_prepared_uncompiled() -> None:

@@ -27,7 +27,8 @@ from launcher.training import exporting
 from launcher.training.export_check import _hits
 from launcher.training.exporting import export_run
 from launcher.training.trainer import build_trainer
-from tests.commands import refused as said
+from tests.commands import refused as told
+from tests.commands import said
 from tests.saved_runs import finished
 
 
@@ -189,6 +190,29 @@ def test_an_onnx_file_predicts_where_only_onnxruntime_is(tmp_path: Path, tiny_ne
     assert done.stdout.splitlines() == expected
 
 
+TIMM = ["model=timm", "model.architecture=test_vit", "model.img_size=32", "algorithms=[ema]"]
+
+
+def test_a_run_of_timms_answers_alike_in_every_form(tmp_path: Path) -> None:
+    with_onnx()
+    folder, onnx = finished(tmp_path, *TIMM), tmp_path / "model.onnx"
+    checked = exporting.export_onnx(folder, onnx, best=False, report=lambda done, total: None)
+    assert (checked.on, checked.pictures) == ("validation pictures", 20)
+    export(folder, tmp_path / "export")
+    file = tmp_path / "picture.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 77, 3), dtype=np.uint8)).save(file)
+    own, exported = (
+        said("predict", str(source), str(file), "--csv")[1] for source in (folder.path, tmp_path / "export")
+    )
+    assert own == exported
+    (tmp_path / "use.py").write_text("\n".join(json.loads(onnx.with_name("model.onnx.json").read_text())["use"]))
+    command = [sys.executable, "-c", BARE, "use.py", str(onnx), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    likeliest = [line.split(",")[2:] for line in own.splitlines()[1:]]
+    assert done.stdout.splitlines()[1:] == [f"{float(score):8.2%}  {name}" for name, score in likeliest]
+    assert said("eval", str(folder.path), "--by-class")[1].splitlines()[1] == "20 pictures on 1 process on the CPU"
+
+
 # What a program of onnxruntime's users finds: neither this project nor torch.
 BARE = """
 import runpy, sys
@@ -225,6 +249,6 @@ def test_without_the_packages_of_onnx_a_line_says_how_to_get_them(
 ) -> None:
     folder = finished(tmp_path)
     monkeypatch.setattr("launcher.cli.export.find_spec", lambda name: None if name.startswith("onnx") else object())
-    assert "onnx and onnxscript and onnxruntime; get what it needs by: pip install 'train-launcher[onnx]'" in said(
+    assert "onnx and onnxscript and onnxruntime; get what it needs by: pip install 'train-launcher[onnx]'" in told(
         "export", str(folder.path), "--onnx", str(tmp_path / "model.onnx")
     )
