@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 import timm
-from torch import nn
+from torch import Tensor, nn
 
 from launcher.config.keys import nearest
 from launcher.config.models import TimmModel
-from launcher.errors import Problem, UserError, one_line
+from launcher.errors import Problem, UserError, is_of_the_machine, one_line
 
 # What would load weights or a network of another kind: not for a run's config to say.
 NOT_GIVEN = {
@@ -40,6 +42,21 @@ def timm_network(model: TimmModel, classes: int) -> nn.Module:
     except Exception as error:
         raise UserError(_refused(model, classes, error)) from error
     return network
+
+
+def fitted(network: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights as timm would load them into this network: positions resampled to its image side, authors' names timm's.
+
+    They stay as they are where the architecture has no such rule, or where it cannot be followed.
+    """
+    fit = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
+    try:
+        return dict(fit(dict(weights), network)) if fit else dict(weights)
+    # note: the rules meet weights that are of any other network
+    except Exception as error:
+        if is_of_the_machine(error):
+            raise
+        return dict(weights)
 
 
 def _refused(model: TimmModel, classes: int, error: Exception) -> Problem:

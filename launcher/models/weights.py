@@ -149,7 +149,7 @@ def of_file(path: Path) -> FoundWeights:
             message = "holds more than tensors, and is not read, since that could run code; save its state_dict() alone"
         raise problem(path, message) from None
     own = found.get("state") if isinstance(found, dict) else None
-    if isinstance(own, dict) and "weights" in own:
+    if isinstance(own, dict) and _are_tensors(own.get("weights")):
         return FoundWeights(str(path), own["weights"], classes=own.get("classes"))
     tensors, place = _tensors(found)
     if not tensors:
@@ -186,7 +186,7 @@ def _tensors(found: Any) -> tuple[dict[str, Tensor], str]:
     if isinstance(found, Mapping) and not _are_tensors(found):
         place = next((key for key in _INSIDE if isinstance(found.get(key), Mapping)), "")
         found = found.get(place)
-    if not isinstance(found, Mapping) or not _are_tensors(found):
+    if not _are_tensors(found):
         return {}, place
     tensors = {str(name): tensor for name, tensor in found.items()}
     for wrapper in _WRAPPERS:
@@ -195,8 +195,9 @@ def _tensors(found: Any) -> tuple[dict[str, Tensor], str]:
     return tensors, place
 
 
-def _are_tensors(values: Mapping[Any, Any]) -> bool:
-    return bool(values) and all(isinstance(value, Tensor) for value in values.values())
+def _are_tensors(found: Any) -> bool:
+    """Whether it maps names to tensors, and has some."""
+    return isinstance(found, Mapping) and bool(found) and all(isinstance(value, Tensor) for value in found.values())
 
 
 def problem(value: Path | str | None, message: str, key: str = "model.weights") -> UserError:

@@ -21,7 +21,7 @@ from launcher import atomic
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.keys import nearest
-from launcher.config.models import TorchvisionModel, VisionTransformerModel
+from launcher.config.models import TimmModel, TorchvisionModel, VisionTransformerModel
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
@@ -161,6 +161,8 @@ def _fitted(
     in_head = parameters_of_head(network)
     head = [name for name in own if name in in_head]
     rows, said = _rows(own, head, given, source.classes, classes)
+    if isinstance(config.model, TimmModel) and (fitting := _fitted_by_timm(network, given, in_head)):
+        given, said = fitting, f"{said}; timm fitted the others to this network"
     for name in head:
         if rows is None:
             given[name] = own[name]
@@ -170,6 +172,21 @@ def _fitted(
     given = {name: tensor for name, tensor in own.items() if name.endswith("num_batches_tracked")} | given
     _check_names(own, given, source, config)
     return {name: given[name].detach().to(tensor.dtype).contiguous() for name, tensor in own.items()}, said
+
+
+def _fitted_by_timm(network: nn.Module, given: Mapping[str, Tensor], in_head: set[str]) -> dict[str, Tensor] | None:
+    """Weights of another image side or of the authors' names, as timm reads its own; None where it changes nothing."""
+    # note: a second's import, which a network of timm's has cost already
+    from launcher.models.timm_network import fitted
+
+    def backbone(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in weights.items() if name not in in_head}
+
+    wanted = backbone(network.state_dict())
+    if not differences(wanted, backbone(given)):
+        return None
+    found = fitted(network, given)
+    return None if differences(wanted, backbone(found)) else found
 
 
 def _rows(
@@ -214,7 +231,8 @@ def _check_names(
     wrong += [f"{name} is not finite" for name, tensor in given.items() if not tensor.isfinite().all()]
     if not wrong:
         return
-    whose = f"of {source.architecture}" if source.architecture else "of another network"
+    known = source.architecture not in (None, config.model.architecture)
+    whose = f"of {source.architecture}" if known else "of another network"
     message = f"weights {whose}, not of {config.model.architecture}: {listed(wrong)}; set model to theirs"
     raise problem(config.model.weights, message)
 

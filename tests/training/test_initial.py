@@ -147,6 +147,8 @@ def bad_file(kind: str, trained: dict[str, Tensor], path: Path) -> Path:
             path.write_bytes(b"")
         case "pickle":
             path.write_bytes(pickle.dumps({"conv1.weight": Runs()}, protocol=2))
+        case "a state of another program":
+            torch.save({"state": {"weights": 3}}, path)
         case "code in a torch file":
             torch.save({**trained, "hook": Runs()}, path)
         case "torch cut short":
@@ -181,6 +183,7 @@ def bad_file(kind: str, trained: dict[str, Tensor], path: Path) -> Path:
         ("metadata of its own", "says of itself what is no JSON"),
         ("no weights", "no mapping of names to tensors"),
         ("a picture's tensor", "no mapping of names to tensors"),
+        ("a state of another program", "no mapping of names to tensors"),
         ("not finite", "layer1.0.conv1.weight is not finite"),
         ("another architecture", "layer1.2.bn1.weight has no place here"),
         ("bottlenecks", "layer1.0.conv1.weight is 64x64x1x1 instead of 64x64x3x3"),
@@ -289,6 +292,25 @@ def test_without_a_network_timms_own_are_fetched_elsewhere(monkeypatch: pytest.M
     cut(place, 0.5)
     with pytest.raises(UserError, match=f"model.weights={place}: is no whole safetensors file"):
         initial_weights(timm_config(), CLASSES, keep_normalization=False)
+
+
+def test_positions_are_fitted_to_another_side(tmp_path: Path) -> None:
+    """As timm itself does where it loads them; a network of another width is none that they fit."""
+    file = f"model.weights={tmp_path}/file"
+    whole = timm.create_model("test_vit", num_classes=5, img_size=64).state_dict()
+    save_file(whole, tmp_path / "file")
+    same = initial_weights(timm_config(file, "model.img_size=64"), CLASSES, keep_normalization=False)
+    assert all(torch.equal(same.weights[name], tensor) for name, tensor in whole.items())
+    assert "timm fitted" not in same.notes[0]
+    found = initial_weights(timm_config(file, "model.img_size=128"), CLASSES, keep_normalization=False)
+    assert "count as the same; timm fitted the others to this network" in found.notes[0]
+    own: dict[str, Any] = {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": whole, "num_classes": 5}}
+    expected = timm.create_model("test_vit", num_classes=5, img_size=128, **own).state_dict()
+    assert expected["pos_embed"].shape != whole["pos_embed"].shape
+    assert all(torch.equal(found.weights[name], tensor) for name, tensor in expected.items())
+    wider = timm_config(file, "model.arguments.embed_dim=128")
+    with pytest.raises(UserError, match=r"of another network, not of test_vit: cls_token is 1x1x64 instead of 1x1x128"):
+        initial_weights(wider, CLASSES, keep_normalization=False)
 
 
 @pytest.mark.parametrize(("asked", "own"), [("timm", "torchvision"), ("torchvision", "timm")])
