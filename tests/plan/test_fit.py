@@ -20,7 +20,7 @@ from launcher.plan.plan import Plan, fitted, plan_for
 from tests.runs import SMALL, Here
 
 WORDS = ("batch_size=10", "schedule.fit=on")
-METHODS = ("algorithms.ema=on", "algorithms.backbone_freezing=on")
+METHODS = ("algorithms.ema=on", "algorithms.backbone_freezing=on", "model.weights=torchvision")
 TIMES = st.one_of(st.integers(0, 400).map("{}ep".format), st.integers(0, 10_000).map("{}ba".format))
 
 
@@ -93,6 +93,28 @@ def test_times_that_are_short_or_parts_of_the_run_stay() -> None:
     run = plan(*words)
     assert run.config == compose([*WORDS, *words]).config
     assert run.shortened == {}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(["finetune", "small"]),
+    epochs=st.integers(1, 300),
+    samples=st.integers(128, 20_000),
+    warmup=st.sampled_from(["", "8ep", "500ba"]),
+)
+def test_recipes_for_ones_own_pictures_fit_any_run(name: str, epochs: int, samples: int, warmup: str) -> None:
+    words = [
+        f"recipe={name}",
+        f"epochs={epochs}",
+        "model.weights=torchvision",
+        *([f"schedule.warmup={warmup}"] * bool(warmup)),
+    ]
+    run = fitted(Plan(compose(words).config, 1, samples))
+    ema = run.config.algorithms.ema
+    assert ema is not None
+    check(run, {})
+    assert run.warmup_steps < run.total_steps
+    assert run.every(ema.half_life) < run.total_steps
 
 
 @pytest.mark.parametrize("name", [recipe.name for recipe in recipes.listing() if recipe.about.published])

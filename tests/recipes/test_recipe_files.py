@@ -23,7 +23,7 @@ RECIPES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 ABLATIONS = sorted(path.stem for path in FOLDER.glob("ablations/*.yaml"))
 ALL = [*RECIPES, *ABLATIONS]
 # For pictures of one's own, and any model: nothing was published of them.
-OWN = ("finetune",)
+OWN = ("finetune", "small")
 # What was published of these is a speed, or the values alone.
 WITHOUT_ACCURACY = ("baseline_", "resnet101_", "algoperf_nadamw", *OWN)
 # Parts of a recipe file that are not values of a run.
