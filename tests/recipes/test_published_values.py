@@ -312,6 +312,32 @@ VALUES["vit_s16"] = {
     "algorithms.gradient_clipping.kind": "norm",
     "algorithms.gradient_clipping.threshold": 1.0,
 }
+VALUES["algoperf_vit"] = {
+    **{
+        key: value
+        for key, value in VALUES["vit_s16"].items()
+        if key.startswith(("model", "algorithms.m", "algorithms.r"))
+    },
+    **PLAIN_IMAGE,
+    "batch_size": 1024,
+    "eval_batch_size": 2048,
+    "dataset.mean": [0.485, 0.456, 0.406],
+    "dataset.std": [0.229, 0.224, 0.225],
+    "image.scale": [0.08, 1.0],
+    "image.ratio": [3 / 4, 4 / 3],
+    "loss.name": "cross_entropy",
+    "optimizer.name": "nadamw",
+    "optimizer.lr": 0.0017486387539278373,
+    "optimizer.reference_batch_size": 1024,
+    "optimizer.beta1": 1 - 0.06733926164,
+    "optimizer.beta2": 0.9955159689799007,
+    "optimizer.weight_decay": 0.08121616522670176,
+    "optimizer.no_decay": "none",
+    "schedule.name": "cosine",
+    "schedule.warmup": "0.02dur",
+    "schedule.final": 0.0,
+    "schedule.granularity": "step",
+}
 VALUES["resnet101_baseline"] = {
     **{key: value for key, value in VALUES["baseline"].items() if key != "schedule.warmup"},
     "model.architecture": "resnet101",
@@ -342,6 +368,7 @@ ALGORITHMS: dict[str, set[str]] = {
     "mlperf_lars": {"channels_last", "label_smoothing"},
     "algoperf_nadamw": set(),
     "vit_s16": {"mixup", "randaugment", "gradient_clipping"},
+    "algoperf_vit": {"mixup", "randaugment"},
     "algoperf_schedule_free": {"label_smoothing"},
     "resnet101_baseline": set(),
     "finetune": {"backbone_freezing", "ema", "label_smoothing"},

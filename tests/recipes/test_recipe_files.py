@@ -25,7 +25,7 @@ ALL = [*RECIPES, *ABLATIONS]
 # For pictures of one's own, and any model: nothing was published of them.
 OWN = ("finetune", "small")
 # What was published of these is a speed, or the values alone.
-WITHOUT_ACCURACY = ("baseline_", "resnet101_", "algoperf_nadamw", *OWN)
+WITHOUT_ACCURACY = ("baseline_", "resnet101_", "algoperf_nadamw", "algoperf_vit", *OWN)
 # Parts of a recipe file that are not values of a run.
 NOT_VALUES = {"about", "base", "by_epochs", "by_fidelity"}
 
