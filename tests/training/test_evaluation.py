@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchmetrics.functional.classification import multiclass_accuracy, multiclass_confusion_matrix
 
 from launcher.errors import UserError
 from launcher.training.evaluation import Evaluation, evaluate
@@ -45,6 +44,9 @@ def run(model, loader, *, flip_average=False, autocast=nullcontext, should_stop=
 
 def expected(model: nn.Module, images: Tensor, labels: Tensor, classes: int = CLASSES, *, flip: bool = False):
     """The whole set in one batch, by torchmetrics."""
+    # note: seconds of import, which ranks need not wait for
+    from torchmetrics.functional.classification import multiclass_accuracy
+
     with torch.no_grad():
         model.eval()
         logits = model(prepare(images))
@@ -164,6 +166,8 @@ def confusion_of(model: nn.Module, loader) -> Tensor:
 
 
 def by_torchmetrics(images: Tensor, labels: Tensor) -> Tensor:
+    from torchmetrics.functional.classification import multiclass_confusion_matrix
+
     with torch.no_grad():
         logits = network().eval()(prepare(images))
     return multiclass_confusion_matrix(logits, labels, num_classes=CLASSES)
