@@ -20,12 +20,14 @@ _YEAR = datetime.timedelta(days=365)
 class Gpu:
     """The most that a GPU can do: `memory` in GB, its `bandwidth` in GB/s, `matrix_rate` in TFLOP/s of dense bf16.
 
-    `link` is to the other GPUs of its machine, in GB/s each way.
+    `product_rate` is what products of large matrices were measured to reach of it; `link` is to the other GPUs of its
+    machine, in GB/s each way.
     """
 
     memory: Positive
     bandwidth: Positive
     matrix_rate: Positive
+    product_rate: Positive
     link: Positive
     source: str
 

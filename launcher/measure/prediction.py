@@ -120,7 +120,7 @@ class Rates:
         moves = work.moved / (stack["memory"] * self.gpu.bandwidth * 1e9)
         if not work.operations:
             return 0.0, moves, 0.0
-        products = work.operations / (stack.get(work.kind, stack["matrix"]) * self.gpu.matrix_rate * 1e12)
+        products = work.operations / (stack.get(work.kind, stack["matrix"]) * self.gpu.product_rate * 1e12)
         copied = not channels_last and work.kind.startswith("convolution")
         return products, moves, 2 * moves if copied else 0.0
 
