@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Count, Duration, NotNegative, Positive, Probability, Within
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -32,6 +33,10 @@ class LearningRate:
     backbone_lr: NotNegative
     weight_decay: NotNegative
     no_decay: Literal["none", "vectors", "norms", "bn_names", "all_but_kernels"]
+
+    def acts_at(self, plan: RunPlan, step: int) -> int | None:
+        """As `AlgorithmConfig.acts_at`: for an optimizer that does more at some steps."""
+        return None
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -114,6 +119,9 @@ class SOAPConfig(LearningRate):
     interval: Count
     max_side: Count
 
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        return int(step % self.interval == 0)
+
 
 @dataclass(frozen=True, config=STRICT)
 class ScheduleFreeAdamWConfig(LearningRate):
@@ -131,6 +139,9 @@ class ScheduleFreeAdamWConfig(LearningRate):
     step_power: NotNegative
     lr_power: NotNegative
     statistics_interval: Count
+
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        return int(step % self.statistics_interval == 0)
 
 
 Optimizer = Annotated[

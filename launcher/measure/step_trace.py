@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal
 
@@ -22,6 +23,7 @@ from launcher.measure.trace import Call, Trace
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepSample
 from launcher.rank.group import Ranks
+from launcher.training.step import TrainStep
 from launcher.training.trainer import build_step
 
 _PHASES = {"prepare": "augmentation", "update": "optimizer"}
@@ -46,7 +48,8 @@ def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
 
     counted = []
     with FakeTensorMode(allow_non_fake_inputs=True):
-        with Trace():
+        # note: the first update makes the optimizer's state, whatever the gradients are
+        with Trace(), _made_up_gradients(step):
             take(samples[0].steps[-1])
         for sample in samples:
             trace = Trace()
@@ -56,6 +59,20 @@ def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
             end()
             counted.append(_counted(sample, trace))
     return counted
+
+
+@contextmanager
+def _made_up_gradients(step: TrainStep) -> Iterator[None]:
+    """Have a step take gradients from nowhere, in the place of its passes."""
+
+    def gradients(*_: object, **__: object) -> Tensor:
+        for parameter in step.model.parameters():
+            parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
+        return torch.empty(())
+
+    step.gradients = gradients  # type: ignore[method-assign]
+    yield
+    del step.gradients
 
 
 def _batch(plan: Plan, number: int) -> tuple[Tensor, Tensor]:

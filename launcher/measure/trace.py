@@ -46,6 +46,18 @@ _UNREAD = {
 _EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh"}
 
 
+def _batch_norm(images: Tensor, *_: Any) -> list[Tensor]:
+    of_channels = [images.new_empty(images.shape[1], dtype=torch.float32) for _ in range(2)]
+    return [torch.empty_like(images), *of_channels]
+
+
+def _batch_norm_backward(gradient: Tensor, images: Tensor, *others: Any) -> list[Tensor | None]:
+    return [made if wanted else None for made, wanted in zip(_batch_norm(images), others[-1], strict=True)]
+
+
+_SHAPES = {"native_batch_norm": _batch_norm, "native_batch_norm_backward": _batch_norm_backward}
+
+
 @dataclass(frozen=True)
 class Call:
     """One call of ATen: bytes by storage, matrix operations, and the elements that it goes over.
@@ -103,8 +115,15 @@ class Trace(TorchDispatchMode):
         return out
 
     def compute(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What a call returns; overridden where only its shape is wanted."""
-        return func(*args, **kwargs)
+        """What a call returns: fake tensors, of which only shapes count; overridden where tensors are real.
+
+        Shapes that are plain to see are not derived as PyTorch derives them, which took half of a trace.
+        """
+        name = func.overloadpacket.__name__
+        if kind_of(name) == "foreach" and name.endswith("_"):
+            return args[0] if func._schema.returns else None
+        shapes = _SHAPES.get(name)
+        return func(*args, **kwargs) if shapes is None else shapes(*args)
 
     def _record(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
         reads, writes = _read(func, name, args, kwargs), _written(func, name, args, kwargs, out)

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from launcher.config.declaration import AlgorithmConfig
 from launcher.plan.plan import Plan
 
 _SIZES = 5
@@ -16,7 +15,7 @@ _STEPS = 8
 
 @dataclass(frozen=True, order=True)
 class StepKind:
-    """Steps that cost the same: the side in pixels, and the algorithms that do more or less then than at other steps.
+    """Steps that cost the same: the side in pixels, and the methods that do more or less then than at other steps.
 
     One that has several costs is `name/N` at its Nth.
     """
@@ -43,8 +42,9 @@ def step_kinds(plan: Plan) -> dict[StepKind, list[int]]:
 
 def _by_kind(plan: Plan) -> dict[StepKind, list[int]]:
     kinds: dict[StepKind, list[int]] = defaultdict(list)
-    active = plan.config.algorithms.active()
-    periodic = {name: own for name, own in active.items() if type(own).acts_at is not AlgorithmConfig.acts_at}
+    optimizer = plan.config.optimizer
+    active = {**plan.config.algorithms.active(), optimizer.name: optimizer}
+    periodic = {name: own for name, own in active.items() if own.acts_at(plan, 0) is not None}
     for steps in _of_equal_side(plan, range(plan.total_steps)):
         alike: dict[tuple[int | None, ...], list[int]] = defaultdict(list)
         for step in steps:

@@ -140,7 +140,7 @@ class TrainStep:
         optimizer, config = self.optimizer, self.plan.config.optimizer
         if not (isinstance(optimizer, ScheduleFreeAdamW) and isinstance(config, ScheduleFreeAdamWConfig)):
             return self.engine.compute_gradients(batch, self.model, self.gradients)
-        if batch.moment.step % config.statistics_interval == 0:
+        if config.acts_at(self.plan, batch.moment.step):
             with optimizer.at_average():
                 for images, targets in self._parts(batch):
                     self.objective(images, targets)

@@ -118,3 +118,9 @@ def flat(state: Any) -> list[torch.Tensor]:
     if isinstance(state, torch.Tensor):
         return [state]
     return [tensor for part in state.values() for tensor in flat(part)] if isinstance(state, dict) else []
+
+
+@pytest.mark.parametrize(("name", "key"), [("soap", "interval"), ("schedule_free_adamw", "statistics_interval")])
+def test_an_optimizer_does_more_at_the_steps_that_are_named(name: str, key: str) -> None:
+    run = plan(f"optimizer={name}", f"optimizer.{key}=3", "algorithms=[]", "epochs=1")
+    assert acting(run) == [(name,) if step % 3 == 0 else () for step in range(10)]
