@@ -43,6 +43,8 @@ _UNREAD = {
     *("copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_"),
     *("new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"),
 }
+# Asked thousands of times a step, and of nothing that is counted.
+_DEVICE = torch.ops.prim.device.default
 _EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh"}
 
 
@@ -99,6 +101,8 @@ class Trace(TorchDispatchMode):
         return sorted(self._gradients.values(), key=lambda gradient: gradient.calls)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device
         name = func.overloadpacket.__name__
         if name == "_local_scalar_dense":
             self.waits += 1
