@@ -23,7 +23,7 @@ import torch
 import torchvision
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from benchmarks.peers import ComposerPeer, has_composer, peer_step
@@ -31,6 +31,7 @@ from benchmarks.step import CLASSES, words_of
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
+from launcher.config.defaults import options
 from launcher.config.hardware import gpus
 from launcher.data.batch import Moment
 from launcher.measure.fusion import Kernel, compiled_kernels, eager_kernels
@@ -120,7 +121,7 @@ def recipe_floors(
 
     Without sides those are the smallest, the middle and the largest.
     """
-    words = [*words_of(name), *extra, f"model={model}", "dataset=imagenet", "dataloader=synthetic", "precision=bf16"]
+    words = [*words_of(name), *model_words(model), *extra, "dataset=imagenet", "dataloader=synthetic", "precision=bf16"]
     plan = Plan(compose(words).config, 1, 1_281_167)
     kinds = step_kinds(plan)
     usual = common_acting(kinds)
@@ -144,9 +145,23 @@ def _traced_step(plan: Plan, number: int, batch: int) -> Trace:
     return traced(lambda: step(images, labels, np.arange(batch), moment), step.network)
 
 
+def model_words(model: str) -> list[str]:
+    """The command line of a network of conf/model, or of timm by its own name."""
+    return [f"model={model}"] if model in options("model") else ["model=timm", f"model.architecture={model}"]
+
+
+def _network(model: str) -> nn.Module:
+    """The network as its library builds it."""
+    if model in options("model"):
+        return torchvision.models.get_model(model, weights=None, num_classes=CLASSES)
+    import timm  # note: a second
+
+    return timm.create_model(model, num_classes=CLASSES)
+
+
 def plain_floor(model: str, size: int, batch: int, ranks: int) -> Floor:
     """The plain PyTorch loop with the same model."""
-    network = torchvision.models.get_model(model, weights=None, num_classes=CLASSES)
+    network = _network(model)
     trace = traced(peer_step(network, *_batch(size, batch), BF16), network)
     return floor_of(PLAIN, size, trace.calls, trace.waits, trace.gradients, ranks)
 
@@ -187,7 +202,7 @@ class _WithoutProducts(Trace):
 
 def _composer_calls(recipe: str, model: str, size: int, pictures: int) -> tuple[list[Call], int]:
     """The calls and waits from one batch to the next."""
-    network = torchvision.models.get_model(model, weights=None, num_classes=CLASSES)
+    network = _network(model)
     peer = ComposerPeer(recipe, network, CLASSES, *_batch(size, pictures), BF16)
     trace, marks = _WithoutProducts(), []
 
@@ -264,7 +279,7 @@ def ranks_table(floors: Sequence[Floor], ranks: int) -> Table:
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Count what a training step must do at least, without a GPU.")
     parser.add_argument("--recipe", nargs="+", default=["mild"], help="none is channels last alone")
-    parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--model", default="resnet50", help="of conf/model, or timm's name of one")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--sides", type=int, nargs="+", metavar="PX", help="of the recipe's schedule")
     parser.add_argument("--every-side", action="store_true", help="all sides of the schedule, without the peers")

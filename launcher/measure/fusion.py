@@ -14,7 +14,7 @@ from launcher.measure.trace import Call
 
 # A kernel that does several things is called by the first of these that it does.
 _NAMED_BY = ("batch norm", "reduction", "pool", "gather", "elementwise")
-_ALONE = ("convolution", "matmul", "foreach")
+_ALONE = ("convolution", "matmul", "attention", "foreach")
 # What Inductor leaves to ATen (the pool's backward pass where channels come last), or writes a kernel for.
 _OPAQUE = (
     *("sort", "topk", "nonzero", "scatter", "index_put", "_index_put", "index_copy", "cumsum"),

@@ -27,7 +27,7 @@ from launcher.training.step import TrainStep
 from launcher.training.trainer import build_step
 
 _PHASES = {"prepare": "augmentation", "update": "optimizer"}
-_MATRIX = {"convolution": "convolution forward", "matmul": "matrix"}
+_MATRIX = {"convolution": "convolution forward", "matmul": "matrix", "attention": "matrix"}
 _BACKWARD = "convolution_backward"
 
 

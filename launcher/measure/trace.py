@@ -21,6 +21,7 @@ from torch.utils.flop_counter import flop_registry
 _KINDS = {
     "convolution": ("convolution", "mkldnn_convolution"),
     "matmul": ("mm", "addmm", "bmm"),
+    "attention": ("_scaled_dot_product",),
     "batch norm": ("native_batch_norm", "_native_batch_norm", "cudnn_batch_norm", "_batch_norm"),
     "foreach": ("_foreach", "_fused", "_amp"),
     "pool": ("max_pool", "avg_pool", "adaptive_avg_pool", "_adaptive_avg_pool"),
@@ -45,7 +46,7 @@ _UNREAD = {
 }
 # Asked thousands of times a step, and of nothing that is counted.
 _DEVICE = torch.ops.prim.device.default
-_EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh"}
+_EMPTY = {"_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh"}
 
 
 def _batch_norm(images: Tensor, *_: Any) -> list[Tensor]:
@@ -137,6 +138,9 @@ class Trace(TorchDispatchMode):
             self.phase = "update"
         over = reads if kind in ("reduction", "batch norm") else writes or reads
         operations = int(count(*args, **kwargs, out_val=out)) if count else 0
+        if name == "convolution_backward":
+            # note: PyTorch's own count takes a weight's gradient for one over all channels, whatever their groups
+            operations = sum(args[-1][:2]) * 2 * args[0].numel() * args[2][0].numel()
         elements = max((tensor.numel() for tensor in over), default=0)
         self.calls.append(Call(name, kind, self.phase, _by_storage(reads), _by_storage(writes), operations, elements))
 
