@@ -152,11 +152,14 @@ def model_words(model: str) -> list[str]:
 
 def _network(model: str) -> nn.Module:
     """The network as its library builds it."""
+    made: nn.Module
     if model in options("model"):
-        return torchvision.models.get_model(model, weights=None, num_classes=CLASSES)
-    import timm  # note: a second
+        made = torchvision.models.get_model(model, weights=None, num_classes=CLASSES)
+    else:
+        import timm  # note: a second
 
-    return timm.create_model(model, num_classes=CLASSES)
+        made = timm.create_model(model, num_classes=CLASSES)
+    return made
 
 
 def plain_floor(model: str, size: int, batch: int, ranks: int) -> Floor:

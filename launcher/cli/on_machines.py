@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from rich.table import Table
 from launcher.config.compose import Composed, compose
 from launcher.config.hardware import machines, price_age
 from launcher.config.schema import Hardware
-from launcher.config.sky_prices import with_sky_prices
+from launcher.config.sky_prices import sky_prices
 from launcher.console import console, verbatim
 from launcher.errors import Problem, UserError
 from launcher.measure.choose import (
@@ -42,15 +42,18 @@ _AS_PUBLISHED = ("dataset=imagenet", "dataloader=ffcv", "dataloader.workers=8")
 
 def answer(arguments: argparse.Namespace, counted: Any) -> int:
     """Predict, and print; `counted` gives a config its pictures and classes."""
-    known, notes = with_sky_prices(rented()) if arguments.prices == "sky" else (rented(), [])
+    priced = sky_prices(rented()) if arguments.prices == "sky" else {}
+    known, notes = {**rented(), **priced}, []
     words = list(arguments.overrides)
-    named = None if arguments.on in (None, ALL) else machine_named(arguments.on, known)
-    if named:
-        words = [*words, f"hardware={named}"]
+    if arguments.on not in (None, ALL):
+        words.append(f"hardware={machine_named(arguments.on, known)}")
     composed = compose(words)
-    if named and arguments.prices == "sky":
-        composed = replace(composed, config=replace(composed.config, hardware=known[named]))
-    length = None
+    if arguments.prices == "sky" and arguments.on == ALL:
+        left = len(known) - len(priced)
+        notes.append(f"prices of {len(priced)} machines are of SkyPilot's catalogue; {left} that it lacks keep theirs")
+    elif arguments.prices == "sky":
+        hardware = _priced(composed.config.hardware, priced)
+        composed = replace(composed, config=replace(composed.config, hardware=hardware))
     if arguments.quality is not None:
         length, epochs = _length(arguments, composed)
         notes.append(
@@ -68,7 +71,7 @@ def answer(arguments: argparse.Namespace, counted: Any) -> int:
     found, left_out = _offers(replace(composed, config=config), chosen)
     notes = [*composed.notes, *said, *notes, *left_out]
     if arguments.on != ALL and found[0].problem:
-        raise UserError(Problem(found[0].problem, "batch_size", config.batch_size))
+        raise UserError(Problem(found[0].problem, "device_batch_size", config.device_batch_size))
     if arguments.picture:
         from launcher.measure.picture import draw_offers  # note: matplotlib, most of a second
 
@@ -78,6 +81,18 @@ def answer(arguments: argparse.Namespace, counted: Any) -> int:
         return 0
     _print(found, notes, everything=arguments.on == ALL)
     return 0
+
+
+def _priced(machine: Hardware, priced: Mapping[str, Hardware]) -> Hardware:
+    """The machine at the catalogue's price.
+
+    Raises:
+        UserError: the catalogue has none.
+    """
+    if machine.name in priced:
+        return priced[machine.name]
+    message = f"SkyPilot's catalogue has no price of {machine.name}; leave --prices out, and conf/hardware says one"
+    raise UserError(Problem(message, "--prices", "sky"))
 
 
 def _offers(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer], list[str]]:

@@ -13,8 +13,8 @@ from launcher.config.schema import Hardware
 from launcher.errors import Problem, UserError
 
 
-def with_sky_prices(known: Mapping[str, Hardware], home: Path | None = None) -> tuple[dict[str, Hardware], list[str]]:
-    """The machines with the catalogue's cheapest prices, dated as its files are; and a line that counts them.
+def sky_prices(known: Mapping[str, Hardware], home: Path | None = None) -> dict[str, Hardware]:
+    """The machines that the catalogue has, with its cheapest prices, dated as its files are.
 
     Raises:
         UserError: there is no catalogue.
@@ -24,20 +24,17 @@ def with_sky_prices(known: Mapping[str, Hardware], home: Path | None = None) -> 
     if not files:
         message = f"{folder} holds no catalogue; `pip install 'skypilot[aws]' && sky show-gpus` fetches it"
         raise UserError(Problem(message, "--prices", "sky"))
-    found = dict(known)
-    priced: set[str] = set()
+    found = {}
     for path in files:
         for name, (price, spot) in _cheapest(path).items():
-            if name in found:
+            if name in known:
                 source = f"SkyPilot's catalogue, {path.parent.name}/vms.csv"
                 date = datetime.date.fromtimestamp(path.stat().st_mtime).isoformat()
                 found[name] = replace(
-                    found[name], price_per_hour=price, spot_per_hour=spot, currency="USD", price_date=date,
+                    known[name], price_per_hour=price, spot_per_hour=spot, currency="USD", price_date=date,
                     price_source=source,
                 )  # fmt: skip
-                priced.add(name)
-    left = len(found) - len(priced)
-    return found, [f"prices of {len(priced)} machines are of SkyPilot's catalogue; {left} that it lacks keep theirs"]
+    return found
 
 
 def _cheapest(path: Path) -> dict[str, tuple[float, float | None]]:

@@ -30,6 +30,14 @@ def machine_named(word: str, known: dict[str, Hardware] | None = None) -> str:
     known = known or rented()
     if word in known:
         return word
+    if word in machines():
+        raise UserError(
+            Problem(
+                "its GPU is not known here; `train estimate` measures it, or name one of `train ls hardware`",
+                "--on",
+                word,
+            )
+        )
     counted = re.fullmatch(r"(\d+) ?x[ _]?(.+)", word)
     if not counted:
         near = nearest(word, [*known, *_counts(known)])
@@ -163,5 +171,5 @@ def memory_problem(plan: Plan, prediction: Prediction) -> str:
     gpu = gpus()[str(prediction.machine.gpu)]
     most = held * efficiencies()["assumed"]["memory"] * gpu.memory / prediction.memory_gigabytes
     parts = [n for n in range(1, plan.rank_batch + 1) if plan.rank_batch % n == 0 and n <= most]
-    hint = f"; device_batch_size={parts[-1]} fits" if parts else ""
-    return f"{held} pictures need {prediction.memory_gigabytes:.0f} GB of a GPU's {gpu.memory:g}{hint}"
+    hint = f"device_batch_size={parts[-1]} fits" if parts else "not even one fits"
+    return f"{held} pictures at once need {prediction.memory_gigabytes:.0f} GB of a GPU's {gpu.memory:g}; {hint}"

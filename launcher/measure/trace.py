@@ -58,7 +58,10 @@ def _batch_norm_backward(gradient: Tensor, images: Tensor, *others: Any) -> list
     return [made if wanted else None for made, wanted in zip(_batch_norm(images), others[-1], strict=True)]
 
 
-_SHAPES = {"native_batch_norm": _batch_norm, "native_batch_norm_backward": _batch_norm_backward}
+_SHAPES: dict[str, Callable[..., list[Tensor | None] | list[Tensor]]] = {
+    "native_batch_norm": _batch_norm,
+    "native_batch_norm_backward": _batch_norm_backward,
+}
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from launcher.study.curves import Cost, Curve, deviation
 from launcher.study.results import Results, fronts
 
-# Okabe & Ito's colours, which colour-blind readers can tell apart; the marker's shape says the same again.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# The page's (page/state.js), which colour-blind readers can tell apart; the marker's shape says the same again.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8833FF", "#DD0044", "#000000")
 _MARKERS = "osD^vP*"
 _GREY = "#767676"
 _LABELS: dict[Cost, str] = {

@@ -79,8 +79,11 @@ def test_a_machine_without_a_price_is_told_in_a_line() -> None:
     [
         ((*PLAN, "--on", "p5_48xlage"), "did you mean p5_48xlarge?"),
         ((*PLAN, "--on", "8xH20O"), "did you mean 8xH200?"),
-        ((*PLAN, "--on", "1xV100"), "batch_size=2048"),
-        ((*PLAN, "--on", "this_machine"), "no such machine"),
+        (
+            (*PLAN, "--on", "1xV100"),
+            "device_batch_size=null: 2048 pictures at once need 70 GB of a GPU's 16; device_batch_size=256 fits",
+        ),
+        ((*PLAN, "--on", "this_machine"), "its GPU is not known here; `train estimate` measures it"),
         ((*PLAN, "--quality", "76.6"), "goes with --on MACHINE"),
         ((*PLAN, "--prices", "sky"), "goes with --on MACHINE"),
         ((*PLAN, "--on", "all", "--quality", "76.6"), "says the length already"),
@@ -103,6 +106,11 @@ def test_prices_of_a_catalogue_that_is_not_there(monkeypatch: pytest.MonkeyPatch
         "p5.48xlarge,H100,8,192,2048,40.0,us-east-2,,\n"
         "p5.48xlarge,H100,8,192,2048,30.0,us-east-1,,12.5\n"
     )
-    found = offered(*PLAN, "--on", "p5_48xlarge", "--prices", "sky")
-    hourly = {offer["spot"]: 60 * offer["cost"]["seconds"] / offer["minutes"]["value"] for offer in found}  # type: ignore[index]
-    assert hourly == {True: pytest.approx(12.5), False: pytest.approx(30.0)}
+    for named in (("--on", "p5_48xlarge"), ("hardware=p5_48xlarge",)):
+        found = offered(*PLAN, *named, "--prices", "sky")
+        hourly = {offer["spot"]: 60 * offer["cost"]["seconds"] / offer["minutes"]["value"] for offer in found}  # type: ignore[index]
+        assert hourly == {True: pytest.approx(12.5), False: pytest.approx(30.0)}
+    assert "--prices=sky: SkyPilot's catalogue has no price of p4d_24xlarge" in refused(
+        *PLAN, "--on", "p4d_24xlarge", "--prices", "sky"
+    )
+    assert "prices of 1 machines are of SkyPilot's catalogue" in said(*PLAN, "--on", "all", "--prices", "sky")[1]

@@ -33,6 +33,7 @@ def test_gpus_are_faster_the_newer_they_are() -> None:
     assert known["A100 80GB"].bandwidth / known["A100 40GB"].bandwidth == pytest.approx(1.31, abs=0.01)
     assert known["H200 141GB"].bandwidth / known["H100 80GB"].bandwidth == pytest.approx(1.43, abs=0.01)
     assert known["H200 141GB"].matrix_rate == known["H100 80GB"].matrix_rate
+    assert all(0.6 < gpu.product_rate / gpu.matrix_rate <= 1 for gpu in known.values())
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from launcher.measure.trace import Call
 from launcher.plan.plan import Plan, plan_for
 from tests.counted_steps import made_up
 
-# 1 GB/s of memory, 1 TFLOP/s, 1 GB/s to each other
-GPU = Gpu(memory=1, bandwidth=1, matrix_rate=1, link=1, source="")
+# 1 GB/s of memory, 1 TFLOP/s that products reach, 1 GB/s to each other
+GPU = Gpu(memory=1, bandwidth=1, matrix_rate=2, product_rate=1, link=1, source="")
 STACK = {"convolution forward": 0.5, "matrix": 0.5, "memory": 0.5, "call": 1e-3, "kernel": 0.0}
 VALUES = {"stacks": {"eager": STACK, "fused": STACK}, "captured_call": 0.0, "ranks": 0.5, "overlap": 1.0}
 PRODUCT, MOVE = Work("convolution forward", 10**6, 10**10, 1), Work("normalisation and pointwise", 10**7, 0, 3)
@@ -128,6 +128,25 @@ def test_a_traced_step_has_its_networks_products_and_gradients(traced: list[Coun
     assert 0.8 * forward < operations("convolution data") < forward
     assert sum(w.moved * w.count for w in step.fused) < sum(w.moved * w.count for w in step.eager)
     assert step.peak_bytes > 3 * step.gradient_bytes  # weights, gradients, momentum, and what the backward pass wants
+
+
+def test_a_vision_transformer_of_timm_has_the_products_of_its_formula() -> None:
+    words = ("recipe=mild", "model=timm", "model.architecture=vit_tiny_patch16_224", "dataset=imagenet",
+             "algorithms=[channels_last]", "batch_size=4", "image.train_size=224")  # fmt: skip
+    step = counted_steps(plan_for(compose(words).config, 1))[0]
+    tokens, width, depth, batch = 197, 192, 12, 4
+    linear = 2 * depth * 12 * width**2 * tokens + 2 * width * 1000
+    patches = 2 * (tokens - 1) * 768 * width
+    attention = 2 * depth * 2 * tokens**2 * width
+    # note: the pictures want no gradient; attention computes its scores anew in the backward pass
+    wanted = batch * (3 * linear + 2 * patches + (1 + 2.5) * attention)
+    for works in (step.eager, step.fused):
+        assert sum(work.operations * work.count for work in works) == pytest.approx(wanted, rel=1e-3)
+        assert {work.kind for work in works if work.operations} == {
+            "matrix",
+            "convolution forward",
+            "convolution weight",
+        }
 
 
 def test_a_trace_is_kept_by_what_the_step_computes(traced: list[CountedStep], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from launcher.measure.roofline import exchange, least_seconds
 from launcher.measure.trace import Gradient
 
 # 1 GB/s of memory, 1 TFLOP/s, 1 GB/s to each other
-GPU = Gpu(memory=1, bandwidth=1, matrix_rate=1, link=1, source="")
+GPU = Gpu(memory=1, bandwidth=1, matrix_rate=1, product_rate=1, link=1, source="")
 MB = 10**6
 
 

@@ -20,6 +20,22 @@ def test_a_convolution_is_counted_as_by_hand() -> None:
     assert [gradient.elements for gradient in trace.gradients] == [8 * 27]
 
 
+def test_a_convolution_in_groups_has_equal_products_forward_and_for_both_gradients() -> None:
+    layer, images = nn.Conv2d(12, 12, 3, padding=1, groups=4), torch.zeros(2, 12, 16, 16, requires_grad=True)
+    forward, backward = (c for c in traced(lambda: layer(images).sum().backward(), layer).calls if c.operations)
+    assert forward.operations == 2 * 3 * 9 * 2 * 12 * 16 * 16
+    assert backward.operations == 2 * forward.operations
+
+
+def test_a_batch_norm_makes_what_pytorch_says_that_it_makes() -> None:
+    layer, images = nn.BatchNorm2d(6), torch.zeros(2, 6, 4, 4, requires_grad=True)
+    calls = {call.name: call for call in traced(lambda: layer(images).sum().backward(), layer).calls}
+    # note: the output, or the pictures' gradient, and two numbers a channel; forward also its running statistics
+    pictures, numbers = 4 * images.numel(), 2 * 4 * 6
+    assert sum(calls["native_batch_norm"].writes.values()) in (pictures + numbers, pictures + 2 * numbers)
+    assert sum(calls["native_batch_norm_backward"].writes.values()) == pictures + numbers
+
+
 def test_what_a_call_needs_and_changes_is_counted_alone() -> None:
     weights, gradients, momenta = ([torch.zeros(size) for size in (100, 7)] for _ in range(3))
     images, kernel = torch.zeros(2, 3, 16, 16, requires_grad=True), torch.zeros(5, 3, 1, 1)
@@ -50,6 +66,9 @@ def test_reads_of_device_values_are_counted() -> None:
 def test_views_move_nothing() -> None:
     value = torch.ones(4, 6)
     assert traced(lambda: value.view(24)[3:].reshape(7, 3).t(), nn.Identity()).calls == []
+    products = nn.Linear(6, 2, bias=False)
+    names = [call.name for call in traced(lambda: products(torch.empty(2, 5, 6)), products).calls]
+    assert names == ["mm"]
 
 
 def test_the_network_is_told_from_what_comes_before_and_after() -> None:

@@ -90,9 +90,10 @@ def test_curves_of_one_colour_differ_in_dashes_and_marker() -> None:
     assert all(one[1] != other[1] and one[2] != other[2] for one, other in combinations(ten, 2) if one[0] == other[0])
 
 
-def test_the_colours_stand_out_from_the_dark_paper() -> None:
+@pytest.mark.parametrize("css", [LIGHT, DARK], ids=["light", "dark"])
+def test_the_colours_stand_out_from_their_paper(css: str) -> None:
     """WCAG 2.2, 1.4.11 asks for 3 of graphics."""
-    assert min(contrast(colour, value("paper", DARK)) for colour in colours(DARK)) > 3
+    assert min(contrast(colour, value("paper", css)) for colour in colours(css)) > 3
 
 
 @pytest.mark.parametrize("css", [LIGHT, DARK], ids=["light", "dark"])

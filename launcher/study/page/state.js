@@ -20,8 +20,8 @@ function draw(tag, attributes, ...children) {
   return node;
 }
 
-// Okabe & Ito's colours without yellow, which paper swallows; beyond them the line's dashes differ, and the markers always.
-const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "var(--ink)"];
+// Okabe & Ito's four that stand out from either paper, and two of their own; beyond them the line's dashes differ, and the markers always.
+const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8833ff", "#dd0044", "var(--ink)"];
 const DASHES = ["none", "9 3", "12 3 3 3", "5 2"];
 const SHAPES = ["circle", "square", "triangle", "diamond", "cross"];
 const GREY = "#767676";
