@@ -10,6 +10,17 @@ from collections.abc import Callable
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["launcher.training.worker", "launcher.data.worker_processes"])
+
+
+def in_a_fork(function: Callable[..., None], *arguments: object) -> int | None:
+    """Run a function of a module in a process of its own; its exit code."""
+    process = _FORKS.Process(target=function, args=arguments)
+    process.start()
+    process.join()
+    return process.exitcode
+
 
 def on_two_ranks(function: Callable[..., None], *arguments: object) -> None:
     """Run `function(rank, *arguments)`, a function of a module, in two processes of one group."""
@@ -18,7 +29,6 @@ def on_two_ranks(function: Callable[..., None], *arguments: object) -> None:
 
 def on_ranks(count: int, function: Callable[..., None], *arguments: object) -> None:
     """The same in so many processes, forks of one that has imported what takes seconds."""
-    multiprocessing.set_forkserver_preload(["launcher.training.worker", "launcher.data.worker_processes"])
     with tempfile.TemporaryDirectory() as folder:
         given = (count, f"file://{folder}/meeting", function, arguments)
         mp.start_processes(_rank, given, nprocs=count, start_method="forkserver")

@@ -1,10 +1,9 @@
 import hashlib
+import io
 import os
 import pickle
 import resource
 import signal
-import subprocess
-import sys
 from collections import OrderedDict
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from launcher.errors import UserError
 from launcher.records.folder import save_name
 from launcher.training import checkpoint
 from launcher.training.checkpoint import DamagedCheckpoint, load, newest_valid, prune, save
+from tests.two_ranks import in_a_fork
 
 
 def state(step: int) -> dict:
@@ -190,29 +190,26 @@ def test_a_save_over_an_older_file_replaces_it(tmp_path):
     assert load(path) == {"step": 1, "again": True}
 
 
-KILLED_WHILE_WRITING = """
-import io, signal, sys, os, pathlib, torch
-from launcher.records.folder import save_name
-from launcher.training import checkpoint
-folder = pathlib.Path(sys.argv[1])
-checkpoint.save({"step": 1, "w": torch.ones(5000)}, folder / save_name(1))
-whole_save = torch.save
-def half_save(state, file):
-    buffer = io.BytesIO()
-    whole_save(state, buffer)
-    file.write(buffer.getvalue()[: buffer.tell() // 2])
-    file.flush()
-    os.kill(os.getpid(), signal.SIGKILL)
-torch.save = half_save
-checkpoint.save({"step": 2, "w": torch.ones(5000)}, folder / save_name(int(sys.argv[2])))
-"""
+def save_and_be_killed(folder, step):
+    """A whole save, and the first half of another."""
+    save({"step": 1, "w": torch.ones(5000)}, folder / save_name(1))
+    whole_save = torch.save
+
+    def half_save(state, file):
+        buffer = io.BytesIO()
+        whole_save(state, buffer)
+        file.write(buffer.getvalue()[: buffer.tell() // 2])
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    torch.save = half_save
+    save({"step": 2, "w": torch.ones(5000)}, folder / save_name(step))
 
 
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_process_killed_while_saving_leaves_the_former_file(tmp_path, step):
     """Saved under a new name, or over the only file there is."""
-    command = [sys.executable, "-c", KILLED_WHILE_WRITING, str(tmp_path), str(step)]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert in_a_fork(save_and_be_killed, tmp_path, step) == -signal.SIGKILL
     assert [path.name for path in tmp_path.glob("*.pt")] == [save_name(1)]
     assert newest_valid(tmp_path)["step"] == 1
     prune(tmp_path, keep=1)
