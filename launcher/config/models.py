@@ -36,6 +36,12 @@ def _known(architecture: str) -> str:
     return architecture
 
 
+def _own(architecture: str) -> str:
+    if architecture != "vit":
+        raise ValueError("is vit; its sizes are keys of their own: model.width, model.depth and others")
+    return architecture
+
+
 Setting = bool | int | float | str | list[int] | None
 
 
@@ -84,7 +90,7 @@ class VisionTransformerModel:
     """big_vision's ViT with sines and cosines for positions and a tanh layer before the head; AlgoPerf's variants."""
 
     name: Literal["vit"]
-    architecture: Literal["vit"]
+    architecture: Annotated[str, AfterValidator(_own)]
     patch_size: Count
     width: Annotated[int, Field(ge=8, multiple_of=4)]
     depth: Count
