@@ -65,6 +65,11 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
     return _constant(values, dtype, device)
 
 
+def forget_constants() -> None:
+    """Make them anew where they are asked for next."""
+    _constant.cache_clear()
+
+
 @lru_cache(maxsize=32)
 def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     (kept,) = to_device(np.array(values, dtype=np.float32), device=device)

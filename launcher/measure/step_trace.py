@@ -12,14 +12,13 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensorMode
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.data.batch import Moment
 from launcher.measure.counted import CountedStep, Work
 from launcher.measure.fusion import Kernel, compiled_kernels, eager_kernels
-from launcher.measure.trace import Call, Trace
+from launcher.measure.trace import Call, Trace, nothing_computed
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepSample
 from launcher.rank.group import Ranks
@@ -47,7 +46,7 @@ def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
         step(images, labels, np.arange(plan.rank_batch), moment)
 
     counted = []
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with nothing_computed():
         # note: the first update makes the optimizer's state, whatever the gradients are
         with Trace(), _made_up_gradients(step):
             take(samples[0].steps[-1])

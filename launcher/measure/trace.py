@@ -5,7 +5,8 @@ Nothing is computed and no GPU is needed; `fusion` makes kernels of the calls, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
+
+from launcher.data.batch import forget_constants
 
 # Kind of kernel, and how the names of its calls begin; the others work element by element.
 _KINDS = {
@@ -209,10 +212,20 @@ def _by_storage(tensors: Sequence[Tensor]) -> dict[int, int]:
     return {tensor.untyped_storage()._cdata: tensor.numel() * tensor.element_size() for tensor in tensors}
 
 
-def traced(step: Callable[[], object], network: nn.Module) -> Trace:
-    """The second step of a network, since the first one makes the optimizer's state."""
+@contextmanager
+def nothing_computed() -> Iterator[None]:
+    """Fake tensors in the place of all that is made; what was kept of them for later steps is forgotten at the end."""
     # note: weights are real, as a module of fake ones cannot be moved; nothing is computed with them all the same
     with FakeTensorMode(allow_non_fake_inputs=True):
+        try:
+            yield
+        finally:
+            forget_constants()
+
+
+def traced(step: Callable[[], object], network: nn.Module) -> Trace:
+    """The second step of a network, since the first one makes the optimizer's state."""
+    with nothing_computed():
         with Trace():
             step()
         trace = Trace()

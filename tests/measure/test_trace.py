@@ -3,6 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from launcher.data.batch import constant
 from launcher.measure.fusion import eager_kernels
 from launcher.measure.trace import traced
 
@@ -84,3 +85,11 @@ def test_the_network_is_told_from_what_comes_before_and_after() -> None:
     assert phases[:2] == [("prepare", "ones"), ("prepare", "mul")]
     assert {name for phase, name in phases if phase == "update"} == {"add_"}
     assert {phase for phase, name in phases if name in ("addmm", "mm", "sum")} == {"network"}
+
+
+def test_a_trace_leaves_no_fake_tensors_behind() -> None:
+    def constants() -> torch.Tensor:
+        return constant((0.25, 0.5), torch.float32, torch.device("cpu"))
+
+    traced(constants, nn.Identity())
+    assert constants().flatten().tolist() == [0.25, 0.5]
