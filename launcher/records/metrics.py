@@ -84,17 +84,10 @@ class EvalRecord(Record):
 
 
 @dataclass(frozen=True)
-class HeldOutRecord(Record):
-    """The finished run on the pictures of `dataset.test_path`, as an evaluation."""
+class HeldOutRecord(EvalRecord):
+    """The finished run on the pictures of `dataset.test_path`."""
 
     kind: ClassVar[str] = "test"
-    epoch: float
-    top1: float
-    top5: float
-    loss: float | None
-    samples: int
-    seconds: float
-    train_seconds: float
 
 
 @dataclass(frozen=True)

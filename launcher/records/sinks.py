@@ -16,7 +16,6 @@ from launcher.errors import Problem, UserError
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import (
     EvalRecord,
-    HeldOutRecord,
     MetricsWriter,
     Record,
     ResumeRecord,
@@ -54,7 +53,7 @@ class TensorBoardSink:
         if isinstance(record, ResumeRecord):
             self.close()
             self._writer = self._open(record.step + 1)
-        elif isinstance(record, TrainRecord | EvalRecord | HeldOutRecord):
+        elif isinstance(record, TrainRecord | EvalRecord):
             self._writer = self._writer or self._open(None)
             for name, value in scalars(record).items():
                 self._writer.add_scalar(name, value, record.step, walltime=record.time)
