@@ -14,7 +14,7 @@ from typing import Any, Literal
 from launcher.config.changes import is_free
 from launcher.config.layers import leaves
 from launcher.config.recipes import load
-from launcher.errors import UserError
+from launcher.errors import UserError, shown
 from launcher.study.datasets import dataset_names
 from launcher.study.runs import RunSummary
 
@@ -195,6 +195,8 @@ def _told(run: RunSummary, family: str) -> dict[str, Any]:
     """A method's values as a name tells them: an algorithm that is on, and the length that was dilated."""
     method = _method(run)
     on = {key.split(".")[1] for key in method if key.startswith("algorithms.")}
+    # note: tells apart what is named alike, and is no name
+    method.pop("model.weights_sha256", None)
     base = json.loads(family)[1]
     return {**{f"+{name}": True for name in on}, **method, **({"dilated from ep": base} if base is not None else {})}
 
@@ -209,6 +211,6 @@ def _differences(method: Mapping[str, Any], reference: Mapping[str, str]) -> lis
             switched.add(key[1:])
             found.append(key if method.get(key) else f"-{key[1:]}")
         elif not (key.startswith("algorithms.") and key.split(".")[1] in switched):
-            found.append(f"{key.removeprefix('algorithms.')}={method.get(key)}")
+            found.append(f"{key.removeprefix('algorithms.')}={shown(method.get(key))}")
     extra = len(found) - _SHOWN_DIFFERENCES
     return found if extra <= 0 else [*found[:_SHOWN_DIFFERENCES], f"and {extra} more"]

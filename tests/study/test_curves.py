@@ -40,6 +40,8 @@ def test_another_method_or_machine_is_another_curve_named_by_what_it_changes(mak
         make_run("e", algorithms={**CONFIG["algorithms"], "mixup": {"alpha": 0.2}}),
         make_run("f", recipe=None),
         make_run("g", launch={"nproc": 1}, logger={"interval": "1ep"}, run_name="g"),
+        make_run("h", model={**CONFIG["model"], "weights": "timm", "weights_sha256": "ab"}),
+        make_run("i", model={**CONFIG["model"], "weights": "timm", "weights_sha256": "cd"}),
     ]  # fmt: skip
     curves = build_curves(map(read_run, runs))
     assert [curve.name for curve in curves] == [
@@ -47,6 +49,8 @@ def test_another_method_or_machine_is_another_curve_named_by_what_it_changes(mak
         "mild +mixup",
         "mild -ema",
         "mild ema.half_life=50ba",
+        "mild model.weights=timm",
+        "mild model.weights=timm #2",
         "no recipe",
     ]
     assert len(curves[0].points[0].top1) == 2
