@@ -131,6 +131,8 @@ class Trace(TorchDispatchMode):
         Shapes that are plain to see are not derived as PyTorch derives them, which took half of a trace.
         """
         name = func.overloadpacket.__name__
+        if kind_of(name) == "foreach" and name.endswith("_"):
+            return args[0] if func._schema.returns else None
         shapes = _SHAPES.get(name)
         return func(*args, **kwargs) if shapes is None else shapes(*args)
 
