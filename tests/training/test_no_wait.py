@@ -121,7 +121,9 @@ def _inside(allowed: Callable[[], AbstractContextManager[None]], function: Calla
 @pytest.mark.parametrize("name", [*RECIPES, *METHODS])
 def test_no_recipe_ablation_or_method_waits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "build_model", tiny)
-    run = trained_without_waiting(small_config(name), Ranks(0, 1, 0, 1, torch.device("cpu")), tmp_path / "run")
+    run = trained_without_waiting(
+        small_config(name, "schedule.fit=off"), Ranks(0, 1, 0, 1, torch.device("cpu")), tmp_path / "run"
+    )
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [row["step"] for row in rows if row["kind"] == "train"] == [2, 4, 6]
     assert [row["step"] for row in rows if row["kind"] == "epoch"] == [3, 6]
