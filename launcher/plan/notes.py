@@ -29,8 +29,8 @@ def _learning_rate(plan: Plan) -> Iterator[str]:
 
 
 def _fitted(plan: Plan) -> Iterator[str]:
-    values = dict(leaves(as_mapping(plan.config)))
     if plan.shortened:
+        values = dict(leaves(as_mapping(plan.config)))
         told = [f"{key}={_told(given)} to {_told(values[key])}" for key, given in plan.shortened.items()]
         yield f"schedule.fit=on shortens for {plan.total_steps:,} steps: {', '.join(told)}"
 
