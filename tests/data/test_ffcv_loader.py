@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 import threading
@@ -215,6 +216,21 @@ def test_a_file_cut_off_while_it_is_read_is_named(pictures: Path, spoiled: Path,
     with pytest.raises(UserError, match=r"train\.beton was changed while it was read"):
         stream(found, epochs=(1,))
     found.close()
+
+
+def test_a_file_cut_off_after_its_pictures_were_asked_for_is_named(spoiled: Path) -> None:
+    def cut_off(pixels: np.ndarray, index: int, epoch: int) -> np.ndarray:
+        os.truncate(spoiled, 2**15)
+        return pixels
+
+    pool = DecodingPool(
+        open_beton(spoiled), side=8, workers=1, prefetch=1, preload=False, only_crop=False, pinned=False,
+        change_image=cut_off,
+    )  # fmt: skip
+    boxes = centre_boxes(pool.heights[:20], pool.widths[:20], 8, 8)
+    with pytest.raises(UserError, match=r"train\.beton was changed while it was read; write it again"):
+        list(pool.batches([Request(number, np.arange(20), boxes) for number in range(3)]))
+    pool.close()
 
 
 def test_algorithms_may_change_each_picture(pictures: Path) -> None:

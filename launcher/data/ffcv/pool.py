@@ -155,6 +155,7 @@ class DecodingPool:
         with self._reading.picture(int(numbers[0]), self._room.reader):
             failed = self._decode_part(request, part, images)
         if failed >= 0:
+            self._check_size()
             message = f"picture {numbers[failed]} is damaged; train prepare --check tells more, or write it again"
             raise UserError(f"{self.file.path}: {message}")
         if self._change_image is not None:
