@@ -25,6 +25,7 @@ EARLY = {
     "swa": ["algorithms.swa.start=0ba", "algorithms.swa.update_interval=2ba"],
     "ema": ["algorithms.ema.update_interval=2ba"],
     "sam": ["algorithms.sam.interval=2"],
+    "backbone_freezing": ["algorithms.backbone_freezing.until=2ba"],
     "layer_freezing": ["algorithms.layer_freezing.start=0.0"],
     "selective_backprop": ["algorithms.selective_backprop.start=0.0"],
     "random_erasing": ["algorithms.random_erasing.probability=1.0"],

@@ -51,8 +51,8 @@ class Algorithm(Generic[ConfigT]):
     Randomness comes only from `launcher.randomness`, keyed by the batch's moment and sample indices.
     """
 
-    # whether some steps leave parameters without gradients, which DDP must then look for in every step
-    leaves_parameters_unused = False
+    # whether `before_step` changes which parameters learn
+    changes_what_learns = False
     # what `change_model` cannot do without in a model, if it is of no use without: `there is no ...`
     needs: ClassVar[str | None] = None
     # whether what it does to a batch is to tell the model of it, in no order with the other changes

@@ -54,8 +54,8 @@ class Engine:
 
     @property
     def changing_parameters(self) -> list[str]:
-        """Names of the algorithms that leave parameters without gradients at some steps."""
-        return [name for name, algorithm in self._active.items() if algorithm.leaves_parameters_unused]
+        """Names of the algorithms that change which parameters learn."""
+        return [name for name, algorithm in self._active.items() if algorithm.changes_what_learns]
 
     def change_model(self, model: nn.Module, initial: Mapping[str, Tensor] | None = None) -> None:
         """Change the network; all its weights become `initial`, where given, before any average of them is begun."""

@@ -27,7 +27,7 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
 class LayerFreezing(Algorithm[LayerFreezingConfig]):
     """Decides before each step which layers need gradients; the optimizer leaves the others alone."""
 
-    leaves_parameters_unused = True
+    changes_what_learns = True
 
     def before_step(self, model: nn.Module, moment: Moment) -> None:
         layers = layers_of(model)

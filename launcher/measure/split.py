@@ -125,7 +125,7 @@ def _instrument(run: Trainer, splitter: Splitter) -> None:
     step = run.train_step
     splitter.wrap(step, "normalize", "normalize")
     splitter.wrap(step, "gradients", GRADIENT)
-    splitter.wrap(step.network, "forward", "forward")
+    splitter.wrap(step.objective, "forward", "forward")
     splitter.wrap(step.objective, "loss", "loss")
     splitter.wrap(step.optimizer, "step", "optimizer")
     for name, algorithm in step.engine.active.items():

@@ -59,7 +59,9 @@ class StepTimer:
     def step(self, batch: Loaded, sample: StepSample, number: int) -> None:
         """A step on a batch, the `number`th of a sample's; raises Stopped once the ranks were asked to stop."""
         images, labels, indices = batch
-        moment = self.run.moment(sample.steps[number % len(sample.steps)])
+        # note: where other parameters learn, DDP is made anew, which is no part of a step
+        chosen = 0 if self.run.train_step.engine.changing_parameters else number % len(sample.steps)
+        moment = self.run.moment(sample.steps[chosen])
         before, self._last = self._last, self.run.train_step(images, labels, indices, moment, Asked(STOP.asked))
         if before is not None and before.report().asked.stop:
             raise Stopped

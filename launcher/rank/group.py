@@ -121,13 +121,12 @@ def check_same_config(config: RunConfig) -> None:
         raise UserError(f"ranks {others} were started with another config than rank 0; give all the same command")
 
 
-def distribute(model: nn.Module, ranks: Ranks, find_unused: bool, gradient_dtype: str = "float32") -> nn.Module:
-    """The model wrapped in DDP where there are peers.
+def distribute(model: nn.Module, ranks: Ranks, gradient_dtype: str = "float32") -> nn.Module:
+    """The model wrapped in DDP where there are peers; where other parameters learn later, it is to be wrapped anew.
 
     Gradients cross ranks as `float32` or as `bfloat16`, in half the bytes: with N ranks each value of the average is
-    then off by at most (N + 1) / 256 of the mean of its sizes. `find_unused` looks in every step for parameters
-    without gradients. Batch-norm statistics stay local while training; where a network evaluates, rank 0's count, and
-    they are the ones saved.
+    then off by at most (N + 1) / 256 of the mean of its sizes. Batch-norm statistics stay local while training; where a
+    network evaluates, rank 0's count, and they are the ones saved.
     """
     if ranks.world_size == 1:
         return model
@@ -140,7 +139,6 @@ def distribute(model: nn.Module, ranks: Ranks, find_unused: bool, gradient_dtype
             device_ids=device_ids,
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
-            find_unused_parameters=find_unused,
         )
     if gradient_dtype == "bfloat16":
         network.register_comm_hook(dist.group.WORLD, bf16_compress_hook)

@@ -82,8 +82,16 @@ def _said(reasons: list[str], of_batches: str | None, seconds: float, count: int
 
 def _obstacle(trainer: Trainer) -> str | None:
     """What is known to need a graph for every few steps."""
-    changing = trainer.train_step.engine.changing_parameters
-    return f"{changing[0]} changes which parameters learn" if changing else None
+    engine, model = trainer.train_step.engine, trainer.train_step.model
+    if changing := engine.changing_parameters:
+        for steps in step_kinds(trainer.plan).values():
+            learning = []
+            for moment in map(trainer.moment, (steps[0], steps[-1])):
+                engine.before_step(model, moment)
+                learning.append(trainer.train_step.learning())
+            if learning[0] != learning[1]:
+                return f"{changing[0]} changes which parameters learn at many steps"
+    return None
 
 
 def _set_up(sides: int) -> None:
@@ -131,11 +139,12 @@ def _rehearse(trainer: Trainer, changes: CompiledChanges) -> str | None:
     seen: set[object] = set()
     with _buffers_kept(step.model):
         for steps in step_kinds(plan).values():
+            step.engine.before_step(step.model, trainer.moment(steps[0]))
             images, labels = _black(plan.rank_batch, plan.loaded_size(steps[0]), trainer.ranks.device)
             for moment in map(trainer.moment, steps[:_DRAWS]):
                 batch = step.prepare(Batch(images, labels, np.arange(len(images)), moment))
             images, targets = (tensor.chunk(plan.accumulation)[0] for tensor in (batch.images, batch.targets))
-            shape = (images.shape, images.stride(), targets.shape, targets.dtype)
+            shape = (images.shape, images.stride(), targets.shape, targets.dtype, step.learning())
             if shape in seen:
                 continue
             seen.add(shape)
@@ -153,7 +162,8 @@ def _rehearse(trainer: Trainer, changes: CompiledChanges) -> str | None:
 
 def _differentiate(objective: nn.Module, images: Tensor, targets: Tensor) -> None:
     # note: leaves `.grad` alone, and so does not reach DDP, whose peers may fail to compile
-    torch.autograd.grad(objective(images, targets), list(objective.parameters()), allow_unused=True)
+    parameters = [parameter for parameter in objective.parameters() if parameter.requires_grad]
+    torch.autograd.grad(objective(images, targets), parameters, allow_unused=True)
 
 
 @torch.inference_mode()

@@ -79,7 +79,7 @@ class TrainStep:
         plan: Plan,
         model: nn.Module,
         objective: Objective,
-        network: nn.Module,
+        distribute: Callable[[nn.Module], nn.Module],
         optimizer: torch.optim.Optimizer,
         engine: Engine,
         precision: Precision,
@@ -87,7 +87,8 @@ class TrainStep:
         self.plan = plan
         self.model = model
         self.objective = objective
-        self.network = network
+        self._distribute = distribute
+        self._exchange()
         self.optimizer = optimizer
         self.engine = engine
         self.precision = precision
@@ -110,7 +111,7 @@ class TrainStep:
         if isinstance(self.plan.config.model, TimmModel):
             # note: its dropout and stochastic depth draw from torch's generators
             torch.manual_seed(key(moment.seed, "dropout", moment.step, moment.rank))
-        self.engine.before_step(self.model, moment)
+        self._choose_what_learns(moment)
         batch = self.prepare(Batch(images, labels, indices, moment))
         self._send(self.plan.lr(moment.step) * self.lr_factor, asked)
         values, flags, applied = self._captured(batch) if self.captured else self._train_on(batch)
@@ -118,6 +119,21 @@ class TrainStep:
         HEARTBEAT.beat()
         counted = torch.stack([values[0], self._one]).masked_fill_(flags[0] > 0, 0)
         return StepOutcome(moment, indices, counted, HostCopy(torch.cat([values, flags])), self.release)
+
+    def _choose_what_learns(self, moment: Moment) -> None:
+        """Before the step; DDP waits for the gradients of all parameters that learned when it was made."""
+        if not self.engine.changing_parameters:
+            return
+        self.engine.before_step(self.model, moment)
+        if self.learning() != self._exchanged:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        self.network, self._exchanged = self._distribute(self.objective), self.learning()
+
+    def learning(self) -> tuple[bool, ...]:
+        """Whether each parameter learns."""
+        return tuple(parameter.requires_grad for parameter in self.model.parameters())
 
     def _train_on(self, batch: Batch) -> Sequence[Tensor]:
         """Forward, backward and update: the loss and the gradients' norm [2], flags [4], and if it is applied [].

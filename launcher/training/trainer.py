@@ -243,7 +243,7 @@ def build_step(plan: Plan, ranks: Ranks, engine: Engine, initial: Mapping[str, T
         plan=plan,
         model=model,
         objective=objective,
-        network=distribute(objective, ranks, bool(engine.changing_parameters), config.launch.gradient_dtype),
+        distribute=partial(distribute, ranks=ranks, gradient_dtype=config.launch.gradient_dtype),
         optimizer=build_optimizer(config.optimizer, model, plan.peak_lr),
         engine=engine,
         precision=precision,

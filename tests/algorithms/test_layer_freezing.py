@@ -1,25 +1,26 @@
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torchvision.models import resnet18
 
-from launcher.algorithms.base import Context
-from launcher.algorithms.engine import Engine
 from launcher.algorithms.layer_freezing import frozen_layers, layers_of
 from launcher.config.compose import compose
 from launcher.data.batch import Moment
-from launcher.plan.plan import Plan
-from launcher.rank.group import Ranks, distribute
+from launcher.rank.group import Ranks
+from launcher.training import trainer
 from launcher.training.optimizers import DecoupledSGD
-from tests.two_ranks import on_two_ranks
+from tests.networks import tiny
+from tests.trainers import EARLY, SMALL
+from tests.two_ranks import on_ranks
 
 
 @pytest.mark.parametrize(("progress", "expected"), [(0.0, 0), (0.5, 0), (0.55, 3), (0.75, 16), (0.9, 25), (1.0, 32)])
@@ -63,38 +64,35 @@ def test_a_resumed_run_freezes_the_same(bound: Callable[..., Any], batch: Callab
     assert not all(wanted[0])
 
 
-def _learn(rank: int, folder: Path) -> None:
+def _learn(rank: int, algorithm: str, folder: Path) -> None:
+    """Steps on three ranks; beside each the average of what every rank's own network gives."""
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    config = compose(["epochs=10", "batch_size=8", "algorithms=[layer_freezing]"]).config
-    engine = Engine(Context(Plan(config, 2, 80), 10))
-    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(6)])
-    network = distribute(model, Ranks(rank, 2, rank, 2, torch.device("cpu")), bool(engine.changing_parameters))
-    assert isinstance(network, DistributedDataParallel)
-    gradients = {}
-    for step in (0, 75, 99):
-        images = torch.randn(4, 4, generator=torch.Generator().manual_seed(100 * step + rank))
-        engine.before_step(model, Moment(0, 0, step, 100, rank))
-        model.zero_grad(set_to_none=True)
-        network(images).square().mean().backward()
-        gradients[step] = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
-    torch.save({"gradients": gradients, "model": model.state_dict()}, folder / f"{rank}.pt")
+    trainer.build_model = tiny
+    config = compose([*SMALL, "batch_size=12", "schedule.warmup=0ba", f"algorithms=[{algorithm}]", *EARLY[algorithm]])
+    step = trainer.build_trainer(config.config, Ranks(rank, 3, rank, 3, torch.device("cpu"))).train_step
+    sets = []
+    for number in range(6):
+        images = torch.from_numpy(
+            np.random.default_rng([number, rank]).integers(0, 256, (4, 3, 32, 32), dtype=np.uint8)
+        )
+        alone, labels = copy.deepcopy(step.model).requires_grad_(), torch.arange(4)
+        step(images, labels, np.arange(4), Moment(0, number // 2, number, 6, rank)).report()
+        F.cross_entropy(alone(step.normalize(images)), labels).backward()
+        exchanged = sum(bucket.buffer().numel() for bucket in step.network.reducer._get_zeros_like_grad_buckets())
+        assert exchanged == sum(p.numel() for p in step.model.parameters() if p.requires_grad)
+        sets.append(step.learning())
+        for ours, own, learns in zip(step.model.parameters(), alone.parameters(), sets[-1], strict=True):
+            assert own.grad is not None
+            dist.all_reduce(own.grad)
+            if learns:
+                torch.testing.assert_close(ours.grad, own.grad / 3)
+            else:
+                assert ours.grad is None
+                assert torch.equal(ours, own)
+    (folder / f"{rank}").write_text(str(len(set(sets))))
 
 
-def test_ranks_average_the_layers_that_still_learn(tmp_path: Path) -> None:
-    on_two_ranks(_learn, tmp_path)
-    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
-    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(6)])
-    model.load_state_dict(ranks[0]["model"])
-    for step, frozen in ((0, 0), (75, 2), (99, 3)):
-        model.zero_grad()
-        for rank in range(2):
-            images = torch.randn(4, 4, generator=torch.Generator().manual_seed(100 * step + rank))
-            (model(images).square().mean() / 2).backward()
-        for number, parameter in enumerate(model.parameters()):
-            for result in ranks:
-                gradient = result["gradients"][step][number]
-                if number < 2 * frozen:
-                    assert gradient is None
-                else:
-                    torch.testing.assert_close(gradient, parameter.grad)
+@pytest.mark.parametrize(("algorithm", "sets"), [("layer_freezing", 6), ("backbone_freezing", 2)])
+def test_ranks_average_and_exchange_what_learns_and_nothing_else(algorithm: str, sets: int, tmp_path: Path) -> None:
+    on_ranks(3, _learn, algorithm, tmp_path)
+    assert [int((tmp_path / f"{rank}").read_text()) for rank in range(3)] == [sets] * 3

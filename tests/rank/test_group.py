@@ -32,7 +32,7 @@ def check_gradients(rank: int, count: int) -> None:
     for dtype in ("float32", "bfloat16"):
         torch.manual_seed(0)
         model = torch.nn.Linear(300, 20)
-        network = distribute(model, Ranks(rank, count, rank, count, torch.device("cpu")), False, dtype)
+        network = distribute(model, Ranks(rank, count, rank, count, torch.device("cpu")), dtype)
         images = torch.randn(8, 300, generator=torch.Generator().manual_seed(rank))
         network(images).square().sum().backward()
         assert model.weight.grad is not None
