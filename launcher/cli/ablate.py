@@ -5,21 +5,28 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.table import Table
 
+from launcher.cli.curve import check_all, train_all
 from launcher.cli.estimate import seconds
-from launcher.config.compose import compose
+from launcher.config.compose import Composed
+from launcher.config.layers import COMMAND_LINE
+from launcher.config.overrides import alternatives
+from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
 from launcher.data.folder import is_folder
 from launcher.data.identity import identity_if_there
+from launcher.errors import Problem, UserError
 from launcher.study.ablation import (
     Effect,
+    Row,
     Tradeoff,
     Variant,
-    VariantResult,
     comparable,
     curve_of,
     effects,
@@ -30,39 +37,53 @@ from launcher.study.ablation import (
 )
 from launcher.study.curve_math import BootstrapEstimate
 from launcher.study.runs import find_runs, read_run
+from launcher.study.sweep import Cell, expand
 
 EXAMPLES = [
     "train ablate recipe=hot dataset.path=/data/imagenet",
     "train ablate recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 --seconds 0.5",
     "train ablate recipe=hot --grid --json",
+    "train ablate recipe=small dataset.path=/data/flowers epochs=10,20 seed=0,1 --with blurpool --with loss=bce --run",
 ]
+_SEVERAL = ("epochs", "seed", "schedule.dilate")
+_KINDS = {"without": "leaving it out", "only": "adding it alone", "with": "adding it to all"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="epochs and seed may have several values")
+    parser.add_argument(
+        "--with",
+        dest="more",
+        action="append",
+        default=[],
+        metavar="WORDS",
+        help="a row of all with this added: an algorithm's name, or key=value, of which several values are a row each",
+    )
+    parser.add_argument(
+        "--run", action="store_true", help="first train what of the grid is missing, as `train curve` does"
+    )
     parser.add_argument("--grid", action="store_true", help="the grid and its runs alone; measures nothing")
     parser.add_argument("--seconds", type=seconds, default=1.0, metavar="S", help="for each kind of step (default: 1)")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    composed = compose(arguments.overrides)
-    variants = grid(list(composed.config.algorithms.active()))
-    commands = {variant.name: [*arguments.overrides, *variant.words] for variant in variants}
-    folders = find_runs([composed.config.runs]) if _holds_runs(Path(composed.config.runs)) else []
-    configs = {name: compose(words).config for name, words in commands.items()}
-    pictures = identity_if_there(composed.config) if folders else None
-    runs = comparable(list(configs.values()), [read_run(path) for path in folders], pictures)
-    curves = {name: curve_of(config, runs) for name, config in configs.items()}
-    found = {name: measured(at[1]) if at else None for name, at in curves.items()}
-    changes, exchanges = effects(variants, found), tradeoffs(variants, curves)
-    parts = {} if arguments.grid else _parts(arguments)
+    _check_several(arguments.overrides)
+    composed = expand(arguments.overrides)[0].composed
+    variants = grid(list(composed.config.algorithms.active()), arguments.more)
+    cells = {variant: expand([*arguments.overrides, *variant.words], variant.name) for variant in variants}
+    if arguments.run and (code := _train_missing([cell for row in cells.values() for cell in row])) != 0:
+        return code
+    rows = _found(cells, composed.config)
+    changes, exchanges = effects(rows), tradeoffs(rows)
+    parts = {} if arguments.grid else _parts(composed, arguments.seconds)
+    commands = {variant: _command([*arguments.overrides, *variant.words], cells[variant]) for variant in variants}
     if arguments.json:
-        print(json.dumps(_as_json(variants, commands, found, changes, exchanges, parts), indent=2))
+        print(json.dumps(_as_json(rows, commands, changes, exchanges, parts), indent=2))
         return 0
     out = console()
-    out.print(_grid(commands, found))
-    if changes:
+    out.print(_grid(rows, commands))
+    if exchanges:
         out.print(_effects(changes))
         out.print(_tradeoffs(exchanges))
     if parts:
@@ -70,70 +91,114 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check_several(words: Sequence[str]) -> None:
+    """See that no word but a length or a seed has several values.
+
+    Raises:
+        UserError: with every other one.
+    """
+    message = "takes one value here; --with makes a row of each of several values"
+    several = [word.partition("=") for word in words if len(alternatives(word, 2) or ()) > 1]
+    wrong = [Problem(message, key, value, COMMAND_LINE) for key, _, value in several if key not in _SEVERAL]
+    if wrong:
+        raise UserError(*wrong)
+
+
+def _train_missing(cells: Sequence[Cell]) -> int:
+    """Train what is not finished, each row with its first seed before any has a second; the exit code."""
+    seeds = list(dict.fromkeys(cell.composed.config.seed for cell in cells))
+    ordered = sorted(cells, key=lambda cell: seeds.index(cell.composed.config.seed))
+    check_all(ordered, here=True)
+    outcomes: Counter[str] = Counter()
+    return train_all(ordered, outcomes) or int(outcomes["failed"] > 0)
+
+
+def _found(cells: Mapping[Variant, Sequence[Cell]], config: RunConfig) -> list[Row]:
+    """Each variant at each of its lengths, and the finished runs of it below `runs`."""
+    folders = find_runs([config.runs]) if _holds_runs(Path(config.runs)) else []
+    pictures = identity_if_there(config) if folders else None
+    configs = [cell.composed.config for row in cells.values() for cell in row]
+    runs = comparable(configs, [read_run(path) for path in folders], pictures)
+    rows = {(variant, cell.epochs): cell.composed.config for variant, row in cells.items() for cell in row}
+    return [Row(variant, epochs, curve_of(config, runs)) for (variant, epochs), config in rows.items()]
+
+
+def _command(words: Sequence[str], cells: Sequence[Cell]) -> list[str]:
+    return ["train", *(["curve"] if len(cells) > 1 else []), *words]
+
+
 def _holds_runs(path: Path) -> bool:
     return is_folder(path) and any(path.glob("**/config.yaml"))
 
 
-def _parts(arguments: argparse.Namespace) -> dict[str, float]:
+def _parts(composed: Composed, each: float) -> dict[str, float]:
     """Mean seconds of a step of the whole recipe, waiting for data and copies included."""
     from launcher.measure.estimate import waiting
     from launcher.measure.launch import measure_parts, measure_steps, real_plan
 
-    plan, devices = real_plan(compose(arguments.overrides))
-    waited = waiting(plan, measure_steps(plan, devices, arguments.seconds))
-    return {**waited, **measure_parts(plan, devices, arguments.seconds)}
+    plan, devices = real_plan(composed)
+    return {**waiting(plan, measure_steps(plan, devices, each)), **measure_parts(plan, devices, each)}
 
 
 def _as_json(
-    variants: list[Variant],
-    commands: dict[str, list[str]],
-    found: dict[str, VariantResult | None],
-    changes: list[Effect],
-    exchanges: list[Tradeoff],
+    rows: Sequence[Row],
+    commands: Mapping[Variant, list[str]],
+    changes: Sequence[Effect],
+    exchanges: Sequence[Tradeoff],
     parts: dict[str, float],
 ) -> dict[str, object]:
-    rows = [
-        {**asdict(v), "command": commands[v.name], "measured": asdict(m) if (m := found[v.name]) else None}
-        for v in variants
+    listed = [
+        {
+            **asdict(row.variant),
+            "epochs": row.epochs,
+            "command": commands[row.variant],
+            "measured": asdict(measured(row.found[1])) if row.found else None,
+        }
+        for row in rows
     ]
     split = [
         {"part": name, "seconds": parts[name], "share": share, "speedup_limit": limit}
         for name, share, limit in limits(parts)
     ]
     return {
-        "grid": rows,
+        "grid": listed,
         "effects": [asdict(change) for change in changes],
         "tradeoff": [asdict(exchange) for exchange in exchanges],
         "split": split,
     }
 
 
-def _grid(commands: dict[str, list[str]], found: dict[str, VariantResult | None]) -> Table:
-    table = Table("variant", "runs", "top-1 %", "minutes", "command", box=None, header_style="bold")
-    for name, words in commands.items():
-        measured = found[name]
-        numbers = (str(measured.runs), f"{measured.top1:.2f}", f"{measured.minutes:.1f}") if measured else ("-",) * 3
-        table.add_row(name, *numbers, shlex.join(["train", *words]).replace("[", "\\["))
+def _grid(rows: Sequence[Row], commands: Mapping[Variant, list[str]]) -> Table:
+    table = Table("variant", "epochs", "runs", "top-1 %", "minutes", "command", box=None, header_style="bold")
+    for row in rows:
+        found = measured(row.found[1]) if row.found else None
+        numbers = (str(found.runs), f"{found.top1:.2f}", f"{found.minutes:.1f}") if found else ("-",) * 3
+        command = shlex.join(commands[row.variant])
+        table.add_row(verbatim(row.variant.name), str(row.epochs), *numbers, verbatim(command))
     return table
 
 
-def _effects(changes: list[Effect]) -> Table:
-    table = Table("algorithm", "measured by", "top-1, points", "training time", box=None, header_style="bold")
-    for change in changes:
-        kind = "leaving it out" if change.kind == "without" else "adding it alone"
-        table.add_row(change.algorithm, kind, f"{change.top1:+.2f}", f"{change.time:+.1%}")
-    return table
-
-
-def _tradeoffs(exchanges: list[Tradeoff]) -> Table:
-    table = Table("algorithm", "against the curve of", "speed-up at equal quality", "points at equal time", box=None)
+def _effects(changes: Sequence[Effect]) -> Table:
+    table = Table("algorithm", "measured by", "epochs", "top-1, points", "training time", box=None)
     table.header_style = "bold"
+    for change in changes:
+        points = _number(change.top1, "{:+.2f}")
+        table.add_row(
+            verbatim(change.algorithm), _KINDS[change.kind], str(change.epochs), points, f"{change.time:+.1%}"
+        )
+    return table
+
+
+def _tradeoffs(exchanges: Sequence[Tradeoff]) -> Table:
+    columns = ("algorithm", "epochs", "against the curve of", "speed-up at equal quality", "points at equal time")
+    table = Table(*columns, box=None, header_style="bold")
     for one in exchanges:
         certain = f"at least {one.at_least:.2f}x; " if one.at_least else ""
         certain += f"at most {one.at_most:.2f}x; " if one.at_most else ""
         table.add_row(
-            one.algorithm,
-            "all" if one.kind == "without" else "none",
+            verbatim(one.algorithm),
+            str(one.epochs),
+            one.base,
             _number(one.speedup, "{:.2f}x") or verbatim(certain + one.why_no_speedup),
             _number(one.gain, "{:+.2f}") or verbatim(one.why_no_gain),
         )

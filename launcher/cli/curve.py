@@ -49,11 +49,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     of_the_jobs = [word for word in arguments.overrides if arguments.slurm and word.startswith(PREFIX)]
     cells = expand([word for word in arguments.overrides if word not in of_the_jobs])
-    _check_all(cells, here=not arguments.slurm)
+    check_all(cells, here=not arguments.slurm)
     outcomes: Counter[str] = Counter()
     if arguments.slurm:
         _submit_all(cells, of_the_jobs, outcomes)
-    elif (code := _train_all(cells, outcomes)) is not None:
+    elif (code := train_all(cells, outcomes)) is not None:
         return code
     out = console()
     out.print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
@@ -61,7 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
     return 1 if outcomes["failed"] else 0
 
 
-def _train_all(cells: list[Cell], outcomes: Counter[str]) -> int | None:
+def train_all(cells: list[Cell], outcomes: Counter[str]) -> int | None:
     """Run or continue one after another; the exit code if asked to stop."""
     out = console()
     for number, cell in enumerate(cells, 1):
@@ -110,7 +110,7 @@ def _job(cell: Cell) -> Job:
     return make_job(replace(cell.composed.config, run_name=cell.folder.name), cell.words)
 
 
-def _check_all(cells: list[Cell], *, here: bool) -> None:
+def check_all(cells: list[Cell], *, here: bool) -> None:
     """See that every run can work before the first one starts; the data must be there only if it starts `here`.
 
     Raises:

@@ -39,11 +39,17 @@ class Cell:
         """How far the run is; None before it."""
         return read_run(self.folder).state if self.folder.exists() else None
 
+    @property
+    def epochs(self) -> int:
+        """Its length, after dilation."""
+        return dilated_epochs(self.composed.config.epochs, self.composed.config.schedule.dilate)
 
-def expand(words: Sequence[str]) -> list[Cell]:
+
+def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:
     """The runs of all combinations of the values given, as `recipe=mild,hot epochs=8,16 seed=0,1`; seeds outermost.
 
     Lengths dilate the recipe's own schedule (MosaicML methodology), unless `schedule.dilate` is among the words.
+    `name` is told in the folders' names.
 
     Raises:
         UserError: with every mistake of every combination, each once.
@@ -66,7 +72,7 @@ def expand(words: Sequence[str]) -> list[Cell]:
     for values in itertools.product(*(choices[key] for key in order)):
         chosen = dict(zip(order, values, strict=True))
         with problems.collected():
-            cells.append(_cell({key: chosen[key] for key in choices}, several))
+            cells.append(_cell({key: chosen[key] for key in choices}, several, name))
     problems.settle()
     return cells
 
@@ -96,7 +102,7 @@ def check_existing(folder: Path, config: RunConfig) -> None:
         raise UserError(f"{folder} is a run on other pictures ({where}); choose another folder by runs=FOLDER")
 
 
-def _cell(chosen: dict[str, str], several: Sequence[str]) -> Cell:
+def _cell(chosen: dict[str, str], several: Sequence[str], name: str | None) -> Cell:
     words = list(chosen.values())
     composed = compose(words)
     if "epochs" in chosen and "schedule.dilate" not in chosen:
@@ -112,9 +118,10 @@ def _cell(chosen: dict[str, str], several: Sequence[str]) -> Cell:
     parts = [
         config.recipe or config.model.architecture,
         config.dataset.name,
+        *([name] if name else []),
         *told,
         f"{epochs}ep",
         f"seed{config.seed}",
     ]
-    name = "-".join(re.sub(r"[^\w.=+]+", "_", part) for part in parts)
-    return Cell((*words, f"run_name={name}"), composed, Path(config.runs) / name)
+    folder = "-".join(re.sub(r"[^\w.=+]+", "_", part) for part in parts)
+    return Cell((*words, f"run_name={folder}"), composed, Path(config.runs) / folder)

@@ -139,7 +139,7 @@ def nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "launch.start.replay",
         "measure.launch.measure_steps",
         "cli.prepare._prepare",
-        "cli.curve._train_all",
+        "cli.curve.train_all",
     ):
         monkeypatch.setattr(f"launcher.{name}", stopped)
     for name in ("measure.launch.real_plan", "launch.start.start"):

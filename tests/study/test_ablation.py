@@ -13,6 +13,7 @@ from launcher.config.resolved import as_mapping
 from launcher.records.folder import RunFolder, create, note_dataset
 from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, MetricsWriter, StartRecord
 from launcher.study.ablation import (
+    Row,
     Variant,
     VariantResult,
     comparable,
@@ -44,18 +45,27 @@ def test_the_grid_composes_and_keeps_the_recipes_values() -> None:
         assert active == expected[kind]
 
 
+def test_what_is_added_to_all_composes_and_a_row_is_made_of_each_of_several_values() -> None:
+    rows = grid([], ["colout", "optimizer.lr=0.1,0.2", "loss=cross_entropy image.scale=[0.3,1.0]"])[2:]
+    assert [(row.name, row.kind) for row in rows] == [
+        (f"with {name}", "with")
+        for name in ("colout", "optimizer.lr=0.1", "optimizer.lr=0.2", "loss=cross_entropy image.scale=[0.3,1.0]")
+    ]
+    configs = [compose(["recipe=mild", *row.words]).config for row in rows]
+    assert configs[0].algorithms.active().keys() == {*compose(["recipe=mild"]).config.algorithms.active(), "colout"}
+    assert [config.optimizer.lr for config in configs] == [2.048, 0.1, 0.2, 2.048]
+    assert (configs[3].loss.name, configs[3].image.scale) == ("cross_entropy", [0.3, 1.0])
+
+
 def test_effects_by_hand() -> None:
-    found = {
-        "all": VariantResult(2, 80.0, 100.0),
-        "none": VariantResult(2, 76.0, 50.0),
-        "without sam": VariantResult(1, 79.0, 80.0),
-        "only sam": VariantResult(1, 76.5, 60.0),
-        "without ema": None,
-    }
-    listed = effects(grid(["sam", "ema"]), found)
-    assert [(e.algorithm, e.kind, e.top1, pytest.approx(e.time)) for e in listed] == [
-        ("sam", "without", 1.0, 0.25),
-        ("sam", "only", 0.5, pytest.approx(0.2)),
+    listed = effects(rows(all=((50.0, 76.0), (100.0, 80.0)), none=((50.0, 76.0),),
+                          **{"without sam": ((40.0, 75.5), (80.0, 79.0)), "only sam": ((60.0, 76.5),),
+                             "with ema": ((55.0, 75.0),), "without ema": ()}))  # fmt: skip
+    assert [(e.algorithm, e.kind, e.epochs, e.top1.value, pytest.approx(e.time)) for e in listed] == [
+        ("sam", "without", 1, 0.5, pytest.approx(0.25)),
+        ("sam", "without", 2, 1.0, pytest.approx(0.25)),
+        ("sam", "only", 1, 0.5, pytest.approx(0.2)),
+        ("ema", "with", 1, -1.0, pytest.approx(0.1)),
     ]
 
 
@@ -122,23 +132,29 @@ def test_another_machines_runs_are_left_out(tmp_path: Path) -> None:
     assert comparable(configs, [], None) == []
 
 
-def curve(name: str, *points: tuple[float, float]) -> tuple[Curve, CurvePoint]:
-    """A curve of (minutes, top-1) points, and its last one."""
-    found = tuple(CurvePoint(n, (top1,), {"time": (minutes,)}) for n, (minutes, top1) in enumerate(points, 1))
-    return Curve(name, name, StudySetting("shapes", "resnet18", "1x cpu"), found), found[-1]
+def curve(name: str, *points: tuple[float, float]) -> Curve:
+    """A curve of (minutes, top-1) points, one an epoch."""
+    found = [
+        CurvePoint(n, (top1,), {"time": (minutes,), "epochs": (n,)}) for n, (minutes, top1) in enumerate(points, 1)
+    ]
+    return Curve(name, name, StudySetting("shapes", "resnet18", "1x cpu"), tuple(found))
 
 
-SAM = [Variant("without sam", "sam", ()), Variant("only sam", "sam", ())]
+def rows(**measured: tuple[tuple[float, float], ...]) -> list[Row]:
+    """Rows of the (minutes, top-1) of variants by name; one without any was not measured."""
+    found = []
+    for name, points in measured.items():
+        variant, its = Variant(name, name.partition(" ")[2] or None, ()), curve(f"the runs of {name}", *points)
+        found += [Row(variant, epochs, (its, point)) for epochs, point in enumerate(its.points, 1)]
+        found += [Row(variant, 1, None)] * (not points)
+    return found
 
 
 def test_effects_on_the_tradeoff_by_hand() -> None:
     """From 10 minutes and 70 % to 40 minutes and 74 %, 72 % takes 20 minutes: linear in the logarithm of the time."""
     base = ((10.0, 70.0), (40.0, 74.0))
-    found = tradeoffs(SAM, {
-        "all": curve("all", *base), "without sam": curve("without sam", (30.0, 72.0)),
-        "none": curve("none", *base), "only sam": curve("only sam", (10.0, 72.0)),
-    })  # fmt: skip
-    without, only = found
+    without, only, more = tradeoffs(rows(all=base, none=base, **{
+        "without sam": ((30.0, 72.0),), "only sam": ((10.0, 72.0),), "with ema": ((10.0, 72.0),)}))  # fmt: skip
     assert without.speedup is not None
     assert only.speedup is not None
     assert (without.speedup.value, only.speedup.value) == (pytest.approx(30 / 20), pytest.approx(20 / 10))
@@ -146,13 +162,12 @@ def test_effects_on_the_tradeoff_by_hand() -> None:
     assert only.gain is not None
     log_part = math.log(30 / 10) / math.log(4)
     assert (without.gain.value, only.gain.value) == (pytest.approx(4 * log_part - 2), pytest.approx(72 - 70))
+    assert (more.algorithm, more.base, more.speedup, more.gain) == ("ema", "all", only.speedup, only.gain)
 
 
 def test_beyond_the_measured_range_the_tradeoff_has_a_reason_and_what_is_certain() -> None:
-    found = tradeoffs(SAM, {
-        "all": curve("recipe", (10.0, 70.0)), "without sam": curve("without sam", (30.0, 69.0)),
-        "none": curve("none", (10.0, 70.0)), "only sam": curve("only sam", (30.0, 69.0)),
-    })  # fmt: skip
+    base = ((10.0, 70.0),)
+    found = tradeoffs(rows(all=base, none=base, **{"without sam": ((30.0, 69.0),), "only sam": ((30.0, 69.0),)}))
     assert [(one.speedup, one.gain) for one in found] == [(None, None)] * 2
     assert [(one.at_least, one.at_most) for one in found] == [(3.0, None), (None, pytest.approx(1 / 3))]
     assert found[0].why_no_speedup == "all was not measured as low: its cheapest point has 70.00 %"
@@ -166,11 +181,10 @@ def test_an_interval_turns_with_its_value() -> None:
         CurvePoint(2, (74.0, 74.2, 73.8), {"time": (20.0,) * 3}),
     )
     setting = StudySetting("shapes", "resnet18", "1x cpu")
-    curves = {
-        "none": (Curve("none", "none", setting, none), none[0]),
-        "only sam": (Curve("o", "o", setting, (seeds,)), seeds),
-    }
-    (one,) = tradeoffs(SAM[1:], curves)
+    (one,) = tradeoffs([
+        Row(Variant("none", None, ()), 1, (Curve("none", "none", setting, none), none[0])),
+        Row(Variant("only sam", "sam", ()), 1, (Curve("o", "o", setting, (seeds,)), seeds)),
+    ])  # fmt: skip
     for value in (one.speedup, one.gain):
         assert value is not None
         assert value.low is not None

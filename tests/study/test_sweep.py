@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -185,3 +186,53 @@ def test_a_tuned_trial_of_something_else_is_refused(
     assert "is a run on other pictures" in capsys.readouterr().err
     assert cli.main([*tune, *words, "recipe=mild"]) == 2
     assert "is a run with another" in capsys.readouterr().err
+
+
+ABLATE = ["ablate", "--grid", "recipe=small", *SHAPES, "epochs=2,3", "seed=0,1"]
+
+
+def test_an_ablation_trains_its_grid_and_reads_it_at_each_length(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trained: list[str] = []
+
+    def train(line: list[str]) -> int:
+        cell = compose(line[1:])
+        trained.append(cell.config.run_name or "")
+        config = as_mapping(with_counts(cell.config, must_exist=True))
+        blur = cell.config.algorithms.blurpool is not None
+        length = int(trained[-1].split("ep-")[0].rpartition("-")[2])
+        folder = make_run(f"runs/{trained[-1]}", [0.5 + 0.1 * blur] * length, [60.0 + 30 * blur] * length)
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        return 0
+
+    monkeypatch.setattr(curve, "_train", train)
+    assert cli.main([*ABLATE, "algorithms=[]", "--with", "blurpool", "--run", "--json"]) == 0
+    shown = capsys.readouterr().out
+    found = json.loads(shown[shown.index("{") :])
+    assert trained == [
+        f"small-shapes-{name}-{epochs}ep-seed{seed}"
+        for seed in (0, 1) for name in ("all", "none", "with_blurpool") for epochs in (2, 3)
+    ]  # fmt: skip
+    assert [(row["name"], row["epochs"], row["measured"]["runs"]) for row in found["grid"][-2:]] == [
+        ("with blurpool", 2, 2), ("with blurpool", 3, 2),
+    ]  # fmt: skip
+    changes = [(c["algorithm"], c["kind"], c["epochs"], c["top1"]["value"], c["time"]) for c in found["effects"]]
+    assert changes == [("blurpool", "with", n, pytest.approx(10.0), pytest.approx(0.5)) for n in (2, 3)]
+    assert [one["gain"]["value"] for one in found["tradeoff"][:1]] == [pytest.approx(10.0)]
+    assert cli.main([*ABLATE, "algorithms=[]", "--with", "blurpool", "--run"]) == 0
+    assert len(trained) == 12
+    assert "adding it to all" in capsys.readouterr().out
+
+
+def test_an_ablation_takes_several_values_of_a_length_or_seed_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*ABLATE, "optimizer.lr=0.1,0.2"]) == 2
+    assert "optimizer.lr=0.1,0.2 (command line): takes one value here; --with makes" in capsys.readouterr().err
+    assert cli.main([*ABLATE, "--with", "blurpol"]) == 2
+    assert "did you mean blurpool?" in capsys.readouterr().err
+    for nothing in ("", "'blurpool"):
+        assert cli.main([*ABLATE, "--with", nothing]) == 2
+        assert "--with" in capsys.readouterr().err
+    assert cli.main([*ABLATE, "--with", "optimizer.lrr=1"]) == 2
+    assert "did you mean optimizer.lr" in capsys.readouterr().err
