@@ -20,6 +20,7 @@ import yaml
 from launcher.cli import main as cli
 from launcher.cli.words import read
 from launcher.config.compose import compose
+from launcher.study.ablation import grid
 from launcher.study.sweep import expand
 from launcher.submit.values import PREFIX
 
@@ -44,8 +45,9 @@ def train(words: list[str]) -> None:
     rest = words[1:] if words and words[0] in cli.VERBS else words
     arguments = read(cli.parser_of(verb, cli.module_of(verb)), verb, rest, list(cli.VERBS))
     values = [word for word in getattr(arguments, "overrides", []) if not word.startswith(PREFIX)]
-    if verb == "curve":
-        expand(values)
+    if verb in ("curve", "ablate"):
+        for variant in grid([], getattr(arguments, "more", [])):
+            expand([*values, *variant.words])
         return
     compose([*(["dataloader=ffcv"] if verb == "prepare" else []), *values])
 
