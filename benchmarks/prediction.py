@@ -2,7 +2,7 @@
 
     python -m benchmarks.prediction --page docs/prediction.md    # --fit prints the fitted values
 
-Steps are traced on fake tensors, a minute in all; nothing is trained, and no GPU is needed.
+Steps are traced on tensors without values, half a minute in all; nothing is trained, and no GPU is needed.
 """
 
 from __future__ import annotations

@@ -21,7 +21,14 @@ from launcher.plan.step_kinds import StepSample, step_kinds, step_samples
 
 # What decides what a step computes, besides its batch and sides; and whose source does.
 _KEYS = ("model", "loss", "optimizer", "algorithms", "image")
-_SOURCES = ("algorithms/*.py", "models/*.py", "training/*.py", "measure/*trace.py", "measure/fusion.py")
+_SOURCES = (
+    "algorithms/*.py",
+    "models/*.py",
+    "training/*.py",
+    "measure/*trace.py",
+    "measure/shapes.py",
+    "measure/fusion.py",
+)
 _SIDES = 2
 
 

@@ -1,4 +1,4 @@
-"""The real step of a config, traced on fake tensors at its real size, as counts that need no torch to be read."""
+"""The real step of a config, traced on tensors without values at its real size, as counts that need no torch to be read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from launcher.algorithms.engine import Engine
 from launcher.data.batch import Moment
 from launcher.measure.counted import CountedStep, Work
 from launcher.measure.fusion import Kernel, compiled_kernels, eager_kernels
-from launcher.measure.trace import Call, Trace, nothing_computed
+from launcher.measure.shapes import nothing_computed, nothing_drawn
+from launcher.measure.trace import Call, Trace
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, StepSample
 from launcher.rank.group import Ranks
@@ -43,7 +44,8 @@ def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
     mixed: Literal["fp32", "bf16"] = "fp32" if config.precision == "fp32" else "bf16"
     plan = replace(plan, config=replace(config, precision=mixed, compile="off", cuda_graphs="off"))
     assert config.dataset.classes is not None
-    step = build_step(plan, Ranks(0, 1, 0, 1, torch.device("cpu")), Engine(Context(plan, config.dataset.classes)))
+    with nothing_drawn():
+        step = build_step(plan, Ranks(0, 1, 0, 1, torch.device("cpu")), Engine(Context(plan, config.dataset.classes)))
     afterwards = {name for name, own in config.algorithms.active().items() if not _WITHIN & own.places.keys()}
 
     def take(sample: StepSample) -> None:

@@ -1,24 +1,21 @@
-"""What a training step asks of a device: its calls with their bytes and operations, counted on fake tensors.
+"""What a training step asks of a device: its calls with their bytes and operations, counted on tensors without values.
 
 Nothing is computed and no GPU is needed; `fusion` makes kernels of the calls, and `roofline` seconds of the kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from launcher.data.batch import forget_constants
+from launcher.measure.shapes import Shape, nothing_computed, storage_of
 
 # Kind of kernel, and how the names of its calls begin; the others work element by element.
 _KINDS = {
@@ -47,24 +44,7 @@ _UNREAD = {
     *("copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_"),
     *("new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"),
 }
-# Asked thousands of times a step, and of nothing that is counted.
-_DEVICE = torch.ops.prim.device.default
 _EMPTY = {"_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh"}
-
-
-def _batch_norm(images: Tensor, *_: Any) -> list[Tensor]:
-    of_channels = [images.new_empty(images.shape[1], dtype=torch.float32) for _ in range(2)]
-    return [torch.empty_like(images), *of_channels]
-
-
-def _batch_norm_backward(gradient: Tensor, images: Tensor, *others: Any) -> list[Tensor | None]:
-    return [made if wanted else None for made, wanted in zip(_batch_norm(images), others[-1], strict=True)]
-
-
-_SHAPES: dict[str, Callable[..., list[Tensor | None] | list[Tensor]]] = {
-    "native_batch_norm": _batch_norm,
-    "native_batch_norm_backward": _batch_norm_backward,
-}
 
 
 @dataclass(frozen=True)
@@ -92,7 +72,7 @@ class Gradient:
 
 
 class Trace(TorchDispatchMode):
-    """Records the calls below it; a read of a device value is counted in `waits`, and of a fake one answered with 1."""
+    """Records the calls below it; a read of a device value is counted in `waits`, and of a shape's answered with 1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,12 +88,10 @@ class Trace(TorchDispatchMode):
         return sorted(self._gradients.values(), key=lambda gradient: gradient.calls)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _DEVICE and isinstance(args[0], FakeTensor):
-            return args[0].fake_device
         name = func.overloadpacket.__name__
         if name == "_local_scalar_dense":
             self.waits += 1
-            if isinstance(args[0], FakeTensor):
+            if isinstance(args[0], Shape):
                 return True if args[0].dtype is torch.bool else 1.0 if args[0].is_floating_point() else 1
         out = self.compute(func, args, kwargs or {})
         if (
@@ -126,15 +104,8 @@ class Trace(TorchDispatchMode):
         return out
 
     def compute(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What a call returns: fake tensors, of which only shapes count; overridden where tensors are real.
-
-        Shapes that are plain to see are not derived as PyTorch derives them, which took half of a trace.
-        """
-        name = func.overloadpacket.__name__
-        if kind_of(name) == "foreach" and name.endswith("_"):
-            return args[0] if func._schema.returns else None
-        shapes = _SHAPES.get(name)
-        return func(*args, **kwargs) if shapes is None else shapes(*args)
+        """What a call returns; overridden where tensors are real."""
+        return func(*args, **kwargs)
 
     def _record(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
         reads, writes = _read(func, name, args, kwargs), _written(func, name, args, kwargs, out)
@@ -207,22 +178,13 @@ def _by_name(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    if isinstance(tree, list | tuple):
+        return [leaf for branch in tree for leaf in _tensors(branch)]
+    return [tree] if isinstance(tree, Tensor) else []
 
 
 def _by_storage(tensors: Sequence[Tensor]) -> dict[int, int]:
-    return {tensor.untyped_storage()._cdata: tensor.numel() * tensor.element_size() for tensor in tensors}
-
-
-@contextmanager
-def nothing_computed() -> Iterator[None]:
-    """Fake tensors in the place of all that is made; what was kept of them for later steps is forgotten at the end."""
-    # note: weights are real, as a module of fake ones cannot be moved; nothing is computed with them all the same
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        try:
-            yield
-        finally:
-            forget_constants()
+    return {storage_of(tensor): tensor.numel() * tensor.element_size() for tensor in tensors}
 
 
 def traced(step: Callable[[], object], network: nn.Module) -> Trace:
