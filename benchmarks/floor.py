@@ -172,7 +172,7 @@ def plain_floor(model: str, size: int, batch: int, ranks: int) -> Floor:
 def composer_floor(recipe: str, model: str, size: int, batch: int, ranks: int) -> Floor:
     """Composer's second step with the recipe's methods.
 
-    Its trainer does not run on tensors without values: steps of 2 and 4 pictures are computed, and their counts go on in a line.
+    Its trainer does not run without values: steps of 2 and 4 pictures are computed, and their counts go on in a line.
     """
     (few, _), (more, waits) = (_composer_calls(recipe, model, size, pictures) for pictures in (2, 4))
     calls = [at_batch(one, other, 2, 4, batch) for one, other in zip(few, more, strict=True)]

@@ -1,4 +1,4 @@
-"""The real step of a config, traced on tensors without values at its real size, as counts that need no torch to be read."""
+"""The real step of a config, traced without values at its real size, as counts that need no torch to be read."""
 
 from __future__ import annotations
 
