@@ -174,7 +174,8 @@ def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
         code = 130
     except BaseException:
         traceback.print_exc()
-    # note: the rest of an interpreter's end is seconds where torch is imported
+    # note: as an interpreter ends, whose rest is seconds where torch is imported
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     with suppress(OSError, ValueError):
         sys.stdout.flush()

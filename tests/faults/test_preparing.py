@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.runs import Cold, processes_of, wait_for
+from tests.runs import Train, processes_of, wait_for
 
 pytest.importorskip("ffcv", reason="FFCV is not installed here", exc_type=ImportError)
 pytestmark = pytest.mark.system
 
-PICTURES = 1000
+PICTURES = 500
 
 
 @pytest.fixture
@@ -31,21 +31,21 @@ def pictures(tmp_path: Path) -> Path:
     return tmp_path / "pictures"
 
 
-def test_preparation_stops_and_goes_on_to_the_same_bytes(cold: Cold, pictures: Path) -> None:
+def test_preparation_stops_and_goes_on_to_the_same_bytes(train: Train, pictures: Path) -> None:
     words = ["prepare", "dataset=image_folder", f"dataset.path={pictures}", "dataloader.workers=1"]
-    folder = cold.folder / "files"
+    folder = train.folder / "files"
     for number, size in ((signal.SIGTERM, 1e7), (signal.SIGUSR1, 3e7), (signal.SIGHUP, 5e7)):
-        process = cold.start(*words, f"dataloader.folder={folder}")
+        process = train.start(*words, f"dataloader.folder={folder}")
         wait_for(lambda size=size: any(path.stat().st_size > size for path in folder.glob("train*.partial")))
         # note: all processes get it, as from a terminal that hangs up
-        for one in processes_of(cold.folder / "runs" / "none"):
+        for one in processes_of(train.folder / "runs" / "none"):
             one.send_signal(number)
         output, errors = process.communicate(timeout=240)
         assert process.returncode == 143, errors
         assert "the same command goes on" in output
         assert not list(folder.glob("*.beton"))
-        assert not processes_of(cold.folder / "runs" / "none")
-    cold(*words, f"dataloader.folder={folder}")
-    cold(*words, f"dataloader.folder={cold.folder / 'whole'}")
-    whole = {path.name: path.read_bytes() for path in (cold.folder / "whole").iterdir()}
+        assert not processes_of(train.folder / "runs" / "none")
+    train(*words, f"dataloader.folder={folder}")
+    train(*words, f"dataloader.folder={train.folder / 'whole'}")
+    whole = {path.name: path.read_bytes() for path in (train.folder / "whole").iterdir()}
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
