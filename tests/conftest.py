@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import settings
 
+from tests.forked import Piped
 from tests.made_runs import make_run
 from tests.runs import Cold, Equal, Here, Train
 
@@ -41,6 +44,13 @@ def tiny_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.networks import tiny
 
     monkeypatch.setattr("launcher.models.build.get_model", tiny)
+
+
+@pytest.fixture
+def forked_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports are tried in forks of a process that has imported torch."""
+    popen = SimpleNamespace(Popen=Piped, PIPE=subprocess.PIPE)
+    monkeypatch.setattr("launcher.training.export_check.subprocess", popen)
 
 
 @pytest.fixture

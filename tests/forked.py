@@ -1,7 +1,8 @@
 """`python -m launcher…` as a fork of a process that has imported it: a process as any other, there in no time.
 
 `python -m tests.forked SOCKET` is that process: it computes nothing and has no threads. What the command itself starts
-by `python -m`, the process that its ranks are forks of and the runs of a grid, are forks of the command.
+by `python -m`, the process that its ranks are forks of and the runs of a grid, are forks of the command. `python -c` is
+one that has imported torch, and nothing of this project.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import IO, Any, NoReturn
 
 _IMPORTED = (
@@ -36,7 +37,7 @@ _SECONDS = 0.01
 
 
 class Command:
-    """What `subprocess.Popen` tells of a process, of `python -m MODULE WORDS` in one that is forked."""
+    """What `subprocess.Popen` tells of a process, of `python -m MODULE WORDS` or `-c` in one that is forked."""
 
     def __init__(
         self,
@@ -46,11 +47,15 @@ class Command:
         stdout: int | IO[str] = subprocess.PIPE,
         stderr: int | IO[str] = subprocess.PIPE,
         before: Sequence[Callable[[], object]] = (),
+        stdin: int = subprocess.DEVNULL,
     ):
         """Start it in a folder; these functions, of modules, are called in it first."""
         self.returncode: int | None = None
         files, ends, self._readers = [], [], []
-        for file in (stdout, stderr):
+        for file in (stdin, stdout, stderr):
+            if file == subprocess.DEVNULL:
+                file = os.open(os.devnull, os.O_RDWR)
+                ends.append(file)
             if file == subprocess.PIPE:
                 end, file = os.pipe()
                 ends.append(file)
@@ -97,6 +102,38 @@ class Command:
         return said[0] if len(said) > 1 else "", said[-1] if said else ""
 
 
+class Piped(Command):
+    """`python -c CODE WORDS` that is asked and answers in bytes."""
+
+    def __init__(self, command: Sequence[str], stderr: IO[Any], **_: int):
+        asked, self._ask = os.pipe()
+        self._answer, answered = os.pipe()
+        super().__init__(command[1:], Path.cwd(), os.environ, answered, stderr, stdin=asked)
+        for end in (asked, answered):
+            os.close(end)
+        self.stdin, self.stdout = os.fdopen(self._ask, "wb"), os.fdopen(self._answer, "rb")
+
+    def communicate(self, timeout: float = 900) -> tuple[str, str]:
+        with suppress(BrokenPipeError):
+            self.stdin.close()
+        self.stdout.close()
+        self.wait(timeout)
+        return "", ""
+
+
+def python(code: str, *words: str, folder: Path, environment: Mapping[str, str] = os.environ) -> str:
+    """What `python -c CODE WORDS` prints, where nothing of this project has been imported.
+
+    Raises:
+        subprocess.CalledProcessError: it fails; `stderr` is what it said.
+    """
+    command = Command(["-c", code, *words], folder, environment)
+    output, errors = command.communicate()
+    if command.returncode:
+        raise subprocess.CalledProcessError(command.returncode, "python", output, errors)
+    return output
+
+
 class _Reader(threading.Thread):
     """Reads a pipe to its end."""
 
@@ -131,7 +168,7 @@ def _ask(question: Any, files: Sequence[int] = ()) -> Any:
 def _serve(connection: socket.socket) -> None:
     """Fork a process for a command; tell the exit code for a process id, None while it runs."""
     while True:
-        asked, files, *_ = socket.recv_fds(connection, _MOST_BYTES, 2)
+        asked, files, *_ = socket.recv_fds(connection, _MOST_BYTES, 3)
         if not asked:
             return
         question = pickle.loads(asked)
@@ -144,7 +181,7 @@ def _serve(connection: socket.socket) -> None:
                 os.close(file)
         else:
             connection.close()
-            for number, file in enumerate(files, 1):
+            for number, file in enumerate(files):
                 os.dup2(file, number)
                 os.close(file)
             words, folder, environment, before = question
@@ -155,18 +192,16 @@ def _serve(connection: socket.socket) -> None:
 
 
 def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Live on as `python -m MODULE WORDS`, and end as that does."""
+    """Live on as `python -m MODULE WORDS` or `python -c CODE WORDS`, and end as that does."""
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None
     gc.enable()
     for module in ("launcher.launch.zygote", "launcher.cli.curve"):
         importlib.import_module(module).subprocess = SimpleNamespace(Popen=_started)  # type: ignore[attr-defined]
-    sys.argv = ["", *words[1:]]
-    sys.modules.pop(words[0], None)
     code = 1
     try:
-        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+        _run_code(*words[1:]) if words[0] == "-c" else _run_module(*words)
         code = 0
     except SystemExit as end:
         code = int(end.code or 0)
@@ -180,6 +215,20 @@ def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     with suppress(OSError, ValueError):
         sys.stdout.flush()
     os._exit(code)
+
+
+def _run_module(name: str, *words: str) -> None:
+    sys.argv = ["", *words]
+    sys.modules.pop(name, None)
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _run_code(code: str, *words: str) -> None:
+    sys.argv, sys.path[0] = ["-c", *words], ""
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("launcher", "tests")]:
+        del sys.modules[name]
+    sys.modules["__main__"] = ModuleType("__main__")
+    exec(code, vars(sys.modules["__main__"]))
 
 
 def _started(words: Sequence[str], **given: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from launcher.config.compose import compose
 from launcher.models.build import build_model, model_surgeries
 from launcher.models.export import source, write_export
 from launcher.plan.plan import Plan
+from tests.forked import python
 
 EVERYTHING = "algorithms=[blurpool,squeeze_excite,stochastic_depth,ghost_batchnorm,channels_last,ema]"
 EVALUATED = "algorithms.stochastic_depth.keep_scaling=evaluation"
@@ -103,9 +103,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory, images: Tensor) -> dict[str,
     root = tmp_path_factory.mktemp("exports")
     made = {name: case(name, root / name) for name in CASES}
     torch.save(images, root / "images.pt")
-    command = [sys.executable, "-c", ELSEWHERE, str(root / "images.pt"), *(str(c.folder) for c in made.values())]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
-    assert done.returncode == 0, done.stderr
+    python(ELSEWHERE, str(root / "images.pt"), *(str(c.folder) for c in made.values()), folder=root)
     return made
 
 
@@ -153,10 +151,9 @@ def test_the_file_says_what_it_is(cases: dict[str, Case]) -> None:
 def test_weights_of_another_surgery_are_refused(cases: dict[str, Case], tmp_path: Path) -> None:
     for name, file in (("silu", "model.py"), ("silu", "model_card.json"), ("gelu", "model.safetensors")):
         (tmp_path / file).write_bytes((cases[name].folder / file).read_bytes())
-    done = subprocess.run(
-        [sys.executable, "-c", "import model; model.load()"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.stderr.strip().endswith(
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        python("import model; model.load()", folder=tmp_path)
+    assert failed.value.stderr.strip().endswith(
         "model.safetensors needs another model.py, for {'gelu': {'activation': 'gelu'}}"
     )
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from launcher.models.export import source, write_export
 from launcher.rank.group import Ranks
 from launcher.training import checkpoint
 from launcher.training.trainer import Trainer, build_trainer
+from tests.forked import python
 from tests.trainers import SMALL, steps, tensors
 
 # Architecture: values that make it small, and its images' side.
@@ -121,11 +120,7 @@ print(json.dumps(found))
 def test_the_exports_are_plain_models_of_timms_elsewhere(exports: Path, tmp_path: Path) -> None:
     if not list(exports.iterdir()):
         pytest.skip("nothing was exported")
-    done = subprocess.run(
-        [sys.executable, "-c", _ELSEWHERE, str(exports)], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(python(_ELSEWHERE, str(exports), folder=tmp_path))
     assert all(found.values()), found
 
 

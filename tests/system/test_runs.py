@@ -115,6 +115,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(here: Here, words: list[str], 
     assert not (here.folder / "runs").exists()
 
 
+@pytest.mark.usefixtures("forked_checks")
 def test_eval_and_export_of_a_finished_run(here: Here) -> None:
     import torch
     import torchvision

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +27,10 @@ from launcher.training.exporting import export_run
 from launcher.training.trainer import build_trainer
 from tests.commands import refused as told
 from tests.commands import said
+from tests.forked import python
 from tests.saved_runs import finished
+
+pytestmark = pytest.mark.usefixtures("forked_checks")
 
 
 def export(folder: RunFolder, output: Path) -> dict[str, object]:
@@ -171,8 +172,7 @@ def test_an_onnx_file_predicts_where_only_onnxruntime_is(tmp_path: Path, tiny_ne
     files = [tmp_path / f"{number}.png" for number in range(3)]
     for file, shape in zip(files, ((40, 77, 3), (90, 41, 3), (50, 50, 3)), strict=True):
         Image.fromarray(random.integers(0, 256, shape, dtype=np.uint8)).save(file)
-    command = [sys.executable, "-c", BARE, "use.py", str(output), *map(str, files)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    printed = python(BARE, "use.py", str(output), *map(str, files), folder=tmp_path)
 
     config = resolved.read(folder.config)
     run = build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
@@ -187,7 +187,7 @@ def test_an_onnx_file_predicts_where_only_onnxruntime_is(tmp_path: Path, tiny_ne
         best = scores.topk(5)
         expected.append(str(file))
         expected += [f"{v:8.2%}  {card['classes'][n]}" for v, n in zip(best.values, best.indices, strict=True)]
-    assert done.stdout.splitlines() == expected
+    assert printed.splitlines() == expected
 
 
 TIMM = ["model=timm", "model.architecture=test_vit", "model.img_size=32", "algorithms=[ema]"]
@@ -206,10 +206,9 @@ def test_a_run_of_timms_answers_alike_in_every_form(tmp_path: Path) -> None:
     )
     assert own == exported
     (tmp_path / "use.py").write_text("\n".join(json.loads(onnx.with_name("model.onnx.json").read_text())["use"]))
-    command = [sys.executable, "-c", BARE, "use.py", str(onnx), str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    printed = python(BARE, "use.py", str(onnx), str(file), folder=tmp_path)
     likeliest = [line.split(",")[2:] for line in own.splitlines()[1:]]
-    assert done.stdout.splitlines()[1:] == [f"{float(score):8.2%}  {name}" for name, score in likeliest]
+    assert printed.splitlines()[1:] == [f"{float(score):8.2%}  {name}" for name, score in likeliest]
     assert said("eval", str(folder.path), "--by-class")[1].splitlines()[1] == "20 pictures on 1 process on the CPU"
 
 

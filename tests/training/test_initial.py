@@ -332,6 +332,7 @@ def test_a_digest_that_is_given_is_checked(file: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["runs/first", "runs/first/checkpoints/best.pt", "runs/first/export"])
+@pytest.mark.usefixtures("forked_checks")
 def test_a_run_goes_on_from_what_another_has_learnt(source: str, made: Here) -> None:
     """All of it, averages too: with no learning rate they stay as they were; a resume needs neither file."""
     tiny = not source.endswith("export")
