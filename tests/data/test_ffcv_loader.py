@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -25,6 +24,7 @@ from launcher.data.ffcv.jpeg_crop import cut
 from launcher.data.ffcv.loader import choose
 from launcher.data.ffcv.pool import DecodingPool, Request
 from launcher.errors import UserError
+from tests.forked import python
 
 from .conftest import make_loaders, same, stream, write_files
 
@@ -97,7 +97,7 @@ def test_evaluation_is_ffcvs_centre_crop(smooth: Path, tmp_path: Path) -> None:
     found.close()
     file = smooth / "ffcv" / file_name("val", dataclasses.replace(FILES, jpeg_share=1.0, restart_interval=2))
     # note: FFCV's loader changes numba's types for the whole process
-    subprocess.run([sys.executable, "-c", FFCVS_OWN, file, tmp_path / "theirs.npy"], check=True)
+    python(FFCVS_OWN, str(file), str(tmp_path / "theirs.npy"), folder=tmp_path)
     assert np.array_equal(ours.permute(0, 2, 3, 1).numpy(), np.load(tmp_path / "theirs.npy"))
 
 
@@ -175,9 +175,9 @@ def test_two_loaders_at_once_keep_apart(pictures: Path) -> None:
     second.close()
 
 
-def test_importing_ffcv_leaves_torchs_threads_alone() -> None:
+def test_importing_ffcv_leaves_torchs_threads_alone(tmp_path: Path) -> None:
     code = "import torch; torch.set_num_threads(3); import launcher.data.ffcv.decoder; print(torch.get_num_threads())"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "3\n"
+    assert python(code, folder=tmp_path) == "3\n"
 
 
 def test_without_ffcv_one_line_says_so(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:

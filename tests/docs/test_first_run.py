@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked import Command
 
 from .pages import ROOT, blocks
 
@@ -32,17 +32,11 @@ def test_the_page_can_be_followed(tmp_path: Path) -> None:
         # note: the day is part of a run's name
         words = [today(word, tmp_path / "empty") for word in words]
         more = SMALL if "dataset=shapes" in words else []
-        done = subprocess.run(
-            [sys.executable, "-m", "launcher", *words, *more],
-            cwd=tmp_path / "empty",
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, (line, done.stdout, done.stderr)
+        done = Command(["launcher", *words, *more], tmp_path / "empty", environment)
+        output, errors = done.communicate()
+        assert done.returncode == 0, (line, output, errors)
         if words == ["resume"]:
-            assert "is the newest run that has not finished" in done.stdout
+            assert "is the newest run that has not finished" in output
 
 
 def today(word: str, folder: Path) -> str:

@@ -7,6 +7,8 @@ import os
 import pytest
 import torch
 
+from tests.networks import use_tiny
+
 DRY = os.environ.get("GPU_TESTS") == "dry"
 
 
@@ -16,4 +18,5 @@ def device() -> torch.device:
         return torch.device("cuda", 0)
     if not DRY:
         pytest.skip("no GPU here; scripts/gpu.sh --dry runs this on the CPU")
+    use_tiny()
     return torch.device("cpu")

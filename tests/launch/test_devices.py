@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +24,7 @@ from launcher.plan.plan import Plan
 from launcher.probe import Answer
 from launcher.rank.group import check_same_kind, claim
 from launcher.training import checkpoint
+from tests.runs import Train, count_a_gpu
 from tests.two_ranks import on_two_ranks
 
 ROOT = Path(launcher.__file__).parent
@@ -188,18 +187,9 @@ def test_evaluation_does_not_go_on_with_the_cpu(machine: Machine, tmp_path: Path
 
 def test_ranks_do_not_go_on_with_the_cpu(tmp_path: Path) -> None:
     """A whole run whose launcher has counted a GPU and whose rank cannot have it."""
-    code = (
-        "import sys; from launcher.launch import devices, start; from launcher.cli.main import main\n"
-        "start.decide = lambda launch: devices.Devices('cuda', 1)\n"
-        "sys.exit(main(sys.argv[1:]))"
-    )
     small = ["dataset.train_samples=96", "dataset.val_samples=50", "dataset.native_size=32", "launch.max_restarts=0"]
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", code, *small, "run_name=run"],
-        **{"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "check": False},
-    )
-    assert done.returncode == 1, done.stderr
+    train = Train(tmp_path, {**os.environ, "CUDA_VISIBLE_DEVICES": ""}, (count_a_gpu,))
+    done = train(*small, "run_name=run", code=1)
     assert done.stderr.startswith("error: rank 0: GPU 0, which the start counted, cannot be used: ")
     assert "launch.device=cpu" in done.stderr
     assert "Traceback" not in done.stderr

@@ -22,6 +22,7 @@ from launcher.config.resolved import as_mapping
 from launcher.records.folder import create
 from launcher.records.metrics import ResumeRecord
 from launcher.records.sinks import Recorder, build_sinks
+from tests.runs import Train
 
 from .lines import end, evaluation
 
@@ -112,11 +113,7 @@ def test_a_run_of_two_ranks_is_one_run_there_with_the_numbers_of_its_records(ser
     small += ["model=resnet18", "dataset=shapes", "dataset.train_samples=48", "dataset.val_samples=20"]
     small += ["dataset.native_size=32", "dataloader=synthetic", "launch.nproc=2", "run_name=small"]
     words = [*small, "logger=mlflow", f"logger.uri={server.uri}", "logger.interval=1ba", "logger.experiment=ranks"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "launcher.cli.main", *words]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "warning" not in done.stdout
+    assert "warning" not in Train(tmp_path)(*words).stdout
     from launcher.records.metrics import read_metrics
 
     rows = read_metrics(tmp_path / "runs/small/metrics.jsonl")
