@@ -195,6 +195,9 @@ def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     """Live on as `python -m MODULE WORDS` or `python -c CODE WORDS`, and end as that does."""
     os.environ.clear()
     os.environ.update(environment)
+    sys.path[1:1] = [
+        path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", *sys.path)
+    ]
     tempfile.tempdir = None
     gc.enable()
     for module in ("launcher.launch.zygote", "launcher.cli.curve"):

@@ -1,4 +1,4 @@
-"""`python launch_driver.py RUN_FOLDER TARGET [KEY=VALUE ...]`: two ranks, with the exit codes of the command line."""
+"""`python -m launch_driver RUN_FOLDER TARGET [KEY=VALUE ...]`: two ranks, with the exit codes of the command line."""
 
 from __future__ import annotations
 

@@ -1,44 +1,23 @@
-"""Two real ranks, started by a launcher in a process of its own; every process of a run is found by its environment."""
+"""Two real ranks, started by a launcher in a process of its own; every process of a run works in its folder."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.runs import wait_for
+from tests.forked import Command
+from tests.runs import processes_of, wait_for
 
 HERE = Path(__file__).parent
-MARKER = "LAUNCH_TEST_RUN"
 
-Start = Callable[..., "subprocess.Popen[str]"]
-
-
-def processes_of(run: Path) -> list[psutil.Process]:
-    """All living processes that have inherited the run's marker, however far down."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARKER) == str(run) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def words_of(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
+Start = Callable[..., Command]
 
 
 def both(run: Path, what: str) -> Callable[[], bool]:
@@ -47,8 +26,8 @@ def both(run: Path, what: str) -> Callable[[], bool]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "run"
-    folder.mkdir()
+    folder = tmp_path / "runs" / "run"
+    folder.mkdir(parents=True)
     yield folder
     left = processes_of(folder)
     for process in left:
@@ -58,18 +37,10 @@ def run(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def start(run: Path) -> Start:
-    def started(target: str, *overrides: str) -> subprocess.Popen[str]:
-        paths = [str(HERE), str(HERE.parents[1])]
-        environment = {**os.environ, MARKER: str(run), "PYTHONPATH": os.pathsep.join(paths)}
+    def started(target: str, *overrides: str) -> Command:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])])}
         environment.pop("OMP_NUM_THREADS", None)
-        return subprocess.Popen(
-            [sys.executable, str(HERE / "launch_driver.py"), str(run), target, *overrides],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        return Command(["launch_driver", str(run), target, *overrides], run.parents[1], environment)
 
     return started
 
@@ -175,7 +146,7 @@ def test_a_second_ctrl_c_stops_deaf_ranks_at_once(start: Start, run: Path) -> No
 
 def test_a_stop_before_the_ranks_listen_is_no_failure(start: Start, run: Path) -> None:
     process = start("save_when_asked")
-    wait_for(lambda: any("launcher.rank" in " ".join(words_of(member)) for member in processes_of(run)))
+    wait_for(lambda: len(processes_of(run)) > 1)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 130, errors
