@@ -47,11 +47,14 @@ Setting = bool | int | float | str | list[int] | None
 
 @dataclass(frozen=True, config=STRICT)
 class TorchvisionModel:
-    """A ResNet; `checkpointing` computes activations anew in the backward pass, for less memory."""
+    """A ResNet; `gelu` is exact, `gelu_tanh` its approximation by tanh, as JAX has it (Hendrycks & Gimpel 2016).
+
+    `checkpointing` computes activations anew in the backward pass, for less memory.
+    """
 
     name: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
     architecture: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
-    activation: Literal["relu", "silu", "gelu"]
+    activation: Literal["relu", "silu", "gelu", "gelu_tanh"]
     initialization: Literal["kaiming_normal", "torchvision"]
     batchnorm_weight: Literal["ones", "uniform"]
     batchnorm_scale: Positive

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -132,8 +133,13 @@ def _set_batchnorm(network: nn.Module, model: schema.TorchvisionModel, seed: int
 
 
 def replace_relu(network: nn.Module, *, activation: str) -> None:
-    """Replace each ReLU by SiLU or by GELU in its tanh form, as AlgoPerf does, in place."""
+    """Replace each ReLU by SiLU, or by GELU exactly or in its tanh form, in place."""
+    made: dict[str, Callable[[], nn.Module]] = {
+        "silu": lambda: nn.SiLU(inplace=True),
+        "gelu": nn.GELU,
+        "gelu_tanh": lambda: nn.GELU("tanh"),
+    }
     for parent in list(network.modules()):
         for name, child in parent.named_children():
             if isinstance(child, nn.ReLU):
-                setattr(parent, name, nn.SiLU(inplace=True) if activation == "silu" else nn.GELU("tanh"))
+                setattr(parent, name, made[activation]())

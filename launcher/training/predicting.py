@@ -12,6 +12,7 @@ import torch
 from launcher.algorithms.blurpool import blur_pool
 from launcher.algorithms.squeeze_excite import squeeze_excite
 from launcher.algorithms.stochastic_depth import scale_branches
+from launcher.config.keys import choices
 from launcher.config.resolved import read
 from launcher.config.schema import TorchvisionLoader
 from launcher.data.following import worker_count
@@ -37,7 +38,7 @@ _CHANGES: dict[str, Callable[..., Any]] = {
     "blurpool": blur_pool,
     "squeeze_excite": squeeze_excite,
     "stochastic_depth": scale_branches,
-    **dict.fromkeys(("silu", "gelu"), replace_relu),
+    **dict.fromkeys(choices("model.activation"), replace_relu),
 }
 
 

@@ -124,12 +124,24 @@ def test_bce_bias_gives_every_class_the_probability_of_one_in_classes_plus_one(i
     assert not build_model(settings(), 1000, plain, 42).fc.bias.any()
 
 
-@pytest.mark.parametrize(("activation", "kind"), [("silu", nn.SiLU), ("gelu", nn.GELU)])
+ACTIVATIONS = {
+    "silu": (nn.SiLU, lambda x: x / (1 + math.exp(-x))),
+    "gelu": (nn.GELU, lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2),
+    "gelu_tanh": (nn.GELU, lambda x: x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2),
+}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("architecture", ["resnet18", "resnet50"])
-def test_activations_replace_every_relu(architecture, activation, kind):
+def test_activations_replace_every_relu(architecture, activation):
+    """SiLU and both forms of GELU by the formulas of Hendrycks & Gimpel 2016."""
+    kind, formula = ACTIVATIONS[activation]
     relu = build_model(settings(architecture=architecture), 10, CROSS_ENTROPY, 42)
     other = build_model(settings(architecture=architecture, activation=activation), 10, CROSS_ENTROPY, 42)
     replaced = [name for name, module in other.named_modules() if isinstance(module, kind)]
     assert replaced == [name for name, module in relu.named_modules() if isinstance(module, nn.ReLU)]
     assert not any(isinstance(module, nn.ReLU) for module in other.modules())
     assert other(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+    points = torch.linspace(-4, 4, 81, dtype=torch.float64)
+    expected = torch.tensor([formula(point) for point in points.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(other.relu(points.clone()), expected, rtol=0, atol=1e-9)

@@ -35,7 +35,7 @@ CASES = {
     "blur_all": ["algorithms=[blurpool]", "algorithms.blurpool.min_channels=1"],
     "scaled_branches": ["algorithms=[stochastic_depth]", EVALUATED, "algorithms.stochastic_depth.drop_rate=0.5"],
     "silu": ["algorithms=[]", "model.activation=silu"],
-    "gelu": ["algorithms=[]", "model.activation=gelu"],
+    **{name: ["algorithms=[]", f"model.activation={name}"] for name in ("gelu", "gelu_tanh")},
     "everything": [EVERYTHING, EVALUATED, "model.activation=silu"],
     "vit": [*VIT, "algorithms=[ema]"],
     "vit_variant": [*VIT, "algorithms=[]", "model.pooling=attention", "model.layer_norm=post", "model.glu=true"],

@@ -115,7 +115,8 @@ def test_the_workloads_are_algoperfs() -> None:
     [
         (["model=resnet50"], "imagenet_resnet"),
         (["model=resnet50", "model.activation=silu"], "imagenet_resnet_silu"),
-        (["model=resnet50", "model.activation=gelu"], "imagenet_resnet_gelu"),
+        (["model=resnet50", "model.activation=gelu_tanh"], "imagenet_resnet_gelu"),
+        (["model=resnet50", "model.activation=gelu"], None),
         (["model=resnet50", "model.residual_batchnorm_weight=8.0"], "imagenet_resnet_large_bn_init"),
         (["model=vit"], "imagenet_vit"),
         (["model=vit", "model.glu=true"], "imagenet_vit_glu"),
