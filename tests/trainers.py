@@ -20,6 +20,8 @@ SMALL = [
     *("model=resnet18", "launch=cpu", "batch_size=8", "dataloader.workers=0", "optimizer.scale_lr=off"),
     *("optimizer.lr=0.01", "epochs=3"),
 ]
+# A vision transformer of our own, as small.
+VIT = ["model=vit", "model.width=32", "model.depth=2", "model.heads=4", "model.mlp_width=48", "model.patch_size=8"]
 # Words that make a method act within a few steps.
 EARLY = {
     "swa": ["algorithms.swa.start=0ba", "algorithms.swa.update_interval=2ba"],
@@ -50,7 +52,7 @@ def small_config(name: str, *words: str) -> RunConfig:
 
 
 def build(*words: str) -> Trainer:
-    config = compose(["schedule.warmup=0ba", *words, *SMALL]).config
+    config = compose(["schedule.warmup=0ba", *SMALL, *words]).config
     with patch("launcher.models.build.get_model", tiny):
         run = build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
     if run.config.schedule.warmup != "0ba":

@@ -15,8 +15,8 @@ from launcher.errors import UserError
 from launcher.models.build import build_model
 from launcher.models.vision_transformer import VisionTransformer, positions
 from launcher.training.optimizers import undecayed
+from tests.trainers import VIT
 
-SMALL = ["model=vit", "model.width=32", "model.depth=2", "model.heads=4", "model.mlp_width=48", "model.patch_size=8"]
 VARIANTS = [
     [f"model.pooling={pooling}", f"model.layer_norm={norm}", f"model.glu={glu}"]
     for pooling, norm, glu in product(["mean", "attention"], ["pre", "post"], ["false", "true"])
@@ -89,7 +89,7 @@ def reference(network: VisionTransformer, images: np.ndarray, *, post: bool, hea
 
 @pytest.mark.parametrize("words", VARIANTS)
 def test_the_logits_are_big_visions_and_algoperfs(words: list[str]) -> None:
-    network = built(*SMALL[1:], *words)
+    network = built(*VIT[1:], *words)
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in network.parameters():
@@ -131,22 +131,22 @@ def test_initial_weights_are_drawn_as_flax_draws_them() -> None:
 
 
 def test_a_variant_redraws_no_layer_that_both_have() -> None:
-    plain, variant = built(*SMALL[1:]), built(*SMALL[1:], *VARIANTS[-1])
+    plain, variant = built(*VIT[1:]), built(*VIT[1:], *VARIANTS[-1])
     both = plain.state_dict().keys() & variant.state_dict().keys()
     assert len(both) > 20
     assert all(torch.equal(plain.state_dict()[name], variant.state_dict()[name]) for name in both)
-    other = built(*SMALL[1:], seed=1)
+    other = built(*VIT[1:], seed=1)
     assert not torch.equal(plain.embedding.weight, other.embedding.weight)
 
 
 def test_kernels_alone_decay() -> None:
-    network = built(*SMALL[1:], "model.pooling=attention", "model.glu=true")
+    network = built(*VIT[1:], "model.pooling=attention", "model.glu=true")
     spared = set(undecayed(network, "all_but_kernels"))
     assert {name for name, p in network.named_parameters() if p.ndim == 1} | {"pooling.probe"} == spared
 
 
 def test_what_makes_no_network_is_refused_by_key() -> None:
     with pytest.raises(UserError, match=r"model\.heads=5: must divide the width of 32"):
-        built(*SMALL[1:], "model.heads=5")
+        built(*VIT[1:], "model.heads=5")
     with pytest.raises(UserError, match=r"model\.width=30"):
         built("model.width=30")

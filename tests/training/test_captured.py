@@ -15,7 +15,7 @@ from launcher.training import captured, trainer
 from launcher.training.captured import MOST, WARM_UP, CapturedSteps
 from launcher.training.worker import capture_run
 from tests.networks import tiny
-from tests.trainers import EARLY, build, steps, tensors
+from tests.trainers import EARLY, VIT, build, steps, tensors
 
 
 @dataclass
@@ -109,10 +109,15 @@ def test_a_step_that_cannot_be_captured_says_so_once_and_runs_as_it_is(
     assert capsys.readouterr().out.splitlines() == [line]
 
 
-def test_captured_steps_of_a_recipe_compute_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "build_model", tiny)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["recipe=hot", "algorithms.stochastic_depth=on", "device_batch_size=4", *EARLY["sam"]],
+        [*VIT, "algorithms=[ema,sam,mixup]", *EARLY["sam"], *EARLY["ema"]],
+    ],
+)
+def test_captured_steps_compute_the_same_bits(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
     monkeypatch.setattr(captured, "WARM_UP", 1)
-    words = ["recipe=hot", "algorithms.stochastic_depth=on", "device_batch_size=4", "epochs=6", *EARLY["sam"]]
     plain, run = (build(*words, "schedule.warmup=0ba", "precision=fp32") for _ in range(2))
     device = StandIn(lambda: tensors(run.state_dict()))
     run.train_step.captured = CapturedSteps(device)
@@ -121,6 +126,7 @@ def test_captured_steps_of_a_recipe_compute_the_same_bits(monkeypatch: pytest.Mo
         assert all(map(torch.equal, tensors(run.state_dict()[key]), tensors(plain.state_dict()[key]))), key
     sides = {run.plan.image_size(step) for step in range(run.plan.total_steps)}
     assert len(sides) < device.captures <= 2 * len(sides)
+    assert len(tensors(run.weights())) > 30
 
 
 def test_what_a_step_reads_lies_in_the_same_memory_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from launcher.training import checkpoint, compiled, trainer
 from launcher.training.compiled_changes import CompiledChanges
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
-from tests.trainers import EARLY, SMALL, build, steps, tensors
+from tests.trainers import EARLY, SMALL, VIT, build, steps, tensors
 from tests.two_ranks import on_two_ranks
 
 WORDS = ["schedule.warmup=0ba", "precision=fp32"]
@@ -110,13 +110,18 @@ def test_more_graphs_than_there_are_sides_and_kinds_is_an_error(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    "words", [["model.architecture=test_vit", "model.img_size=32"], ["model.architecture=test_convnext"]]
+    "words",
+    [
+        ["model=timm", "model.architecture=test_vit", "model.img_size=32"],
+        ["model=timm", "model.architecture=test_convnext"],
+        VIT,
+    ],
 )
-def test_models_of_timms_compile_to_what_they_compute_uncompiled(
+def test_other_models_compile_to_what_they_compute_uncompiled(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(trainer, "build_model", build_model)
-    small = [*SMALL, *WORDS, "optimizer.lr=0.001", "algorithms=[ema]", "model=timm", *words]
+    small = [*SMALL, *WORDS, "optimizer.lr=0.001", "algorithms=[ema]", *words]
     plain, run = (
         build_trainer(compose([*small, f"compile={switch}"]).config, Ranks(0, 1, 0, 1, torch.device("cpu")))
         for switch in ("off", "on")

@@ -20,13 +20,15 @@ from launcher.rank.group import Ranks
 from launcher.training import checkpoint
 from launcher.training.trainer import build_trainer
 from tests.networks import tiny
-from tests.trainers import EARLY, SMALL, steps
+from tests.trainers import EARLY, SMALL, VIT, steps
 from tests.two_ranks import on_ranks
 
 RECIPES = [recipe.name for recipe in recipes.listing()]
 METHODS = options("algorithms")
 OPTIMIZERS = [f"optimizer={name}" for name in options("optimizer")]
 SHORT = "launch.gradient_dtype=bfloat16"
+# Words of a run by the name that it has here.
+OTHERS = {"vit": [*VIT, "algorithms=[ema,mixup]", *EARLY["ema"]], SHORT: ["algorithms=[]", SHORT]}
 SAVED, END = 3, 5
 
 Differing = Callable[[int], list[dict[str, list[str]]]]
@@ -38,13 +40,13 @@ def config_of(name: str) -> RunConfig:
         [f"recipe={name}"]
         if name in RECIPES
         else ["algorithms=[]", name]
-        if name == SHORT or name in OPTIMIZERS
-        else [f"algorithms=[{name}]"]
+        if name in OPTIMIZERS
+        else OTHERS.get(name, [f"algorithms=[{name}]"])
     )
     on = compose(words).config.algorithms.active()
     early = [word for method in ("ema", "sam", name) if method in on for word in EARLY.get(method, [])]
     size = ["batch_size=24", "dataset.train_samples=48", "schedule.warmup=0ba"]
-    return compose([*words, *early, *SMALL, *size]).config
+    return compose([*SMALL, *size, *words, *early]).config
 
 
 def resume(config: RunConfig, ranks: Ranks, path: Path) -> list[str]:
@@ -82,7 +84,7 @@ def differing(tmp_path_factory: pytest.TempPathFactory) -> Differing:
     @cache
     def resumed(count: int) -> list[dict[str, list[str]]]:
         folder = tmp_path_factory.mktemp(f"ranks{count}")
-        configs = {name: config_of(name) for name in (RECIPES if count == 4 else [*METHODS, *OPTIMIZERS, SHORT])}
+        configs = {name: config_of(name) for name in (RECIPES if count == 4 else [*METHODS, *OPTIMIZERS, *OTHERS])}
         on_ranks(count, resume_each, count, configs, folder)
         return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
 
@@ -90,7 +92,7 @@ def differing(tmp_path_factory: pytest.TempPathFactory) -> Differing:
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [*((name, 4) for name in RECIPES), *((name, 3) for name in [*METHODS, *OPTIMIZERS, SHORT])]
+    ("name", "count"), [*((name, 4) for name in RECIPES), *((name, 3) for name in [*METHODS, *OPTIMIZERS, *OTHERS])]
 )
 def test_several_ranks_resume_to_the_same_bits(differing: Differing, name: str, count: int) -> None:
     assert [of_rank[name] for of_rank in differing(count)] == [[]] * count
