@@ -13,10 +13,10 @@ import numpy as np
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
 from launcher.data.classes import as_trained, check_classes
 from launcher.data.ffcv.file import Beton, FFCVDataset
-from launcher.data.folder import Folder, evaluated, is_folder, only_prepared, splits
+from launcher.data.folder import Folder, evaluated, is_folder, only_prepared, splits, without
 from launcher.data.shapes import FIGURES
 from launcher.data.sources.source import Report, quiet
-from launcher.data.unreadable import found_unreadable
+from launcher.data.unreadable import found_unreadable, unreadable
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 
@@ -60,12 +60,12 @@ def look_at_data(
     found = _look(config, must_exist, left_out, report)
     if not must_exist or config.dataset.test_path is None:
         return found
-    _, notes = held_out(config.dataset, found.classes)
+    _, notes = held_out(config.dataset, found.classes, report)
     return replace(found, notes=[*found.notes, *(f"dataset.test_path: {note}" for note in notes)])
 
 
-def held_out(dataset: Dataset, classes: Sequence[str] | None) -> tuple[Folder, list[str]]:
-    """The pictures of `dataset.test_path`, with the numbers of the run's classes, and notes on classes not met.
+def held_out(dataset: Dataset, classes: Sequence[str] | None, report: Report = quiet) -> tuple[Folder, list[str]]:
+    """The pictures of `dataset.test_path`, as `evaluated_as`.
 
     Raises:
         UserError: they are not there, or have no class of the run.
@@ -75,9 +75,21 @@ def held_out(dataset: Dataset, classes: Sequence[str] | None) -> tuple[Folder, l
         message = "is matched by names of classes, which this data set does not have; leave it out"
         raise UserError(Problem(message, "dataset.test_path", dataset.test_path))
     try:
-        return as_trained(evaluated(Path(dataset.test_path)), classes)
+        return evaluated_as(Path(dataset.test_path), dataset, classes, report)
     except UserError as error:
         raise UserError(*(replace(problem, key="dataset.test_path") for problem in error.problems)) from None
+
+
+def evaluated_as(path: Path, dataset: Dataset, classes: Sequence[str], report: Report) -> tuple[Folder, list[str]]:
+    """The pictures of a folder, with the numbers of a run's classes, and notes; `dataset.skip_bad` holds for them too.
+
+    Raises:
+        UserError: they are not there, or have no class of the run.
+    """
+    pictures = evaluated(path)
+    bad = unreadable(path, [pictures], report) if dataset.skip_bad else {}
+    found, notes = as_trained(without(pictures, bad), classes)
+    return found, [*_told(bad), *notes]
 
 
 def _look(config: RunConfig, must_exist: bool, left_out: Collection[str] | None, report: Report) -> Available:
@@ -123,11 +135,7 @@ def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
 
 def _left_out(train: Folder, val: Folder, bad: dict[str, str]) -> list[str]:
     """What lies in the class folders and is not read."""
-    notes = []
-    if bad:
-        shown = ", ".join(f"{file} ({reason})" for file, reason in itertools.islice(bad.items(), _SHOWN))
-        more = f" and {len(bad) - _SHOWN:,} more" * (len(bad) > _SHOWN)
-        notes.append(f"dataset.skip_bad: {len(bad):,} pictures cannot be read and are left out: {shown}{more}")
+    notes = _told(bad)
     whole = [train] if train.root == val.root else [train, val]
     if others := sum((split.others for split in whole), Counter[str]()):
         kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(_SHOWN))
@@ -135,6 +143,13 @@ def _left_out(train: Folder, val: Folder, bad: dict[str, str]) -> list[str]:
     if links := sum(split.skipped for split in whole):
         notes.append(f"{links:,} links lead out of the split's folder, or to nothing, and are left out")
     return notes
+
+
+def _told(bad: dict[str, str]) -> list[str]:
+    """What `dataset.skip_bad` leaves out, if anything."""
+    shown = ", ".join(f"{file} ({reason})" for file, reason in itertools.islice(bad.items(), _SHOWN))
+    more = f" and {len(bad) - _SHOWN:,} more" * (len(bad) > _SHOWN)
+    return [f"dataset.skip_bad: {len(bad):,} pictures cannot be read and are left out: {shown}{more}"] * bool(bad)
 
 
 def _look_at_files(config: RunConfig) -> Available:

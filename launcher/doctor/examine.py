@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 from launcher.config.schema import FFCVLoader, Launch, RunConfig, TorchvisionLoader
 from launcher.data.available import look_at_data
 from launcher.data.ffcv.file import FFCVDataset
-from launcher.data.folder import splits
+from launcher.data.folder import Folder, evaluated, splits
 from launcher.data.following import worker_count
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import unreadable
@@ -79,20 +79,23 @@ def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]
     yield ok("data set", f"{name} in {where}: {counts} pictures{now}")
     yield from (warning("data set", note, "") for note in found.notes)
     if not in_files:
-        yield from _examine_pictures(config, report)
+        folder = Path(str(dataset.path))
+        yield from _examine_pictures(config, "pictures", folder, splits(folder, config.dataset, config.seed), report)
+    if dataset.test_path is not None:
+        folder = Path(dataset.test_path)
+        yield from _examine_pictures(config, "test pictures", folder, [evaluated(folder)], report)
 
 
-def _examine_pictures(config: RunConfig, report: Report) -> list[Finding]:
-    dataset = config.dataset
-    folder = Path(str(dataset.path))
-    found = splits(folder, dataset, config.seed)
+def _examine_pictures(
+    config: RunConfig, what: str, folder: Path, found: Sequence[Folder], report: Report
+) -> list[Finding]:
     bad = unreadable(folder, found, report)
     total = sum(len(split.files) for split in found)
     if not bad:
-        return [ok("pictures", f"all {total:,} can be read")]
+        return [ok(what, f"all {total:,} can be read")]
     told = f"{len(bad):,} of {total:,} cannot be read"
     each = [(f"{folder / file} ({reason})", "") for file, reason in sorted(bad.items())]
-    if dataset.skip_bad:
-        return [warning("pictures", *line) for line in [(told, "dataset.skip_bad=true leaves them out"), *each]]
+    if config.dataset.skip_bad:
+        return [warning(what, *line) for line in [(told, "dataset.skip_bad=true leaves them out"), *each]]
     advice = "repair or remove them; dataset.skip_bad=true leaves them out"
-    return [problem("pictures", *line) for line in [(told, advice), *each]]
+    return [problem(what, *line) for line in [(told, advice), *each]]

@@ -12,11 +12,10 @@ import numpy as np
 import torch
 
 from launcher.config.schema import RunConfig
-from launcher.data.classes import as_trained
-from launcher.data.folder import evaluated, without
+from launcher.data.available import evaluated_as
 from launcher.data.loaders import EvaluationLoader, build_evaluation, build_loaders
 from launcher.data.sources.source import quiet
-from launcher.data.unreadable import read_left_out, unreadable
+from launcher.data.unreadable import read_left_out
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder
@@ -101,10 +100,7 @@ def _other(plan: Plan, state: dict[str, Any], path: Path, device: torch.device) 
     if not (classes := state.get("classes")):
         message = "the checkpoint has no names of classes, by which those of another folder are found"
         raise UserError(Problem(message, "dataset.path", path))
-    pictures = evaluated(path)
-    if plan.config.dataset.skip_bad:
-        pictures = without(pictures, unreadable(path, [pictures], quiet))
-    found, notes = as_trained(pictures, classes)
+    found, notes = evaluated_as(path, plan.config.dataset, classes, quiet)
     return build_evaluation(plan, found, device), notes
 
 

@@ -20,6 +20,7 @@ from contextlib import closing
 
 from launcher.data.available import held_out
 from launcher.data.loaders import build_evaluation
+from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.stop import Asked, StopFlag
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
@@ -90,7 +91,7 @@ def evaluate_held_out(trainer: Trainer, logger: MetricLogger, stop: StopFlag) ->
     dataset, ranks = trainer.config.dataset, trainer.ranks
     if dataset.test_path is None:
         return True
-    pictures, _ = held_out(dataset, trainer.loaders.evaluate.classes)
+    pictures, _ = held_out(dataset, trainer.loaders.evaluate.classes, lambda *_: HEARTBEAT.beat())
     share = {"rank": ranks.rank, "world_size": ranks.world_size, "local_world_size": ranks.local_world_size}
     with closing(build_evaluation(trainer.plan, pictures, ranks.device, **share)) as loader:
         with trainer.clock.evaluation() as spent:

@@ -8,8 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
 
 from launcher.config.compose import compose
+from launcher.config.resolved import read
 from launcher.data.available import held_out
 from launcher.data.folder import evaluated
 from launcher.data.loaders import build_evaluation
@@ -19,7 +23,8 @@ from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.records.summary import summary_table
 from launcher.study.runs import read_run
-from tests.runs import SMALL, Here
+from tests.networks import tiny
+from tests.runs import SMALL, Here, Train
 
 CLASSES = sorted(FIGURES)
 
@@ -71,6 +76,62 @@ def test_pictures_that_are_not_there_are_refused_before_the_start(here: Here, pi
         assert told in refused
         assert len(refused.strip().splitlines()) == 1
     assert not (here.folder / "runs" / "d").exists()
+
+
+def test_pictures_that_cannot_be_read_end_the_run_in_a_line_or_are_left_out(here: Here, pictures: Path) -> None:
+    whole = (pictures / "ring" / "2.png").read_bytes()
+    (pictures / "ring" / "2.png").write_bytes(whole[: len(whole) // 2])
+    words = [*SMALL, f"dataset.test_path={pictures}", "epochs=2", "schedule.warmup=0ba"]
+    told = here(*words, "run_name=e", code=2).stderr
+    assert f"{pictures}/ring/2.png cannot be read as a picture" in told
+    assert "dataset.skip_bad=true leaves them out" in told
+    doctor = here("doctor", *(word for word in words if "=" in word), "dataset.skip_bad=true", code=0).stdout
+    assert "1 of 40 cannot be read" in doctor
+    said = here(*words, "run_name=f", "dataset.skip_bad=true").stdout
+    assert "dataset.test_path: dataset.skip_bad: 1 pictures cannot be read and are left out: ring/2.png" in said
+    (pictures / "ring" / "2.png").write_bytes(whole)
+    here("resume", str(here.folder / "runs" / "e"))
+    for name, count in (("e", 40), ("f", 39)):
+        rows = read_metrics(here.folder / "runs" / name / "metrics.jsonl")
+        assert [row["samples"] for row in rows if row["kind"] == "test"] == [count]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("loader", ["torchvision", "ffcv"])
+def test_three_ranks_find_what_torchvision_finds_alone(train: Train, loader: str, tmp_path: Path) -> None:
+    """Seven pictures, which three ranks do not share evenly."""
+    names = dict.fromkeys(CLASSES[:7], "star") | {CLASSES[2]: "ring"}
+    pictures = drawn(tmp_path / "v2", names, count=1)
+    words = [*SMALL, "launch.nproc=3", "batch_size=24", "eval_batch_size=6", "epochs=1", "schedule.warmup=0ba"]
+    words += ["algorithms=[]", f"dataset.test_path={pictures}", "run_name=three"]
+    if loader == "ffcv":
+        pytest.importorskip("ffcv", reason="FFCV is not installed here", exc_type=ImportError)
+        train("prepare", *(word for word in SMALL if word.startswith("dataset")))
+        words += ["dataloader=ffcv", "dataloader.workers=1"]
+    train(*words)
+    run = train.folder / "runs" / "three"
+    config = read(run / "config.yaml")
+    plan = Plan(config, 3, 96)
+    network = tiny()
+    network.load_state_dict(train.state(run)["weights"])  # type: ignore[arg-type]
+    prepare = transforms.Compose(
+        [
+            transforms.Resize(plan.image_side(config.image.eval_resize)),
+            transforms.CenterCrop(plan.image_side(config.image.eval_size)),
+            transforms.ToTensor(),
+            transforms.Normalize(config.dataset.mean, config.dataset.std),
+        ]
+    )
+    given = ImageFolder(str(pictures), prepare)
+    with torch.inference_mode():
+        logits = network.eval()(torch.stack([picture for picture, _ in given]))
+    labels = torch.tensor([CLASSES.index(given.classes[label]) for _, label in given])
+    (found,) = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "test"]
+    assert found["samples"] == 7
+    assert found["top1"] == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
+    top5 = (logits.topk(5).indices == labels[:, None]).any(1)
+    assert found["top5"] == pytest.approx(float(top5.float().mean()))
+    assert found["loss"] == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-5)
 
 
 def test_folders_named_by_numbers_are_the_classes_of_those_places(tmp_path: Path) -> None:
