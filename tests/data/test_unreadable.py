@@ -133,6 +133,9 @@ def test_doctor_names_them_all(folder: Path) -> None:
     assert [finding.found.split(" (")[0] for finding in found[1:]] == [str(folder / file) for file in BAD]
     left_out = examine_data(compose(words_for(folder, "dataset.skip_bad=true")).config)
     assert {finding.status for finding in left_out if finding.name == "pictures"} == {"warning"}
+    of_test = examine_data(compose(words_for(folder, f"dataset.test_path={folder}")).config)
+    told = [finding.found for finding in of_test if finding.name == "test pictures"]
+    assert [line.split(" (")[0] for line in told] == ["1 of 7 cannot be read", str(folder / "val/dog/text.gif")]
 
 
 def test_prepare_leaves_them_out_by_the_same_key(folder: Path) -> None:
