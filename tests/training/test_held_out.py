@@ -96,15 +96,15 @@ def test_pictures_that_cannot_be_read_end_the_run_in_a_line_or_are_left_out(here
 
 @pytest.mark.system
 @pytest.mark.parametrize("loader", ["torchvision", "ffcv"])
-def test_three_ranks_find_what_torchvision_finds_alone(train: Train, loader: str, tmp_path: Path) -> None:
+def test_three_ranks_find_what_torchvision_finds_alone(train: Train, here: Here, loader: str, tmp_path: Path) -> None:
     """Seven pictures, which three ranks do not share evenly."""
     names = dict.fromkeys(CLASSES[:7], "star") | {CLASSES[2]: "ring"}
     pictures = drawn(tmp_path / "v2", names, count=1)
     words = [*SMALL, "launch.nproc=3", "batch_size=24", "eval_batch_size=6", "epochs=1", "schedule.warmup=0ba"]
-    words += ["algorithms=[]", f"dataset.test_path={pictures}", "run_name=three"]
+    words += ["algorithms=[]", "loss=cross_entropy", f"dataset.test_path={pictures}", "run_name=three"]
     if loader == "ffcv":
         pytest.importorskip("ffcv", reason="FFCV is not installed here", exc_type=ImportError)
-        train("prepare", *(word for word in SMALL if word.startswith("dataset")))
+        here("prepare", *(word for word in SMALL if word.startswith("dataset")), "dataloader.workers=1")
         words += ["dataloader=ffcv", "dataloader.workers=1"]
     train(*words)
     run = train.folder / "runs" / "three"
