@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.declaration import RunPlan
-from launcher.config.fields import STRICT, Count, Duration, NotNegative, Positive, Probability, Within
+from launcher.config.fields import STRICT, Count, Duration, NotNegative, Positive, Probability
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -163,7 +163,7 @@ Optimizer = Annotated[
 class Records:
     """What every logger has: how often a line is written, and whether TensorBoard's files are written too."""
 
-    interval: Annotated[Duration, Within(0.1)]
+    interval: Duration
     tensorboard: bool
 
 

@@ -129,7 +129,7 @@ class Warmup:
     With `warmup_includes_peak` the last step of the warmup (its last epoch with `granularity: epoch`) has the whole
     learning rate, without it the first one after.
     `dilate` multiplies the run's length and every time in the schedule (MosaicML methodology). With `fit` the times of
-    the whole config that are given in epochs or batches and are long for the run become parts of it.
+    training, methods' included, that are given in epochs or batches and are long for the run become parts of it.
     """
 
     warmup: Annotated[Duration, Within(0.1)]
@@ -230,7 +230,7 @@ class Hardware:
 class Checkpoint:
     """When a run is saved, besides at its end and when asked to stop; `every_minutes` counts from the last save."""
 
-    every: Annotated[Duration, Within(1.0)]
+    every: Duration
     every_minutes: Positive | None
     keep: Count
     best: bool
@@ -267,7 +267,7 @@ class RunConfig:
     batch_size: Count
     eval_batch_size: Count
     device_batch_size: Count | None
-    eval_every: Annotated[Duration, Within(1.0)]
+    eval_every: Duration
     target: Target | None
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     precision: Literal["auto", "bf16", "fp16", "fp32"]

@@ -65,7 +65,6 @@ def test_at_any_length_every_time_is_inside_the_run(
     assert run.every(ema.half_life) < total
     assert run.every(ema.update_interval) <= max(1, total // 50)
     assert run.every(freezing.until) < total
-    assert run.every(run.config.eval_every) <= total
     check(run, {})
     assert fitted(run) is run
 
@@ -148,14 +147,17 @@ def test_the_plan_tells_what_became_of_the_times() -> None:
     run = plan("recipe=mild", "epochs=9", "algorithms.swa=off", "batch_size=10")
     assert [line for line in notes(run) if "fit" in line] == [
         "schedule.fit=on shortens for 90 steps: schedule.warmup=8ep to 0.1dur, algorithms.ema.half_life=100ba to "
-        "0.05dur, algorithms.ema.update_interval=20ba to 0.01dur, logger.interval=10ba to 0.1dur"
+        "0.05dur, algorithms.ema.update_interval=20ba to 0.01dur"
     ]
     assert (run.warmup_steps, run.shortened["schedule.warmup"]) == (9, "8ep")
 
 
 @pytest.mark.parametrize("words", [["schedule=multi_step", "algorithms=[ema,backbone_freezing]"], ["algorithms=[swa]"]])
-def test_every_time_there_is_has_a_part_of_the_run(words: list[str]) -> None:
+def test_every_time_has_a_part_of_the_run_but_those_of_evaluation_saves_and_records(words: list[str]) -> None:
     values = as_mapping(compose(words).config)
     times = [key for key, value in leaves(values) if is_duration(value[0] if isinstance(value, list) else value)]
-    assert "eval_every" in times
-    assert [key for key in times if not 0 < (longest_share(key) or 0) <= 1] == []
+    apart = ["eval_every", "checkpoint.every", "logger.interval"]
+    assert [key for key in times if not 0 < (longest_share(key) or 0) <= 1] == apart
+    kept = [f"{key}={time}" for key, time in zip(apart, ("7ep", "800ba", "90ba"), strict=True)]
+    config = plan("epochs=2", *kept).config
+    assert (config.eval_every, config.checkpoint.every, config.logger.interval) == ("7ep", "800ba", "90ba")
