@@ -102,6 +102,10 @@ def _offers(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer]
     found = []
     for machine in chosen:
         gpu, count = gpu_of(machine), machine.gpus or 1
+        if (nproc := composed.config.launch.nproc) not in ("auto", count):
+            raise UserError(
+                Problem(f"all {count} of {machine.name}'s GPUs are predicted; leave it out", "launch.nproc", nproc)
+            )
         if count not in predictors:
             plan = plan_for(composed.config, count)
             check(plan, composed.origins)

@@ -70,7 +70,7 @@ def _names_machine(arguments: argparse.Namespace) -> bool:
         UserError: what only goes with a machine is there without one.
     """
     named = any(_has_gpu(word.partition("=")) for word in arguments.overrides)
-    if arguments.on or named:
+    if arguments.on is not None or named:
         return True
     for name in ("quality", "picture"):
         if getattr(arguments, name) is not None:

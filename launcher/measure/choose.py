@@ -48,7 +48,8 @@ def machine_named(word: str, known: dict[str, Hardware] | None = None) -> str:
             )
         )
     count, name = int(counted[1]), _plain(counted[2])
-    models = [gpu for gpu in gpus() if _plain(gpu).startswith(name)]
+    # note: the beginning of a name is not enough, as A10 and L4 are GPUs too
+    models = [gpu for gpu in gpus() if name in (_plain(gpu), _plain(gpu).removesuffix("gb"), _plain(gpu.split()[0]))]
     if not models:
         near = nearest(counted[2], [gpu.split()[0] for gpu in gpus()])
         hint = f"did you mean {count}x{near}? " if near else ""

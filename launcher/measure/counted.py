@@ -15,6 +15,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from launcher import atomic, paths
+from launcher.config.models import TorchvisionModel
 from launcher.config.resolved import as_mapping
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepSample, step_kinds, step_samples
@@ -58,13 +59,21 @@ _KEPT = TypeAdapter(list[CountedStep])
 
 
 def counted_steps(plan: Plan) -> list[CountedStep]:
-    """The kinds of steps of a run, each at its smallest and largest side; traced once and then kept."""
+    """The kinds of steps of a run, each at its smallest and largest side; traced once and then kept.
+
+    Raises:
+        UserError: the model does not take the run's sides, or a method finds nothing in it.
+    """
     key = steps_key(plan)
     kept = kept_steps(key)
     if kept is not None:
         return kept
     from launcher.measure.step_trace import trace_steps  # note: torch, and seconds
 
+    if not isinstance(plan.config.model, TorchvisionModel):
+        from launcher.training.model_check import check_model
+
+        check_model(plan, {})
     found = trace_steps(plan, _samples(plan))
     path = _path(key)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ def draw_offers(offers: Sequence[Offer], path: Path, *, title: str) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.set(xscale="log", yscale="log")
-    axes.margins(x=0.22)  # note: for the names, which stand to the left of their points
+    axes.margins(x=0.26)  # note: for the names, which stand to the left of their points
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter("{x:g}")

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from launcher.measure.trace import Call, Trace
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, StepSample
 from launcher.rank.group import Ranks
+from launcher.training.precision import Precision
 from launcher.training.step import TrainStep
 from launcher.training.trainer import build_step
 
@@ -40,12 +40,15 @@ def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
     """
     warnings.filterwarnings("ignore")
     config = plan.config
-    # note: which half precision it is changes neither bytes nor operations, and a CPU traces bf16 alone
-    mixed: Literal["fp32", "bf16"] = "fp32" if config.precision == "fp32" else "bf16"
-    plan = replace(plan, config=replace(config, precision=mixed, compile="off", cuda_graphs="off"))
+    plan = replace(plan, config=replace(config, precision="fp32", compile="off", cuda_graphs="off"))
     assert config.dataset.classes is not None
     with nothing_drawn():
         step = build_step(plan, Ranks(0, 1, 0, 1, torch.device("cpu")), Engine(Context(plan, config.dataset.classes)))
+    if config.precision != "fp32":
+        # note: which half precision it is changes neither bytes nor operations, and a CPU traces bf16 alone; of small
+        # images it would compute wrong gradients in it, for which a config with bf16 is refused there
+        step.precision = Precision("cpu", torch.bfloat16)
+        step.objective.autocast = step.precision.autocast
     afterwards = {name for name, own in config.algorithms.active().items() if not _WITHIN & own.places.keys()}
 
     def take(sample: StepSample) -> None:

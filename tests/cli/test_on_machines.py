@@ -90,6 +90,8 @@ def test_a_machine_without_a_price_is_told_in_a_line() -> None:
         ((*PLAN, "--on", "all", "--picture", "machines.doc"), "must end with .png"),
         (("plan", "recipe=mild", "--on", "all", "--quality", "95"), "the curves of mild span 75.9 to 78.1 %"),
         ((*PLAN, "--on", "8xH100", "launch.nnodes=2"), "one machine is predicted"),
+        ((*PLAN, "--on", "8xH100", "launch.nproc=4"), "all 8 of lambda_8x_h100's GPUs are predicted; leave it out"),
+        ((*PLAN, "--on", ""), "no such machine"),
     ],
 )
 def test_what_cannot_be_answered_is_one_line(words: tuple[str, ...], line: str) -> None:

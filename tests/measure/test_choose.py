@@ -20,7 +20,7 @@ SETTING = StudySetting("imagenet", "resnet50", "8x NVIDIA A100")
         ("8xA100 80GB", "lambda_8x_a100_80gb"),
         ("1xA100", "lambda_1x_a100"),
         ("8xh100", "lambda_8x_h100"),
-        ("8xH10", "lambda_8x_h100"),  # the beginning of a name is enough
+        ("8xH100-80", "lambda_8x_h100"),
     ],
 )
 def test_a_word_names_a_machine_or_the_cheapest_with_such_gpus(word: str, name: str) -> None:
@@ -33,6 +33,9 @@ def test_a_word_names_a_machine_or_the_cheapest_with_such_gpus(word: str, name: 
         ("p5_48xlage", "did you mean p5_48xlarge?"),
         ("3xH100", "no known machine has these; 1xH100 80GB, 8xH100 80GB are known"),
         ("8xQ900", "no such GPU"),
+        ("1xA10", "no such GPU; did you mean 1xA100?"),
+        ("1xL4", "no such GPU"),
+        ("", "no such machine"),
     ],
 )
 def test_an_unknown_machine_is_refused_with_the_nearest(word: str, said: str) -> None:

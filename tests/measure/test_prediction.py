@@ -10,6 +10,7 @@ import torchvision
 
 from launcher.config.compose import compose
 from launcher.config.hardware import Gpu, gpus, machines
+from launcher.errors import UserError
 from launcher.measure import counted, step_trace
 from launcher.measure.counted import CountedStep, Work, counted_steps, steps_key
 from launcher.measure.loading import decoding_threads, loading_rate, thread_rate
@@ -168,6 +169,19 @@ def test_a_step_that_averages_too_is_derived_from_one_that_does_not_as_if_it_wer
             alone.gradient_bytes,
         )
         assert derived.peak_bytes == pytest.approx(alone.peak_bytes, rel=0.02)
+
+
+def test_a_network_that_does_not_take_the_sides_is_refused_in_a_line() -> None:
+    words = ("recipe=mild", "model=timm", "model.architecture=vit_tiny_patch16_224", "dataset=imagenet", "epochs=36")
+    with pytest.raises(UserError, match="does not take"):
+        counted_steps(plan_for(compose(words).config, 8))
+
+
+def test_sides_that_a_cpu_would_compute_wrongly_in_bf16_are_traced_all_the_same() -> None:
+    words = [word.replace("mild", "baseline") for word in TINY] + ["image.train_size=16", "precision=bf16"]
+    (step,) = counted_steps(plan_for(compose(words).config, 1))
+    (whole,) = counted_steps(plan_for(compose([*words, "precision=fp32"]).config, 1))
+    assert sum(work.moved * work.count for work in step.eager) < sum(w.moved * w.count for w in whole.eager)
 
 
 def test_a_trace_is_kept_by_what_the_step_computes(traced: list[CountedStep], monkeypatch: pytest.MonkeyPatch) -> None:
