@@ -181,7 +181,9 @@ def test_sides_that_a_cpu_would_compute_wrongly_in_bf16_are_traced_all_the_same(
     words = [word.replace("mild", "baseline") for word in TINY] + ["image.train_size=16", "precision=bf16"]
     (step,) = counted_steps(plan_for(compose(words).config, 1))
     (whole,) = counted_steps(plan_for(compose([*words, "precision=fp32"]).config, 1))
-    assert sum(work.moved * work.count for work in step.eager) < sum(w.moved * w.count for w in whole.eager)
+    assert step.image_size == whole.image_size <= 16
+    # note: weights are cast for each step, and pictures are few: more calls
+    assert sum(work.count for work in step.eager) > sum(work.count for work in whole.eager)
 
 
 def test_a_trace_is_kept_by_what_the_step_computes(traced: list[CountedStep], monkeypatch: pytest.MonkeyPatch) -> None:
