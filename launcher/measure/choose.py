@@ -51,7 +51,8 @@ def machine_named(word: str, known: dict[str, Hardware] | None = None) -> str:
     # note: the beginning of a name is not enough, as A10 and L4 are GPUs too
     models = [gpu for gpu in gpus() if name in (_plain(gpu), _plain(gpu).removesuffix("gb"), _plain(gpu.split()[0]))]
     if not models:
-        near = nearest(counted[2], [gpu.split()[0] for gpu in gpus()])
+        firsts = {_plain(gpu.split()[0]): gpu.split()[0] for gpu in gpus()}
+        near = firsts.get(nearest(name, firsts) or "")
         hint = f"did you mean {count}x{near}? " if near else ""
         raise UserError(Problem(f"no such GPU; {hint}one of: {', '.join(gpus())}", "--on", word))
     found = [machine for machine in known.values() if machine.gpu in models and machine.gpus == count]

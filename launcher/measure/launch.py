@@ -13,6 +13,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter
 
 from launcher.config.compose import Composed
+from launcher.config.models import TorchvisionModel
 from launcher.config.resolved import write
 from launcher.console import console, progress_bars
 from launcher.data.available import look_at_data
@@ -47,6 +48,10 @@ def real_plan(composed: Composed) -> tuple[Plan, Devices]:
         _Stderr().print(f"note: {note}")
     plan = plan_for(config, devices.processes)
     check(plan, composed.origins)
+    if not isinstance(plan.config.model, TorchvisionModel):
+        from launcher.training.model_check import check_model  # note: seconds, for torch and timm
+
+        check_model(plan, composed.origins)
     plan = with_precision(plan, devices)
     if config.dataset.kind == "shapes" and config.dataloader.name != "synthetic":
         ensure_shapes(config.dataset)

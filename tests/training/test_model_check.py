@@ -112,9 +112,9 @@ def test_sides_that_no_window_divides_or_no_stem_takes_are_refused_by_the_model_
     assert "the nearest side that fits is 32 px" in line
 
 
-def test_plan_and_train_refuse_before_anything_is_written(tmp_path, monkeypatch) -> None:
+def test_what_plans_trains_or_measures_refuses_before_anything_is_written(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for verb in (["plan"], []):
+    for verb in (["plan"], ["estimate"], ["diagnose"], []):
         code, output, errors = said(*verb, *SHAPES, VIT, "model.img_size=64", "algorithms=[blurpool]")
         assert (code, output) == (2, "")
         assert errors.startswith("error: algorithms.blurpool=on")
