@@ -95,17 +95,12 @@ def test_pictures_that_cannot_be_read_end_the_run_in_a_line_or_are_left_out(here
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("loader", ["torchvision", "ffcv"])
-def test_three_ranks_find_what_torchvision_finds_alone(train: Train, here: Here, loader: str, tmp_path: Path) -> None:
+def test_three_ranks_find_what_torchvision_finds_alone(train: Train, tmp_path: Path) -> None:
     """Seven pictures, which three ranks do not share evenly."""
     names = dict.fromkeys(CLASSES[:7], "star") | {CLASSES[2]: "ring"}
     pictures = drawn(tmp_path / "v2", names, count=1)
     words = [*SMALL, "launch.nproc=3", "batch_size=24", "eval_batch_size=6", "epochs=1", "schedule.warmup=0ba"]
     words += ["algorithms=[]", "loss=cross_entropy", f"dataset.test_path={pictures}", "run_name=three"]
-    if loader == "ffcv":
-        pytest.importorskip("ffcv", reason="FFCV is not installed here", exc_type=ImportError)
-        here("prepare", *(word for word in SMALL if word.startswith("dataset")), "dataloader.workers=1")
-        words += ["dataloader=ffcv", "dataloader.workers=1"]
     train(*words)
     run = train.folder / "runs" / "three"
     config = read(run / "config.yaml")
@@ -142,9 +137,10 @@ def test_folders_named_by_numbers_are_the_classes_of_those_places(tmp_path: Path
     assert notes[0].startswith("7 of the run's 10 classes have no pictures here")
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 4])
-def test_ranks_share_the_pictures_each_once(ranks: int, pictures: Path) -> None:
-    words = ["dataset=shapes", "dataset.native_size=32", "dataloader.workers=0", "eval_batch_size=12", "batch_size=12"]
+@pytest.mark.parametrize(("ranks", "loader"), [(1, "torchvision"), (3, "torchvision"), (4, "torchvision"), (3, "ffcv")])
+def test_ranks_share_the_pictures_each_once(ranks: int, loader: str, pictures: Path) -> None:
+    words = ["dataset=shapes", "dataset.native_size=32", "eval_batch_size=12", "batch_size=12", f"dataloader={loader}"]
+    words.append("dataloader.workers=1" if loader == "ffcv" else "dataloader.workers=0")
     plan = Plan(compose(words).config, ranks, 120)
     seen = []
     for rank in range(ranks):
