@@ -79,6 +79,10 @@ def transform(picture: Image.Image) -> Tensor:
         # note: Pillow would cut 16 bits off above 255
         picture = Image.fromarray((np.asarray(picture) >> 8).astype("uint8"))
     interpolation = InterpolationMode(values["interpolation"])
+    # note: of a picture more than 50 times as long as wide the middle, as in training: the whole would take gigabytes
+    width, height = (min(length, 50 * min(picture.size)) for length in picture.size)
+    left, top = (picture.width - width) // 2, (picture.height - height) // 2
+    picture = picture.crop((left, top, left + width, top + height))
     resized = pictures.resize(picture.convert("RGB"), [values["resize"]], interpolation=interpolation)
     return normalize(pictures.pil_to_tensor(pictures.center_crop(resized, [values["size"]])))
 

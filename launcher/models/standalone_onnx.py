@@ -29,8 +29,11 @@ def transform(picture: Image.Image, card: dict[str, Any]) -> np.ndarray:
     if picture.mode.startswith("I;16"):
         # note: Pillow would cut 16 bits off above 255
         picture = Image.fromarray((np.asarray(picture) >> 8).astype("uint8"))
+    # note: of a picture more than 50 times as long as wide the middle, as in training: the whole would take gigabytes
+    width, height = (min(length, 50 * min(picture.size)) for length in picture.size)
+    left, top = (picture.width - width) // 2, (picture.height - height) // 2
+    picture = picture.crop((left, top, left + width, top + height))
     short, side = values["resize"], values["size"]
-    width, height = picture.size
     size = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
     resized = picture.convert("RGB").resize(size, Image.Resampling[values["interpolation"].upper()])
     left, top = round((size[0] - side) / 2), round((size[1] - side) / 2)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from launcher.config.choices import ScheduleFreeAdamWConfig
 from launcher.config.layers import leaves
+from launcher.config.models import VisionTransformerModel
 from launcher.config.resolved import as_mapping
 from launcher.plan.plan import Plan
 
@@ -56,7 +57,7 @@ def _partial_batch(plan: Plan) -> Iterator[str]:
 
 def _batch_norm(plan: Plan) -> Iterator[str]:
     images = plan.rank_batch // plan.accumulation
-    if images < _FEW_IMAGES:
+    if images < _FEW_IMAGES and not isinstance(plan.config.model, VisionTransformerModel):
         yield f"batch norm sees only {images} images a forward pass"
 
 

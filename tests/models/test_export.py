@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -18,8 +21,12 @@ from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
+from launcher.data.crops import centre_cut
+from launcher.data.decode import decode
+from launcher.models import standalone_onnx
 from launcher.models.build import build_model, model_surgeries
 from launcher.models.export import source, write_export
+from launcher.models.surgery import model_source
 from launcher.plan.plan import Plan
 from tests.forked import python
 
@@ -168,3 +175,26 @@ def test_names_that_torchvision_does_not_have_are_refused_without_surgery(tmp_pa
     with pytest.raises(ValueError, match=r"missing \['fc\.bias'\]"):
         write_export(state, tmp_path, card, {})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("size", [(40, 40), (90, 30), (30, 91), (500, 7), (7, 501)])
+@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "CMYK", "P", "1", "I;16"])
+def test_odd_pictures_are_prepared_as_in_training(mode: str, size: tuple[int, int], tmp_path: Path) -> None:
+    """In both modules that are written beside weights; 500 x 7 is longer than what is resized as a whole."""
+    file = tmp_path / ("picture.tiff" if mode == "CMYK" else "picture.png")
+    pixels = np.random.default_rng(3).integers(0, 65536, size[::-1], dtype=np.uint16)
+    coloured = np.random.default_rng(4).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+    (Image.fromarray(pixels) if mode == "I;16" else Image.fromarray(coloured).convert(mode)).save(file)
+    given = {"resize": 36, "size": 32, "interpolation": "bilinear", "exif_orientation": True}
+    card = {"classes": ["a"], "input": {**given, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}}
+    (tmp_path / "model_card.json").write_text(json.dumps(card))
+    (tmp_path / "model.py").write_text(model_source({}))
+    spec = importlib.util.spec_from_file_location("written", tmp_path / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    written = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(written)
+    cut = centre_cut(decode(file, upright=True).picture, 36, 32, "bilinear")
+    expected = (cut / 255.0 - card["input"]["mean"]) / card["input"]["std"]  # type: ignore[index]
+    for found in (written.transform(Image.open(file)).numpy(), standalone_onnx.transform(Image.open(file), card)):
+        np.testing.assert_allclose(found, expected.transpose(2, 0, 1), atol=1e-5)

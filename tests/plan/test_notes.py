@@ -31,6 +31,7 @@ def test_pictures_that_no_batch_takes_are_counted() -> None:
 def test_a_batch_norm_of_few_images_is_said() -> None:
     assert said("recipe=baseline", world=256) == ["batch norm sees only 8 images a forward pass"]
     assert said("recipe=baseline", "device_batch_size=8") == ["batch norm sees only 8 images a forward pass"]
+    assert said("recipe=baseline", "model=vit", world=256) == []
 
 
 def test_short_gradients_of_one_process_are_said_to_do_nothing() -> None:
