@@ -71,6 +71,8 @@ def _sides(plan: Plan, network: nn.Module) -> Iterator[Problem]:
         fitting = next((other for other in _around(side) if _refusal(network, other, plan) is None), None)
         nearest = f"the nearest side that fits is {fitting} px" if fitting else f"nor any side within {_FAR} px"
         remedy = _remedy(network, {*steps, evaluated}, side)
+        if len(steps) > 1:
+            remedy += "; algorithms.progressive_resizing=off trains on one side"
         yield Problem(
             f"{who} {side} px, which {config.model.architecture} does not take ({reason}); {nearest}{remedy}",
             key,
