@@ -372,7 +372,7 @@ ALGORITHMS: dict[str, set[str]] = {
     "algoperf_schedule_free": {"label_smoothing"},
     "resnet101_baseline": set(),
     "finetune": {"backbone_freezing", "ema", "label_smoothing"},
-    "small": {"ema", "label_smoothing"},
+    "small": {"blurpool", "channels_last", "ema", "label_smoothing"},
     "resnet101_mosaic": MEDIUM - {"ema"},
     "hot_mixup": HOT,
     "hot_cutmix": HOT - {"mixup"} | {"cutmix"},
