@@ -15,6 +15,8 @@ from tests.runs import Cold, Equal, Here, Train
 
 __all__ = ["make_run"]
 
+_LONG = ("benchmarks", "launch", "training")
+
 # note: timings of a shared machine say nothing, and a failure in CI must be the same everywhere
 settings.register_profile("project", deadline=None, derandomize=True)
 settings.load_profile("project")
@@ -23,14 +25,12 @@ settings.load_profile("project")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ.pop("TRAIN_DATA", None)
-# note: workers are as many as cores, and idle threads would only take them from each other
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that run real commands, the longest, so that no worker is left with one at the end."""
-    long = {item.path for item in items if item.get_closest_marker("system")}
-    items.sort(key=lambda item: item.path not in long)
+    """Begin with the files that take long, real commands first, so that no worker is left with one at the end."""
+    system = {item.path for item in items if item.get_closest_marker("system")}
+    items.sort(key=lambda item: (item.path not in system, item.path.parent.name not in _LONG))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,17 +4,19 @@ import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from benchmarks.loader import __main__ as command
-from benchmarks.loader import memory, timing
+from benchmarks.loader import memory, process, timing
 from benchmarks.loader.contenders import OPENERS, PLAIN
 from benchmarks.loader.files import Files, originals, pictures, write_all
 from launcher.config.compose import compose
 from launcher.config.schema import FFCVLoader
+from tests.forked import Command
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +39,17 @@ def opened(tar: Path) -> Iterator[tuple[Path, Files]]:
         yield folder, write_all(folder, loader.files)
 
 
+def _forked(command: list[str], pass_fds: list[int], env: dict[str, str]) -> Command:
+    """The contender's process, whose connection is its input."""
+    return Command([*command[2:-1], "0"], Path.cwd(), env, 1, 2, stdin=pass_fds[0])
+
+
 def test_the_whole_benchmark_runs(
     tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "OPENERS", {name: OPENERS[name] for name in (PLAIN, "decode_jpeg")})
     monkeypatch.setattr(memory, "_peak_of", memory._load)
+    monkeypatch.setattr(process, "subprocess", SimpleNamespace(Popen=_forked))
     words = f"--pictures {tar} --sizes 24 32 --repeats 1 --batch-size 4 --copies 2 --json {tmp_path}/out.json"
     assert command.main(words.split()) == 0
     figures = json.loads((tmp_path / "out.json").read_text())

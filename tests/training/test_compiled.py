@@ -25,7 +25,8 @@ from tests.networks import tiny
 from tests.trainers import EARLY, SMALL, VIT, build, steps, tensors
 from tests.two_ranks import on_two_ranks
 
-WORDS = ["schedule.warmup=0ba", "precision=fp32"]
+# note: warming up evaluates a whole batch, thousands of pictures in some recipes
+WORDS = ["schedule.warmup=0ba", "precision=fp32", "eval_batch_size=16"]
 # Every kind of pass: statistics that stand still, parts, branches that are dropped, many sides.
 ALL = [
     "recipe=hot",
@@ -70,6 +71,12 @@ def test_all_graphs_are_made_before_the_first_step_and_none_for_a_side(
     assert theirs
     assert ours.loss == pytest.approx(theirs.loss, rel=1e-3)
     assert compiled.graphs() == count
+
+
+def test_bf16_compiled_is_bf16_to_its_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    words = [*WORDS, "precision=bf16"]
+    assert steps(made(*words), 3) == pytest.approx(steps(build(*words), 3), rel=2**-8)
 
 
 def test_names_and_states_stay_as_they_are_uncompiled() -> None:

@@ -19,13 +19,12 @@ NAMES = [recipe.name for recipe in (*recipes.listing(), *recipes.ablations())]
 
 def assert_resumes_to_the_same_bits(words: list[str], path: Path) -> None:
     whole = build(*words)
-    losses = steps(whole, 5)
-    parts = build(*words)
-    before = steps(parts, 3)
-    checkpoint.save(parts.state_dict(), path)
+    steps(whole, 3)
+    checkpoint.save(whole.state_dict(), path)
+    losses = steps(whole, 2)
     again = build(*words)
     again.load_state_dict(checkpoint.load(path))
-    assert before + steps(again, 2) == losses
+    assert steps(again, 2) == losses
     for key in ("model", "weights", "optimizer", "algorithms"):
         ours, theirs = tensors(again.state_dict()[key]), tensors(whole.state_dict()[key])
         assert len(ours) == len(theirs)

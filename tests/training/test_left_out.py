@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from pathlib import Path
@@ -44,8 +45,10 @@ def state_of(run: Trainer) -> list[Tensor]:
     return [tensor.clone() for part in parts for tensor in tensors(part)]
 
 
-def bits(tensor: Tensor) -> list[int]:
-    return tensor.contiguous().view(torch.uint8).flatten().tolist() if tensor.ndim else [tensor.item()]
+def same_bits(first: Tensor, second: Tensor) -> bool:
+    """Zeros of two signs differ."""
+    ours, theirs = (tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (first, second))
+    return torch.equal(ours, theirs)
 
 
 def spoil(run: Trainer, *numbers: int) -> None:
@@ -64,12 +67,15 @@ def spoil(run: Trainer, *numbers: int) -> None:
     run.train_step.gradients = gradients
 
 
-@pytest.mark.parametrize("averaged", AVERAGED)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+# note: an optimizer that averages is not combined with a second average
+@pytest.mark.parametrize(
+    ("optimizer", "averaged"),
+    [pair for pair in itertools.product(OPTIMIZERS, AVERAGED) if pair[0] != "schedule_free_adamw"]
+    + [("schedule_free_adamw", "itself")],
+)
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_no_bit_changes(optimizer: str, averaged: str, precision: str) -> None:
-    # note: an optimizer that averages is not combined with a second average
-    averaging = ["algorithms=[]"] if optimizer == "schedule_free_adamw" else AVERAGED[averaged]
+    averaging = AVERAGED.get(averaged, ["algorithms=[]"])
     words = [*averaging, f"optimizer={optimizer}", f"precision={precision}", "schedule.warmup=0ba"]
     words += ["optimizer.interval=1"] * (optimizer == "soap")
     run = build(*words)
@@ -83,7 +89,7 @@ def test_no_bit_changes(optimizer: str, averaged: str, precision: str) -> None:
     # note: the host has not asked yet, so that the device leaves out the step after it too
     outcomes(run, 1)
     assert not bad.report().finite
-    assert [bits(now) for now in state_of(run)] == [bits(kept) for kept in before]
+    assert all(map(same_bits, state_of(run), before))
     run.next_step -= 1
     assert outcomes(run, 1)[0].report().finite
     assert any(not torch.equal(*pair) for pair in zip(state_of(run), before, strict=True))
