@@ -43,7 +43,7 @@ EXAMPLES = [
     "train ablate recipe=hot dataset.path=/data/imagenet",
     "train ablate recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 --seconds 0.5",
     "train ablate recipe=hot --grid --json",
-    "train ablate recipe=small dataset.path=/data/flowers epochs=10,20 seed=0,1 --with blurpool --with loss=bce --run",
+    "train ablate recipe=small dataset.path=/data/flowers epochs=10,20 seed=0,1 --with mixup --with loss=bce --run",
 ]
 _SEVERAL = ("epochs", "seed", "schedule.dilate")
 _KINDS = {"without": "leaving it out", "only": "adding it alone", "with": "adding it to all"}
