@@ -5,6 +5,7 @@ The trace itself (`step_trace`) needs torch and seconds; reading one that is kep
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 from dataclasses import asdict, dataclass
@@ -68,17 +69,26 @@ def counted_steps(plan: Plan) -> list[CountedStep]:
     kept = kept_steps(key)
     if kept is not None:
         return kept
+    # note: what a collection looks through is torch's modules, over and over
+    gc.disable()
+    try:
+        found = _trace(plan)
+    finally:
+        gc.enable()
+    path = _path(key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write_text(path, json.dumps([asdict(step) for step in found]), shared=True)
+    return found
+
+
+def _trace(plan: Plan) -> list[CountedStep]:
     from launcher.measure.step_trace import trace_steps  # note: torch, and seconds
 
     if not isinstance(plan.config.model, TorchvisionModel):
         from launcher.training.model_check import check_model
 
         check_model(plan, {})
-    found = trace_steps(plan, _samples(plan))
-    path = _path(key)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_text(path, json.dumps([asdict(step) for step in found]), shared=True)
-    return found
+    return trace_steps(plan, _samples(plan))
 
 
 def kept_steps(key: str) -> list[CountedStep] | None:

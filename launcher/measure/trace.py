@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -108,7 +109,9 @@ class Trace(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _record(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
-        reads, writes = _read(func, name, args, kwargs), _written(func, name, args, kwargs, out)
+        signature = _signature_of(func)
+        given = {**dict(zip(signature.names, args, strict=False)), **kwargs}
+        reads, writes = _read(signature, name, given), _written(signature, name, given, out)
         self._kept += [reads, writes]
         kind, count = kind_of(name), flop_registry.get(func.overloadpacket)
         if kind == "foreach" and self.phase == "network":
@@ -149,10 +152,30 @@ def kind_of(name: str) -> str:
     return next((kind for kind, begins in _KINDS.items() if name.startswith(begins)), "elementwise")
 
 
-def _read(func: Any, name: str, args: Any, kwargs: Any) -> list[Tensor]:
+@dataclass(frozen=True)
+class _Signature:
+    """Names of a call's arguments, of those that are written to and of those for outputs; which results are new."""
+
+    names: tuple[str, ...]
+    written: frozenset[str]
+    outputs: tuple[str, ...]
+    new: tuple[bool, ...]
+
+
+@cache
+def _signature_of(func: Any) -> _Signature:
+    arguments = func._schema.arguments
+    return _Signature(
+        names=tuple(argument.name for argument in arguments),
+        written=frozenset(a.name for a in arguments if a.alias_info and a.alias_info.is_write),
+        outputs=tuple(argument.name for argument in arguments if argument.is_out),
+        new=tuple(not one.alias_info for one in func._schema.returns),
+    )
+
+
+def _read(signature: _Signature, name: str, given: dict[str, Any]) -> list[Tensor]:
     """The tensors whose values a call needs."""
-    given = _by_name(func, args, kwargs)
-    unread = [argument.name for argument in func._schema.arguments if argument.is_out]
+    unread = [*signature.outputs]
     if name in _UNREAD:
         unread.append("self")
     elif name == "convolution_backward":
@@ -161,20 +184,14 @@ def _read(func: Any, name: str, args: Any, kwargs: Any) -> list[Tensor]:
     return _tensors([value for argument, value in given.items() if argument not in unread])
 
 
-def _written(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> list[Tensor]:
+def _written(signature: _Signature, name: str, given: dict[str, Any], out: Any) -> list[Tensor]:
     """What a call makes, and what it changes in place."""
-    given = _by_name(func, args, kwargs)
-    changed = {a.name for a in func._schema.arguments if a.alias_info and a.alias_info.is_write}
+    changed = signature.written
     if name.startswith("_fused") and given.get("grad_scale") is None:
         changed -= {"grads"}
-    returned = out if isinstance(out, tuple | list) and len(func._schema.returns) > 1 else [out]
-    made = [value for value, kind in zip(returned, func._schema.returns, strict=False) if not kind.alias_info]
+    returned = out if isinstance(out, tuple | list) and len(signature.new) > 1 else [out]
+    made = [value for value, new in zip(returned, signature.new, strict=False) if new]
     return _tensors([made, *(given[argument] for argument in changed & given.keys())])
-
-
-def _by_name(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    names = (argument.name for argument in func._schema.arguments)
-    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def _tensors(tree: Any) -> list[Tensor]:
