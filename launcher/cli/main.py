@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import importlib
 import os
@@ -40,6 +41,8 @@ VERBS = {
 _FILES = {"eval": "evaluate"}
 # note: ranks take seconds to import what they need, in which these read their words and look at the data
 _TRAINING = {"run", "resume", "replay", "estimate", "diagnose", "tune"}
+# note: what these leave is memory alone, which takes Python a tenth of a second to free, and after torch two
+_ANSWERING = {"plan", "show", "ls", "diff"}
 _HELP = {"-h", "--help", "help"}
 
 _EXAMPLES = """examples:
@@ -68,6 +71,9 @@ def main(words: Sequence[str] | None = None) -> int:
             print(_TELLING[words[0]](words[1:]), end="")
             return 0
         verb = words.pop(0) if words and words[0] in VERBS else "run"
+        answers = is_command and verb in _ANSWERING
+        if answers:
+            gc.disable()
         if words == ["help"]:
             words = ["--help"]
         if is_command and verb in _TRAINING and not _HELP & {*words}:
@@ -77,7 +83,11 @@ def main(words: Sequence[str] | None = None) -> int:
         from launcher.cli.words import read  # note: only here a Ctrl-C meanwhile ends without a traceback
 
         module = module_of(verb)
-        return int(module.main(read(parser_of(verb, module), verb, words, list(VERBS))))
+        code = int(module.main(read(parser_of(verb, module), verb, words, list(VERBS))))
+        if answers:
+            sys.stdout.flush()
+            os._exit(code)
+        return code
     except UserError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
@@ -89,6 +99,14 @@ def main(words: Sequence[str] | None = None) -> int:
         # note: the reader of a pipe such as `train ls | head` went away; nothing is lost
         sys.stderr.close()
         return 0
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        print(f"error: {error.filename or 'what is printed'}: {error.strerror}", file=sys.stderr)
+        if is_command:
+            # note: else Python tries once more to write what is left, and tells of it in its own words
+            os._exit(FAILED)
+        return FAILED
     except KeyboardInterrupt:
         return 130
 

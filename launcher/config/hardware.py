@@ -6,12 +6,12 @@ import datetime
 import re
 from functools import cache
 
-import yaml
 from pydantic.dataclasses import dataclass
 
 from launcher import paths
 from launcher.config.fields import STRICT, Positive
 from launcher.config.schema import Hardware
+from launcher.config.yaml_file import read_mapping
 
 _YEAR = datetime.timedelta(days=365)
 
@@ -35,13 +35,13 @@ class Gpu:
 @cache
 def gpus() -> dict[str, Gpu]:
     """Every GPU that is known, by the name that machines give."""
-    return {name: Gpu(**facts) for name, facts in yaml.safe_load((paths.CONF / "gpus.yaml").read_text()).items()}
+    return {name: Gpu(**facts) for name, facts in read_mapping(paths.CONF / "gpus.yaml").items()}
 
 
 @cache
 def machines() -> dict[str, Hardware]:
     """Every entry of conf/hardware by its name."""
-    found = (Hardware(**yaml.safe_load(path.read_text())) for path in sorted((paths.CONF / "hardware").glob("*.yaml")))
+    found = (Hardware(**read_mapping(path)) for path in sorted((paths.CONF / "hardware").glob("*.yaml")))
     return {machine.name: machine for machine in found}
 
 

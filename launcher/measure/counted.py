@@ -5,7 +5,6 @@ The trace itself (`step_trace`) needs torch and seconds; reading one that is kep
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 from dataclasses import asdict, dataclass
@@ -69,12 +68,7 @@ def counted_steps(plan: Plan) -> list[CountedStep]:
     kept = kept_steps(key)
     if kept is not None:
         return kept
-    # note: what a collection looks through is torch's modules, over and over
-    gc.disable()
-    try:
-        found = _trace(plan)
-    finally:
-        gc.enable()
+    found = _trace(plan)
     path = _path(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write_text(path, json.dumps([asdict(step) for step in found]), shared=True)

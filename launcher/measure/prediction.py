@@ -14,11 +14,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import yaml
 
 from launcher import paths
 from launcher.config.hardware import Gpu, gpus
 from launcher.config.schema import Hardware
+from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, UserError
 from launcher.measure.counted import CountedStep, Work, counted_steps
 from launcher.measure.estimate import Estimate, Span, estimate
@@ -31,7 +31,7 @@ from launcher.plan.step_kinds import StepKind, common_acting, step_kinds
 @cache
 def efficiencies() -> dict[str, Any]:
     """conf/efficiencies.yaml."""
-    return dict(yaml.safe_load((paths.CONF / "efficiencies.yaml").read_text()))
+    return read_mapping(paths.CONF / "efficiencies.yaml")
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-import yaml
-
 from launcher import paths
+from launcher.config.yaml_file import read_mapping
 from launcher.study.runs import RunSummary
 
 # The data set of the published points: other pictures must not pass for it.
@@ -53,5 +52,5 @@ def _is_part(run: RunSummary) -> bool:
 
 @cache
 def _published_counts() -> dict[str, Any]:
-    values = yaml.safe_load((paths.CONF / "dataset" / f"{PUBLISHED}.yaml").read_text())
+    values = read_mapping(paths.CONF / "dataset" / f"{PUBLISHED}.yaml")
     return {key: values[key] for key in _COUNTS}

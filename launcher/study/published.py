@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from launcher import paths
 from launcher.config import recipes
+from launcher.config.hardware import machines
+from launcher.config.yaml_file import read_mapping
 from launcher.study.curves import Cost, Curve, CurvePoint, StudySetting
 from launcher.study.datasets import PUBLISHED
 
@@ -106,7 +106,7 @@ def _entries() -> Iterable[dict[str, Any]]:
 
 @cache
 def _file() -> dict[str, Any]:
-    return dict(yaml.safe_load(_FILE.read_text()))
+    return read_mapping(_FILE)
 
 
 def _curve_points(entries: Iterable[Mapping[str, Any]]) -> tuple[CurvePoint, ...]:
@@ -122,12 +122,10 @@ def _curve_points(entries: Iterable[Mapping[str, Any]]) -> tuple[CurvePoint, ...
     return tuple(found)
 
 
-@cache
 def _price_per_hour(hardware: str) -> float | None:
     """The price of the machine in conf/hardware that bears the published name."""
-    file = paths.CONF / "hardware" / (re.sub(r"\W", "_", hardware.lower()) + ".yaml")
-    price = yaml.safe_load(file.read_text())["price_per_hour"] if file.exists() else None
-    return None if price is None else float(price)
+    machine = machines().get(re.sub(r"\W", "_", hardware.lower()))
+    return None if machine is None else machine.price_per_hour
 
 
 def _recomputed(statement: Mapping[str, Any]) -> StatedSpeedup:

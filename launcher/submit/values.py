@@ -7,7 +7,6 @@ import re
 from dataclasses import fields
 from typing import Annotated, Any, TypeVar
 
-import yaml
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from launcher.config.fields import STRICT, AnyPath, Count
 from launcher.config.keys import did_you_mean, is_text
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.validate import message
+from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, Problems, UserError
 
 PREFIX = "submit."
@@ -80,7 +80,7 @@ def read_values(kind: type[Values], words: list[str]) -> Values:
     Raises:
         UserError: with every word that does not fit.
     """
-    values = yaml.safe_load((paths.CONF / "submit" / f"{kind.__name__.lower()}.yaml").read_text())
+    values = read_mapping(paths.CONF / "submit" / f"{kind.__name__.lower()}.yaml")
     problems = Problems()
     known = [PREFIX + field.name for field in fields(kind)]
     for given in overrides.parse(words, problems, lambda key: is_text(kind, key.removeprefix(PREFIX))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -175,3 +176,16 @@ def test_a_verbs_own_mistakes_are_one_line(words: list[str], named: str, capsys:
 def test_python_runs_the_package() -> None:
     done = subprocess.run([sys.executable, "-m", "launcher", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"train {__version__}\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_an_answer_that_nobody_can_have_is_a_line_or_nothing() -> None:
+    show = [sys.executable, "-m", "launcher", "show", "recipe=hot"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(show, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "error: what is printed: No space left on device\n")
+    gone, there = os.pipe()
+    os.close(gone)
+    done = subprocess.run(show, stdout=there, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(there)
+    assert (done.returncode, done.stderr) == (0, "")
