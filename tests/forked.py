@@ -251,6 +251,7 @@ class _Fork:
         preexec_fn: Any = None,
     ):
         sys.stdout.flush()
+        self._returncode = 0
         self.pid = os.fork()
         if self.pid == 0:
             if start_new_session:
@@ -268,7 +269,10 @@ class _Fork:
             _become(words, env or {**os.environ})
 
     def wait(self) -> int:
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        # note: who stops a run may have waited for it too, as with Popen
+        with suppress(ChildProcessError):
+            self._returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._returncode
 
     def send_signal(self, number: int) -> None:
         os.kill(self.pid, number)

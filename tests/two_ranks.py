@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["launcher.training.worker", "launcher.data.worker_processes"])
+_FORKS.set_forkserver_preload(["launcher.data.worker_processes", "pytest", "tests.runs", "tests.trainers"])
 
 
 def in_a_fork(function: Callable[..., None], *arguments: object) -> int | None:
