@@ -45,6 +45,11 @@ TO_THE_HOST = {
 }
 
 
+def config_of(name: str, *words: str) -> RunConfig:
+    """As small as can be: every call of every step is looked at."""
+    return small_config(name, "dataset.native_size=16", *words)
+
+
 class Waited(AssertionError):
     pass
 
@@ -124,7 +129,7 @@ def _inside(allowed: Callable[[], AbstractContextManager[None]], function: Calla
 def test_no_recipe_ablation_or_method_waits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "build_model", tiny)
     run = trained_without_waiting(
-        small_config(name, "schedule.fit=off"), Ranks(0, 1, 0, 1, torch.device("cpu")), tmp_path / "run"
+        config_of(name, "schedule.fit=off"), Ranks(0, 1, 0, 1, torch.device("cpu")), tmp_path / "run"
     )
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [row["step"] for row in rows if row["kind"] == "train"] == [2, 4, 6]
@@ -138,7 +143,9 @@ def test_no_optimizer_or_loss_scaler_waits(
     optimizer: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(building, "build_model", tiny)
-    config = small_config("sam", f"optimizer={optimizer}", f"precision={precision}", "device_batch_size=6")
+    config = small_config(
+        "sam", f"optimizer={optimizer}", f"precision={precision}", "device_batch_size=6", "dataset.native_size=16"
+    )
     trained_without_waiting(config, Ranks(0, 1, 0, 1, torch.device("cpu")), tmp_path / "run")
 
 
@@ -153,4 +160,4 @@ def _train_each(rank: int, count: int, configs: dict[str, RunConfig], folder: Pa
 @pytest.mark.parametrize("count", [2, 3])
 def test_no_rank_waits(count: int, tmp_path: Path) -> None:
     names = ["hot", "mild", "timm_a2"] if count == 2 else METHODS
-    on_ranks(count, _train_each, count, {name: small_config(name) for name in names}, tmp_path)
+    on_ranks(count, _train_each, count, {name: config_of(name) for name in names}, tmp_path)
