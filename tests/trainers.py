@@ -16,10 +16,12 @@ from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
 
 SMALL = [
-    *("dataset=shapes", "dataset.train_samples=32", "dataset.val_samples=10", "dataset.native_size=32"),
+    *("dataset=shapes", "dataset.train_samples=32", "dataset.val_samples=10", "dataset.native_size=16"),
     *("model=resnet18", "launch=cpu", "batch_size=8", "dataloader.workers=0", "optimizer.scale_lr=off"),
     *("optimizer.lr=0.01", "epochs=3"),
 ]
+# A CPU computes bf16 right from this side on.
+SIDE_FOR_BF16 = "dataset.native_size=32"
 # A vision transformer of our own, as small.
 VIT = ["model=vit", "model.width=32", "model.depth=2", "model.heads=4", "model.mlp_width=48", "model.patch_size=8"]
 # Words that make a method act within a few steps.

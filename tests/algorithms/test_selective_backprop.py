@@ -14,7 +14,7 @@ from torchvision.models import resnet18
 
 from launcher.algorithms.selective_backprop import choose_ranks, sample_losses
 from launcher.training.losses import bce, cross_entropy
-from tests.trainers import build, steps
+from tests.trainers import SIDE_FOR_BF16, build, steps
 
 
 def test_a_single_draw_has_the_weights_of_the_percentiles() -> None:
@@ -47,7 +47,7 @@ def test_losses_of_single_samples_at_a_smaller_side(loss: Any, reference: Any) -
 
 
 def test_the_choosing_pass_has_the_precision_of_the_run() -> None:
-    words = ["algorithms=[selective_backprop]", "algorithms.selective_backprop.start=0.0"]
+    words = ["algorithms=[selective_backprop]", "algorithms.selective_backprop.start=0.0", SIDE_FOR_BF16]
     seen = {}
     for precision in ("fp32", "bf16"):
         run = build(*words, f"precision={precision}", "algorithms.selective_backprop.scale=1.0")

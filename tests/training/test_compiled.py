@@ -23,7 +23,7 @@ from launcher.training import checkpoint, compiled, trainer
 from launcher.training.compiled_changes import CompiledChanges
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
-from tests.trainers import EARLY, SMALL, VIT, build, steps, tensors
+from tests.trainers import EARLY, SIDE_FOR_BF16, SMALL, VIT, build, steps, tensors
 from tests.two_ranks import on_two_ranks
 
 # note: warming up evaluates a whole batch, thousands of pictures in some recipes
@@ -31,6 +31,7 @@ WORDS = ["schedule.warmup=0ba", "precision=fp32", "eval_batch_size=16"]
 # Every kind of pass: statistics that stand still, parts, branches that are dropped, many sides.
 ALL = [
     "recipe=hot",
+    "dataset.native_size=32",
     "algorithms.progressive_resizing.size_multiple=1",
     "algorithms.sam.interval=2",
     "device_batch_size=4",
@@ -76,7 +77,7 @@ def test_all_graphs_are_made_before_the_first_step_and_none_for_a_side(
 
 def test_bf16_compiled_is_bf16_to_its_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
-    words = [*WORDS, "precision=bf16"]
+    words = [*WORDS, "precision=bf16", SIDE_FOR_BF16]
     assert steps(made(*words), 3) == pytest.approx(steps(build(*words), 3), rel=2**-8)
 
 
@@ -121,7 +122,7 @@ def test_more_graphs_than_there_are_sides_and_kinds_is_an_error(monkeypatch: pyt
     "words",
     [
         ["model=timm", "model.architecture=test_vit", "model.img_size=32"],
-        ["model=timm", "model.architecture=test_convnext"],
+        ["model=timm", "model.architecture=test_convnext", "dataset.native_size=32"],
         VIT,
     ],
 )

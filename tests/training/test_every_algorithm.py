@@ -12,7 +12,7 @@ from launcher.config.compose import compose
 from launcher.config.defaults import options
 from launcher.errors import UserError
 from launcher.training import checkpoint
-from tests.trainers import EARLY, build, steps, tensors
+from tests.trainers import EARLY, SIDE_FOR_BF16, build, steps, tensors
 
 NAMES = [recipe.name for recipe in (*recipes.listing(), *recipes.ablations())]
 
@@ -54,6 +54,7 @@ def test_each_recipe_resumes_to_the_same_bits(recipe: str, precision: str, tmp_p
     words = [
         f"recipe={recipe}",
         f"precision={precision}",
+        *[SIDE_FOR_BF16] * (precision == "bf16"),
         "algorithms.progressive_resizing.initial_scale=0.9",
         *(w for name in ("ema", "sam") if name in on for w in EARLY[name]),
     ]
@@ -79,11 +80,11 @@ def test_an_algorithm_that_is_off_changes_nothing_of_the_others_draws() -> None:
 
 def test_images_too_small_for_bf16_on_a_cpu_are_refused() -> None:
     with pytest.raises(UserError, match=r"precision=bf16: has wrong gradients on a CPU for images of 16 px"):
-        build("algorithms=[progressive_resizing]", "precision=bf16")
+        build("algorithms=[progressive_resizing]", "precision=bf16", SIDE_FOR_BF16)
 
 
 def test_bf16_computes_what_fp32_computes_to_its_precision() -> None:
-    words = ["algorithms=[label_smoothing]"]
+    words = ["algorithms=[label_smoothing]", SIDE_FOR_BF16]
     exact, rounded = (steps(build(*words, f"precision={precision}"), 2) for precision in ("fp32", "bf16"))
     assert exact == pytest.approx(rounded, rel=0.1)
     assert exact != rounded

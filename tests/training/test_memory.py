@@ -23,7 +23,7 @@ def test_pictures_fit_by_a_line_through_what_was_measured() -> None:
 @pytest.mark.parametrize(
     ("available", "said"),
     [
-        (20, "device_batch_size=null: 8 pictures of 32 px at a time do not fit (Tried to allocate 2.00 GiB); "
+        (20, "device_batch_size=null: 8 pictures of 16 px at a time do not fit (Tried to allocate 2.00 GiB); "
              "about 5 would: device_batch_size=4 keeps the global batch; "
              "model.checkpointing=on takes less memory and more time"),
         (3, "nor do fewer; a smaller model or image.train_size may"),

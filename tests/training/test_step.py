@@ -20,7 +20,7 @@ from launcher.training.precision import LossScaler, Precision
 from launcher.training.saving import Saver
 from tests.launches import Launches
 from tests.networks import tiny
-from tests.trainers import build, outcomes, steps, tensors
+from tests.trainers import SIDE_FOR_BF16, build, outcomes, steps, tensors
 
 WORDS = ["algorithms=[ema,sam]", "algorithms.ema.update_interval=1ba", "algorithms.sam.interval=2"]
 
@@ -34,7 +34,7 @@ def decided(run: Any) -> list[torch.Tensor]:
 # note: after 3 steps the next is one of SAM's two passes, after 2 an ordinary one
 @pytest.mark.parametrize(("precision", "done"), [("fp32", 2), ("fp32", 3), ("bf16", 3), ("fp16", 2)])
 def test_a_step_that_is_not_finite_changes_nothing(precision: str, done: int) -> None:
-    run = build(*WORDS, "schedule.warmup=0ba", f"precision={precision}")
+    run = build(*WORDS, "schedule.warmup=0ba", f"precision={precision}", *[SIDE_FOR_BF16] * (precision == "bf16"))
     steps(run, done)
     before = decided(run)
     head = run.train_step.model.fc
