@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from tests.runs import Cold, Equal, Here, Train
 
 __all__ = ["make_run"]
 
-_LONG = ("benchmarks", "launch", "training")
+_COMPUTING = ("benchmarks", "training")
 
 # note: timings of a shared machine say nothing, and a failure in CI must be the same everywhere
 settings.register_profile("project", deadline=None, derandomize=True)
@@ -28,9 +29,12 @@ os.environ.pop("TRAIN_DATA", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take long, real commands first, so that no worker is left with one at the end."""
-    system = {item.path for item in items if item.get_closest_marker("system")}
-    items.sort(key=lambda item: (item.path not in system, item.path.parent.name not in _LONG))
+    """Begin with the files that take long, in turns those that compute and those that wait for processes."""
+    computing = dict.fromkeys(item.path for item in items if item.path.parent.name in _COMPUTING)
+    starts = (item.path for item in items if item.get_closest_marker("system") or item.path.parent.name == "launch")
+    waiting = dict.fromkeys(path for path in starts if path not in computing)
+    turns = [path for pair in zip_longest(computing, waiting) for path in pair]
+    items.sort(key=lambda item: turns.index(item.path) if item.path in turns else len(turns))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,8 +17,8 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
+    dynamic_rendezvous,
 )
-from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 
 from launcher.config.schema import Launch
