@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +47,15 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
     cache.mkdir(exist_ok=True)
     os.environ["XDG_CACHE_HOME"] = str(cache)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _memory_given_back() -> Iterator[None]:
+    """What a file's tests have freed goes back to the system: else a worker holds the most that any of them took."""
+    yield
+    with suppress(AttributeError):
+        # note: glibc's
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture

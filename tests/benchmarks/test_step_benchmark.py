@@ -6,10 +6,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks import step
+from tests.networks import tiny
 
 
+@pytest.mark.usefixtures("tiny_networks")
 @pytest.mark.parametrize("recipe", ["mild", "medium"])
-def test_the_step_benchmark_runs_at_a_toy_size(tmp_path: Path, recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_step_benchmark_runs_at_a_toy_size(
+    tmp_path: Path, recipe: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step.torchvision.models, "get_model", tiny)
     words = (
         f"--recipe {recipe} --model resnet18 --sizes 32 --batch 4 --steps 1 --repeats 2 --device cpu --precision fp32"
     )
