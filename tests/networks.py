@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torchvision.models.resnet import BasicBlock, ResNet
+from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from launcher.models import build
 
@@ -20,11 +20,13 @@ class _TwoStages(ResNet):
         return super()._make_layer(block, planes, *others, **named) if planes <= _CHANNELS else nn.Identity()
 
 
-def tiny(*_: object, num_classes: int = 10, **__: Any) -> nn.Module:
+def tiny(
+    *_: object, num_classes: int = 10, block: type[BasicBlock] | type[Bottleneck] = BasicBlock, **__: Any
+) -> nn.Module:
     """A ResNet of two stages, whose running statistics follow each rank's own pictures fast."""
     torch.manual_seed(0)
-    network = _TwoStages(BasicBlock, [1, 1, 1, 1])
-    network.fc = nn.Linear(_CHANNELS, num_classes)
+    network = _TwoStages(block, [1, 1, 1, 1])
+    network.fc = nn.Linear(_CHANNELS * block.expansion, num_classes)
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = 0.9

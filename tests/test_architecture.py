@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,57 +105,67 @@ def test_the_command_lines_path_never_names_torch(part: str) -> None:
         assert not {n for n in imported(path, at_top_only=True) if n.split(".")[0] in ("torch", "torchvision")}, path
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--help"],
-        ["ls"],
-        ["show", "recipe=hot"],
-        ["plan", "recipe=hot"],
-        ["plan", "-h"],
-        ["curve", "-h"],
-        ["compare", "-h"],
-        ["report", "-h"],
-        ["completion", "--line", "train rec"],
-    ],
-)
-def test_quick_verbs_import_no_torch(words: list[str]) -> None:
-    done = without_torch(*words)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+QUICK = [
+    *(["--help"], ["ls"], ["show", "recipe=hot"], ["plan", "recipe=hot"], ["plan", "-h"], ["curve", "-h"]),
+    *(["compare", "-h"], ["report", "-h"], ["completion", "--line", "train rec"]),
+]
+MISTAKEN = [
+    (["dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: is no folder"),
+    (["launch=cpu", "batch_size=5000"], "batch_size=5000"),
+    (["estimate", "dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: is no folder"),
+    (["diagnose", "launch=cpu", "batch_size=5000"], "batch_size=5000"),
+    (["ablate", "dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: is no folder"),
+    (["resume", "RUN", "nope=1"], "nope=1"),
+    (["resume", "RUN", "launch.nnodes=0"], "launch.nnodes=0"),
+    (["eval", "RUN"], "has saved no checkpoint yet"),
+    (["export", "RUN"], "has saved no checkpoint yet"),
+    (["replay", "RUN", "step=99999"], "step=99999"),
+]
+# Each command in a fork of a process that has imported none: what it says, and what is slow and imported by its end.
+FORKS = """
+import io, json, os, sys
+from contextlib import redirect_stderr, redirect_stdout
+from launcher.cli.main import main
+for words in json.loads(sys.argv[1]):
+    process = os.fork()
+    if process:
+        os.waitpid(process, 0)
+        continue
+    with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as errors:
+        try:
+            code = main(words)
+        except SystemExit as stop:
+            code = stop.code
+    slow = sorted({"torch", "matplotlib", "scipy"} & set(sys.modules))
+    print(json.dumps([code or 0, output.getvalue(), errors.getvalue(), slow]), flush=True)
+    os._exit(0)
+"""
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: is no folder"),
-        (["launch=cpu", "batch_size=5000"], "batch_size=5000"),
-        (["estimate", "dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: is no folder"),
-        (["diagnose", "launch=cpu", "batch_size=5000"], "batch_size=5000"),
-        (["ablate", "dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: is no folder"),
-        (["resume", "RUN", "nope=1"], "nope=1"),
-        (["resume", "RUN", "launch.nnodes=0"], "launch.nnodes=0"),
-        (["eval", "RUN"], "has saved no checkpoint yet"),
-        (["export", "RUN"], "has saved no checkpoint yet"),
-        (["replay", "RUN", "step=99999"], "step=99999"),
-    ],
-)
-def test_mistakes_are_answered_before_torch_is_imported(words: list[str], said: str, tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    run = RunFolder(tmp_path_factory.mktemp("run"))
     write(compose(["launch=cpu"]).config, run.config)
-    done = without_torch(*(str(tmp_path) if word == "RUN" else word for word in words))
-    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    lines = [*QUICK, *(words for words, _ in MISTAKEN)]
+    given = [[str(run.path) if word == "RUN" else word for word in words] for words in lines]
+    command = [sys.executable, "-c", FORKS, json.dumps(given)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {str(words): json.loads(line) for words, line in zip(lines, done.stdout.splitlines(), strict=True)}
 
 
-def without_torch(*words: str) -> subprocess.CompletedProcess[str]:
-    """The command in a process that must not have imported what is slow by its end."""
-    code = (
-        "import sys; from launcher.cli.main import main\n"
-        "try: code = main(sys.argv[1:])\n"
-        "except SystemExit as stop: code = stop.code\n"
-        "assert not {'torch', 'matplotlib', 'scipy'} & set(sys.modules); sys.exit(code)"
-    )
-    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("words", QUICK)
+def test_quick_verbs_import_no_torch(words: list[str], answers: dict[str, list[Any]]) -> None:
+    code, output, errors, slow = answers[str(words)]
+    assert (code, slow) == (0, []), errors
+    assert output
+
+
+@pytest.mark.parametrize(("words", "said"), MISTAKEN)
+def test_mistakes_are_answered_before_torch_is_imported(
+    words: list[str], said: str, answers: dict[str, list[Any]]
+) -> None:
+    code, _, errors, slow = answers[str(words)]
+    assert (code, said in errors, slow) == (2, True, []), errors
 
 
 def test_a_rank_imports_no_library_that_few_runs_need() -> None:

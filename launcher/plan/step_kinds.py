@@ -45,7 +45,10 @@ def _by_kind(plan: Plan) -> dict[StepKind, list[int]]:
     optimizer = plan.config.optimizer
     active = {**plan.config.algorithms.active(), optimizer.name: optimizer}
     periodic = {name: own for name, own in active.items() if own.acts_at(plan, 0) is not None}
-    for steps in _of_equal_side(plan, range(plan.total_steps)):
+    for steps in of_equal_side(plan):
+        if not periodic:
+            kinds[StepKind(plan.image_size(steps[0]), ())] += steps
+            continue
         alike: dict[tuple[int | None, ...], list[int]] = defaultdict(list)
         for step in steps:
             alike[tuple([own.acts_at(plan, step) for own in periodic.values()])].append(step)
@@ -56,8 +59,9 @@ def _by_kind(plan: Plan) -> dict[StepKind, list[int]]:
     return dict(kinds)
 
 
-def _of_equal_side(plan: Plan, steps: range) -> Iterator[range]:
-    """The steps in parts of one side each, in order: it never shrinks during a run."""
+def of_equal_side(plan: Plan, steps: range | None = None) -> Iterator[range]:
+    """A run's steps in parts of one side each, in order: it never shrinks."""
+    steps = range(plan.total_steps) if steps is None else steps
     if not steps:
         return
     first, last = plan.image_size(steps[0]), plan.image_size(steps[-1])
@@ -66,7 +70,7 @@ def _of_equal_side(plan: Plan, steps: range) -> Iterator[range]:
         return
     end = bisect_right(steps, first, key=plan.image_size)
     yield steps[:end]
-    yield from _of_equal_side(plan, steps[end:])
+    yield from of_equal_side(plan, steps[end:])
 
 
 def common_acting(kinds: dict[StepKind, list[int]]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from launcher.algorithms.engine import build
 from launcher.errors import Problem, Problems, UserError
 from launcher.models.build import build_model
 from launcher.plan.plan import Plan
+from launcher.plan.step_kinds import of_equal_side
 
 _FAR = 256  # pixels around a side among which another one is looked for
 
@@ -58,9 +59,7 @@ def _shape(network: nn.Module) -> list[Any]:
 def _sides(plan: Plan, network: nn.Module) -> Iterator[Problem]:
     """A problem for the first training side that the network does not take, and for the evaluation's."""
     config, image = plan.config, plan.config.image
-    steps: dict[int, int] = {}
-    for step in range(plan.total_steps):
-        steps.setdefault(plan.image_size(step), step)
+    steps = {plan.image_size(steps[0]): steps[0] for steps in of_equal_side(plan)}
     evaluated = plan.image_side(image.eval_size)
     asked = [(side, "image.train_size", image.train_size, f"step {step} trains on") for side, step in steps.items()]
     told: set[str] = set()

@@ -135,9 +135,10 @@ def test_a_traced_step_has_its_networks_products_and_gradients(traced: list[Coun
 
 def test_a_vision_transformer_of_timm_has_the_products_of_its_formula() -> None:
     words = ("recipe=mild", "model=timm", "model.architecture=vit_tiny_patch16_224", "dataset=imagenet",
-             "algorithms=[channels_last]", "batch_size=4", "image.train_size=224")  # fmt: skip
+             "algorithms=[channels_last]", "batch_size=4", "image.train_size=224",
+             "model.arguments.depth=3")  # fmt: skip
     step = counted_steps(plan_for(compose(words).config, 1))[0]
-    tokens, width, depth, batch = 197, 192, 12, 4
+    tokens, width, depth, batch = 197, 192, 3, 4
     linear = 2 * depth * 12 * width**2 * tokens + 2 * width * 1000
     patches = 2 * (tokens - 1) * 768 * width
     attention = 2 * depth * 2 * tokens**2 * width

@@ -13,6 +13,8 @@ from launcher.plan.step_kinds import step_kinds, step_samples
 from launcher.rank.group import Ranks
 from launcher.training.trainer import Trainer, build_trainer
 
+pytestmark = pytest.mark.usefixtures("tiny_networks")
+
 SMALL = [
     *("dataset=shapes", "dataset.train_samples=32", "dataset.val_samples=10", "dataset.native_size=32"),
     *("model=resnet18", "launch=cpu", "batch_size=8", "dataloader=synthetic", "schedule.warmup=0ba", "epochs=5"),

@@ -1,12 +1,16 @@
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
+from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.models.build import build_model
 from launcher.rank.group import Ranks
 from launcher.training.trainer import Trainer, build_trainer
+from tests.networks import tiny
 from tests.trainers import SMALL, steps, tensors
 
 RESNET = ["model=resnet18"]
@@ -46,7 +50,11 @@ def computed(run: Trainer) -> tuple[list[float], int]:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_weights_and_statistics_are_those_of_a_run_without_to_the_bit(name: str) -> None:
+def test_weights_and_statistics_are_those_of_a_run_without_to_the_bit(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = Bottleneck if name == "bottlenecks" else BasicBlock
+    monkeypatch.setattr("launcher.models.build.get_model", partial(tiny, block=block))
     plain, checkpointed = (trainer(*METHODS[name], f"model.checkpointing={word}") for word in ("off", "on"))
     (losses, calls), (same, more) = computed(plain), computed(checkpointed)
     assert losses == same
