@@ -285,6 +285,9 @@ if __name__ == "__main__":
     gc.disable()
     for name in _IMPORTED:
         importlib.import_module(name)
+    with suppress(ModuleNotFoundError):
+        # note: what FFCV's import compiles, which itself starts a thread
+        importlib.import_module("numba.typed").Dict()["jpg"] = 0
     gc.freeze()
     _serve(socket.socket(fileno=int(sys.argv[1])))
     os._exit(0)

@@ -32,8 +32,12 @@ def about(group: str, name: str) -> str:
 
 def defaults(chosen: Mapping[str, str], algorithms: Collection[str]) -> Mapping[str, Any]:
     """The values of conf/ with the chosen option of each group, and those of the algorithms."""
-    words = [f"{group}={option}" for group, option in sorted(chosen.items())]
-    return _defaults((*words, *(f"+algorithms@algorithms.{name}={name}" for name in sorted(algorithms))))
+    values = _defaults(tuple(f"{group}={option}" for group, option in sorted(chosen.items())))
+    if not algorithms:
+        return values
+    # note: all at once, so that no choice of some has to be composed
+    every = _defaults(tuple(f"+algorithms@algorithms.{name}={name}" for name in options("algorithms")))["algorithms"]
+    return {**values, "algorithms": {name: every[name] for name in sorted(algorithms)}}
 
 
 @cache
@@ -59,15 +63,21 @@ def _composed(words: Sequence[str]) -> dict[str, Any]:
 
 def _kept_as(words: Sequence[str]) -> Path | None:
     """The file of what Hydra composes of these words; None where there is no place for it."""
-    depends = hashlib.sha256(json.dumps([__version__, *words]).encode())
     try:
-        files = [path for package in ("hydra/__init__.py", "omegaconf/version.py") for path in _source(package)]
-        for path in (*files, *sorted(paths.CONF.rglob("*.yaml"))):
-            content = path.read_bytes()
-            depends.update(f"\0{path.name}\0{path.parent.name}\0{len(content)}\0".encode() + content)
+        depends = hashlib.sha256(json.dumps([__version__, _files_digest(), *words]).encode())
         return paths.cache() / "composed" / f"{depends.hexdigest()}.json"
     except (OSError, RuntimeError):
         return None
+
+
+@cache
+def _files_digest() -> str:
+    depends = hashlib.sha256()
+    files = [path for package in ("hydra/__init__.py", "omegaconf/version.py") for path in _source(package)]
+    for path in (*files, *sorted(paths.CONF.rglob("*.yaml"))):
+        content = path.read_bytes()
+        depends.update(f"\0{path.name}\0{path.parent.name}\0{len(content)}\0".encode() + content)
+    return depends.hexdigest()
 
 
 def _source(file: str) -> list[Path]:

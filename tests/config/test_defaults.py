@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,18 @@ HYDRA = module._composed
 
 
 @pytest.fixture
-def conf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def conf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """A copy of conf/ and an empty cache folder: each call of `values` is a command of its own."""
     shutil.copytree(paths.CONF, tmp_path / "conf")
     monkeypatch.setattr(paths, "CONF", tmp_path / "conf")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "conf"
+    yield tmp_path / "conf"
+    forget()
+
+
+def forget() -> None:
+    module._defaults.cache_clear()
+    module._files_digest.cache_clear()
 
 
 @pytest.fixture
@@ -40,9 +47,9 @@ def composed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-def values(**chosen: str) -> Any:
-    module._defaults.cache_clear()
-    return module.defaults(chosen, ["mixup"])
+def values(*algorithms: str, **chosen: str) -> Any:
+    forget()
+    return module.defaults(chosen, algorithms)
 
 
 def kept(conf: Path) -> list[Path]:
@@ -51,11 +58,16 @@ def kept(conf: Path) -> list[Path]:
 
 @pytest.mark.usefixtures("conf")
 def test_what_is_kept_is_what_hydra_composes_and_each_choice_has_its_own(composed: list[Any]) -> None:
-    first, other = values(model="resnet50"), values(model="resnet18")
-    assert len(composed) == 2
-    assert [values(model="resnet50"), values(model="resnet18")] == [first, other] == [HYDRA(w) for w in composed]
-    assert len(composed) == 2
-    assert first["algorithms"]["mixup"]["alpha"] == 0.2
+    first, other = values("mixup", model="resnet50"), values("mixup", "sam", "ema", model="resnet18")
+    assert len(composed) == 3
+    assert other == HYDRA(
+        ["model=resnet18", *(f"+algorithms@algorithms.{name}={name}" for name in ("ema", "mixup", "sam"))]
+    )
+    assert first["algorithms"] == {"mixup": other["algorithms"]["mixup"]}
+    assert list(other) == list(HYDRA(["model=resnet18"]))
+    assert [values("mixup", model="resnet50"), values("sam", "mixup", "ema", model="resnet18")] == [first, other]
+    assert values("blurpool")["algorithms"]["blurpool"]["min_channels"] == 16
+    assert len(composed) == 4
 
 
 @pytest.mark.parametrize(
@@ -67,12 +79,12 @@ def test_what_is_kept_is_what_hydra_composes_and_each_choice_has_its_own(compose
     ],
 )
 def test_a_change_of_any_file_is_seen_at_once(conf: Path, file: str, old: str, new: str) -> None:
-    before = values()
+    before = values("mixup")
     path = conf / file
     changed = path.read_text().replace(old, new)
     assert changed != path.read_text()
     path.write_text(changed)
-    after = values()
+    after = values("mixup")
     assert after != before
     assert after == HYDRA(["+algorithms@algorithms.mixup=mixup"])
 

@@ -62,8 +62,11 @@ def compiling(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
     # note: recipes share graphs, and the cache spares compiling them again
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "compiled"))
     if DRY:
+        from tests.networks import tiny
+
         # note: the same way but for the compiler of C++, which takes minutes
         monkeypatch.setattr("launcher.training.compiled.BACKEND", "aot_eager")
+        monkeypatch.setattr("launcher.models.build.get_model", tiny)
     yield
     torch._dynamo.reset()
 
