@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import math
 import os
 import signal
 import subprocess
@@ -10,6 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from hypothesis import settings
 
@@ -20,6 +23,9 @@ from tests.runs import Cold, Equal, Here, Train
 __all__ = ["make_run"]
 
 _COMPUTING = ("benchmarks", "training")
+# How much more than before a test may leave in memory.
+_LEFT_MIB = 100
+_least_mib = math.inf
 
 # note: timings of a shared machine say nothing, and a failure in CI must be the same everywhere
 settings.register_profile("project", deadline=None, derandomize=True)
@@ -49,13 +55,23 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_CACHE_HOME"] = str(cache)
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def _memory_given_back() -> Iterator[None]:
-    """What a file's tests have freed goes back to the system: else a worker holds the most that any of them took."""
+    """What tests have left goes back to the system: else a worker holds the most that any of them took."""
+    global _least_mib
     yield
-    with suppress(AttributeError):
-        # note: glibc's
-        ctypes.CDLL(None).malloc_trim(0)
+    _least_mib = min(_least_mib, _resident_mib())
+    if _resident_mib() > _least_mib + _LEFT_MIB:
+        gc.collect()
+        with suppress(AttributeError):
+            # note: glibc's
+            ctypes.CDLL(None).malloc_trim(0)
+        # note: the rest stays, such as libraries that were imported
+        _least_mib = _resident_mib()
+
+
+def _resident_mib() -> float:
+    return psutil.Process().memory_info().rss / 2**20
 
 
 @pytest.fixture

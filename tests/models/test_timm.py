@@ -25,7 +25,7 @@ from tests.trainers import SMALL, steps, tensors
 # Architecture: values that make it small, and its images' side.
 SAMPLE: dict[str, tuple[int, list[str]]] = {
     "test_resnet": (32, []),
-    "resnet18d": (32, []),
+    "resnet18d": (32, ["model.arguments.channels=[16,32,64,128]"]),
     "test_efficientnet": (32, ["model.drop_rate=0.2", "model.drop_path_rate=0.2"]),
     "test_efficientnet_gn": (32, []),
     "test_efficientnet_evos": (32, []),
@@ -46,7 +46,7 @@ SAMPLE: dict[str, tuple[int, list[str]]] = {
     ),
     "test_maxvit": (32, ["model.img_size=32"]),
     "test_coatnet": (32, ["model.img_size=32"]),
-    "mixer_s32_224": (64, ["model.img_size=64"]),
+    "gmlp_ti16_224": (64, ["model.img_size=64"]),
     "vit_tiny_r_s16_p8_224": (128, ["model.img_size=128", "model.arguments.depth=1"]),
 }
 

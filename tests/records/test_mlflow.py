@@ -26,9 +26,9 @@ from tests.runs import Train
 
 from .lines import end, evaluation
 
-mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
 pytestmark = [
     pytest.mark.system,
+    pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow is not installed"),
     pytest.mark.skipif(find_spec("flask") is None, reason="mlflow's server is not installed"),
 ]
 _START_SECONDS = 120
@@ -45,13 +45,19 @@ class Server:
         self.process.terminate()
         self.process.wait(30)
 
+    def client(self) -> Any:
+        # note: its import takes a second and 50 MB in each process that collects tests
+        import mlflow
+
+        return mlflow.MlflowClient(self.uri)
+
     def runs(self, experiment: str) -> list[Any]:
-        client = mlflow.MlflowClient(self.uri)
+        client = self.client()
         found = client.get_experiment_by_name(experiment)
         return list(client.search_runs([found.experiment_id])) if found else []
 
     def points(self, run: Any, name: str) -> list[tuple[int, float]]:
-        history = mlflow.MlflowClient(self.uri).get_metric_history(run.info.run_id, name)
+        history = self.client().get_metric_history(run.info.run_id, name)
         return sorted((point.step, point.value) for point in history)
 
 
