@@ -16,7 +16,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from yaml import MarkedYAMLError, YAMLError
+
 from launcher import __version__, atomic, paths
+from launcher.errors import UserError, one_line
 
 
 def options(group: str) -> list[str]:
@@ -31,7 +34,11 @@ def about(group: str, name: str) -> str:
 
 
 def defaults(chosen: Mapping[str, str], algorithms: Collection[str]) -> Mapping[str, Any]:
-    """The values of conf/ with the chosen option of each group, and those of the algorithms."""
+    """The values of conf/ with the chosen option of each group, and those of the algorithms.
+
+    Raises:
+        UserError: a file of conf/ is none that Hydra can compose.
+    """
     values = _defaults(tuple(f"{group}={option}" for group, option in sorted(chosen.items())))
     if not algorithms:
         return values
@@ -53,10 +60,20 @@ def _defaults(words: tuple[str, ...]) -> Mapping[str, Any]:
 
 def _composed(words: Sequence[str]) -> dict[str, Any]:
     from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
-    with initialize_config_dir(config_dir=str(paths.CONF), version_base="1.3"):
-        composed = OmegaConf.to_container(compose("train", list(words)))
+    try:
+        with initialize_config_dir(config_dir=str(paths.CONF), version_base="1.3"):
+            composed = OmegaConf.to_container(compose("train", list(words)))
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{mark.name}:{mark.line + 1}" if mark else paths.CONF
+        raise UserError(f"{place}: {error.problem or error.context}") from None
+    except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{paths.CONF} cannot be composed: {one_line(reason)}") from None
     assert isinstance(composed, dict)
     return {str(name): value for name, value in composed.items()}
 

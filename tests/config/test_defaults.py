@@ -19,7 +19,7 @@ from launcher import paths
 from launcher.config import defaults as module
 from launcher.config.compose import compose
 from launcher.config.overrides import parse
-from launcher.errors import Problems
+from launcher.errors import Problems, UserError
 
 HYDRA = module._composed
 
@@ -87,6 +87,21 @@ def test_a_change_of_any_file_is_seen_at_once(conf: Path, file: str, old: str, n
     after = values("mixup")
     assert after != before
     assert after == HYDRA(["+algorithms@algorithms.mixup=mixup"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("alpha: [", r"/mixup\.yaml:2: expected the node content, but found '<stream end>'$"),
+        ("defaults: [nope]", r"/conf cannot be composed: .*Could not load 'algorithms/nope'"),
+        ("3", r"/conf cannot be composed: \S+"),
+    ],
+)
+def test_a_file_that_hydra_cannot_compose_is_one_line(conf: Path, text: str, said: str) -> None:
+    (conf / "algorithms" / "mixup.yaml").write_text(f"{text}\n")
+    with pytest.raises(UserError, match=said) as told:
+        values("ema")
+    assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"\xff\xfe", b"half", b"other"])
