@@ -45,7 +45,7 @@ def _by_kind(plan: Plan) -> dict[StepKind, list[int]]:
     optimizer = plan.config.optimizer
     active = {**plan.config.algorithms.active(), optimizer.name: optimizer}
     periodic = {name: own for name, own in active.items() if own.acts_at(plan, 0) is not None}
-    for steps in of_equal_side(plan):
+    for steps in of_equal_side(plan, range(plan.total_steps)):
         if not periodic:
             kinds[StepKind(plan.image_size(steps[0]), ())] += steps
             continue
@@ -59,9 +59,8 @@ def _by_kind(plan: Plan) -> dict[StepKind, list[int]]:
     return dict(kinds)
 
 
-def of_equal_side(plan: Plan, steps: range | None = None) -> Iterator[range]:
-    """A run's steps in parts of one side each, in order: it never shrinks."""
-    steps = range(plan.total_steps) if steps is None else steps
+def of_equal_side(plan: Plan, steps: range) -> Iterator[range]:
+    """The steps in parts of one side each, in order: it never shrinks during a run."""
     if not steps:
         return
     first, last = plan.image_size(steps[0]), plan.image_size(steps[-1])

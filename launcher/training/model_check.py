@@ -59,7 +59,8 @@ def _shape(network: nn.Module) -> list[Any]:
 def _sides(plan: Plan, network: nn.Module) -> Iterator[Problem]:
     """A problem for the first training side that the network does not take, and for the evaluation's."""
     config, image = plan.config, plan.config.image
-    steps = {plan.image_size(steps[0]): steps[0] for steps in of_equal_side(plan)}
+    parts = of_equal_side(plan, range(plan.total_steps))
+    steps = {plan.image_size(part[0]): part[0] for part in parts}
     evaluated = plan.image_side(image.eval_size)
     asked = [(side, "image.train_size", image.train_size, f"step {step} trains on") for side, step in steps.items()]
     told: set[str] = set()
