@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from yaml import MarkedYAMLError, YAMLError
+from yaml import YAMLError
 
 from launcher import __version__, atomic, paths
 from launcher.errors import UserError, one_line
@@ -67,10 +67,6 @@ def _composed(words: Sequence[str]) -> dict[str, Any]:
     try:
         with initialize_config_dir(config_dir=str(paths.CONF), version_base="1.3"):
             composed = OmegaConf.to_container(compose("train", list(words)))
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"{mark.name}:{mark.line + 1}" if mark else paths.CONF
-        raise UserError(f"{place}: {error.problem or error.context}") from None
     except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{paths.CONF} cannot be composed: {one_line(reason)}") from None

@@ -92,7 +92,7 @@ def test_a_change_of_any_file_is_seen_at_once(conf: Path, file: str, old: str, n
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("alpha: [", r"/mixup\.yaml:2: expected the node content, but found '<stream end>'$"),
+        ("alpha: [", r"/conf cannot be composed: .*expected the node content.* in \S*/mixup\.yaml\", line 2"),
         ("defaults: [nope]", r"/conf cannot be composed: .*Could not load 'algorithms/nope'"),
         ("3", r"/conf cannot be composed: \S+"),
     ],
