@@ -1,7 +1,8 @@
 """What conf/ holds: the options of its groups, and the defaults that Hydra composes of them.
 
-What was composed is kept in the cache folder under the SHA-256 of all that it depends on: the words given to Hydra, the
-contents of conf/, and the versions of Hydra and OmegaConf. Importing and running Hydra takes longer than all the rest.
+What was composed is kept in the cache folder, train.yaml and each option by itself, under the SHA-256 of all that it
+depends on: its name, the contents of conf/, and the versions of Hydra and OmegaConf. Importing and running Hydra takes
+longer than all the rest.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
@@ -20,6 +21,8 @@ from yaml import YAMLError
 
 from launcher import __version__, atomic, paths
 from launcher.errors import UserError, one_line
+
+_TRAIN = "train"
 
 
 def options(group: str) -> list[str]:
@@ -39,45 +42,53 @@ def defaults(chosen: Mapping[str, str], algorithms: Collection[str]) -> Mapping[
     Raises:
         UserError: a file of conf/ is none that Hydra can compose.
     """
-    values = _defaults(tuple(f"{group}={option}" for group, option in sorted(chosen.items())))
-    if not algorithms:
-        return values
-    # note: all at once, so that no choice of some has to be composed
-    every = _defaults(tuple(f"+algorithms@algorithms.{name}={name}" for name in options("algorithms")))["algorithms"]
-    return {**values, "algorithms": {name: every[name] for name in sorted(algorithms)}}
+    methods = {name: f"algorithms/{name}" for name in sorted(algorithms)}
+    others = {group: f"{group}/{option}" for group, option in chosen.items()}
+    values = _values((*sorted(others.values()), *methods.values()))
+    return {
+        **values[_TRAIN],
+        **{group: values[name] for group, name in others.items()},
+        "algorithms": {method: values[name] for method, name in methods.items()},
+    }
 
 
 @cache
-def _defaults(words: tuple[str, ...]) -> Mapping[str, Any]:
-    kept = _kept_as(words)
-    if kept is not None and (values := _read(kept)) is not None:
-        return values
-    values = _composed(words)
-    if kept is not None:
-        _keep(values, kept)
-    return values
+def _values(chosen: tuple[str, ...]) -> Mapping[str, Any]:
+    """The values of train.yaml and of these options, `group/option`; what is not kept is composed at once, and kept."""
+    kept = {name: _kept_as(name) for name in (_TRAIN, *chosen)}
+    found = {name: values for name, path in kept.items() if path is not None and (values := _read(path)) is not None}
+    if missing := kept.keys() - found.keys():
+        composed = _composed(missing)
+        for name in missing:
+            found[name] = composed[name]
+            if (path := kept[name]) is not None:
+                _keep(found[name], path)
+    return found
 
 
-def _composed(words: Sequence[str]) -> dict[str, Any]:
+def _composed(names: Collection[str]) -> dict[str, dict[str, Any]]:
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    # note: numbers, and quotes, since to Hydra a name may be a path or a value
+    places = {name: f"option{number}" for number, name in enumerate(sorted(names)) if name != _TRAIN}
+    words = [f"+{group}@{place}='{option}'" for name, place in places.items() for group, option in [name.split("/")]]
     try:
         with initialize_config_dir(config_dir=str(paths.CONF), version_base="1.3"):
-            composed = OmegaConf.to_container(compose("train", list(words)))
+            composed = OmegaConf.to_container(compose(_TRAIN if _TRAIN in names else None, words))
     except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{paths.CONF} cannot be composed: {one_line(reason)}") from None
     assert isinstance(composed, dict)
-    return {str(name): value for name, value in composed.items()}
+    return {**{name: composed.pop(place) for name, place in places.items()}, _TRAIN: composed}
 
 
-def _kept_as(words: Sequence[str]) -> Path | None:
-    """The file of what Hydra composes of these words; None where there is no place for it."""
+def _kept_as(name: str) -> Path | None:
+    """The file of what Hydra composes of train.yaml or of an option; None where there is no place for it."""
     try:
-        depends = hashlib.sha256(json.dumps([__version__, _files_digest(), *words]).encode())
+        depends = hashlib.sha256(json.dumps([__version__, _files_digest(), name]).encode())
         return paths.cache() / "composed" / f"{depends.hexdigest()}.json"
     except (OSError, RuntimeError):
         return None

@@ -11,17 +11,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from hydra import compose as hydras_compose
+from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from launcher import paths
 from launcher.config import defaults as module
 from launcher.config.compose import compose
+from launcher.config.defaults import options
 from launcher.config.overrides import parse
+from launcher.config.schema import GROUPS
 from launcher.errors import Problems, UserError
+from tests.forked import Command
 
-HYDRA = module._composed
+COMPOSED = module._composed
+
+
+def hydra(*words: str) -> Any:
+    """What Hydra itself composes."""
+    with initialize_config_dir(config_dir=str(paths.CONF), version_base="1.3"):
+        return OmegaConf.to_container(hydras_compose("train", [*words]))
 
 
 @pytest.fixture
@@ -35,15 +48,15 @@ def conf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 
 def forget() -> None:
-    module._defaults.cache_clear()
+    module._values.cache_clear()
     module._files_digest.cache_clear()
 
 
 @pytest.fixture
 def composed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The words of each composition by Hydra."""
+    """What Hydra is asked for, each time."""
     calls: list[Any] = []
-    monkeypatch.setattr(module, "_composed", lambda words: (calls.append(words), HYDRA(words))[1])
+    monkeypatch.setattr(module, "_composed", lambda names: (calls.append({*names}), COMPOSED(names))[1])
     return calls
 
 
@@ -57,17 +70,35 @@ def kept(conf: Path) -> list[Path]:
 
 
 @pytest.mark.usefixtures("conf")
-def test_what_is_kept_is_what_hydra_composes_and_each_choice_has_its_own(composed: list[Any]) -> None:
-    first, other = values("mixup", model="resnet50"), values("mixup", "sam", "ema", model="resnet18")
-    assert len(composed) == 3
-    assert other == HYDRA(
-        ["model=resnet18", *(f"+algorithms@algorithms.{name}={name}" for name in ("ema", "mixup", "sam"))]
+def test_what_is_kept_is_what_hydra_composes_and_each_option_is_composed_once(composed: list[Any]) -> None:
+    first, other = values("mixup", model="resnet50"), values("mixup", "sam", "ema", model="resnet18", launch="cpu")
+    assert other == hydra(
+        *("model=resnet18", "launch=cpu"),
+        *(f"+algorithms@algorithms.{name}={name}" for name in ("ema", "mixup", "sam")),
     )
     assert first["algorithms"] == {"mixup": other["algorithms"]["mixup"]}
-    assert list(other) == list(HYDRA(["model=resnet18"]))
-    assert [values("mixup", model="resnet50"), values("sam", "mixup", "ema", model="resnet18")] == [first, other]
-    assert values("blurpool")["algorithms"]["blurpool"]["min_channels"] == 16
-    assert len(composed) == 4
+    assert list(other) == list(hydra())
+    assert values("mixup", model="resnet50") == first
+    assert values("sam", launch="cpu")["launch"] == other["launch"]
+    assert composed == [
+        {"train", "model/resnet50", "algorithms/mixup"},
+        {"model/resnet18", "launch/cpu", "algorithms/sam", "algorithms/ema"},
+    ]
+
+
+def test_each_option_has_the_values_of_its_file() -> None:
+    for name, composed in COMPOSED([f"{group}/{option}" for group in GROUPS for option in options(group)]).items():
+        file = paths.CONF / f"{name}.yaml"
+        own = yaml.safe_load(file.read_text()) if composed else {}
+        for base in own.pop("defaults", [])[:1]:
+            own = {**yaml.safe_load(file.with_stem(base).read_text()), **own}
+        assert composed == own, name
+
+
+@pytest.mark.parametrize("name", ["8xh100", "my-model", "a.b", "007", "1e5", "null", "x y"])
+def test_an_option_may_have_any_name(conf: Path, name: str) -> None:
+    shutil.copy(conf / "optimizer" / "sgd.yaml", conf / "optimizer" / f"{name}.yaml")
+    assert values(optimizer=name)["optimizer"]["name"] == "sgd"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +117,7 @@ def test_a_change_of_any_file_is_seen_at_once(conf: Path, file: str, old: str, n
     path.write_text(changed)
     after = values("mixup")
     assert after != before
-    assert after == HYDRA(["+algorithms@algorithms.mixup=mixup"])
+    assert after == hydra("+algorithms@algorithms.mixup=mixup")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +131,7 @@ def test_a_change_of_any_file_is_seen_at_once(conf: Path, file: str, old: str, n
 def test_a_file_that_hydra_cannot_compose_is_one_line(conf: Path, text: str, said: str) -> None:
     (conf / "algorithms" / "mixup.yaml").write_text(f"{text}\n")
     with pytest.raises(UserError, match=said) as told:
-        values("ema")
+        values("mixup")
     assert "\n" not in str(told.value)
 
 
@@ -134,12 +165,14 @@ def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch, compo
     assert len(composed) == 1
 
 
-def test_many_processes_at_once_leave_one_whole_file(conf: Path) -> None:
-    script = "from launcher.config import defaults as module; module._keep(module._composed(()), module._kept_as(()))"
-    processes = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(4)]
+def test_many_processes_at_once_leave_one_whole_file(tmp_path: Path) -> None:
+    values, file = {str(key): [key] * 9 for key in range(500)}, tmp_path / "kept" / "values.json"
+    script = "import pathlib, sys; from launcher.config import defaults as module\n"
+    script += "for _ in range(5): module._keep({str(key): [key] * 9 for key in range(500)}, pathlib.Path(sys.argv[1]))"
+    processes = [Command(["-c", script, str(file)], tmp_path, os.environ) for _ in range(4)]
     assert [process.wait() for process in processes] == [0] * 4
-    (file,) = kept(conf)
-    assert module._read(file) == HYDRA(())
+    assert list(file.parent.iterdir()) == [file]
+    assert module._read(file) == values
 
 
 @pytest.mark.usefixtures("conf")
