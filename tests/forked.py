@@ -1,18 +1,21 @@
 """`python -m launcher…` as a fork of a process that has imported it: a process as any other, there in no time.
 
-`python -m tests.forked SOCKET` is that process: it computes nothing and has no threads. What the command itself starts
-by `python -m`, the process that its ranks are forks of and the runs of a grid, are forks of the command. `python -c` is
-one that has imported torch, and nothing of this project.
+`python -m tests.forked NAME` is that process, which all workers of pytest ask through a socket of that name: it
+computes nothing and has no threads. What the command itself starts by `python -m`, the process that its ranks are
+forks of and the runs of a grid, are forks of the command. `python -c` is one that has imported torch, and nothing of
+this project.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
+import hashlib
 import importlib
 import os
 import pickle
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -31,9 +34,12 @@ from typing import IO, Any, NoReturn
 _IMPORTED = (
     *("launcher.cli.run", "launcher.cli.curve", "launcher.launch.elastic", "launcher.launch.zygote"),
     *("launcher.training.worker", "launcher.data.worker_processes", "launcher.records.curve"),
+    *("pytest", "tests.runs", "tests.trainers"),
 )
 _MOST_BYTES = 1 << 18
 _SECONDS = 0.01
+# How long the process waits for somebody to connect.
+_LAST_SECONDS = 2
 
 
 class Command:
@@ -149,14 +155,24 @@ class _Reader(threading.Thread):
 
 @cache
 def _server() -> socket.socket:
-    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with there:
-        command = [sys.executable, "-m", "tests.forked", str(there.fileno())]
-        path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-        # note: what commands set before they import torch
-        environment = {**os.environ, "PYTHONPATH": path, "OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_NUM_THREADS": "1"}
-        subprocess.Popen(command, pass_fds=[there.fileno()], env=environment)
-    return here
+    root, run = Path(__file__).parents[1], os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid())
+    name = hashlib.sha256(f"{root} {run}".encode()).hexdigest()
+    path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
+    # note: what commands set before they import torch
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_NUM_THREADS": "1"}
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if connection.connect_ex(_address(name)):
+        server = subprocess.Popen([sys.executable, "-m", "tests.forked", name], env=environment)
+        while connection.connect_ex(_address(name)):
+            # note: one that finds another's there ends well
+            assert not server.poll()
+            time.sleep(_SECONDS)
+    return connection
+
+
+def _address(name: str) -> str:
+    """Of Linux's own names of sockets, which are no files."""
+    return f"\0{name}"
 
 
 def _ask(question: Any, files: Sequence[int] = ()) -> Any:
@@ -165,30 +181,43 @@ def _ask(question: Any, files: Sequence[int] = ()) -> Any:
     return pickle.loads(server.recv(_MOST_BYTES))
 
 
-def _serve(connection: socket.socket) -> None:
-    """Fork a process for a command; tell the exit code for a process id, None while it runs."""
-    while True:
-        asked, files, *_ = socket.recv_fds(connection, _MOST_BYTES, 3)
-        if not asked:
-            return
-        question = pickle.loads(asked)
-        if isinstance(question, int):
-            process, status = os.waitpid(question, os.WNOHANG)
-            connection.send(pickle.dumps(os.waitstatus_to_exitcode(status) if process else None))
-        elif process := os.fork():
-            connection.send(pickle.dumps(process))
-            for file in files:
-                os.close(file)
-        else:
-            connection.close()
-            for number, file in enumerate(files):
-                os.dup2(file, number)
-                os.close(file)
-            words, folder, environment, before = question
-            for prepare in before:
-                prepare()
-            os.chdir(folder)
-            _become(words, environment)
+def _serve(listener: socket.socket) -> None:
+    """Answer until nobody is connected."""
+    connections: list[socket.socket] = []
+    while ready := select.select([listener, *connections], [], [], None if connections else _LAST_SECONDS)[0]:
+        for one in ready:
+            if one is listener:
+                connections.append(listener.accept()[0])
+            elif not _answer(one, [listener, *connections]):
+                connections.remove(one)
+                one.close()
+
+
+def _answer(connection: socket.socket, sockets: Sequence[socket.socket]) -> bool:
+    """Fork a process for a command; tell the exit code for a process id, None while it runs; False if none asks."""
+    asked, files, *_ = socket.recv_fds(connection, _MOST_BYTES, 3)
+    if not asked:
+        return False
+    question = pickle.loads(asked)
+    if isinstance(question, int):
+        process, status = os.waitpid(question, os.WNOHANG)
+        connection.send(pickle.dumps(os.waitstatus_to_exitcode(status) if process else None))
+    elif process := os.fork():
+        connection.send(pickle.dumps(process))
+        for file in files:
+            os.close(file)
+    else:
+        for one in sockets:
+            one.close()
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+            os.close(file)
+        words, folder, environment, before = question
+        for prepare in before:
+            prepare()
+        os.chdir(folder)
+        _become(words, environment)
+    return True
 
 
 def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
@@ -281,13 +310,23 @@ class _Fork:
         self.send_signal(signal.SIGKILL)
 
 
-if __name__ == "__main__":
+def _main(name: str) -> None:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(_address(name))
+    except OSError:
+        return
+    listener.listen()
     gc.disable()
-    for name in _IMPORTED:
-        importlib.import_module(name)
+    for module in _IMPORTED:
+        importlib.import_module(module)
     with suppress(ModuleNotFoundError):
         # note: what FFCV's import compiles, which itself starts a thread
         importlib.import_module("numba.typed").Dict()["jpg"] = 0
     gc.freeze()
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(listener)
     os._exit(0)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

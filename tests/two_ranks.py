@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import pickle
+import sys
 import tempfile
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["launcher.data.worker_processes", "pytest", "tests.runs", "tests.trainers"])
+from tests.forked import Command
 
 
-def in_a_fork(function: Callable[..., None], *arguments: object) -> int | None:
+def in_a_fork(function: Callable[..., None], *arguments: object) -> int:
     """Run a function of a module in a process of its own; its exit code."""
-    process = _FORKS.Process(target=function, args=arguments)
-    process.start()
-    process.join()
-    return process.exitcode
+    with tempfile.TemporaryDirectory() as folder:
+        return _fork(Path(folder) / "call", function, *arguments).wait()
 
 
 def on_two_ranks(function: Callable[..., None], *arguments: object) -> None:
@@ -31,7 +30,24 @@ def on_ranks(count: int, function: Callable[..., None], *arguments: object) -> N
     """The same in so many processes, forks of one that has imported what takes seconds."""
     with tempfile.TemporaryDirectory() as folder:
         given = (count, f"file://{folder}/meeting", function, arguments)
-        mp.start_processes(_rank, given, nprocs=count, start_method="forkserver")
+        ranks = [_fork(Path(folder) / f"call-{rank}", _rank, rank, *given) for rank in range(count)]
+        codes: list[int | None] = [None]
+        try:
+            while None in codes and not any(codes):
+                time.sleep(0.02)
+                codes = [rank.poll() for rank in ranks]
+        finally:
+            # note: a rank that has failed leaves the others waiting for it
+            for rank in ranks:
+                rank.kill()
+        said = [rank.communicate()[1] for rank in ranks]
+    for code, errors in zip(codes, said, strict=True):
+        assert not code, errors
+
+
+def _fork(call: Path, function: Callable[..., None], *arguments: object) -> Command:
+    call.write_bytes(pickle.dumps(sys.path) + pickle.dumps((function, arguments)))
+    return Command(["tests.two_ranks", str(call)], Path.cwd(), os.environ)
 
 
 def _rank(rank: int, count: int, meeting: str, function: Callable[..., None], arguments: tuple[object, ...]) -> None:
@@ -40,3 +56,10 @@ def _rank(rank: int, count: int, meeting: str, function: Callable[..., None], ar
     dist.destroy_process_group()
     # note: gloo's threads may still free tensors, and abort when they meet an interpreter that is shutting down
     os._exit(0)
+
+
+if __name__ == "__main__":
+    with Path(sys.argv[1]).open("rb") as file:
+        sys.path[:] = pickle.load(file)
+        function, arguments = pickle.load(file)
+    function(*arguments)
