@@ -321,8 +321,8 @@ def _main(name: str) -> None:
     for module in _IMPORTED:
         importlib.import_module(module)
     with suppress(ModuleNotFoundError):
-        # note: what FFCV's import compiles, which itself starts a thread
-        importlib.import_module("numba.typed").Dict()["jpg"] = 0
+        # note: what FFCV's import takes, which itself starts a thread
+        importlib.import_module("numba.typed")
     gc.freeze()
     _serve(listener)
     os._exit(0)

@@ -23,7 +23,6 @@ from launcher.errors import DONE, TERMINATED
 from launcher.rank.main import DEVICE
 from launcher.rank.stop import STOP
 from launcher.records.metrics import read_metrics
-from tests import networks
 from tests.commands import said
 from tests.forked import Command
 
@@ -44,6 +43,13 @@ ALONE = {
 Equal = Callable[[object, object], bool]
 
 
+def use_tiny() -> None:
+    # note: torchvision takes longer to import than all that pytest's first process needs
+    from tests import networks
+
+    networks.use_tiny()
+
+
 @dataclass
 class Train:
     """Runs `train` in a folder of its own; `small` words make a run of three epochs of six steps.
@@ -53,7 +59,7 @@ class Train:
 
     folder: Path
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
-    before: tuple[Callable[[], object], ...] = (networks.use_tiny,)
+    before: tuple[Callable[[], object], ...] = (use_tiny,)
 
     def start(self, *words: str, **streams: Any) -> Command | subprocess.Popen[str]:
         return Command(["launcher.cli.main", *words], self.folder, self.environment, before=self.before, **streams)
@@ -101,6 +107,7 @@ class Here(Train):
         import torch
 
         from launcher.training.trainer import Trainer
+        from tests import networks
 
         steps, advance = itertools.count(1), Trainer.advance
 

@@ -81,6 +81,7 @@ def test_jpegs_differ_from_pixels_by_little(smooth: Path) -> None:
 FFCVS_OWN = """
 import sys
 import numpy as np
+import launcher.data.ffcv.decoder
 from ffcv.fields.rgb_image import CenterCropRGBImageDecoder
 from ffcv.loader import Loader, OrderOption
 pipelines = {"image": [CenterCropRGBImageDecoder((32, 32), 32 / 40)], "label": None}

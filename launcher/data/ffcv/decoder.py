@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import numba as nb
 import numpy as np
@@ -13,12 +14,13 @@ from numba import njit
 
 from launcher.data.ffcv.jpeg_crop import cut
 
-# note: importing FFCV sets torch to one thread in the whole process
+# note: importing FFCV sets torch to one thread in the whole process, and compiles for seconds what a dict does too
 _threads = torch.get_num_threads()
-from ffcv.fields.rgb_image import IMAGE_MODES, SimpleRGBImageDecoder  # noqa: E402
-from ffcv.libffcv import imdecode, read, resize_crop  # noqa: E402
-from ffcv.pipeline.compiler import Compiler  # noqa: E402
-from ffcv.reader import Reader  # noqa: E402
+with patch("numba.typed.Dict", dict):
+    from ffcv.fields.rgb_image import IMAGE_MODES, SimpleRGBImageDecoder
+    from ffcv.libffcv import imdecode, read, resize_crop
+    from ffcv.pipeline.compiler import Compiler
+    from ffcv.reader import Reader
 
 torch.set_num_threads(_threads)
 
