@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Generator, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
@@ -98,16 +99,20 @@ def _resident_mib() -> float:
 
 @pytest.fixture
 def tiny_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every network that a config names is a tiny one."""
+    """Every network that a config or an export's card names is a tiny one."""
     from tests.networks import tiny
 
     monkeypatch.setattr("launcher.models.build.get_model", tiny)
+    monkeypatch.setattr("launcher.models.export.get_model", tiny)
 
 
 @pytest.fixture
-def forked_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exports are tried in forks of a process that has imported torch."""
-    popen = SimpleNamespace(Popen=Piped, PIPE=subprocess.PIPE)
+def forked_checks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports are tried in forks of a process that has imported torch, with tiny networks where these are."""
+    from tests.networks import use_tiny_of_torchvision
+
+    before = [use_tiny_of_torchvision] if "tiny_networks" in request.fixturenames else []
+    popen = SimpleNamespace(Popen=partial(Piped, before=before), PIPE=subprocess.PIPE)
     monkeypatch.setattr("launcher.training.export_check.subprocess", popen)
 
 

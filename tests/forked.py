@@ -111,10 +111,10 @@ class Command:
 class Piped(Command):
     """`python -c CODE WORDS` that is asked and answers in bytes."""
 
-    def __init__(self, command: Sequence[str], stderr: IO[Any], **_: int):
+    def __init__(self, command: Sequence[str], stderr: IO[Any], before: Sequence[Callable[[], object]] = (), **_: int):
         asked, self._ask = os.pipe()
         self._answer, answered = os.pipe()
-        super().__init__(command[1:], Path.cwd(), os.environ, answered, stderr, stdin=asked)
+        super().__init__(command[1:], Path.cwd(), os.environ, answered, stderr, before, asked)
         for end in (asked, answered):
             os.close(end)
         self.stdin, self.stdout = os.fdopen(self._ask, "wb"), os.fdopen(self._answer, "rb")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torchvision.models
 from torch import nn
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
@@ -36,3 +37,8 @@ def tiny(
 def use_tiny() -> None:
     """Have every network that a config names be the tiny one, in this process and its forks."""
     build.get_model = tiny
+
+
+def use_tiny_of_torchvision() -> None:
+    """Have torchvision itself make the tiny one of every name, for what has not imported this project."""
+    torchvision.models.get_model = tiny

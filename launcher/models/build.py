@@ -56,9 +56,13 @@ def build_model(model: schema.Model, classes: int, loss: schema.Loss, seed: int)
 
 
 def _torchvision(model: schema.TorchvisionModel, classes: int, seed: int) -> nn.Module:
-    network: nn.Module = get_model(model.architecture, weights=None, num_classes=classes)
-    if model.initialization == "kaiming_normal":
-        _draw_kaiming_normal(network, seed)
+    if model.initialization == "torchvision":
+        network: nn.Module = get_model(model.architecture, weights=None, num_classes=classes)
+    else:
+        # note: torchvision would draw all weights, twice, which are drawn anew
+        with torch.device("meta"):
+            network = get_model(model.architecture, weights=None, num_classes=classes)
+        _draw_kaiming_normal(network.to_empty(device=torch.get_default_device()), seed)
     _set_batchnorm(network, model, seed)
     if model.activation != "relu":
         replace_relu(network, activation=model.activation)
@@ -122,6 +126,7 @@ def _draw_kaiming_normal(network: nn.Module, seed: int) -> None:
 def _set_batchnorm(network: nn.Module, model: schema.TorchvisionModel, seed: int) -> None:
     for name, module in network.named_modules():
         if isinstance(module, nn.BatchNorm2d):
+            module.reset_parameters()
             if model.batchnorm_weight == "uniform":
                 module.weight.uniform_(0, 1, generator=_generator(seed, name))
             module.weight.mul_(model.batchnorm_scale)

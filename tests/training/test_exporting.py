@@ -53,7 +53,7 @@ def umask(mask: int) -> Iterator[None]:
     os.umask(before)
 
 
-def test_what_is_written_and_for_whom(tmp_path: Path) -> None:
+def test_what_is_written_and_for_whom(tmp_path: Path, tiny_networks: None) -> None:
     folder, output = finished(tmp_path, "image.eval_flip_average=true"), tmp_path / "a" / "b"
     with umask(0o022):
         card = export(folder, output)
@@ -80,7 +80,9 @@ def refused(folder: RunFolder, reason: str) -> None:
     assert not output.parent.exists()
 
 
-def test_a_model_that_differs_from_the_runs_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_differs_from_the_runs_is_not_kept(
+    tmp_path: Path, tiny_networks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = finished(tmp_path, "precision=fp32")
     with monkeypatch.context() as patch:
         patch.setattr(BlurPool, "surgery", lambda self: None)
@@ -124,7 +126,7 @@ def test_without_the_pictures_logits_are_compared_and_classes_told(tmp_path: Pat
     assert isinstance(names["network"], type(resnet18()))
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, tiny_networks: None) -> None:
     folder = finished(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot export to .*/file/export: Not a directory"):
@@ -132,7 +134,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_a_run_of_lower_precision_exports(precision: str, tmp_path: Path) -> None:
+def test_a_run_of_lower_precision_exports(precision: str, tmp_path: Path, tiny_networks: None) -> None:
     card = export(
         finished(tmp_path, f"precision={precision}", "algorithms.progressive_resizing=off"), tmp_path / "export"
     )
@@ -244,7 +246,7 @@ def _off(network: torch.nn.Module) -> torch.nn.Module:
 
 
 def test_without_the_packages_of_onnx_a_line_says_how_to_get_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_networks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = finished(tmp_path)
     monkeypatch.setattr("launcher.cli.export.find_spec", lambda name: None if name.startswith("onnx") else object())

@@ -15,7 +15,8 @@ import timm
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torchvision.models import ResNet18_Weights, get_model
+from torchvision.models import ResNet18_Weights
+from torchvision.models.resnet import Bottleneck
 
 from launcher.config.compose import compose
 from launcher.config.resolved import read
@@ -23,7 +24,10 @@ from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.models.build import build_model
 from launcher.training.initial import initial_weights, read_initial
+from tests.networks import tiny
 from tests.runs import SMALL, Here
+
+pytestmark = pytest.mark.usefixtures("tiny_networks")
 
 CLASSES = ["ant", "bee", "cat", "dog", "eel"]
 
@@ -44,7 +48,7 @@ def start(weights: Path | str, *words: str, classes: list[str] | None = None) ->
 def trained() -> dict[str, Tensor]:
     """Weights of five classes, all unlike those that any seed draws."""
     torch.manual_seed(7)
-    state = get_model("resnet18", weights=None, num_classes=5).state_dict()
+    state = tiny(num_classes=5).state_dict()
     return {name: (tensor + torch.rand(tensor.shape) / 100).to(tensor.dtype) for name, tensor in state.items()}
 
 
@@ -90,7 +94,7 @@ def test_another_number_of_classes_gets_the_head_that_the_seed_draws(file: Path,
     found = initial_weights(config, CLASSES[:3], keep_normalization=False)
     fresh = build_model(config.model, 3, config.loss, config.seed).state_dict()
     assert torch.equal(found.weights["fc.weight"], fresh["fc.weight"])
-    assert torch.equal(found.weights["layer4.1.conv2.weight"], trained["layer4.1.conv2.weight"])
+    assert torch.equal(found.weights["layer2.0.conv2.weight"], trained["layer2.0.conv2.weight"])
     assert "a new head for 3 classes instead of 5" in found.notes[0]
 
 
@@ -108,7 +112,7 @@ def test_classes_go_by_their_names(trained: dict[str, Tensor], tmp_path: Path) -
     turned = [CLASSES[number] for number in (3, 0, 4, 1, 2)]
     path = named_checkpoint(trained, turned, tmp_path / "turned.pt")
     found, said = start(path)
-    network = get_model("resnet18", weights=None, num_classes=5).eval()
+    network = tiny(num_classes=5).eval()
     images = torch.rand(2, 3, 64, 64)
     network.load_state_dict(trained)
     before = network(images)
@@ -165,9 +169,10 @@ def bad_file(kind: str, trained: dict[str, Tensor], path: Path) -> Path:
         case "not finite":
             save_file({**trained, "layer1.0.conv1.weight": torch.full((64, 64, 3, 3), torch.nan)}, path)
         case "another architecture":
-            save_file(get_model("resnet34", weights=None, num_classes=5).state_dict(), path)
+            block = {name: tensor for name, tensor in trained.items() if name.startswith("layer1.0.")}
+            save_file({**trained, **{name.replace("1.0.", "1.1.", 1): t.clone() for name, t in block.items()}}, path)
         case "bottlenecks":
-            save_file(get_model("resnet50", weights=None, num_classes=5).state_dict(), path)
+            save_file(tiny(num_classes=5, block=Bottleneck).state_dict(), path)
     return path
 
 
@@ -185,14 +190,14 @@ def bad_file(kind: str, trained: dict[str, Tensor], path: Path) -> Path:
         ("a picture's tensor", "no mapping of names to tensors"),
         ("a state of another program", "no mapping of names to tensors"),
         ("not finite", "layer1.0.conv1.weight is not finite"),
-        ("another architecture", "layer1.2.bn1.weight has no place here"),
+        ("another architecture", "layer1.1.bn1.weight has no place here"),
         ("bottlenecks", "layer1.0.conv1.weight is 64x64x1x1 instead of 64x64x3x3"),
     ],
 )
 def test_a_bad_file_is_one_line(kind: str, expected: str, trained: dict[str, Tensor], made: Here) -> None:
     path = bad_file(kind, trained, made.folder / "file.pth")
     words = ["dataset=shapes", "model=resnet18", "launch=cpu", "run_name=bad", f"model.weights={path.name}"]
-    done = made(*words, code=2, tiny=False)
+    done = made(*words, code=2)
     assert len(done.stderr.splitlines()) == 1
     assert f"model.weights={path.name}: " in done.stderr
     assert expected in done.stderr
@@ -219,13 +224,13 @@ def test_torchvisions_own_lie_in_torchs_cache(monkeypatch: pytest.MonkeyPatch, t
         start("torchvision")
     assert url in str(raised.value)
     assert str(place) in str(raised.value)
-    whole = get_model("resnet18", weights=None).state_dict()
+    whole = tiny(num_classes=1000).state_dict()
     place.parent.mkdir(exist_ok=True)
     torch.save(whole, place)
     config = config_of("torchvision", "dataset.mean=[0.1,0.1,0.1]")
     found = initial_weights(config, CLASSES, keep_normalization=False)
     assert torch.equal(found.weights["conv1.weight"], whole["conv1.weight"])
-    assert found.weights["fc.weight"].shape == (5, 512)
+    assert found.weights["fc.weight"].shape == (5, 128)
     assert found.config.dataset.mean == [0.485, 0.456, 0.406]
     kept = initial_weights(config, CLASSES, keep_normalization=True)
     assert kept.config.dataset.mean == [0.1, 0.1, 0.1]
@@ -335,12 +340,12 @@ def test_a_digest_that_is_given_is_checked(file: Path) -> None:
 @pytest.mark.usefixtures("forked_checks")
 def test_a_run_goes_on_from_what_another_has_learnt(source: str, made: Here) -> None:
     """All of it, averages too: with no learning rate they stay as they were; a resume needs neither file."""
-    tiny, short = not source.endswith("export"), ["epochs=1", "schedule.warmup=0ba"]
-    made(*SMALL, "run_name=first", "algorithms=[blurpool,ema]", *short, tiny=tiny)
-    if not tiny:
-        made("export", "runs/first", tiny=False)
+    short = ["epochs=1", "schedule.warmup=0ba"]
+    made(*SMALL, "run_name=first", "algorithms=[blurpool,ema]", *short)
+    if source.endswith("export"):
+        made("export", "runs/first")
     words = [f"model.weights={source}", "algorithms=[blurpool,ema]", "optimizer.lr=0", "optimizer.weight_decay=0"]
-    made(*SMALL, "run_name=second", *words, *short, "algorithms.ema.half_life=1000000ba", tiny=tiny)
+    made(*SMALL, "run_name=second", *words, *short, "algorithms.ema.half_life=1000000ba")
     first, second = made.folder / "runs/first", made.folder / "runs/second"
     before, after = made.state(first)["weights"], made.state(second)["weights"]
     assert isinstance(before, dict)
@@ -350,7 +355,7 @@ def test_a_run_goes_on_from_what_another_has_learnt(source: str, made: Here) -> 
     torch.testing.assert_close(after["bn1.running_mean"], before["bn1.running_mean"], rtol=0.1, atol=0.01)
     assert read(second / "config.yaml").model.weights_sha256
     (second / "initial.safetensors").unlink()
-    made("resume", "runs/second", "epochs=2", tiny=tiny)
+    made("resume", "runs/second", "epochs=2")
 
 
 def test_a_start_whose_weights_are_damaged_is_one_line(tmp_path: Path) -> None:
