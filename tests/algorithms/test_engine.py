@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torchvision.models import resnet18
 
 from launcher.algorithms.base import Algorithm, ChoosingAlgorithm, Context, DrawingAlgorithm
 from launcher.algorithms.engine import Engine, class_of
@@ -20,6 +19,7 @@ from launcher.config.compose import compose
 from launcher.config.declaration import NORMALIZE, POINTS
 from launcher.data.batch import Batch, Moment, _constant, normalize
 from launcher.plan.plan import Plan
+from tests.networks import tiny
 
 METHODS = declarations()
 
@@ -149,7 +149,7 @@ def test_preparing_a_batch_waits_for_no_copy(words: list[str]) -> None:
     config = compose(words).config
     made = Context(Plan(config, 8, 1_281_167), 1000)
     engine = Engine(made)
-    model = resnet18()
+    model = tiny()
     engine.change_model(model)
     _constant.cache_clear()
     side, moment = config.image.train_size, Moment(config.seed, 9, 5000, made.plan.total_steps)
