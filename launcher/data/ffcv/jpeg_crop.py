@@ -41,7 +41,7 @@ def scan_layout(data: np.ndarray) -> tuple[int, int, int, int]:
         elif marker == 0xDD:
             interval = _number(data, place + 4)
         elif marker == 0xDA:
-            if size == 0 or interval == 0 or blocks % interval != 0:
+            if size == 0 or interval == 0 or blocks % interval != 0 or place + 2 + length > len(data):
                 return 0, 0, 0, 0
             return place + 2 + length, size, blocks, interval
         place += 2 + length
@@ -69,7 +69,9 @@ def cut(
     new_height = min(whole_height, (last_row + 1) * _BLOCK) - new_top
     new_width = min(whole_width, (last + 1) * stretch) - new_left
 
-    out[:start] = data[:start]
+    # note: with an assignment of slices numba would compile the words of its error, for as long as all else here
+    for place, byte in enumerate(data[:start]):
+        out[place] = byte
     out[size], out[size + 1] = new_height >> 8, new_height & 0xFF
     out[size + 2], out[size + 3] = new_width >> 8, new_width & 0xFF
     end = _stretches(data, start, first_row * a_row, (last_row + 1) * a_row, a_row, first, last, out)
@@ -95,7 +97,9 @@ def _stretches(
             if written:
                 out[end], out[end + 1] = 0xFF, 0xD0 + (written - 1) % 8
                 end += 2
-            out[end : end + place - begin] = data[begin:place]
+            stretch = out[end:]
+            for at, byte in enumerate(data[begin:place]):
+                stretch[at] = byte
             end += place - begin
             written += 1
         number += 1
