@@ -33,7 +33,8 @@ from typing import IO, Any, NoReturn
 
 _IMPORTED = (
     *("launcher.cli.run", "launcher.cli.curve", "launcher.launch.elastic", "launcher.launch.zygote"),
-    *("launcher.training.worker", "launcher.data.worker_processes", "launcher.records.curve"),
+    *("launcher.training.begin", "launcher.training.worker", "launcher.data.worker_processes", "launcher.records.curve"),
+    *("launcher.cli.resume", "launcher.launch.start", "multiprocessing.sharedctypes", "PIL.JpegImagePlugin"),
     *("pytest", "tests.runs", "tests.trainers"),
 )
 _MOST_BYTES = 1 << 18
@@ -320,6 +321,7 @@ def _main(name: str) -> None:
     gc.disable()
     for module in _IMPORTED:
         importlib.import_module(module)
+    importlib.import_module("launcher.config.validate").adapter().rebuild()
     with suppress(ModuleNotFoundError):
         # note: what FFCV's import takes, which itself starts a thread
         importlib.import_module("numba.typed")

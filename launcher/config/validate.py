@@ -42,7 +42,7 @@ def validate(layers: Layers) -> RunConfig:
         raise UserError(*strange)
     try:
         # note: strict types accept a mapping as a dataclass only in JSON
-        return _adapter().validate_json(json.dumps(layers.values, default=str, skipkeys=True))
+        return adapter().validate_json(json.dumps(layers.values, default=str, skipkeys=True))
     except ValidationError as error:
         expectations: dict[str, list[str]] = {}
         for details in error.errors(include_url=False):
@@ -78,7 +78,7 @@ def _flat(value: Any) -> Iterator[Any]:
 
 
 @cache
-def _adapter() -> TypeAdapter[RunConfig]:
+def adapter() -> TypeAdapter[RunConfig]:
     return TypeAdapter(RunConfig)
 
 

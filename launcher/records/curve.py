@@ -22,7 +22,7 @@ def draw_curve(folder: RunFolder, title: str) -> Path:
     training = [row for row in rows if row["kind"] == "train"]
     evaluations = [row for row in rows if row["kind"] == "eval"]
     figure = Figure(figsize=(8, 6), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    canvas = FigureCanvasAgg(figure)
     accuracy, loss, schedule = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1.3, 1.3))
     _accuracy(accuracy, evaluations, title)
     _line(loss, training, "loss", _ORANGE, "training loss")
@@ -32,7 +32,8 @@ def draw_curve(folder: RunFolder, title: str) -> Path:
     sizes.spines["top"].set_visible(False)
     schedule.set_xlabel("epoch")
     with atomic.writing(folder.curve) as temporary:
-        figure.savefig(temporary, format="png")
+        # note: savefig would lay all out twice
+        canvas.print_png(temporary)
     return folder.curve
 
 

@@ -81,4 +81,4 @@ def _wait(process: Command | Popen[str], condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 240
     while not condition() and process.poll() is None:
         assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.002)
+        time.sleep(0.02)
