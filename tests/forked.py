@@ -32,10 +32,10 @@ from types import ModuleType, SimpleNamespace
 from typing import IO, Any, NoReturn
 
 _IMPORTED = (
-    *("launcher.cli.run", "launcher.cli.curve", "launcher.launch.elastic", "launcher.launch.zygote"),
-    *("launcher.training.begin", "launcher.training.worker", "launcher.data.worker_processes", "launcher.records.curve"),
-    *("launcher.cli.resume", "launcher.launch.start", "multiprocessing.sharedctypes", "PIL.JpegImagePlugin"),
-    *("pytest", "tests.runs", "tests.trainers"),
+    *("launcher.cli.run", "launcher.cli.resume", "launcher.cli.curve", "launcher.launch.start"),
+    *("launcher.launch.elastic", "launcher.launch.zygote", "launcher.training.begin", "launcher.training.worker"),
+    *("launcher.data.worker_processes", "launcher.records.curve", "multiprocessing.sharedctypes"),
+    *("PIL.JpegImagePlugin", "pytest", "tests.runs", "tests.trainers"),
 )
 _MOST_BYTES = 1 << 18
 _SECONDS = 0.01
