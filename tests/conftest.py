@@ -51,6 +51,11 @@ def pytest_collection() -> Generator[None, Any, Any]:
         gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    # note: else libraries tell at the end what they take for lost
+    gc.unfreeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take long, in turns those that compute and those that wait for processes."""
     computing = dict.fromkeys(item.path for item in items if item.path.parent.name in _COMPUTING)
