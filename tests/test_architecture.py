@@ -121,11 +121,14 @@ MISTAKEN = [
     (["export", "RUN"], "has saved no checkpoint yet"),
     (["replay", "RUN", "step=99999"], "step=99999"),
 ]
-# Each command in a fork of a process that has imported none: what it says, and what is slow and imported by its end.
+# Each command in a fork of a process that composed a config: what it says, and what is slow and imported by its end.
 FORKS = """
 import io, json, os, sys
 from contextlib import redirect_stderr, redirect_stdout
+from launcher.cli import compare, curve, plan, report
 from launcher.cli.main import main
+from launcher.config.compose import compose
+compose(["launch=cpu"])
 for words in json.loads(sys.argv[1]):
     process = os.fork()
     if process:

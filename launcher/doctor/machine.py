@@ -111,7 +111,7 @@ def _nearest_existing(folder: Path) -> Path:
 
 
 _FFCV = """
-import json, ffcv.loader, ffcv.writer
+import json, launcher.data.ffcv.decoder
 from importlib.metadata import version
 print(json.dumps({"ffcv": version("ffcv")}))
 """

@@ -11,15 +11,35 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import python
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "gpu.sh"
+# `python -m MODULE WORDS`, `-c CODE WORDS` or `- WORDS`, forked.
+FORKING = f"""#!{sys.executable}
+import os, sys
+from pathlib import Path
+from tests.forked import Command
+first, *words = sys.argv[1:]
+words = {{"-m": words, "-c": ["-c", *words]}}.get(first) or ["-c", sys.stdin.read(), *words]
+sys.exit(Command(words, Path.cwd(), os.environ, sys.stdout, sys.stderr, stdin=sys.stdin).wait())
+"""
+
+
+def run(tmp_path: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "python"
+    script.write_text(FORKING)
+    script.chmod(0o755)
+    # note: the process that is forked is there by now, and found by the first of these
+    python("pass", folder=tmp_path)
+    told = {"PYTEST_XDIST_TESTRUNUID": str(os.getpid()), **os.environ, "PYTHON": str(script), "PYTHONPATH": str(ROOT)}
+    command = [str(SCRIPT), *words]
+    return subprocess.run(command, env={**told, **environment}, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.system
 def test_all_that_a_gpu_is_asked_runs_dry(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHON": sys.executable}
-    command = [str(SCRIPT), "--dry", "--out", str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = run(tmp_path, "--dry", "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert [part["part"] for part in found["parts"]] == ["tests", "step-mild", "algorithms", "training"]
@@ -30,9 +50,8 @@ def test_all_that_a_gpu_is_asked_runs_dry(tmp_path: Path) -> None:
     assert list((tmp_path / "short" / "checkpoints").glob("step-*"))
 
 
-def test_without_a_gpu_it_says_so() -> None:
-    environment = {**os.environ, "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([str(SCRIPT)], env=environment, capture_output=True, text=True, check=False)
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    done = run(tmp_path, CUDA_VISIBLE_DEVICES="")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "gpu.sh: torch finds no GPU here; --dry runs the same small on the CPU\n"
 
