@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.runs import SHORT, Train
+from tests.runs import SHORT, Train, slow_down
+
+
+@pytest.fixture
+def train(train: Train) -> Train:
+    """With time to meet a run in a step, or in a save, and little work for those that are waited for."""
+    return replace(train, before=(*train.before, slow_down))
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
 
@@ -29,7 +30,7 @@ def temporary() -> Iterator[Path]:
 
 @pytest.fixture
 def tidy(train: Train, temporary: Path) -> Train:
-    return Train(train.folder, {**train.environment, "TMPDIR": str(temporary)})
+    return replace(train, environment={**train.environment, "TMPDIR": str(temporary)})
 
 
 def left_in(temporary: Path) -> list[Path]:

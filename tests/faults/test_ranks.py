@@ -5,23 +5,16 @@ from __future__ import annotations
 import random
 import shutil
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from launcher.records.folder import saves
-from tests.runs import SHORT, Equal, Here, Train, processes_of, ranks_of, results, slow_down, steps_done, wait_for
+from tests.runs import SHORT, Equal, Here, Train, processes_of, ranks_of, results, steps_done, wait_for
 
 from .killing import kill_over_and_over
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture
-def train(train: Train) -> Train:
-    """With time to meet a run in a step, or in a save."""
-    return replace(train, before=(*train.before, slow_down))
 
 
 def assert_same_end(train: Train, run: Path, whole: Path, equal: Equal) -> None:
@@ -58,7 +51,7 @@ def test_three_ranks_start_again_to_the_same_bits(train: Train, equal: Equal) ->
 
 @pytest.mark.timeout(1200)
 def test_a_run_killed_twenty_times_ends_with_the_same_bits(train: Train, equal: Equal) -> None:
-    words = [*SHORT, "epochs=16", "checkpoint.every=2ba", "eval_every=4ep"]
+    words = [*SHORT, "epochs=16", "checkpoint.every=2ba", "eval_every=4ep", "batch_size=8", "dataset.train_samples=48"]
     train(*words, "run_name=whole")
     run, kills = kill_over_and_over(train, words, 20, random.Random(7))
     assert len(kills.steps) == 20
