@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +18,9 @@ CLASSES = {"blau ü": (40, 60, 220), "green": (50, 190, 60), "red, dark": (150, 
 WORDS = [
     *("dataset=image_folder", "dataset.path=pictures", "dataset.native_size=40", "model=resnet18", "launch=cpu"),
     *("launch.nproc=1", "batch_size=8", "schedule.warmup=0ba", "dataloader.workers=0", "logger.tensorboard=false"),
-    *("algorithms.ema.half_life=3ba", "algorithms.ema.update_interval=1ba", "epochs=6", "optimizer.scale_lr=off"),
-    "optimizer.lr=0.02",
+    *("algorithms.ema.half_life=1ba", "algorithms.ema.update_interval=1ba", "epochs=2", "optimizer.scale_lr=off"),
+    # note: few steps are enough where blocks begin as their shortcuts
+    *("optimizer.lr=0.05", "model.residual_batchnorm_weight=0"),
 ]
 # What a user would write: reads the picture files, and knows the classes by their names.
 USER = """
@@ -36,6 +35,13 @@ for folder in sys.argv[2:]:
     from model import CLASSES, load, predict, transform
     logits = predict(load(), torch.stack([transform(Image.open(file)) for file in files]))
     print(sum(CLASSES[number] == file.parent.name for file, number in zip(files, logits.argmax(1), strict=True)))
+"""
+# As `python model.py PICTURE` is.
+MAIN = """
+import runpy, sys
+sys.modules["launcher"] = None
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
@@ -68,15 +74,13 @@ def test_exports_have_the_cards_top1_where_this_project_is_not(
         done = here("export", f"runs/{recipe}", "--best", "-o", recipe, tiny=False)
         assert done.stdout == f"{recipe}/model.safetensors\n"
         card = json.loads((here.folder / recipe / "model_card.json").read_text())
-        assert card["top1"] > 0.5
+        assert 0.5 < card["top1"] < 1
         assert card["classes"] == list(CLASSES)
         assert f"loaded without this project: top-1 {card['top1']:.2%} on 60 validation pictures" in done.stderr
         right.append(str(round(60 * card["top1"])))
     assert python(USER, str(pictures / "val"), *recipes, folder=here.folder).split() == right
 
     file = pictures / "val" / "green" / "0.png"
-    command, environment = [sys.executable, "hot/model.py", str(file)], {**here.environment, "PYTHONPATH": ""}
-    done = subprocess.run(command, cwd=here.folder, env=environment, capture_output=True, text=True, check=True)
-    lines = done.stdout.splitlines()
+    lines = python(MAIN, "hot/model.py", str(file), folder=here.folder).splitlines()
     assert lines[0] == str(file)
     assert {line.split("%")[1].strip() for line in lines[1:]} == set(CLASSES)
