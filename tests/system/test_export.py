@@ -18,7 +18,7 @@ CLASSES = {"blau ü": (40, 60, 220), "green": (50, 190, 60), "red, dark": (150, 
 WORDS = [
     *("dataset=image_folder", "dataset.path=pictures", "dataset.native_size=40", "model=resnet18", "launch=cpu"),
     *("launch.nproc=1", "batch_size=8", "schedule.warmup=0ba", "dataloader.workers=0", "logger.tensorboard=false"),
-    *("algorithms.ema.half_life=1ba", "algorithms.ema.update_interval=1ba", "epochs=2", "optimizer.scale_lr=off"),
+    *("algorithms.ema.half_life=3ba", "algorithms.ema.update_interval=1ba", "epochs=2", "optimizer.scale_lr=off"),
     # note: few steps are enough where blocks begin as their shortcuts
     *("optimizer.lr=0.05", "model.residual_batchnorm_weight=0"),
 ]
