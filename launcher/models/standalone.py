@@ -66,8 +66,10 @@ def _plain() -> nn.Module:
         import timm
 
         return timm.create_model(CARD["architecture"], num_classes=len(CLASSES), **CARD["arguments"])
-    network: nn.Module = get_model(CARD["architecture"], weights=None, num_classes=len(CLASSES))
-    return network
+    # note: all weights are loaded, so none are drawn
+    with torch.device("meta"):
+        network: nn.Module = get_model(CARD["architecture"], weights=None, num_classes=len(CLASSES))
+    return network.to_empty(device="cpu")
 
 
 def transform(picture: Image.Image) -> Tensor:
