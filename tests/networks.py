@@ -11,13 +11,14 @@ from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from launcher.models import build
 
-_CHANNELS = 128
+_CHANNELS = 32
 
 
 class _TwoStages(ResNet):
-    """Makes none of the large layers that would have to be filled first."""
+    """Makes none of the large layers that would have to be filled first, and a fourth of the channels."""
 
     def _make_layer(self, block: Any, planes: int, *others: Any, **named: Any) -> Any:
+        planes //= 4
         return super()._make_layer(block, planes, *others, **named) if planes <= _CHANNELS else nn.Identity()
 
 

@@ -33,6 +33,7 @@ EARLY = {
     "layer_freezing": ["algorithms.layer_freezing.start=0.0"],
     "selective_backprop": ["algorithms.selective_backprop.start=0.0"],
     "random_erasing": ["algorithms.random_erasing.probability=1.0"],
+    "squeeze_excite": ["algorithms.squeeze_excite.min_channels=32"],
     "ghost_batchnorm": ["algorithms.ghost_batchnorm.ghost_batch_size=4"],
     "mixup": ["algorithms.mixup.probability=0.5"],
     "cutmix": ["algorithms.cutmix.probability=0.5"],

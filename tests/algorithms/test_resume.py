@@ -32,6 +32,7 @@ VALUES = {
     "ema": ["ema.half_life=4ba", "ema.update_interval=2ba"],
     "swa": ["swa.start=2ba", "swa.update_interval=2ba"],
     "ghost_batchnorm": ["ghost_batchnorm.ghost_batch_size=4"],
+    "squeeze_excite": ["squeeze_excite.min_channels=32"],
     "layer_freezing": ["layer_freezing.start=0.2"],
     "selective_backprop": ["selective_backprop.start=0.2"],
 }

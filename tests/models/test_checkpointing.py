@@ -24,7 +24,10 @@ METHODS = {
         "device_batch_size=4",
     ],
     "ghosts": [*RESNET, "algorithms=[ghost_batchnorm]", "algorithms.ghost_batchnorm.ghost_batch_size=4"],
-    "sam": [*RESNET, "algorithms=[sam,blurpool,squeeze_excite]", "algorithms.sam.interval=1", "device_batch_size=4"],
+    "sam": [
+        *(*RESNET, "algorithms=[sam,blurpool,squeeze_excite]", "algorithms.sam.interval=1", "device_batch_size=4"),
+        "algorithms.squeeze_excite.min_channels=32",
+    ],
     "bottlenecks": ["model=resnet50"],
     "timm without batch norm": [
         *("model=timm", "model.architecture=test_vit", "model.img_size=32"),
