@@ -18,6 +18,6 @@ def test_stall_and_resume_are_timed_at_a_toy_size(
     assert checkpoint.main([*words, str(tmp_path / "out.json"), *small]) == 0
     facts = json.loads((tmp_path / "out.json").read_text())
     assert all(facts[name] > 0 for name in ("stall_seconds", "plain_save_seconds", "stall_ratio", "resume_ratio"))
-    assert 3 < facts["megabytes"] < 6, "weights, averages and momentum of 0.3 million parameters"
+    assert 0.4 < facts["megabytes"] < 0.6, "weights, averages and momentum of 37,000 parameters"
     assert "stall of training a save" in capsys.readouterr().out
     assert not list(tmp_path.glob("tmp*"))
