@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -24,7 +25,7 @@ from launcher.rank.main import DEVICE
 from launcher.rank.stop import STOP
 from launcher.records.metrics import read_metrics
 from tests.commands import said
-from tests.forked import Command
+from tests.forked import Command, Piped
 
 SMALL = [
     *("recipe=mild", "epochs=3", "batch_size=16", "eval_batch_size=16", "schedule.warmup=1ep", "model=resnet18"),
@@ -160,6 +161,13 @@ def count_a_gpu() -> None:
     from launcher.launch import devices, start
 
     start.decide = lambda launch: devices.Devices("cuda", 1)
+
+
+def fork_checks() -> None:
+    """Have exports be tried in forks of a process that has imported torch."""
+    from launcher.training import export_check
+
+    export_check.subprocess = SimpleNamespace(Popen=Piped, PIPE=subprocess.PIPE)  # type: ignore[assignment]
 
 
 def slow_down() -> None:

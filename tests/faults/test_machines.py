@@ -68,7 +68,7 @@ def start(host: str, namespace: str, folder: Path, *words: str) -> Command:
 
 
 def test_a_machine_that_is_cut_off_comes_back(hosts: dict[str, str], tmp_path: Path) -> None:
-    words = ["epochs=10", "launch.hang_timeout=10", "launch.max_restarts=5", "launch.rdzv_timeout=240"]
+    words = ["epochs=6", "launch.hang_timeout=10", "launch.max_restarts=5", "launch.rdzv_timeout=240"]
     processes = {host: start(host, hosts[host], tmp_path, *words) for host in hosts}
 
     def told(host: str) -> str:
@@ -79,7 +79,7 @@ def test_a_machine_that_is_cut_off_comes_back(hosts: dict[str, str], tmp_path: P
         def run() -> Path:
             return max((tmp_path / host / "runs" / "both" for host in hosts), key=steps_done)
 
-        wait_for(lambda: steps_done(run()) >= 20)
+        wait_for(lambda: steps_done(run()) >= 9)
         ip("-n", hosts["second"], "link", "set", "tr0", "down")
         wait_for(lambda: "no rank has made progress for 10 s" in told("first") + told("second"))
         ip("-n", hosts["second"], "link", "set", "tr0", "up")
@@ -94,7 +94,7 @@ def test_a_machine_that_is_cut_off_comes_back(hosts: dict[str, str], tmp_path: P
     assert any(row["kind"] == "resume" for row in rows)
     found = checkpoint.newest_valid(run() / "checkpoints")
     assert found is not None
-    assert found["step"] == 60
+    assert found["step"] == 36
 
 
 def test_a_machine_that_does_not_come_is_waited_for_and_named(hosts: dict[str, str], tmp_path: Path) -> None:
