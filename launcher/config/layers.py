@@ -39,7 +39,7 @@ class Layers:
             if not isinstance(child, dict):
                 raise KeyError(".".join(parents[:depth]))
             node = child
-        self._forget(key)
+        self._forget(key, node.get(leaf))
         node[leaf] = copy.deepcopy(value)
         for dotted, _ in leaves({leaf: value}):
             self.origins[".".join([*parents, dotted])] = origin
@@ -58,8 +58,7 @@ class Layers:
         *parents, leaf = key.split(".")
         node = self.get(".".join(parents)) if parents else self.values
         if isinstance(node, dict):
-            node.pop(leaf, None)
-        self._forget(key)
+            self._forget(key, node.pop(leaf, None))
 
     def origin(self, key: str) -> str | None:
         """The layer that set a key, or for a mapping the last that set something in it."""
@@ -68,9 +67,11 @@ class Layers:
         below = [origin for dotted, origin in self.origins.items() if dotted.startswith(key + ".")]
         return below[-1] if below else None
 
-    def _forget(self, key: str) -> None:
-        for dotted in [k for k in self.origins if k == key or k.startswith(key + ".")]:
-            del self.origins[dotted]
+    def _forget(self, key: str, value: Any) -> None:
+        self.origins.pop(key, None)
+        if isinstance(value, Mapping):
+            for dotted in [k for k in self.origins if k.startswith(key + ".")]:
+                del self.origins[dotted]
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from launcher.config.changes import is_free
 from launcher.config.layers import leaves
-from launcher.config.recipes import load
+from launcher.config.recipes import is_known, load
 from launcher.errors import UserError, shown
 from launcher.study.datasets import dataset_names
 from launcher.study.runs import RunSummary
@@ -121,7 +121,8 @@ def _method(run: RunSummary) -> dict[str, Any]:
 def changed_with_length(recipe: str) -> frozenset[str]:
     """Keys that the recipe itself sets by the length of the run."""
     try:
-        lengths = load(recipe).by_epochs
+        # note: no name is looked for that would have been nearest
+        lengths = load(recipe).by_epochs if is_known(recipe) else {}
     except UserError:
         return frozenset()
     return frozenset(key for values in lengths.values() for key, _ in leaves(values))
