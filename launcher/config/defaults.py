@@ -27,7 +27,13 @@ _TRAIN = "train"
 
 def options(group: str) -> list[str]:
     """Names of a group's options, or of all algorithms."""
-    return sorted(path.stem for path in (paths.CONF / group).glob("*.yaml"))
+    folder = paths.CONF / group
+    return [*_names(folder, folder.stat().st_mtime_ns)]
+
+
+@cache
+def _names(folder: Path, _modified: int) -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
 
 
 def about(group: str, name: str) -> str:
