@@ -20,13 +20,13 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB, on which no save of a tiny network fits."""
+    """A file system of 0.4 MB, on which no save of a tiny network fits."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = (
         os.getuid() == 0
         and not subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, check=False
+            ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)], capture_output=True, check=False
         ).returncode
     )
     if not mounted:
