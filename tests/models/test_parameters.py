@@ -41,14 +41,18 @@ FAMILIES = {
 }
 
 
-def on_meta(architecture: str) -> nn.Module:
+@pytest.fixture(scope="module", params=FAMILIES)
+def architecture(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def network(architecture: str) -> nn.Module:
     with torch.device("meta"):
         return timm.create_model(architecture, num_classes=7)
 
 
-@pytest.mark.parametrize("architecture", FAMILIES)
-def test_each_parameter_of_a_family_has_its_kind(architecture):
-    network = on_meta(architecture)
+def test_each_parameter_of_a_family_has_its_kind(architecture, network):
     kinds = parameter_kinds(network)
     assert kinds.keys() == dict(network.named_parameters()).keys()
     expected = FAMILIES[architecture]
@@ -58,9 +62,7 @@ def test_each_parameter_of_a_family_has_its_kind(architecture):
     assert all(network.get_parameter(name).shape[0] == 7 for name in heads)
 
 
-@pytest.mark.parametrize("architecture", FAMILIES)
-def test_what_timm_leaves_out_of_weight_decay_is_no_kernel(architecture):
-    network = on_meta(architecture)
+def test_what_timm_leaves_out_of_weight_decay_is_no_kernel(network):
     kinds = parameter_kinds(network)
     listed = network.no_weight_decay() if hasattr(network, "no_weight_decay") else ()
     spared, decayed = (
