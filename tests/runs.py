@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import itertools
 import os
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, redirect_stdout, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,6 +119,8 @@ class Here(Train):
             advance(*given)
 
         with ExitStack() as restored:
+            # note: as a process that ends leaves nothing behind
+            restored.callback(gc.collect)
             restored.callback(os.chdir, Path.cwd())
             restored.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
             restored.enter_context(patch.dict(os.environ, self.environment))
@@ -164,10 +168,12 @@ def count_a_gpu() -> None:
 
 
 def fork_checks() -> None:
-    """Have exports be tried in forks of a process that has imported torch."""
+    """Have exports of tiny networks be tried in forks of a process that has imported torch."""
     from launcher.training import export_check
+    from tests.networks import use_tiny_of_torchvision
 
-    export_check.subprocess = SimpleNamespace(Popen=Piped, PIPE=subprocess.PIPE)  # type: ignore[assignment]
+    popen = partial(Piped, before=[use_tiny_of_torchvision])
+    export_check.subprocess = SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE)  # type: ignore[assignment]
 
 
 def slow_down() -> None:

@@ -63,7 +63,6 @@ class RecipeLoader:
         sides = [self.plan.loaded_size(step) for step in range(self.plan.total_steps)]
         self.steps = Counter(sides)
         # note: sides change within an epoch too
-        # note: sides change within an epoch too
         self.epochs: dict[int, list[int]] = {}
         for step in range(0, len(sides), steps):
             if sides[step] == sides[step + 1]:

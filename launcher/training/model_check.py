@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -64,11 +65,13 @@ def _sides(plan: Plan, network: nn.Module) -> Iterator[Problem]:
     evaluated = plan.image_side(image.eval_size)
     asked = [(side, "image.train_size", image.train_size, f"step {step} trains on") for side, step in steps.items()]
     told: set[str] = set()
+    # note: training and evaluation often look for the same
+    refusal = cache(partial(_refusal, network, plan))
     for side, key, value, who in [*asked, (evaluated, "image.eval_size", image.eval_size, "evaluation takes")]:
-        if key in told or (reason := _refusal(network, side, plan)) is None:
+        if key in told or (reason := refusal(side)) is None:
             continue
         told.add(key)
-        fitting = next((other for other in _around(side) if _refusal(network, other, plan) is None), None)
+        fitting = next((other for other in _around(side) if refusal(other) is None), None)
         nearest = f"the nearest side that fits is {fitting} px" if fitting else f"nor any side within {_FAR} px"
         remedy = _remedy(network, {*steps, evaluated}, side)
         if len(steps) > 1:
@@ -96,7 +99,7 @@ def _around(side: int) -> Iterable[int]:
     return (other for far in range(1, _FAR + 1) for other in (side + far, side - far) if other > 0)
 
 
-def _refusal(network: nn.Module, side: int, plan: Plan) -> str | None:
+def _refusal(network: nn.Module, plan: Plan, side: int) -> str | None:
     """What a network says of two images of a side; None if it makes logits of them."""
     try:
         with torch.no_grad():

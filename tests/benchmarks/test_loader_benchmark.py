@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from benchmarks.loader.contenders import OPENERS, PLAIN
 from benchmarks.loader.files import Files, originals, pictures, write_all
 from launcher.config.compose import compose
 from launcher.config.schema import FFCVLoader
+from launcher.data.following import start_server
 from tests.forked import Command
 
 
@@ -39,6 +41,16 @@ def opened(tar: Path) -> Iterator[tuple[Path, Files]]:
         yield folder, write_all(folder, loader.files)
 
 
+def _loaded(words: list[str]) -> int:
+    """What is printed by a process whose workers are forks of it; FFCV has none, and is compiled here already."""
+    if "dataloader=ffcv" in words:
+        return memory._load(words)
+    command = Command(["benchmarks.loader.memory", *words], Path.cwd(), os.environ, before=[start_server])
+    output, errors = command.communicate()
+    assert command.returncode == 0, errors
+    return int(output.split()[-1])
+
+
 def _forked(command: list[str], pass_fds: list[int], env: dict[str, str]) -> Command:
     """The contender's process, whose connection is its input."""
     return Command([*command[2:-1], "0"], Path.cwd(), env, 1, 2, stdin=pass_fds[0])
@@ -48,12 +60,12 @@ def test_the_whole_benchmark_runs(
     tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "OPENERS", {name: OPENERS[name] for name in (PLAIN, "decode_jpeg")})
-    monkeypatch.setattr(memory, "_peak_of", memory._load)
+    monkeypatch.setattr(memory, "_peak_of", _loaded)
     monkeypatch.setattr(process, "subprocess", SimpleNamespace(Popen=_forked))
-    words = f"--pictures {tar} --sizes 24 32 --repeats 1 --batch-size 4 --copies 2 --json {tmp_path}/out.json"
+    words = f"--pictures {tar} --sizes 24 --repeats 1 --batch-size 4 --copies 2 --json {tmp_path}/out.json"
     assert command.main(words.split()) == 0
     figures = json.loads((tmp_path / "out.json").read_text())
-    assert [row["contender"] for row in figures["results"]] == 2 * [PLAIN, "torchvision's decode_jpeg"]
+    assert [row["contender"] for row in figures["results"]] == [PLAIN, "torchvision's decode_jpeg"]
     assert all(0 < row["least"] <= row["median"] <= row["most"] for row in figures["results"])
     assert [row["sides"] == [176] for row in figures["recipes"]] == [True, False]
     assert all(row["whole"] > 0 for row in figures["memory"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import Command
-from tests.runs import fork_checks
+from tests.runs import fork_checks, use_tiny
 
 from .pages import ROOT, blocks
 
@@ -33,7 +33,7 @@ def test_the_page_can_be_followed(tmp_path: Path) -> None:
         # note: the day is part of a run's name
         words = [today(word, tmp_path / "empty") for word in words]
         more = SMALL if "dataset=shapes" in words else []
-        done = Command(["launcher", *words, *more], tmp_path / "empty", environment, before=[fork_checks])
+        done = Command(["launcher", *words, *more], tmp_path / "empty", environment, before=[use_tiny, fork_checks])
         output, errors = done.communicate()
         assert done.returncode == 0, (line, output, errors)
         if words == ["resume"]:

@@ -9,6 +9,7 @@ import pytest
 
 import launcher
 from launcher.records.metrics import read_metrics
+from tests.networks import tiny
 from tests.runs import SMALL, Cold, Equal, Here, Train, processes_of, ranks_of, results, steps_done, wait_for
 
 pytestmark = pytest.mark.system
@@ -115,22 +116,21 @@ def test_a_mistake_is_one_line_and_writes_nothing(here: Here, words: list[str], 
     assert not (here.folder / "runs").exists()
 
 
-@pytest.mark.usefixtures("forked_checks")
+@pytest.mark.usefixtures("tiny_networks", "forked_checks")
 def test_eval_and_export_of_a_finished_run(here: Here) -> None:
     import torch
-    import torchvision
     from safetensors.torch import load_file
 
-    here(*SMALL, "epochs=1", "schedule.warmup=0ba", "run_name=finished", "algorithms.blurpool=off", tiny=False)
+    here(*SMALL, "epochs=1", "schedule.warmup=0ba", "run_name=finished", "algorithms.blurpool=off")
     run = here.folder / "runs" / "finished"
     last = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "eval"][-1]
-    again = json.loads(here("eval", str(run), "--json", tiny=False).stdout)
+    again = json.loads(here("eval", str(run), "--json").stdout)
     assert (again["step"], again["samples"]) == (6, 50)
     assert again["top1"] == pytest.approx(last["top1"])
     assert again["loss"] == pytest.approx(last["loss"], rel=1e-5)
 
-    path = Path(here("export", str(run), tiny=False).stdout.strip())
-    model = torchvision.models.resnet18(num_classes=10)
+    path = Path(here("export", str(run)).stdout.strip())
+    model = tiny(num_classes=10)
     model.load_state_dict(load_file(here.folder / path))
     card = json.loads((here.folder / path).with_name("model_card.json").read_text())
     assert card["surgery"] == {}
