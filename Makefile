@@ -5,7 +5,7 @@ demo: setup
 	.venv/bin/train recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 eval_batch_size=256 schedule.dilate=0.25
 
 test: setup-tests check
-	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	.venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 quick: setup check
 	.venv/bin/python -m pytest -m "not system"

@@ -5,6 +5,7 @@ Backend `eager` traces as Inductor's does, `aot_eager` differentiates too, and n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,9 +42,12 @@ ALL = [
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(trainer, "build_model", tiny)
     monkeypatch.setattr(compiled, "BACKEND", "eager")
+    torch._dynamo.reset()
+    yield
+    # note: else its code lasts to the end of the process, and is told of there
     torch._dynamo.reset()
 
 
