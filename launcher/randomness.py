@@ -7,6 +7,7 @@ generator state is saved.
 from __future__ import annotations
 
 import zlib
+from functools import lru_cache
 
 import numpy as np
 
@@ -17,18 +18,17 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 def _mix(x: np.ndarray) -> np.ndarray:
     """The finaliser of SplitMix64 (Steele et al. 2014), elementwise on uint64."""
-    with np.errstate(over="ignore"):
-        x = (x ^ (x >> np.uint64(30))) * _MIX_1
-        x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    x = (x ^ (x >> np.uint64(30))) * _MIX_1
+    x = (x ^ (x >> np.uint64(27))) * _MIX_2
     return np.asarray(x ^ (x >> np.uint64(31)))
 
 
+@lru_cache(maxsize=1024)
 def key(seed: int, purpose: str, *counters: int) -> int:
     """A 64-bit key of (seed, purpose, counters): equal inputs give equal keys on every machine."""
     state = np.array([seed & (2**64 - 1)], dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        for word in (zlib.crc32(purpose.encode()), *counters):
-            state = _mix(state * _GOLDEN + np.uint64(word & (2**64 - 1)) + _GOLDEN)
+    for word in (zlib.crc32(purpose.encode()), *counters):
+        state = _mix(state * _GOLDEN + np.uint64(word & (2**64 - 1)) + _GOLDEN)
     return int(state[0])
 
 
@@ -38,9 +38,8 @@ def uniforms(seed: int, purpose: str, epoch: int, indices: np.ndarray, draws: in
     A row depends on (seed, purpose, epoch, sample index) only, not on its place in the batch.
     """
     base = np.uint64(key(seed, purpose, epoch))
-    with np.errstate(over="ignore"):
-        rows = _mix(base + np.asarray(indices).astype(np.uint64) * _GOLDEN)
-        cells = _mix(rows[:, None] + (np.arange(1, draws + 1, dtype=np.uint64) * _GOLDEN)[None, :])
+    rows = _mix(base + np.asarray(indices).astype(np.uint64) * _GOLDEN)
+    cells = _mix(rows[:, None] + np.arange(1, draws + 1, dtype=np.uint64) * _GOLDEN)
     return (cells >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

@@ -25,6 +25,7 @@ import psutil
 from launcher.errors import DONE, TERMINATED
 from launcher.rank.main import DEVICE
 from launcher.rank.stop import STOP
+from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from tests.commands import said
 from tests.forked import Command, Piped
@@ -53,16 +54,27 @@ def use_tiny() -> None:
     networks.use_tiny()
 
 
+def draw_nothing() -> None:
+    """Have no picture of the curve be drawn, which takes as long as the steps of a small run."""
+    from launcher.records import curve
+
+    curve.draw_curve = _undrawn
+
+
+def _undrawn(folder: RunFolder, title: str) -> Path:
+    return folder.curve
+
+
 @dataclass
 class Train:
     """Runs `train` in a folder of its own; `small` words make a run of three epochs of six steps.
 
-    Every network that its words name is a tiny one, unless a test asks for torchvision's.
+    Every network that its words name is a tiny one, unless a test asks for torchvision's; no curve is drawn.
     """
 
     folder: Path
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
-    before: tuple[Callable[[], object], ...] = (use_tiny,)
+    before: tuple[Callable[[], object], ...] = (use_tiny, draw_nothing)
 
     def start(self, *words: str, **streams: Any) -> Command | subprocess.Popen[str]:
         return Command(["launcher.cli.main", *words], self.folder, self.environment, before=self.before, **streams)
@@ -127,6 +139,7 @@ class Here(Train):
             restored.enter_context(patch.object(STOP, "asked", False))
             restored.enter_context(patch.object(Trainer, "advance", advanced))
             restored.enter_context(patch("launcher.launch.elastic.Launcher", _InThisProcess))
+            restored.enter_context(patch("launcher.records.curve.draw_curve", _undrawn))
             if tiny:
                 restored.enter_context(patch("launcher.models.build.get_model", networks.tiny))
             os.chdir(self.folder)

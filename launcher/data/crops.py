@@ -55,7 +55,7 @@ def random_crops(
     tops = (top_draw * (heights - crop_heights + 1)).astype(np.int64)
     lefts = (left_draw * (widths - crop_widths + 1)).astype(np.int64)
     tries = np.stack([tops, lefts, crop_heights, crop_widths], axis=2)
-    boxes = np.take_along_axis(tries, fits.argmax(axis=1)[:, None, None], axis=1)[:, 0]
+    boxes = tries[np.arange(len(tries)), fits.argmax(axis=1)]
     for number in np.flatnonzero(~fits.any(axis=1)):
         boxes[number] = _centred(image, int(heights[number, 0]), int(widths[number, 0]))
     return np.column_stack([boxes, draws[:, -1] < image.flip])
