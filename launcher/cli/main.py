@@ -59,10 +59,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     is_command = words is None
     words = list(sys.argv[1:] if words is None else words)
-    # note: idle threads that spin take the cores from those that work; read when torch is imported, here and in ranks
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # note: pydantic would look for plug-ins of its own in every installed package
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    _tell_libraries()
     if is_command:
         # note: imports make objects that stay; to look through them again is a tenth of a short command's time
         gc.set_threshold(50_000)
@@ -109,6 +106,13 @@ def main(words: Sequence[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt:
         return 130
+
+
+def _tell_libraries() -> None:
+    # note: idle threads that spin take the cores from those that work; read when torch is imported, here and in ranks
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # note: pydantic would look for plug-ins of its own in every installed package
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,4 +1,4 @@
-"""RandAugment, TrivialAugment, AugMix, ColOut, CutOut and random erasing: what they draw, and the batch they leave."""
+"""RandAugment, TrivialAugment and AugMix: what they draw, and the batch they leave."""
 
 from __future__ import annotations
 
@@ -13,15 +13,7 @@ import torchvision.transforms.v2 as T
 from PIL import Image
 from scipy import stats
 
-from launcher.algorithms import (
-    augmix,
-    colout,
-    cutout,
-    image_operations,
-    randaugment,
-    random_erasing,
-    trivialaugment,
-)
+from launcher.algorithms import augmix, image_operations, randaugment, trivialaugment
 from launcher.algorithms.base import Algorithm, Context
 from launcher.algorithms.engine import build
 from launcher.config.compose import compose
@@ -306,56 +298,3 @@ def test_augmix_weights_sum_to_one_and_mix_within_the_originals_range() -> None:
     images = batch_of(np.arange(4)).images
     drawn = [torch.from_numpy(array) for array in empty.arrays(SIDE, SIDE, fixed=False)]
     assert torch.equal(augmix.mix(images, drawn), images)
-
-
-def test_colout_keeps_sorted_rows_and_columns_of_all_pictures_alike() -> None:
-    batch = batch_of(np.arange(8))
-    rows = torch.arange(SIDE).view(1, 1, SIDE, 1).expand(8, 3, SIDE, SIDE).to(torch.uint8)
-    algorithm = bound("colout", "algorithms.colout.rows=0.1", "algorithms.colout.columns=0.25")
-    images = changed(algorithm, replace(batch, images=rows))
-    assert images.shape == (8, 3, 28, 24)
-    kept = images[0, 0, :, 0].tolist()
-    assert kept == sorted(set(kept))
-    assert (images == images[:1, :1, :, :1]).all()
-    assert torch.equal(changed(algorithm, replace(batch, images=rows)), images)
-    often = [colout.kept(20, 0.05, np.random.default_rng(seed)) for seed in range(2000)]
-    assert stats.chisquare(np.bincount(np.concatenate(often), minlength=20)).pvalue > 1e-4
-
-
-def test_cutout_blanks_a_clipped_square_around_the_centre() -> None:
-    boxes = cutout.square_boxes(np.array([[0.0, 0.0], [0.5, 0.5], [0.999, 0.2]]), 8, SIDE, SIDE)
-    assert boxes.tolist() == [[0, 0, 4, 4], [12, 12, 20, 20], [27, 2, 32, 10]]
-    erased = cutout.erase(torch.ones(3, 3, SIDE, SIDE), torch.from_numpy(boxes))
-    assert (erased[:, 0] == 0).sum((1, 2)).tolist() == [16, 64, 40]
-
-
-def test_cutouts_odd_square_is_a_pixel_smaller_as_published() -> None:
-    # DeVries & Taylor's code: clip(centre - length // 2) to clip(centre + length // 2)
-    assert cutout.square_boxes(np.array([[0.5, 0.5]]), 7, SIDE, SIDE).tolist() == [[13, 13, 19, 19]]
-    erased = changed(bound("cutout", "algorithms.cutout.size=0.25"), batch_of(np.arange(200), normalised=True))
-    assert (erased[:, 0] == 0).sum((1, 2)).max() == 64
-    odd = batch_of(np.arange(200), normalised=True)
-    odd = replace(odd, images=odd.images[..., :30, :30])
-    assert (changed(bound("cutout", "algorithms.cutout.size=0.25"), odd)[:, 0] == 0).sum((1, 2)).max() == 36
-
-
-def test_random_erasing_draws_torchvisions_boxes() -> None:
-    count, side = 4000, 64
-    draws = np.random.default_rng(4).random((count, 41))
-    boxes = random_erasing.random_boxes(draws, 0.5, [0.02, 0.33], [0.3, 3.3], side, side)
-    area = ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]))[boxes[:, 2] > 0]
-    torch.manual_seed(0)
-    theirs = T.RandomErasing(p=0.5, scale=(0.02, 0.33), ratio=(0.3, 3.3))
-    blanked = torch.stack([(theirs(torch.ones(1, side, side)) == 0).sum() for _ in range(count)]).numpy()
-    assert abs(len(area) / count - (blanked > 0).mean()) < 0.04
-    assert stats.ks_2samp(area, blanked[blanked > 0]).pvalue > 1e-3
-
-
-def test_random_erasing_noise_is_normal_and_keyed() -> None:
-    words = ["algorithms.random_erasing.probability=1.0", "algorithms.random_erasing.fill=noise"]
-    batch = batch_of(np.arange(200), normalised=True)
-    images = changed(bound("random_erasing", *words), batch)
-    noise = images[images != batch.images]
-    assert abs(noise.mean()) < 0.05
-    assert abs(noise.std() - 1) < 0.05
-    assert torch.equal(images, changed(bound("random_erasing", *words), batch))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import pytest
-import timm
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torchvision.models import ResNet18_Weights
 from torchvision.models.resnet import Bottleneck
 
 from launcher.config.compose import compose
@@ -209,120 +205,6 @@ def test_a_bad_file_is_one_line(kind: str, expected: str, trained: dict[str, Ten
 def test_a_name_that_is_not_there(file: Path) -> None:
     with pytest.raises(UserError, match=r"is no file, run folder or export; did you mean \S*weights.safetensors\?"):
         start(file.with_name("weight.safetensors"))
-
-
-def test_torchvisions_own_lie_in_torchs_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    url = ResNet18_Weights.DEFAULT.url
-
-    def refused(*_: object, **__: object) -> None:
-        raise OSError("no route to host")
-
-    monkeypatch.setattr(torch.hub, "download_url_to_file", refused)
-    place = tmp_path / "checkpoints" / Path(url).name
-    with pytest.raises(UserError, match="no route to host") as raised:
-        start("torchvision")
-    assert url in str(raised.value)
-    assert str(place) in str(raised.value)
-    whole = tiny(num_classes=1000).state_dict()
-    place.parent.mkdir(exist_ok=True)
-    torch.save(whole, place)
-    config = config_of("torchvision", "dataset.mean=[0.1,0.1,0.1]")
-    found = initial_weights(config, CLASSES, keep_normalization=False)
-    assert torch.equal(found.weights["conv1.weight"], whole["conv1.weight"])
-    assert found.weights["fc.weight"].shape == whole["fc.weight"][:5].shape
-    assert found.config.dataset.mean == [0.485, 0.456, 0.406]
-    kept = initial_weights(config, CLASSES, keep_normalization=True)
-    assert kept.config.dataset.mean == [0.1, 0.1, 0.1]
-    assert "were trained with dataset.mean=[0.485, 0.456, 0.406]" in kept.notes[1]
-
-
-def timm_config(*words: str) -> RunConfig:
-    small = [*("dataset=shapes", "algorithms=[]", "model=timm", "model.architecture=test_vit", "model.weights=timm")]
-    config = compose([*small, *words]).config
-    return replace(config, dataset=replace(config.dataset, classes=5))
-
-
-def test_timms_own_lie_in_the_hubs_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "torch"))
-    whole = timm.create_model("test_vit").state_dict()
-    save_file(whole, tmp_path / "whole")
-    digest = hashlib.sha256((tmp_path / "whole").read_bytes()).hexdigest()
-    blob, asked = tmp_path / digest, list[str]()
-    (tmp_path / "whole").rename(blob)
-    file = tmp_path / "model.safetensors"
-    file.symlink_to(blob)
-
-    def at_hand(*words: str) -> str:
-        asked[:] = words
-        return str(file)
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", at_hand)
-    found = initial_weights(timm_config(), CLASSES, keep_normalization=False)
-    assert asked == ["timm/test_vit.r160_in1k", "model.safetensors"]
-    assert found.config.dataset.mean == [0.5, 0.5, 0.5]
-    assert {name for name in whole if not torch.equal(found.weights[name], whole[name])} == {"head.weight", "head.bias"}
-    # note: timm itself fits the positions to another side
-    larger = initial_weights(timm_config("model.img_size=64"), CLASSES, keep_normalization=False)
-    assert larger.weights["pos_embed"].shape != whole["pos_embed"].shape
-    blob.write_bytes(blob.read_bytes()[:-1] + b"x")
-    with pytest.raises(UserError, match=f"{digest} is not what was to be downloaded; remove it"):
-        initial_weights(timm_config(), CLASSES, keep_normalization=False)
-
-
-def test_without_a_network_timms_own_are_fetched_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Put where the line says, they are what a download gives: fitted to the side, with their mean and deviation."""
-
-    def refused(*_: str) -> None:
-        raise huggingface_hub.errors.LocalEntryNotFoundError("cannot find the file on the hub.\nMore words.")
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refused)
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    place = tmp_path / "checkpoints" / "test_vit.r160_in1k.safetensors"
-    with pytest.raises(UserError) as told:
-        initial_weights(timm_config(), CLASSES, keep_normalization=False)
-    url = "https://huggingface.co/timm/test_vit.r160_in1k/resolve/main/model.safetensors"
-    assert str(told.value).endswith(f"on the hub); fetch {url} elsewhere, and put it at {place}")
-    place.parent.mkdir()
-    whole = timm.create_model("test_vit").state_dict()
-    save_file(whole, place)
-    found = initial_weights(timm_config("model.img_size=64"), CLASSES, keep_normalization=False)
-    assert found.notes[0].startswith("starts from timm's test_vit.r160_in1k: a new head")
-    assert found.config.dataset.mean == [0.5, 0.5, 0.5]
-    assert torch.equal(found.weights["blocks.0.attn.qkv.weight"], whole["blocks.0.attn.qkv.weight"])
-    assert found.weights["pos_embed"].shape != whole["pos_embed"].shape
-    save_file(timm.create_model("test_resnet").state_dict(), place)
-    with pytest.raises(UserError, match=rf"model.weights=timm: {place} does not hold test_vit\S* \(Error.*; remove it"):
-        initial_weights(timm_config(), CLASSES, keep_normalization=False)
-    cut(place, 0.5)
-    with pytest.raises(UserError, match=f"model.weights={place}: is no whole safetensors file"):
-        initial_weights(timm_config(), CLASSES, keep_normalization=False)
-
-
-def test_positions_are_fitted_to_another_side(tmp_path: Path) -> None:
-    """As timm itself does where it loads them; a network of another width is none that they fit."""
-    file = f"model.weights={tmp_path}/file"
-    whole = timm.create_model("test_vit", num_classes=5, img_size=64).state_dict()
-    save_file(whole, tmp_path / "file")
-    same = initial_weights(timm_config(file, "model.img_size=64"), CLASSES, keep_normalization=False)
-    assert all(torch.equal(same.weights[name], tensor) for name, tensor in whole.items())
-    assert "timm fitted" not in same.notes[0]
-    found = initial_weights(timm_config(file, "model.img_size=128"), CLASSES, keep_normalization=False)
-    assert "count as the same; timm fitted the others to this network" in found.notes[0]
-    own: dict[str, Any] = {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": whole, "num_classes": 5}}
-    expected = timm.create_model("test_vit", num_classes=5, img_size=128, **own).state_dict()
-    assert expected["pos_embed"].shape != whole["pos_embed"].shape
-    assert all(torch.equal(found.weights[name], tensor) for name, tensor in expected.items())
-    wider = timm_config(file, "model.arguments.embed_dim=128")
-    with pytest.raises(UserError, match=r"of another network, not of test_vit: cls_token is 1x1x64 instead of 1x1x128"):
-        initial_weights(wider, CLASSES, keep_normalization=False)
-
-
-@pytest.mark.parametrize(("asked", "own"), [("timm", "torchvision"), ("torchvision", "timm")])
-def test_another_librarys_own_are_refused(asked: str, own: str) -> None:
-    config = config_of(asked) if own == "torchvision" else timm_config("model.weights=torchvision")
-    with pytest.raises(UserError, match=f"model.weights={asked}: has none .* model.weights={own}"):
-        initial_weights(config, CLASSES, keep_normalization=False)
 
 
 def test_a_digest_that_is_given_is_checked(file: Path) -> None:

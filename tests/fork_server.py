@@ -1,0 +1,193 @@
+"""`python -m tests.fork_server NAME`: the process whose forks commands are, asked through a socket of that name.
+
+All workers of pytest ask the same one. It computes nothing and has no threads. What a command itself starts by
+`python -m`, the process that its ranks are forks of and the runs of a grid, are forks of the command.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import os
+import pickle
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import ModuleType, SimpleNamespace
+from typing import Any, NoReturn
+
+_IMPORTED = (
+    *("launcher.cli.run", "launcher.cli.resume", "launcher.cli.curve", "launcher.launch.start"),
+    *("launcher.launch.elastic", "launcher.launch.zygote", "launcher.training.begin", "launcher.training.worker"),
+    *("launcher.data.worker_processes", "launcher.records.curve", "multiprocessing.sharedctypes"),
+    *("PIL.JpegImagePlugin", "pytest", "tests.runs", "tests.trainers"),
+)
+MOST_BYTES = 1 << 18
+# How long the process waits for somebody to connect.
+_LAST_SECONDS = 2
+
+
+def address(name: str) -> str:
+    """Of Linux's own names of sockets, which are no files."""
+    return f"\0{name}"
+
+
+def _serve(listener: socket.socket) -> None:
+    """Answer until nobody is connected."""
+    connections: list[socket.socket] = []
+    while ready := select.select([listener, *connections], [], [], None if connections else _LAST_SECONDS)[0]:
+        for one in ready:
+            if one is listener:
+                connections.append(listener.accept()[0])
+            elif not _answer(one, [listener, *connections]):
+                connections.remove(one)
+                one.close()
+
+
+def _answer(connection: socket.socket, sockets: Sequence[socket.socket]) -> bool:
+    """Fork a process for a command; tell the exit code for a process id, None while it runs; False if none asks."""
+    asked, files, *_ = socket.recv_fds(connection, MOST_BYTES, 3)
+    if not asked:
+        return False
+    question = pickle.loads(asked)
+    if isinstance(question, int):
+        process, status = os.waitpid(question, os.WNOHANG)
+        connection.send(pickle.dumps(os.waitstatus_to_exitcode(status) if process else None))
+    elif process := os.fork():
+        connection.send(pickle.dumps(process))
+        for file in files:
+            os.close(file)
+    else:
+        for one in sockets:
+            one.close()
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+            os.close(file)
+        words, folder, environment, before = question
+        for prepare in before:
+            prepare()
+        os.chdir(folder)
+        _become(words, environment)
+    return True
+
+
+def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Live on as `python -m MODULE WORDS` or `python -c CODE WORDS`, and end as that does."""
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[1:1] = [
+        path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", *sys.path)
+    ]
+    tempfile.tempdir = None
+    gc.enable()
+    for module in ("launcher.launch.zygote", "launcher.cli.curve"):
+        importlib.import_module(module).subprocess = SimpleNamespace(Popen=_started)  # type: ignore[attr-defined]
+    code = 1
+    try:
+        _run_code(*words[1:]) if words[0] == "-c" else _run_module(*words)
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except KeyboardInterrupt:
+        code = 130
+    except BaseException:
+        traceback.print_exc()
+    # note: as an interpreter ends, whose rest is seconds where torch is imported
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(code)
+
+
+def _run_module(name: str, *words: str) -> None:
+    sys.argv = ["", *words]
+    sys.modules.pop(name, None)
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _run_code(code: str, *words: str) -> None:
+    sys.argv, sys.path[0] = ["-c", *words], ""
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("launcher", "tests")]:
+        del sys.modules[name]
+    sys.modules["__main__"] = ModuleType("__main__")
+    exec(code, vars(sys.modules["__main__"]))
+
+
+def _started(words: Sequence[str], **given: Any) -> Any:
+    """What the command starts, as a fork of it; where it has threads already, as it does that itself."""
+    if threading.active_count() > 1:
+        return subprocess.Popen(words, **given)
+    return _Fork(words[words.index("-m") + 1 :], **given)
+
+
+class _Fork:
+    def __init__(
+        self,
+        words: Sequence[str],
+        pass_fds: Sequence[int] = (),
+        env: Mapping[str, str] | None = None,
+        start_new_session: bool = False,
+        preexec_fn: Any = None,
+    ):
+        sys.stdout.flush()
+        self._returncode = 0
+        self.pid = os.fork()
+        if self.pid == 0:
+            if start_new_session:
+                os.setsid()
+            for number in signal.valid_signals():
+                if callable(signal.getsignal(number)):
+                    signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            before = 3
+            for file in (*sorted(pass_fds), 1 << 16):
+                os.closerange(before, file)
+                before = file + 1
+            if preexec_fn:
+                preexec_fn()
+            _become(words, env or {**os.environ})
+
+    def wait(self) -> int:
+        # note: who stops a run may have waited for it too, as with Popen
+        with suppress(ChildProcessError):
+            self._returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._returncode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _main(name: str) -> None:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(address(name))
+    except OSError:
+        return
+    listener.listen()
+    gc.disable()
+    for module in _IMPORTED:
+        importlib.import_module(module)
+    importlib.import_module("launcher.config.validate").adapter().rebuild()
+    with suppress(ModuleNotFoundError):
+        # note: what FFCV's import takes, which itself starts a thread
+        importlib.import_module("numba.typed")
+    gc.freeze()
+    _serve(listener)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])
