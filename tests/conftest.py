@@ -26,7 +26,7 @@ __all__ = ["make_run"]
 
 _COMPUTING = ("benchmarks", "training")
 # How much more than before a test may leave in memory.
-_LEFT_MIB = 100
+_LEFT_MIB = 40
 _least_mib = math.inf
 
 # note: timings of a shared machine say nothing, and a failure in CI must be the same everywhere
