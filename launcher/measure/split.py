@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -109,7 +109,7 @@ def split(run: Trainer, seconds: float) -> dict[str, float]:
     return dict(means)
 
 
-def weights(kinds: dict[StepKind, list[int]], chosen: list[StepSample]) -> dict[StepSample, float]:
+def weights(kinds: dict[StepKind, Sequence[int]], chosen: list[StepSample]) -> dict[StepSample, float]:
     """The part of the run that each measured sample stands for: the kinds whose side is nearest to its own."""
     total = sum(map(len, kinds.values()))
     found = dict.fromkeys(chosen, 0.0)

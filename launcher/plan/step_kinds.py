@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from launcher.plan.plan import Plan
 
@@ -32,31 +34,32 @@ class StepSample:
     steps: tuple[int, ...]
 
 
-def step_kinds(plan: Plan) -> dict[StepKind, list[int]]:
+def step_kinds(plan: Plan) -> dict[StepKind, Sequence[int]]:
     """The steps of a run by kind, remembered with the plan: there may be hundreds of thousands."""
-    known: dict[StepKind, list[int]] | None = vars(plan).get("_step_kinds")
+    known: dict[StepKind, Sequence[int]] | None = vars(plan).get("_step_kinds")
     if known is None:
         known = vars(plan)["_step_kinds"] = _by_kind(plan)
     return known
 
 
-def _by_kind(plan: Plan) -> dict[StepKind, list[int]]:
-    kinds: dict[StepKind, list[int]] = defaultdict(list)
+def _by_kind(plan: Plan) -> dict[StepKind, Sequence[int]]:
+    kinds: dict[StepKind, Sequence[int]] = {}
     optimizer = plan.config.optimizer
     active = {**plan.config.algorithms.active(), optimizer.name: optimizer}
     periodic = {name: own for name, own in active.items() if own.acts_at(plan, 0) is not None}
     for steps in of_equal_side(plan, range(plan.total_steps)):
         if not periodic:
-            kinds[StepKind(plan.image_size(steps[0]), ())] += steps
+            kinds[StepKind(plan.image_size(steps[0]), ())] = steps
             continue
-        alike: dict[tuple[int | None, ...], list[int]] = defaultdict(list)
+        # note: of millions of steps, a list's integers would take hundreds of megabytes
+        alike: dict[tuple[int, ...], array[int]] = defaultdict(partial(array, "q"))
         for step in steps:
-            alike[tuple([own.acts_at(plan, step) for own in periodic.values()])].append(step)
+            alike[tuple([own.acts_at(plan, step) or 0 for own in periodic.values()])].append(step)
         for levels, those in alike.items():
             named = [(name, level) for name, level in zip(periodic, levels, strict=True) if level]
             acting = tuple(name if level == 1 else f"{name}/{level}" for name, level in named)
-            kinds[StepKind(plan.image_size(steps[0]), acting)] += those
-    return dict(kinds)
+            kinds[StepKind(plan.image_size(steps[0]), acting)] = those
+    return kinds
 
 
 def of_equal_side(plan: Plan, steps: range) -> Iterator[range]:
@@ -72,7 +75,7 @@ def of_equal_side(plan: Plan, steps: range) -> Iterator[range]:
     yield from of_equal_side(plan, steps[end:])
 
 
-def common_acting(kinds: dict[StepKind, list[int]]) -> tuple[str, ...]:
+def common_acting(kinds: dict[StepKind, Sequence[int]]) -> tuple[str, ...]:
     """What acts at most steps of the run: mostly nothing."""
     counts: dict[tuple[str, ...], int] = defaultdict(int)
     for kind, steps in kinds.items():
@@ -80,7 +83,7 @@ def common_acting(kinds: dict[StepKind, list[int]]) -> tuple[str, ...]:
     return max(counts, key=lambda acting: counts[acting])
 
 
-def step_samples(kinds: dict[StepKind, list[int]], sides: int = _SIZES) -> list[StepSample]:
+def step_samples(kinds: dict[StepKind, Sequence[int]], sides: int = _SIZES) -> list[StepSample]:
     """The kinds to look at: the commonest at up to so many sides, the others at the smallest and largest of theirs."""
     common = common_acting(kinds)
     chosen = []
@@ -92,7 +95,7 @@ def step_samples(kinds: dict[StepKind, list[int]], sides: int = _SIZES) -> list[
     return chosen
 
 
-def _spread(values: list[int], most: int) -> list[int]:
+def _spread(values: Sequence[int], most: int) -> Sequence[int]:
     """At most so many of the values, at equal distances, the first and last among them."""
     if len(values) <= most:
         return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +36,18 @@ def test_the_kinds_partition_the_run_and_their_sizes_are_the_plans() -> None:
     assert all(hot.image_size(step) == kind.image_size for kind, steps in kinds.items() for step in steps)
     assert sum(len(steps) for kind, steps in kinds.items() if "sam" in kind.acting) == 100 // 5
     assert common_acting(kinds) == ()
+
+
+@pytest.mark.parametrize(("algorithms", "most"), [("[]", 0.1), ("[ema]", 16)])
+def test_steps_are_remembered_in_few_bytes_each(algorithms: str, most: float) -> None:
+    run = plan("recipe=mild", f"algorithms={algorithms}", "epochs=10", samples=640_000)
+    run.image_size(0)
+    tracemalloc.start()
+    kinds = step_kinds(run)
+    bytes_taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert sum(map(len, kinds.values())) == run.total_steps == 100_000
+    assert bytes_taken / run.total_steps < most
 
 
 def test_the_kinds_of_the_published_form_have_the_sides_that_colout_leaves() -> None:
