@@ -115,9 +115,7 @@ class Cold(Train):
 class Here(Train):
     """The same in this process, which is the one rank: for what no second process is needed to see."""
 
-    def __call__(
-        self, *words: str, code: int = 0, tiny: bool = True, stop_after: int | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *words: str, code: int = 0, stop_after: int | None = None) -> subprocess.CompletedProcess[str]:
         """Run one command; in the step of that number the rank is asked to stop, as by a signal."""
         import torch
 
@@ -140,8 +138,7 @@ class Here(Train):
             restored.enter_context(patch.object(Trainer, "advance", advanced))
             restored.enter_context(patch("launcher.launch.elastic.Launcher", _InThisProcess))
             restored.enter_context(patch("launcher.records.curve.draw_curve", _undrawn))
-            if tiny:
-                restored.enter_context(patch("launcher.models.build.get_model", networks.tiny))
+            restored.enter_context(patch("launcher.models.build.get_model", networks.tiny))
             os.chdir(self.folder)
             found, output, errors = said(*words)
         assert found == code, f"{output}\n{errors}"
@@ -180,12 +177,11 @@ def count_a_gpu() -> None:
     start.decide = lambda launch: devices.Devices("cuda", 1)
 
 
-def fork_checks() -> None:
-    """Have exports of tiny networks be tried in forks of a process that has imported torch."""
+def fork_checks(*before: Callable[[], object]) -> None:
+    """Have exports be tried in forks of a process that has imported torch, where these functions are called first."""
     from launcher.training import export_check
-    from tests.networks import use_tiny_of_torchvision
 
-    popen = partial(Piped, before=[use_tiny_of_torchvision])
+    popen = partial(Piped, before=before)
     export_check.subprocess = SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE)  # type: ignore[assignment]
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.forked import Command
+from tests.networks import use_tiny_of_torchvision
 from tests.runs import fork_checks, use_tiny
 
 from .pages import ROOT, blocks
@@ -33,7 +36,8 @@ def test_the_page_can_be_followed(tmp_path: Path) -> None:
         # note: the day is part of a run's name
         words = [today(word, tmp_path / "empty") for word in words]
         more = SMALL if "dataset=shapes" in words else []
-        done = Command(["launcher", *words, *more], tmp_path / "empty", environment, before=[use_tiny, fork_checks])
+        before: list[Callable[[], object]] = [use_tiny, partial(fork_checks, use_tiny_of_torchvision)]
+        done = Command(["launcher", *words, *more], tmp_path / "empty", environment, before=before)
         output, errors = done.communicate()
         assert done.returncode == 0, (line, output, errors)
         if words == ["resume"]:

@@ -58,6 +58,7 @@ def assert_alike(found: list[Call], wanted: list[Call]) -> None:
         ("recipe=vit_s16", *VIT, "image.train_size=32", "precision=bf16"),
     ],
 )
+@pytest.mark.usefixtures("tiny_networks")
 def test_a_step_of_shapes_makes_the_calls_of_a_real_one(words: tuple[str, ...]) -> None:
     assert_alike(calls(words, real=False), calls(words, real=True))
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.forked import python
-from tests.runs import Here
+from tests.runs import Train, draw_nothing, fork_checks
 
 pytestmark = pytest.mark.system
 
@@ -61,26 +61,23 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_exports_have_the_cards_top1_where_this_project_is_not(
-    here: Here, pictures: Path, request: pytest.FixtureRequest
-) -> None:
-    (here.folder / "pictures").symlink_to(pictures)
+def test_exports_have_the_cards_top1_where_this_project_is_not(tmp_path: Path, pictures: Path) -> None:
+    (tmp_path / "pictures").symlink_to(pictures)
     right, recipes = [], ("mild", "medium", "hot")
     for recipe in recipes:
-        if recipe == "medium":
-            # note: once is as a user has it
-            request.getfixturevalue("forked_checks")
-        here(f"recipe={recipe}", *WORDS, f"run_name={recipe}", tiny=False)
-        done = here("export", f"runs/{recipe}", "--best", "-o", recipe, tiny=False)
+        # note: once is as a user has it
+        train = Train(tmp_path, before=(draw_nothing, *[fork_checks] * (recipe != "mild")))
+        train(f"recipe={recipe}", *WORDS, f"run_name={recipe}")
+        done = train("export", f"runs/{recipe}", "--best", "-o", recipe)
         assert done.stdout == f"{recipe}/model.safetensors\n"
-        card = json.loads((here.folder / recipe / "model_card.json").read_text())
+        card = json.loads((tmp_path / recipe / "model_card.json").read_text())
         assert 0.5 < card["top1"] < 1
         assert card["classes"] == list(CLASSES)
         assert f"loaded without this project: top-1 {card['top1']:.2%} on 60 validation pictures" in done.stderr
         right.append(str(round(60 * card["top1"])))
-    assert python(USER, str(pictures / "val"), *recipes, folder=here.folder).split() == right
+    assert python(USER, str(pictures / "val"), *recipes, folder=tmp_path).split() == right
 
     file = pictures / "val" / "green" / "0.png"
-    lines = python(MAIN, "hot/model.py", str(file), folder=here.folder).splitlines()
+    lines = python(MAIN, "hot/model.py", str(file), folder=tmp_path).splitlines()
     assert lines[0] == str(file)
     assert {line.split("%")[1].strip() for line in lines[1:]} == set(CLASSES)
