@@ -109,9 +109,7 @@ def test_each_place_has_positions_of_its_own() -> None:
 
 def test_initial_weights_are_drawn_as_flax_draws_them() -> None:
     """Their whole distributions: cut normals of variance 1 / fan-in, Glorot's uniform ones, zeros, tiny biases."""
-    weights = {
-        name: p.detach().double().numpy().flatten() for name, p in built("model.pooling=attention").named_parameters()
-    }
+    weights = {name: p.detach().numpy().flatten() for name, p in built("model.pooling=attention").named_parameters()}
     cut = stats.truncnorm(-2, 2)
     for name, fan_in in (("embedding.weight", 3 * 16 * 16), ("pre_logits.weight", 384)):
         assert weights[name].var() == pytest.approx(1 / fan_in, rel=0.02)
