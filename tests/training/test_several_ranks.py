@@ -45,7 +45,7 @@ def config_of(name: str) -> RunConfig:
     )
     on = compose(words).config.algorithms.active()
     early = [word for method in ("ema", "sam", name) if method in on for word in EARLY.get(method, [])]
-    size = ["batch_size=24", "dataset.train_samples=48", "schedule.warmup=0ba"]
+    size = ["batch_size=12", "dataset.train_samples=24", "schedule.warmup=0ba"]
     return compose([*SMALL, *size, *words, *early]).config
 
 
