@@ -34,7 +34,7 @@ EARLY = {
     "selective_backprop": ["algorithms.selective_backprop.start=0.0"],
     "random_erasing": ["algorithms.random_erasing.probability=1.0"],
     "squeeze_excite": ["algorithms.squeeze_excite.min_channels=32"],
-    "ghost_batchnorm": ["algorithms.ghost_batchnorm.ghost_batch_size=4"],
+    "ghost_batchnorm": ["algorithms.ghost_batchnorm.ghost_batch_size=3"],
     "mixup": ["algorithms.mixup.probability=0.5"],
     "cutmix": ["algorithms.cutmix.probability=0.5"],
 }
