@@ -15,10 +15,12 @@ import torch.distributed as dist
 from tests.forked import Command
 
 
-def in_a_fork(function: Callable[..., None], *arguments: object) -> int:
-    """Run a function of a module in a process of its own; its exit code."""
+def in_a_fork(function: Callable[..., None], *arguments: object, code: int = 0) -> None:
+    """Run a function of a module in a process of its own, which ends with a code."""
     with tempfile.TemporaryDirectory() as folder:
-        return _fork(Path(folder) / "call", function, *arguments).wait()
+        process = _fork(Path(folder) / "call", function, *arguments)
+        _, errors = process.communicate()
+    assert process.returncode == code, errors
 
 
 def on_two_ranks(function: Callable[..., None], *arguments: object) -> None:

@@ -209,7 +209,7 @@ def save_and_be_killed(folder, step):
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_process_killed_while_saving_leaves_the_former_file(tmp_path, step):
     """Saved under a new name, or over the only file there is."""
-    assert in_a_fork(save_and_be_killed, tmp_path, step) == -signal.SIGKILL
+    in_a_fork(save_and_be_killed, tmp_path, step, code=-signal.SIGKILL)
     assert [path.name for path in tmp_path.glob("*.pt")] == [save_name(1)]
     assert newest_valid(tmp_path)["step"] == 1
     prune(tmp_path, keep=1)
