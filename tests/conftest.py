@@ -5,20 +5,17 @@ import gc
 import math
 import os
 import signal
-import subprocess
 from collections.abc import Generator, Iterator
 from contextlib import suppress
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from hypothesis import settings
 
-from tests.forked import Piped
+from tests.forked import piped
 from tests.made_runs import make_run
 from tests.runs import Cold, Equal, Here, Train
 
@@ -112,8 +109,7 @@ def forked_checks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     from tests.networks import use_tiny_of_torchvision
 
     before = [use_tiny_of_torchvision] if "tiny_networks" in request.fixturenames else []
-    popen = SimpleNamespace(Popen=partial(Piped, before=before), PIPE=subprocess.PIPE)
-    monkeypatch.setattr("launcher.training.export_check.subprocess", popen)
+    monkeypatch.setattr("launcher.training.export_check.subprocess", piped(*before))
 
 
 @pytest.fixture

@@ -16,13 +16,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 from tests.fork_server import MOST_BYTES, address
 
 _SECONDS = 0.01
+# note: forks inherit it, and what they start is a fork of the same server
+_RUN = os.environ.setdefault("TESTS_RUN", os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid())))
 
 
 class Command:
@@ -110,6 +113,11 @@ class Piped(Command):
         return "", ""
 
 
+def piped(*before: Callable[[], object]) -> SimpleNamespace:
+    """In the place of a module's `subprocess`: what it starts are forks, where these functions are called first."""
+    return SimpleNamespace(Popen=partial(Piped, before=before), PIPE=subprocess.PIPE)
+
+
 def python(code: str, *words: str, folder: Path, environment: Mapping[str, str] = os.environ) -> str:
     """What `python -c CODE WORDS` prints, where nothing of this project has been imported.
 
@@ -138,8 +146,8 @@ class _Reader(threading.Thread):
 
 @cache
 def _server() -> socket.socket:
-    root, run = Path(__file__).parents[1], os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid())
-    name = hashlib.sha256(f"{root} {run}".encode()).hexdigest()
+    root = Path(__file__).parents[1]
+    name = hashlib.sha256(f"{root} {_RUN}".encode()).hexdigest()
     path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     # note: what commands set before they import torch
     environment = {**os.environ, "PYTHONPATH": path, "OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_NUM_THREADS": "1"}

@@ -14,9 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, redirect_stdout, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -28,7 +26,7 @@ from launcher.rank.stop import STOP
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from tests.commands import said
-from tests.forked import Command, Piped
+from tests.forked import Command, piped
 
 SMALL = [
     *("recipe=mild", "epochs=3", "batch_size=16", "eval_batch_size=16", "schedule.warmup=1ep", "model=resnet18"),
@@ -181,8 +179,7 @@ def fork_checks(*before: Callable[[], object]) -> None:
     """Have exports be tried in forks of a process that has imported torch, where these functions are called first."""
     from launcher.training import export_check
 
-    popen = partial(Piped, before=before)
-    export_check.subprocess = SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE)  # type: ignore[assignment]
+    export_check.subprocess = piped(*before)  # type: ignore[assignment]
 
 
 def slow_down() -> None:
