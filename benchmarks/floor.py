@@ -28,15 +28,15 @@ from torch.utils._pytree import tree_map
 
 from benchmarks.peers import ComposerPeer, has_composer, peer_step
 from benchmarks.step import CLASSES, words_of
+from lab.predict.fusion import Kernel, compiled_kernels, eager_kernels
+from lab.predict.roofline import exchange, least_seconds
+from lab.predict.trace import Call, Gradient, Trace, kind_of, traced
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
 from launcher.config.defaults import options
 from launcher.config.hardware import gpus
 from launcher.data.batch import Moment
-from launcher.measure.fusion import Kernel, compiled_kernels, eager_kernels
-from launcher.measure.roofline import exchange, least_seconds
-from launcher.measure.trace import Call, Gradient, Trace, kind_of, traced
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import common_acting, step_kinds
 from launcher.rank.group import Ranks

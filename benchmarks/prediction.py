@@ -20,11 +20,11 @@ import numpy as np
 import yaml
 from scipy.optimize import minimize
 
+from lab.predict.loading import decoding_threads, thread_rate
+from lab.predict.prediction import Predictor, efficiencies
 from launcher.config.compose import compose
 from launcher.config.hardware import Gpu, gpus, machines
 from launcher.config.schema import Hardware
-from launcher.measure.loading import decoding_threads, thread_rate
-from launcher.measure.prediction import Predictor, efficiencies
 from launcher.plan.plan import plan_for
 
 _FILE = Path(__file__).with_name("published_rates.yaml")

@@ -20,12 +20,12 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.chromium import Chromium, installed
-from launcher.study.curves import build_curves
-from launcher.study.published import published_curves
-from launcher.study.report import page
-from launcher.study.results import Results
-from launcher.study.runs import Evaluated, RunSummary
-from launcher.study.timing import Times
+from lab.study.curves import build_curves
+from lab.study.published import published_curves
+from lab.study.report import page
+from lab.study.results import Results
+from lab.study.runs import Evaluated, RunSummary
+from lab.study.timing import Times
 
 _LENGTHS = (18, 36, 72, 144)
 _OPENED = """new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(Math.max(

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from launcher.study.curves import Curve
-from launcher.study.published import benchmarked_machines, published_curves, stated_speedups
+from lab.study.curves import Curve
+from lab.study.published import benchmarked_machines, published_curves, stated_speedups
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "efficiency.md"
 

@@ -100,7 +100,7 @@ def tiny_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.networks import tiny
 
     monkeypatch.setattr("launcher.models.build.get_model", tiny)
-    monkeypatch.setattr("launcher.models.export.get_model", tiny)
+    monkeypatch.setattr("launcher.weights.export.get_model", tiny)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def forked_checks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     from tests.networks import use_tiny_of_torchvision
 
     before = [use_tiny_of_torchvision] if "tiny_networks" in request.fixturenames else []
-    monkeypatch.setattr("launcher.training.export_check.subprocess", piped(*before))
+    monkeypatch.setattr("launcher.weights.export_check.subprocess", piped(*before))
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 _IMPORTED = (
-    *("launcher.cli.run", "launcher.cli.resume", "launcher.cli.curve", "launcher.launch.start"),
+    *("launcher.cli.run", "launcher.cli.resume", "lab.cli.curve", "launcher.launch.start"),
     *("launcher.launch.elastic", "launcher.launch.zygote", "launcher.training.begin", "launcher.training.worker"),
     *("launcher.data.worker_processes", "launcher.records.curve", "multiprocessing.sharedctypes"),
     *("PIL.JpegImagePlugin", "pytest", "tests.runs", "tests.trainers"),
@@ -89,7 +89,7 @@ def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     ]
     tempfile.tempdir = None
     gc.enable()
-    for module in ("launcher.launch.zygote", "launcher.cli.curve"):
+    for module in ("launcher.launch.zygote", "lab.cli.curve"):
         importlib.import_module(module).subprocess = SimpleNamespace(Popen=_started)  # type: ignore[attr-defined]
     code = 1
     try:

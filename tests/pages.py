@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks.chromium import Chromium, installed
-from launcher.study.curves import Cost
-from launcher.study.report import page
-from launcher.study.results import Results, read_results
+from lab.study.curves import Cost
+from lab.study.report import page
+from lab.study.results import Results, read_results
 
 # Before the page's own script: what goes wrong in it, to be asked for afterwards.
 _WATCH = """<script>

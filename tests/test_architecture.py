@@ -16,19 +16,19 @@ from launcher.config.compose import compose
 from launcher.config.resolved import write
 from launcher.records.folder import RunFolder
 
-ROOT = Path(__file__).resolve().parents[1] / "launcher"
+REPOSITORY = Path(__file__).resolve().parents[1]
+ROOT, LAB = REPOSITORY / "launcher", REPOSITORY / "lab"
 
-PAGE = (ROOT.parent / "docs" / "architecture.md").read_text()
-# room -> the rooms that it may import, as the page tells it
+PAGE = (REPOSITORY / "docs" / "architecture.md").read_text()
+# room -> the rooms that it may import, as the page tells it; those of the laboratory begin with lab/
 ALLOWED = {
     room: set(filter(None, allowed.replace(" ", "").split(",")))
-    for room, allowed in re.findall(r"^\| `(\w+)` \|.*\|([\w, ]*)\|$", PAGE, re.MULTILINE)
+    for room, allowed in re.findall(r"^\| `([\w/]+)` \|.*\|([\w/, ]*)\|$", PAGE, re.MULTILINE)
 }
 TORCH_FREE = (
     "cli",
     "config",
     "plan",
-    "study",
     "doctor",
     "submit",
     "launch/start.py",
@@ -36,24 +36,24 @@ TORCH_FREE = (
     "measure/estimate.py",
     "measure/diagnosis.py",
     "measure/measurement.py",
-    "measure/counted.py",
-    "measure/prediction.py",
-    "measure/loading.py",
-    "measure/profiles.py",
-    "measure/choose.py",
     "rank/stop.py",
     "rank/heartbeat.py",
     "atomic.py",
     "console.py",
     "errors.py",
+    "plugins.py",
     "probe.py",
     "paths.py",
     "randomness.py",
+    "lab/cli",
+    "lab/loggers",
+    *(f"lab/study/{path.name}" for path in sorted((LAB / "study").glob("*.py")) if path.name != "split.py"),
+    *(f"lab/predict/{name}.py" for name in ("counted", "prediction", "loading", "profiles", "choose", "sky_prices")),
 )
 
 
 def files(part: str) -> list[Path]:
-    path = ROOT / part
+    path = REPOSITORY / part if part.startswith("lab/") else ROOT / part
     return [path] if path.suffix else sorted(path.rglob("*.py"))
 
 
@@ -67,21 +67,31 @@ def imported(path: Path, *, at_top_only: bool) -> set[str]:
 def started(path: Path) -> set[str]:
     """Modules that a file names in strings, to be run by another process."""
     constants = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
-    return {value for value in constants if isinstance(value, str) and re.match(r"launcher\.\w+", value)}
+    return {value for value in constants if isinstance(value, str) and re.match(r"(launcher|lab)\.\w+", value)}
+
+
+def rooms(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if (path / "__init__.py").exists()}
+
+
+def room_of(name: str) -> str:
+    """`launcher.config.keys` to config, `lab.study.runs` to lab/study."""
+    first, second = name.split(".")[:2]
+    return second if first == "launcher" else f"lab/{second}"
 
 
 def test_the_page_shows_every_room_and_file_at_the_top() -> None:
-    assert ALLOWED.keys() == {path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()}
+    assert ALLOWED.keys() == rooms(ROOT) | {f"lab/{name}" for name in rooms(LAB)}
     assert re.findall(r"^  (\w+\.py)", PAGE, re.MULTILINE) == sorted(
         path.name for path in ROOT.glob("*.py") if path.name != "__init__.py"
     )
     folders = re.findall(r"^(\w+)/", PAGE, re.MULTILINE)
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT.parent, capture_output=True, text=True, check=False).stdout
+    tracked = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout
     if tracked:
         there = {line.split("/")[0] for line in tracked.splitlines() if "/" in line and not line.startswith(".")}
         assert set(folders) == there
     else:
-        assert all((ROOT.parent / folder).is_dir() for folder in folders)
+        assert all((REPOSITORY / folder).is_dir() for folder in folders)
 
 
 def test_rooms_are_listed_below_those_that_they_import() -> None:
@@ -95,8 +105,14 @@ def test_rooms_are_listed_below_those_that_they_import() -> None:
 def test_no_arrow_runs_back(package: str) -> None:
     for path in files(package):
         names = imported(path, at_top_only=False) | started(path)
-        used = {name.split(".")[1] for name in names if name.startswith("launcher.")} & ALLOWED.keys()
+        used = {room_of(name) for name in names if name.startswith(("launcher.", "lab."))} & ALLOWED.keys()
         assert used <= ALLOWED[package] | {package}, path
+
+
+def test_the_launcher_names_nothing_of_the_laboratory() -> None:
+    for path in ROOT.rglob("*"):
+        if path.suffix in (".py", ".yaml", ".html"):
+            assert not re.search(r"\blab[./]|import lab\b|from lab\b", path.read_text()), path
 
 
 @pytest.mark.parametrize("part", TORCH_FREE)
@@ -125,7 +141,8 @@ MISTAKEN = [
 FORKS = """
 import io, json, os, sys
 from contextlib import redirect_stderr, redirect_stdout
-from launcher.cli import compare, curve, plan, report
+from lab.cli import compare, curve, report
+from launcher.cli import plan
 from launcher.cli.main import main
 from launcher.config.compose import compose
 compose(["launch=cpu"])
@@ -179,5 +196,5 @@ def test_a_rank_imports_no_library_that_few_runs_need() -> None:
 
 
 def test_no_test_imports_another() -> None:
-    for path in (ROOT.parent / "tests").rglob("*.py"):
+    for path in (REPOSITORY / "tests").rglob("*.py"):
         assert not {name for name in imported(path, at_top_only=False) if name.split(".")[-1].startswith("test_")}, path

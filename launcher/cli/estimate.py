@@ -13,7 +13,6 @@ from launcher.config.hardware import is_named, machines, price_age
 from launcher.config.schema import Hardware
 from launcher.console import console, verbatim
 from launcher.measure.estimate import CONFIDENCE, Estimate, Price, Span, estimate, prices
-from launcher.measure.profiles import keep_profile
 from launcher.records.prediction import keep_estimate
 from launcher.records.progress import duration
 
@@ -48,7 +47,6 @@ def main(arguments: argparse.Namespace) -> int:
     offers = prices(found, hardware(plan.config.hardware, measured.device))
     machine = {"device": measured.device, "processes": measured.world_size}
     kept = keep_estimate(plan.config, {**machine, **asdict(found)})
-    keep_profile(plan, measured)
     if arguments.json:
         print(json.dumps({**machine, **asdict(found), "prices": list(map(asdict, offers))}, indent=2))
         return 0

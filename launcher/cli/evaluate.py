@@ -24,7 +24,7 @@ from launcher.launch.devices import decide
 from launcher.records.folder import RunFolder, existing, noted_datasets
 
 if TYPE_CHECKING:
-    from launcher.training.finished import CheckpointResult
+    from launcher.weights.evaluate_run import CheckpointResult
 
 EXAMPLES = [
     "train eval runs/mild-imagenet-1120-1",
@@ -61,7 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
     config = _config(read(folder.config), arguments.words)
     other = None if config.dataset.path == read(folder.config).dataset.path else _other(config, folder)
     devices = decide(replace(config.launch, nproc=1))
-    from launcher.training.finished import evaluate_run
+    from launcher.weights.evaluate_run import evaluate_run
 
     found = evaluate_run(folder, config, devices.kind, best=arguments.best, other=other)
     for note in found.notes:
@@ -119,7 +119,7 @@ def _other(config: RunConfig, folder: RunFolder) -> Path | None:
 
 
 def _classes(asked: bool, found: CheckpointResult) -> dict[str, object]:
-    from launcher.study.by_class import by_class
+    from launcher.weights.by_class import by_class
 
     return {"by_class": [asdict(row) for row in by_class(found.classes, found.confusion)]} if asked else {}
 
@@ -127,7 +127,7 @@ def _classes(asked: bool, found: CheckpointResult) -> dict[str, object]:
 def _print(found: CheckpointResult) -> None:
     from rich.table import Table
 
-    from launcher.study.by_class import by_class
+    from launcher.weights.by_class import by_class
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("class", "pictures", "top-1 (recall)", "precision", "most often taken for"):
@@ -140,7 +140,7 @@ def _print(found: CheckpointResult) -> None:
 
 
 def _write(found: CheckpointResult, outputs: Sequence[Path], title: str) -> None:
-    from launcher.study.by_class import write_by_class
+    from launcher.weights.by_class import write_by_class
 
     for path in outputs:
         try:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from launcher import __version__
+from launcher import __version__, plugins
 from launcher.errors import EXIT_USER_ERROR, FAILED, MachineError, UserError, one_line, shown
+from launcher.plugins import registered
 
 VERBS = {
     "run": "train a model (the verb may be left out)",
@@ -22,12 +23,7 @@ VERBS = {
     "plan": "what a run will do: steps, learning rate, image size, order of algorithms",
     "estimate": "what a run will take in time and money, from seconds of its real steps",
     "diagnose": "what bounds a run here (data, transfer or step), and what to change",
-    "tune": "quasi-random trials of a search space, one run after another",
-    "ablate": "what each algorithm of a recipe costs and brings: grid, effects, and the parts of a step",
     "diff": "what differs between two recipes or run folders",
-    "curve": "train a grid of recipes, lengths and seeds, here or as Slurm jobs, skipping what is done",
-    "compare": "run folders as tradeoff curves: Pareto front, speed-ups, AlgoPerf's score",
-    "report": "run folders as one page with curves, a picture, or a table",
     "resume": "go on with a run from its newest checkpoint",
     "replay": "take one step of a run again and see where its numbers stop being finite",
     "eval": "evaluate a run's newest checkpoint, also on other pictures, and class by class",
@@ -38,7 +34,10 @@ VERBS = {
     "completion": "a script that completes words in bash, zsh or fish",
     "doctor": "is this machine ready: GPUs, driver, data, memory, disk, loaders",
 }
-_FILES = {"eval": "evaluate"}
+_MODULES = {verb: f"launcher.cli.{verb}" for verb in VERBS} | {"eval": "launcher.cli.evaluate"}
+for _added in registered(plugins.VERBS).values():
+    for _verb, (_module, _meaning) in _added.items():
+        VERBS[_verb], _MODULES[_verb] = _meaning, _module
 # note: ranks take seconds to import what they need, in which these read their words and look at the data
 _TRAINING = {"run", "resume", "replay", "estimate", "diagnose", "tune"}
 # note: what these leave is memory alone, which takes Python a tenth of a second to free, and after torch two
@@ -124,7 +123,7 @@ class _Parser(argparse.ArgumentParser):
 
 def module_of(verb: str) -> ModuleType:
     """The file of a verb."""
-    return importlib.import_module(f"launcher.cli.{_FILES.get(verb, verb)}")
+    return importlib.import_module(_MODULES[verb])
 
 
 def parser_of(verb: str, module: ModuleType) -> argparse.ArgumentParser:
@@ -137,6 +136,8 @@ def parser_of(verb: str, module: ModuleType) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     module.configure(parser)
+    if (options := registered(plugins.OPTIONS).get(verb)) is not None:
+        options.configure(parser)
     return parser
 
 

@@ -9,24 +9,22 @@ from typing import Any
 
 from rich.table import Table
 
+from launcher import plugins
 from launcher.config.compose import compose
 from launcher.config.declaration import POINTS
-from launcher.config.hardware import gpus, machines
 from launcher.config.models import TorchvisionModel
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
-from launcher.errors import Problem, UserError
 from launcher.plan.checks import check
 from launcher.plan.notes import notes
 from launcher.plan.plan import Plan, plan_for, planned_processes
+from launcher.plugins import registered
 
 EXAMPLES = [
     "train plan recipe=hot epochs=240",
     "train plan recipe=mild batch_size=1024 launch.nproc=4",
     "train plan recipe=mild dataset=shapes model=resnet18 schedule.dilate=0.2",
     "train plan recipe=hot --json",
-    "train plan recipe=mild epochs=36 --on 8xH100",
-    "train plan recipe=mild --quality 76.6 --on all --picture machines.png",
 ]
 _ROWS = 10
 
@@ -34,19 +32,12 @@ _ROWS = 10
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
-    parser.add_argument("--on", metavar="MACHINE", help="time and money there: p5_48xlarge, 8xH100, or all")
-    parser.add_argument(
-        "--quality", type=float, metavar="TOP1", help="with --on: of the length that reaches it, percent"
-    )
-    parser.add_argument("--prices", choices=("conf", "sky"), default="conf", help="sky: of SkyPilot's catalogue")
-    parser.add_argument("--picture", metavar="FILE", help="with --on: money against time as a picture")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    if _names_machine(arguments):
-        from launcher.cli import on_machines  # note: with numpy
-
-        return on_machines.answer(arguments, with_counts)
+    options = registered(plugins.OPTIONS).get("plan")
+    if options is not None and (code := options.answer(arguments)) is not None:
+        return int(code)
     composed = compose(arguments.overrides)
     config, counted = with_counts(composed.config)
     plan = make_plan(config, composed.origins)
@@ -61,27 +52,6 @@ def main(arguments: argparse.Namespace) -> int:
     for note in said:
         out.print(verbatim(f"note: {note}"), style="yellow")
     return 0
-
-
-def _names_machine(arguments: argparse.Namespace) -> bool:
-    """Whether a machine is named, by `--on` or by a word of the command line.
-
-    Raises:
-        UserError: what only goes with a machine is there without one.
-    """
-    named = any(_has_gpu(word.partition("=")) for word in arguments.overrides)
-    if arguments.on is not None or named:
-        return True
-    for name in ("quality", "picture"):
-        if getattr(arguments, name) is not None:
-            raise UserError(Problem("goes with --on MACHINE, or --on all", f"--{name}", getattr(arguments, name)))
-    if arguments.prices != "conf":
-        raise UserError(Problem("goes with --on MACHINE, or --on all", "--prices", arguments.prices))
-    return False
-
-
-def _has_gpu(parts: tuple[str, str, str]) -> bool:
-    return parts[0] == "hardware" and parts[2] in machines() and machines()[parts[2]].gpu in gpus()
 
 
 def with_counts(config: RunConfig) -> tuple[RunConfig, list[str]]:

@@ -20,7 +20,7 @@ from launcher.launch.devices import decide
 from launcher.records.folder import RunFolder, existing
 
 if TYPE_CHECKING:
-    from launcher.training.predicting import ClassifiedPicture, Classifier
+    from launcher.weights.predict import ClassifiedPicture, Classifier
 
 EXAMPLES = [
     "train predict runs/mild-imagenet-1120-1 picture.jpg",
@@ -52,7 +52,7 @@ def main(arguments: argparse.Namespace) -> int:
     if not files:
         raise UserError("no pictures are named; give files or folders, or --list FILE")
     tell = (_json_rows if arguments.json else _csv_rows if arguments.csv else _lines)()
-    from launcher.training.predicting import predictions
+    from launcher.weights.predict import predictions
 
     failed = 0
     # note: a name may hold bytes that are no text
@@ -79,7 +79,7 @@ def _exported(path: str) -> Path | None:
 
 
 def _classifier(exported: Path | None, folder: RunFolder | None, *, best: bool) -> Classifier:
-    from launcher.training.predicting import classifier_of_export, classifier_of_run
+    from launcher.weights.predict import classifier_of_export, classifier_of_run
 
     launch = read(folder.config).launch if folder else compose([]).config.launch
     kind = decide(replace(launch, nproc=1)).kind

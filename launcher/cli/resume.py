@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from launcher.config.compose import compose
+from launcher.config.resolved import read
 from launcher.console import console, verbatim
+from launcher.errors import UserError
 from launcher.records.folder import RunFolder, existing
-from launcher.study.runs import newest_unfinished
+from launcher.records.metrics import read_metrics
 
 LATEST = "latest"
 
@@ -31,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     name, words = _run_and_words(arguments.run, arguments.words)
     if name == LATEST and not Path(name).exists():
-        name = str(newest_unfinished(compose([]).config.runs))
+        name = str(newest_unfinished(Path(compose([]).config.runs)))
         console().print(verbatim(f"{name} is the newest run that has not finished"))
     folder = existing(name)
     from launcher.launch.start import resume
@@ -44,3 +48,32 @@ def _run_and_words(first: str, words: list[str]) -> tuple[str, list[str]]:
     if "=" in first and "/" not in first.partition("=")[0] and not RunFolder(Path(first)).exists():
         return LATEST, [first, *words]
     return first, words
+
+
+def newest_unfinished(runs: Path) -> Path:
+    """The run folder written to last among those that ended before their end, or never did, and do not run now.
+
+    Raises:
+        UserError: there is none.
+    """
+    folders = [RunFolder(path.parent) for path in runs.glob("**/config.yaml")]
+    for folder in sorted(folders, key=_written, reverse=True):
+        if not folder.is_held() and any(_unfinished(folder)):
+            return folder.path
+    raise UserError(f"no run in {runs} is unfinished; name a run folder: train resume RUN")
+
+
+def _unfinished(folder: RunFolder) -> Iterator[bool]:
+    """Whether a run has not reached its end; nothing where its files cannot be read."""
+    with suppress(OSError, UserError):
+        read(folder.config)
+        ends = [row for row in read_metrics(folder.metrics) if row["kind"] == "end"]
+        yield not (ends and ends[-1]["finished"])
+
+
+def _written(folder: RunFolder) -> float:
+    """When a run wrote last, in seconds since 1970."""
+    try:
+        return (folder.metrics if folder.metrics.exists() else folder.path).stat().st_mtime
+    except OSError:
+        return 0.0

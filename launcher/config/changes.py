@@ -22,7 +22,6 @@ from launcher.errors import Problem, Problems
 FREE = (
     "epochs",
     "target",
-    "mlperf",
     "runs",
     "run_name",
     "eval_every",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Count, Duration, NotNegative, Positive, Probability
+
+if TYPE_CHECKING:
+    from launcher.config.schema import RunConfig
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -166,6 +169,17 @@ class Records:
     interval: Duration
     tensorboard: bool
 
+    def check(self) -> None:
+        """See that the logger can work here, before a run starts.
+
+        Raises:
+            UserError: its package is not installed, or its server is not named.
+        """
+
+    def sink(self, folder: Any, config: RunConfig) -> Any:
+        """What takes the records besides metrics.jsonl and TensorBoard's files, a `Sink`; None for nothing."""
+        return None
+
 
 @dataclass(frozen=True, config=STRICT)
 class Jsonl(Records):
@@ -175,25 +189,3 @@ class Jsonl(Records):
 @dataclass(frozen=True, config=STRICT)
 class TensorBoard(Records):
     name: Literal["tensorboard"]
-
-
-@dataclass(frozen=True, config=STRICT)
-class Wandb(Records):
-    """Weights & Biases, through its own library; `mode` null leaves it to that library's WANDB_MODE."""
-
-    name: Literal["wandb"]
-    project: str
-    entity: str | None
-    mode: Literal["online", "offline"] | None
-
-
-@dataclass(frozen=True, config=STRICT)
-class Mlflow(Records):
-    """An MLflow server, through its own library; `uri` null leaves it to that library's MLFLOW_TRACKING_URI."""
-
-    name: Literal["mlflow"]
-    uri: str | None
-    experiment: str
-
-
-Logger = Annotated[Jsonl | TensorBoard | Wandb | Mlflow, Field(discriminator="name")]

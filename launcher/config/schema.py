@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Union
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.algorithms import Algorithms
-from launcher.config.choices import Logger, Optimizer
+from launcher.config.choices import Jsonl, Optimizer, Records, TensorBoard
 from launcher.config.fields import (
     STRICT,
     AnyPath,
@@ -26,6 +26,7 @@ from launcher.config.fields import (
 from launcher.config.models import TimmModel as TimmModel
 from launcher.config.models import TorchvisionModel as TorchvisionModel
 from launcher.config.models import VisionTransformerModel as VisionTransformerModel
+from launcher.plugins import LOGGERS, registered
 
 GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "launch", "hardware", "logger")
 
@@ -255,6 +256,10 @@ Model = Annotated[TorchvisionModel | TimmModel | VisionTransformerModel, Field(d
 Schedule = Annotated[Cosine | Linear | Polynomial | MultiStep | Constant, Field(discriminator="name")]
 Loss = Annotated[CrossEntropy | BCE, Field(discriminator="name")]
 Dataloader = Annotated[TorchvisionLoader | FFCVLoader | SyntheticLoader, Field(discriminator="name")]
+if TYPE_CHECKING:
+    Logger = Records
+else:
+    Logger = Annotated[Union[(Jsonl, TensorBoard, *registered(LOGGERS).values())], Field(discriminator="name")]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -276,7 +281,6 @@ class RunConfig:
     cuda_graphs: Literal["on", "off"]
     runs: AnyPath
     run_name: FolderName | None
-    mlperf: Literal["on", "off"]
     image: Image
     model: Model
     dataset: Dataset

@@ -37,14 +37,12 @@ from launcher.rank.main import REPLAY_STEP
 from launcher.records.environment import write_environment
 from launcher.records.folder import RunFolder, create, create_or_join, note_dataset
 from launcher.records.metrics import read_metrics
-from launcher.records.mlperf import write_mlperf
 from launcher.records.prediction import adopt_estimate
 from launcher.records.progress import ProgressView
-from launcher.records.sinks import check_logger
 from launcher.records.summary import summary_table
 
 if TYPE_CHECKING:
-    from launcher.training.initial import Initial
+    from launcher.weights.pretrained import Initial
 
 
 def start(composed: Composed) -> int:
@@ -64,7 +62,7 @@ def start(composed: Composed) -> int:
 
         check_model(plan, composed.origins)
     plan = with_precision(plan, devices)
-    check_logger(plan.config.logger)
+    plan.config.logger.check()
     initial = _initial(plan.config, available.classes, composed.origins)
     plan = replace(plan, config=initial.config) if initial else plan
     config = plan.config
@@ -96,7 +94,7 @@ def _initial(config: RunConfig, classes: list[str] | None, origins: Mapping[str,
     """What `model.weights` names, if anything."""
     if config.model.weights is None:
         return None
-    from launcher.training.initial import initial_weights
+    from launcher.weights.pretrained import initial_weights
 
     told = COMMAND_LINE in (origins.get("dataset.mean"), origins.get("dataset.std"))
     return initial_weights(config, classes, keep_normalization=told)
@@ -123,7 +121,7 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
             message = f"is so short that schedule.fit=on would change {', '.join(past)}, and what the run has done"
             raise UserError(Problem(message, "epochs", config.epochs))
         check(plan, {})
-        check_logger(config.logger)
+        config.logger.check()
         out = console()
         if config != before:
             write(config, folder.config)
@@ -241,8 +239,6 @@ def _train(folder: RunFolder, plan: Plan, devices: Devices, out: Console) -> int
         draw_curve(
             folder, " \u00b7 ".join([config.recipe or "no recipe", config.model.architecture, config.dataset.name])
         )
-        if config.mlperf == "on":
-            write_mlperf(plan, folder)
         out.print(summary_table(folder))
     if code not in (DONE, FAILED):
         if folder.newest_step() is not None:

@@ -60,15 +60,10 @@ def real_plan(composed: Composed) -> tuple[Plan, Devices]:
 
 def measure_steps(plan: Plan, devices: Devices, seconds: float) -> Measurement:
     """Measure every kind of step, loading and evaluation of a run, for so many seconds each."""
-    return _ask(plan, devices, "launcher.measure.probes:work", seconds, Measurement)
+    return ask(plan, devices, "launcher.measure.probes:work", seconds, Measurement)
 
 
-def measure_parts(plan: Plan, devices: Devices, seconds: float) -> dict[str, float]:
-    """Mean seconds of a step's parts over the schedule, each kind of step measured for so many seconds."""
-    return _ask(plan, devices, "launcher.measure.split:work", seconds, dict[str, float])
-
-
-def _ask(plan: Plan, devices: Devices, target: str, seconds: float, answer: type[T]) -> T:
+def ask(plan: Plan, devices: Devices, target: str, seconds: float, answer: type[T]) -> T:
     """Launch a target on a folder that holds the plan's config and the request, and read its answer.
 
     Raises:

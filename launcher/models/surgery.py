@@ -17,7 +17,7 @@ class Surgery:
     """How the change that an algorithm makes of torchvision's network is made again where this project is not.
 
     `change(network, **values)` makes it in place, on weights that are still to be loaded. Its source and that of
-    `parts`, in this order, may use each other and what `launcher.models.standalone` imports, nothing else.
+    `parts`, in this order, may use each other and what `launcher.weights.standalone` imports, nothing else.
     values: what JSON can hold.
     """
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from launcher import atomic
 from launcher.errors import Problem, UserError, is_of_the_machine
@@ -170,3 +172,16 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def read_initial(path: Path) -> dict[str, torch.Tensor]:
+    """What `Initial.write` has written.
+
+    Raises:
+        UserError: it is gone or damaged.
+    """
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        message = f"{path}, from which the run starts, cannot be read ({error}); begin anew, under another run_name"
+        raise UserError(message) from None

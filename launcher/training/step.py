@@ -16,16 +16,16 @@ from launcher.algorithms.masked import Restorable
 from launcher.config.choices import ScheduleFreeAdamWConfig
 from launcher.config.models import TimmModel
 from launcher.data.batch import Batch, Moment, normalize
+from launcher.optimizers.adaptive import ScheduleFreeAdamW
+from launcher.optimizers.build import set_lr
 from launcher.plan.plan import Plan
 from launcher.randomness import key
 from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.peers import global_norm, gradients_of, highest
 from launcher.rank.stop import NOTHING, Asked
-from launcher.training.adaptive import ScheduleFreeAdamW
 from launcher.training.captured import CapturedSteps
 from launcher.training.late import HostCopy
 from launcher.training.losses import Loss, Objective
-from launcher.training.optimizers import set_lr
 from launcher.training.precision import Precision
 
 

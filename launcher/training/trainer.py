@@ -21,15 +21,15 @@ from launcher.data.batch import Moment, Overlap
 from launcher.data.loaders import EvaluationLoader, Loaders, build_loaders
 from launcher.errors import UserError, is_of_the_machine
 from launcher.models.build import build_model
+from launcher.optimizers.adaptive import ScheduleFreeAdamW
+from launcher.optimizers.build import build_optimizer
 from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import Ranks, distribute
 from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.peers import broadcast_first
-from launcher.training.adaptive import ScheduleFreeAdamW
 from launcher.training.evaluation import Evaluation, evaluate
 from launcher.training.losses import Objective, build_loss
 from launcher.training.meters import Clock, Meters
-from launcher.training.optimizers import build_optimizer
 from launcher.training.precision import choose_precision
 from launcher.training.step import StepOutcome, TrainStep
 

@@ -15,8 +15,8 @@ from launcher.rank.group import check_same_config, join_ranks
 from launcher.rank.stop import STOP
 from launcher.records.folder import RunFolder
 from launcher.training.captured import CapturedSteps, CudaCapturer, uncaptured
+from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run
-from launcher.training.initial import read_initial
 from launcher.training.loop import evaluate_held_out, train
 from launcher.training.memory import memory_told
 from launcher.training.metric_logger import MetricLogger

@@ -11,9 +11,9 @@ from torchvision.models import resnet18
 
 from launcher.config.compose import compose
 from launcher.errors import UserError
+from launcher.optimizers.build import DecoupledSGD
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
-from launcher.training.optimizers import DecoupledSGD
 
 
 def learn(model: nn.Module, algorithm: Any, made: Any) -> set[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import floor
-from launcher.measure.trace import Call
+from lab.predict.trace import Call
 
 
 def test_the_floor_of_a_recipe_and_the_plain_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from launcher.data.shapes import FIGURES, draw_figure
 from launcher.plan.plan import plan_for
 from launcher.records.folder import RunFolder, note_dataset, save_name
 from launcher.training import checkpoint
-from launcher.training.trained import trained_network
+from launcher.weights.classifier import trained_network
 from tests.commands import refused, said
 from tests.saved_runs import finished
 

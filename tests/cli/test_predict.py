@@ -19,11 +19,11 @@ from torchvision.transforms._presets import ImageClassification
 
 from launcher.config import resolved
 from launcher.data.following import worker_count
-from launcher.models.export import write_export
 from launcher.plan.plan import plan_for
 from launcher.records.folder import RunFolder, save_name
 from launcher.training import checkpoint, predicting
-from launcher.training.trained import model_card, trained_network
+from launcher.weights.classifier import model_card, trained_network
+from launcher.weights.export import write_export
 from tests import networks
 from tests.commands import refused, said
 from tests.saved_runs import finished
@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> RunFolder:
 @pytest.fixture
 def export(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The run's three files, less the check of them, which needs torchvision's own networks."""
-    monkeypatch.setattr("launcher.models.export.get_model", networks.tiny)
+    monkeypatch.setattr("launcher.weights.export.get_model", networks.tiny)
     config = resolved.read(run.config)
     state = checkpoint.load(run.checkpoints / save_name(0))
     plan = plan_for(config, 1)

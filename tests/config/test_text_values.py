@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.study.sweep import expand
 from launcher.cli.main import main
 from launcher.config import resolved
 from launcher.config.changes import continued
@@ -16,7 +17,6 @@ from launcher.config.keys import all_keys, is_text, path_keys
 from launcher.config.overrides import parse, word_of
 from launcher.config.schema import RunConfig
 from launcher.errors import Problems, UserError
-from launcher.study.sweep import expand
 from launcher.submit.values import PREFIX, Slurm, read_values
 
 NAMES = [

@@ -17,11 +17,11 @@ from unittest.mock import patch
 import pytest
 import yaml
 
+from lab.study.ablation import grid
+from lab.study.sweep import expand
 from launcher.cli import main as cli
 from launcher.cli.words import read
 from launcher.config.compose import compose
-from launcher.study.ablation import grid
-from launcher.study.sweep import expand
 from launcher.submit.values import PREFIX
 
 from .pages import PAGES, ROOT, Block, all_blocks

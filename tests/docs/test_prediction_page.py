@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.prediction import Figure, figures, row
-from launcher.measure.prediction import efficiencies
+from lab.predict.prediction import efficiencies
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "prediction.md").read_text()
 

@@ -13,12 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from lab.study.runs import read_run
 from launcher.records.curve import draw_curve
 from launcher.records.folder import RunFolder, create
 from launcher.records.metrics import Record, read_metrics
 from launcher.records.progress import ProgressView
 from launcher.records.summary import summary_table
-from launcher.study.runs import read_run
 
 KINDS = {record.kind: [field.name for field in fields(record)] for record in Record.__subclasses__()}
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from lab.study.runs import read_run
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.config.yaml_file import as_yaml
 from launcher.errors import UserError
 from launcher.records.folder import RunFolder, create, existing, save_name
-from launcher.study.runs import read_run
 from launcher.training import checkpoint
 from tests.commands import refused, said
 

@@ -15,10 +15,10 @@ from launcher.config.compose import compose
 from launcher.config.models import timm_architectures
 from launcher.errors import UserError
 from launcher.models.build import build_model
-from launcher.models.export import source, write_export
 from launcher.rank.group import Ranks
 from launcher.training import checkpoint
 from launcher.training.trainer import Trainer, build_trainer
+from launcher.weights.export import source, write_export
 from tests.forked import python
 from tests.trainers import SMALL, steps, tensors
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lab.study.sweep import expand
 from launcher.cli import main as cli
 from launcher.config.resolved import as_mapping
 from launcher.records.metrics import EndRecord, EvalRecord, MetricsWriter, StartRecord
-from launcher.study.sweep import expand
 
 # each takes a script and leaves it as job-N.sh, N counted from 1; `queue` holds the numbers of what waits or runs
 SBATCH = """#!/bin/bash

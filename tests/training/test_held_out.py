@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
+from lab.study.runs import read_run
 from launcher.config.compose import compose
 from launcher.config.resolved import read
 from launcher.data.available import held_out
@@ -22,7 +23,6 @@ from launcher.plan.plan import Plan
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.records.summary import summary_table
-from launcher.study.runs import read_run
 from tests.networks import tiny
 from tests.runs import SMALL, Here, Train
 

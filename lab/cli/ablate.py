@@ -1,0 +1,225 @@
+"""`train ablate`: the grid of a recipe's algorithms, their effects in finished runs, and the parts of a step."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.table import Table
+
+from lab.cli.curve import check_all, train_all
+from lab.study.ablation import (
+    Effect,
+    Row,
+    Tradeoff,
+    Variant,
+    comparable,
+    curve_of,
+    effects,
+    grid,
+    limits,
+    measured,
+    tradeoffs,
+)
+from lab.study.curve_math import BootstrapEstimate
+from lab.study.runs import find_runs, read_run
+from lab.study.sweep import Cell, expand
+from launcher.cli.estimate import seconds
+from launcher.config.compose import Composed
+from launcher.config.layers import COMMAND_LINE
+from launcher.config.overrides import alternatives
+from launcher.config.schema import RunConfig
+from launcher.console import console, verbatim
+from launcher.data.folder import is_folder
+from launcher.data.identity import identity_if_there
+from launcher.errors import Problem, UserError
+
+EXAMPLES = [
+    "train ablate recipe=hot dataset.path=/data/imagenet",
+    "train ablate recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 --seconds 0.5",
+    "train ablate recipe=hot --grid --json",
+    "train ablate recipe=small dataset.path=/data/flowers epochs=10,20 seed=0,1 --with mixup --with loss=bce --run",
+]
+_SEVERAL = ("epochs", "seed", "schedule.dilate")
+_KINDS = {"without": "leaving it out", "only": "adding it alone", "with": "adding it to all"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="epochs and seed may have several values")
+    parser.add_argument(
+        "--with",
+        dest="more",
+        action="append",
+        default=[],
+        metavar="WORDS",
+        help="a row of all with this added: an algorithm's name, or key=value, of which several values are a row each",
+    )
+    parser.add_argument(
+        "--run", action="store_true", help="first train what of the grid is missing, as `train curve` does"
+    )
+    parser.add_argument("--grid", action="store_true", help="the grid and its runs alone; measures nothing")
+    parser.add_argument("--seconds", type=seconds, default=1.0, metavar="S", help="for each kind of step (default: 1)")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    _check_several(arguments.overrides)
+    composed = expand(arguments.overrides)[0].composed
+    variants = grid(list(composed.config.algorithms.active()), arguments.more)
+    cells = {variant: expand([*arguments.overrides, *variant.words], variant.name) for variant in variants}
+    if arguments.run and (code := _train_missing([cell for row in cells.values() for cell in row])) != 0:
+        return code
+    rows = _found(cells, composed.config)
+    changes, exchanges = effects(rows), tradeoffs(rows)
+    parts = {} if arguments.grid else _parts(composed, arguments.seconds)
+    commands = {variant: _command([*arguments.overrides, *variant.words], cells[variant]) for variant in variants}
+    if arguments.json:
+        print(json.dumps(_as_json(rows, commands, changes, exchanges, parts), indent=2))
+        return 0
+    out = console()
+    out.print(_grid(rows, commands))
+    if exchanges:
+        out.print(_effects(changes))
+        out.print(_tradeoffs(exchanges))
+    if parts:
+        out.print(_split(parts))
+    return 0
+
+
+def _check_several(words: Sequence[str]) -> None:
+    """See that no word but a length or a seed has several values.
+
+    Raises:
+        UserError: with every other one.
+    """
+    message = "takes one value here; --with makes a row of each of several values"
+    several = [word.partition("=") for word in words if len(alternatives(word, 2) or ()) > 1]
+    wrong = [Problem(message, key, value, COMMAND_LINE) for key, _, value in several if key not in _SEVERAL]
+    if wrong:
+        raise UserError(*wrong)
+
+
+def _train_missing(cells: Sequence[Cell]) -> int:
+    """Train what is not finished, each row with its first seed before any has a second; the exit code."""
+    seeds = list(dict.fromkeys(cell.composed.config.seed for cell in cells))
+    ordered = sorted(cells, key=lambda cell: seeds.index(cell.composed.config.seed))
+    check_all(ordered, here=True)
+    outcomes: Counter[str] = Counter()
+    return train_all(ordered, outcomes) or int(outcomes["failed"] > 0)
+
+
+def _found(cells: Mapping[Variant, Sequence[Cell]], config: RunConfig) -> list[Row]:
+    """Each variant at each of its lengths, and the finished runs of it below `runs`."""
+    folders = find_runs([config.runs]) if _holds_runs(Path(config.runs)) else []
+    pictures = identity_if_there(config) if folders else None
+    configs = [cell.composed.config for row in cells.values() for cell in row]
+    runs = comparable(configs, [read_run(path) for path in folders], pictures)
+    rows = {(variant, cell.epochs): cell.composed.config for variant, row in cells.items() for cell in row}
+    return [Row(variant, epochs, curve_of(config, runs)) for (variant, epochs), config in rows.items()]
+
+
+def _command(words: Sequence[str], cells: Sequence[Cell]) -> list[str]:
+    return ["train", *(["curve"] if len(cells) > 1 else []), *words]
+
+
+def _holds_runs(path: Path) -> bool:
+    return is_folder(path) and any(path.glob("**/config.yaml"))
+
+
+def _parts(composed: Composed, each: float) -> dict[str, float]:
+    """Mean seconds of a step of the whole recipe, waiting for data and copies included."""
+    from launcher.measure.estimate import waiting
+    from launcher.measure.launch import ask, measure_steps, real_plan
+
+    plan, devices = real_plan(composed)
+    return {
+        **waiting(plan, measure_steps(plan, devices, each)),
+        **ask(plan, devices, "lab.study.split:work", each, dict[str, float]),
+    }
+
+
+def _as_json(
+    rows: Sequence[Row],
+    commands: Mapping[Variant, list[str]],
+    changes: Sequence[Effect],
+    exchanges: Sequence[Tradeoff],
+    parts: dict[str, float],
+) -> dict[str, object]:
+    listed = [
+        {
+            **asdict(row.variant),
+            "epochs": row.epochs,
+            "command": commands[row.variant],
+            "measured": asdict(measured(row.found[1])) if row.found else None,
+        }
+        for row in rows
+    ]
+    split = [
+        {"part": name, "seconds": parts[name], "share": share, "speedup_limit": limit}
+        for name, share, limit in limits(parts)
+    ]
+    return {
+        "grid": listed,
+        "effects": [asdict(change) for change in changes],
+        "tradeoff": [asdict(exchange) for exchange in exchanges],
+        "split": split,
+    }
+
+
+def _grid(rows: Sequence[Row], commands: Mapping[Variant, list[str]]) -> Table:
+    table = Table("variant", "epochs", "runs", "top-1 %", "minutes", "command", box=None, header_style="bold")
+    for row in rows:
+        found = measured(row.found[1]) if row.found else None
+        numbers = (str(found.runs), f"{found.top1:.2f}", f"{found.minutes:.1f}") if found else ("-",) * 3
+        command = shlex.join(commands[row.variant])
+        table.add_row(verbatim(row.variant.name), str(row.epochs), *numbers, verbatim(command))
+    return table
+
+
+def _effects(changes: Sequence[Effect]) -> Table:
+    table = Table("algorithm", "measured by", "epochs", "top-1, points", "training time", box=None)
+    table.header_style = "bold"
+    for change in changes:
+        points = _number(change.top1, "{:+.2f}")
+        table.add_row(
+            verbatim(change.algorithm), _KINDS[change.kind], str(change.epochs), points, f"{change.time:+.1%}"
+        )
+    return table
+
+
+def _tradeoffs(exchanges: Sequence[Tradeoff]) -> Table:
+    columns = ("algorithm", "epochs", "against the curve of", "speed-up at equal quality", "points at equal time")
+    table = Table(*columns, box=None, header_style="bold")
+    for one in exchanges:
+        certain = f"at least {one.at_least:.2f}x; " if one.at_least else ""
+        certain += f"at most {one.at_most:.2f}x; " if one.at_most else ""
+        table.add_row(
+            verbatim(one.algorithm),
+            str(one.epochs),
+            one.base,
+            _number(one.speedup, "{:.2f}x") or verbatim(certain + one.why_no_speedup),
+            _number(one.gain, "{:+.2f}") or verbatim(one.why_no_gain),
+        )
+    return table
+
+
+def _number(value: BootstrapEstimate | None, form: str) -> str:
+    """The value with its interval, where it has one."""
+    if value is None:
+        return ""
+    ends = ["beyond the range" if end is None else form.format(end) for end in (value.low, value.high)]
+    interval = f" ({ends[0]} to {ends[1]})" if (value.low, value.high) != (None, None) else ""
+    return form.format(value.value) + interval
+
+
+def _split(parts: dict[str, float]) -> Table:
+    table = Table("part of a step", "time", "share", "speed-up if free", box=None, header_style="bold")
+    table.title, table.title_justify = "mean step over the schedule, the device waited for after each part", "left"
+    for name, share, limit in limits(parts):
+        table.add_row(name, f"{1000 * parts[name]:,.2f} ms", f"{share:.1%}", f"{limit:.3f}")
+    return table

@@ -1,0 +1,131 @@
+"""`train compare RUNS...`: tradeoff curves of run folders, the Pareto front, speed-ups; or AlgoPerf's score."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import sys
+
+from launcher.console import console, verbatim
+from launcher.errors import Problem, UserError
+
+EXAMPLES = [
+    "train compare runs",
+    "train compare runs --baseline baseline --quality 76.6",
+    "train compare runs/mild-* runs/hot-* --axis money --csv",
+    "train compare --published --baseline timm_a3 --json",
+    "train compare runs --published --across machines,models",
+    "train compare runs --algoperf external",
+    "train compare runs --algoperf self --target 0.759",
+]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="*", metavar="RUNS", help="run folders, or folders of them")
+    parser.add_argument("--published", action="store_true", help="the published points and speed-ups too")
+    parser.add_argument(
+        "--across",
+        metavar="WHAT",
+        help="one front and one baseline across machines, models, datasets: one or more of these, with commas",
+    )
+    parser.add_argument(
+        "--axis",
+        choices=("time", "wall", "money", "epochs"),
+        help="what a cost is (default: time, and money across machines)",
+    )
+    parser.add_argument(
+        "--price",
+        type=float,
+        metavar="USD",
+        help="an hour of the machine, for runs whose config has no price of theirs",
+    )
+    parser.add_argument(
+        "--baseline", metavar="CURVE", help="the curve to compare with, or CURVE on PLACE (default: recipe baseline)"
+    )
+    parser.add_argument(
+        "--quality", type=float, action="append", metavar="TOP1", help="speed-up at this top-1, percent"
+    )
+    parser.add_argument(
+        "--cost", type=float, action="append", metavar="COST", help="gain at this cost, in the axis' unit"
+    )
+    parser.add_argument("--algoperf", choices=("external", "self"), help="score time to a target by AlgoPerf's rules")
+    parser.add_argument(
+        "--target",
+        type=float,
+        metavar="TOP1",
+        help="with --algoperf: top-1 in [0, 1] on any data set (default: AlgoPerf's workloads, each with its own)",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="everything as JSON")
+    form.add_argument("--csv", action="store_true", help="the points as CSV")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    if arguments.algoperf is not None:
+        return _algoperf(arguments)
+    if arguments.target is not None:
+        raise UserError(Problem("is for --algoperf external or --algoperf self", "--target", arguments.target))
+    if not arguments.runs and not arguments.published:
+        raise UserError("give run folders, such as `train compare runs`, or --published")
+    if arguments.price is not None and not 0 < arguments.price < math.inf:
+        raise UserError(Problem("must be above 0: USD an hour of the machine", "--price", arguments.price))
+    from lab.study import tables
+    from lab.study.published import stated_speedups
+    from lab.study.results import choose_baselines, chosen_across, chosen_axis, comparisons, notes, read_results
+
+    across = chosen_across(arguments.across)
+    axis = chosen_axis(arguments.axis, across)
+    results = read_results(arguments.runs, published=arguments.published, price=arguments.price, across=across)
+    baselines = choose_baselines(results.all_curves, arguments.baseline, axis, across)
+    found = comparisons(
+        results.all_curves,
+        baselines,
+        axis,
+        qualities=arguments.quality or (),
+        costs=arguments.cost or (),
+        across=across,
+    )
+    stated = stated_speedups() if arguments.published else []
+    if arguments.json:
+        print(json.dumps(tables.as_json(results, found, stated, axis), indent=2, allow_nan=False))
+        return 0
+    if arguments.csv:
+        rows = tables.point_rows(results)
+        writer = csv.DictWriter(sys.stdout, list(tables.POINT_COLUMNS))
+        writer.writeheader()
+        writer.writerows(rows)
+        return 0
+    out = console()
+    if axis == "money" and any(not curve.on("money") for curve in results.curves):
+        out.print(
+            "note: no price of the machine is known, so no money: --price USD says what an hour costs", style="yellow"
+        )
+    for note in notes(results, axis):
+        out.print(verbatim(f"note: {note}"), style="yellow")
+    for title, table in tables.rich_tables(results, found, stated, axis):
+        out.print(f"[bold]{verbatim(title)}[/]")
+        out.print(table)
+        out.print()
+    return 0
+
+
+def _algoperf(arguments: argparse.Namespace) -> int:
+    if arguments.target is not None and not 0 < arguments.target <= 1:
+        raise UserError(Problem("the top-1 to reach, in [0, 1], such as 0.759", "--target", arguments.target))
+    if arguments.csv:
+        raise UserError("--algoperf has no points to write as CSV; --json has all of it")
+    from lab.study.algoperf import score_runs
+    from lab.study.runs import find_runs, read_run
+    from lab.study.tables import algoperf_json, algoperf_table
+
+    scores = score_runs([read_run(path) for path in find_runs(arguments.runs)], arguments.target, arguments.algoperf)
+    if arguments.json:
+        print(json.dumps(algoperf_json(scores), indent=2, allow_nan=False))
+        return 0
+    out = console()
+    out.print(algoperf_table(scores))
+    for note in scores.notes:
+        out.print(verbatim(f"note: {note}"), style="yellow")
+    return 0

@@ -1,0 +1,278 @@
+"""`train plan --on MACHINE`: minutes and money on machines that are not there, from counted steps; needs no GPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from lab.predict.choose import (
+    ALL,
+    Length,
+    Offer,
+    length_for,
+    machine_named,
+    memory_problem,
+    offers,
+    rented,
+    with_front,
+)
+from lab.predict.prediction import Prediction, Predictor, efficiencies, gpu_of
+from lab.predict.profiles import correction, read_profiles
+from lab.predict.sky_prices import sky_prices
+from launcher.cli.plan import with_counts
+from launcher.config.compose import Composed, compose
+from launcher.config.hardware import gpus, machines, price_age
+from launcher.config.schema import Hardware
+from launcher.console import console, verbatim
+from launcher.errors import Problem, UserError
+from launcher.measure.estimate import Span
+from launcher.plan.checks import check
+from launcher.plan.plan import plan_for
+from launcher.records.progress import duration
+
+_MOST_PHASES = 6
+# How the published curves were trained: FFCV's loader, eight workers a GPU.
+_AS_PUBLISHED = ("dataset=imagenet", "dataloader=ffcv", "dataloader.workers=8")
+
+
+EXAMPLES = [
+    "train plan recipe=mild epochs=36 --on 8xH100",
+    "train plan recipe=mild --quality 76.6 --on all --picture machines.png",
+]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--on", metavar="MACHINE", help="time and money there: p5_48xlarge, 8xH100, or all")
+    parser.add_argument(
+        "--quality", type=float, metavar="TOP1", help="with --on: of the length that reaches it, percent"
+    )
+    parser.add_argument("--prices", choices=("conf", "sky"), default="conf", help="sky: of SkyPilot's catalogue")
+    parser.add_argument("--picture", metavar="FILE", help="with --on: money against time as a picture")
+
+
+def answer(arguments: argparse.Namespace) -> int | None:
+    """Predict, and print; None where no machine is named."""
+    if not _names_machine(arguments):
+        return None
+    priced = sky_prices(rented()) if arguments.prices == "sky" else {}
+    known, notes = {**rented(), **priced}, []
+    words = list(arguments.overrides)
+    if arguments.on not in (None, ALL):
+        words.append(f"hardware={machine_named(arguments.on, known)}")
+    composed = compose(words)
+    if arguments.prices == "sky" and arguments.on == ALL:
+        left = len(known) - len(priced)
+        notes.append(f"prices of {len(priced)} machines are of SkyPilot's catalogue; {left} that it lacks keep theirs")
+    elif arguments.prices == "sky":
+        hardware = _priced(composed.config.hardware, priced)
+        composed = replace(composed, config=replace(composed.config, hardware=hardware))
+    if arguments.quality is not None:
+        length, epochs = _length(arguments, composed)
+        notes.append(
+            f"{epochs} epochs for {arguments.quality:g} %: {length.source}"
+            + (f", {length.minutes:.1f} minutes at the rate predicted there" if length.minutes else "")
+        )
+        config = replace(composed.config, epochs=epochs)
+        composed = replace(composed, config=config)
+    config, said = with_counts(composed.config)
+    if config.launch.nnodes > 1:
+        raise UserError(
+            Problem("one machine is predicted; plan with launch.nnodes=1", "launch.nnodes", config.launch.nnodes)
+        )
+    chosen = list(known.values()) if arguments.on == ALL else [config.hardware]
+    found, left_out = _offers(replace(composed, config=config), chosen)
+    notes = [*composed.notes, *said, *notes, *left_out]
+    if arguments.on != ALL and found[0].problem:
+        raise UserError(Problem(found[0].problem, "device_batch_size", config.device_batch_size))
+    if arguments.picture:
+        from lab.predict.picture import draw_offers  # note: matplotlib, most of a second
+
+        draw_offers(found, Path(arguments.picture), title=f"{config.recipe or 'no recipe'}, {config.epochs} epochs")
+    if arguments.json:
+        print(json.dumps({"notes": notes, "offers": list(map(_values, found))}, indent=2))
+        return 0
+    _print(found, notes, everything=arguments.on == ALL)
+    return 0
+
+
+def _names_machine(arguments: argparse.Namespace) -> bool:
+    """Whether a machine is named, by `--on` or by a word of the command line.
+
+    Raises:
+        UserError: what only goes with a machine is there without one.
+    """
+    named = any(_has_gpu(word.partition("=")) for word in arguments.overrides)
+    if arguments.on is not None or named:
+        return True
+    for name in ("quality", "picture"):
+        if getattr(arguments, name) is not None:
+            raise UserError(Problem("goes with --on MACHINE, or --on all", f"--{name}", getattr(arguments, name)))
+    if arguments.prices != "conf":
+        raise UserError(Problem("goes with --on MACHINE, or --on all", "--prices", arguments.prices))
+    return False
+
+
+def _has_gpu(parts: tuple[str, str, str]) -> bool:
+    return parts[0] == "hardware" and parts[2] in machines() and machines()[parts[2]].gpu in gpus()
+
+
+def _priced(machine: Hardware, priced: Mapping[str, Hardware]) -> Hardware:
+    """The machine at the catalogue's price.
+
+    Raises:
+        UserError: the catalogue has none.
+    """
+    if machine.name in priced:
+        return priced[machine.name]
+    message = f"SkyPilot's catalogue has no price of {machine.name}; leave --prices out, and conf/hardware says one"
+    raise UserError(Problem(message, "--prices", "sky"))
+
+
+def _offers(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer], list[str]]:
+    """Every machine's offers, and lines on profiles that are left out."""
+    profiles, notes = read_profiles(str(composed.config.runs))
+    predictors: dict[int, Predictor] = {}
+    found = []
+    for machine in chosen:
+        gpu, count = gpu_of(machine), machine.gpus or 1
+        if (nproc := composed.config.launch.nproc) not in ("auto", count):
+            raise UserError(
+                Problem(f"all {count} of {machine.name}'s GPUs are predicted; leave it out", "launch.nproc", nproc)
+            )
+        if count not in predictors:
+            plan = plan_for(composed.config, count)
+            check(plan, composed.origins)
+            predictors[count] = Predictor(plan)
+        predictor = predictors[count]
+        plan = predictor.plan
+        corrected = correction(plan, str(machine.gpu), profiles, efficiencies())
+        prediction = predictor.on(machine, gpu, correction=corrected.factor, made_from=corrected.made_from)
+        found += offers(plan, prediction, memory_problem(plan, prediction))
+    return with_front(found), notes
+
+
+def _length(arguments: argparse.Namespace, composed: Composed) -> tuple[Length, int]:
+    """The length for a quality, and its epochs: as many as its minutes buy on the published machine, as predicted."""
+    from lab.study.results import read_results  # note: numpy and more
+
+    config = composed.config
+    if any(word.startswith("epochs=") for word in arguments.overrides):
+        raise UserError(
+            Problem("says the length already; leave epochs= or --quality out", "--quality", arguments.quality)
+        )
+    runs = [config.runs] if any(Path(config.runs).glob("*/metrics.jsonl")) else []
+    curves = read_results([str(path) for path in runs], published=True).all_curves
+    length = length_for(arguments.quality, str(config.recipe), curves)
+    if length.minutes is None:
+        return length, max(1, round(length.epochs or 0))
+    there = machines()[machine_named(_machine_word(length.hardware))]
+    plan = plan_for(compose([f"recipe={config.recipe}", *_AS_PUBLISHED]).config, there.gpus or 1)
+    seconds = Predictor(plan).on(there, gpu_of(there)).steps_seconds / plan.epochs
+    return length, max(1, round(60 * length.minutes / seconds))
+
+
+def _machine_word(hardware: str) -> str:
+    """A published machine's name as `--on` takes it: 8x A100 80GB, p4d.24xlarge."""
+    return hardware.replace(".", "_") if "x " not in hardware else hardware
+
+
+def _values(offer: Offer) -> dict[str, Any]:
+    prediction = offer.prediction
+    return {
+        "machine": offer.machine.name,
+        "gpu": f"{offer.machine.gpus}x {offer.machine.gpu}",
+        "spot": offer.spot,
+        "minutes": _minutes(offer.wall),
+        "training_minutes": _minutes(prediction.found.training),
+        "cost": vars(offer.cost) | {"currency": offer.machine.currency} if offer.cost else None,
+        "images_per_second": prediction.found.images_per_second,
+        "phases": list(map(asdict, prediction.phases)),
+        "memory_gigabytes": prediction.memory_gigabytes,
+        "problem": offer.problem or None,
+        "front": offer.front,
+        "made_from": prediction.made_from,
+        "price_of": price_age(offer.machine),
+    }
+
+
+def _minutes(span: Span) -> dict[str, float]:
+    return {"value": span.seconds / 60, "low": span.low / 60, "high": span.high / 60}
+
+
+def _print(found: Sequence[Offer], notes: Sequence[str], *, everything: bool) -> None:
+    out = console()
+    out.print(_table(found))
+    if not everything:
+        prediction = found[0].prediction
+        out.print(_phases(prediction))
+        made = prediction.found
+        out.print(verbatim(
+            f"evaluation {duration(made.evaluation.seconds)} of it, {made.evaluations} times; saving "
+            f"{duration(made.saving.seconds)}; a GPU holds {prediction.memory_gigabytes:.1f} GB"
+        ))  # fmt: skip
+    for made_from in dict.fromkeys(offer.prediction.made_from for offer in found):
+        out.print(verbatim(f"made from {made_from}"))
+    for note in [*notes, *_price_notes(found)]:
+        out.print(verbatim(f"note: {note}"), style="yellow")
+
+
+def _price_notes(found: Sequence[Offer]) -> list[str]:
+    notes = []
+    if any(offer.spot for offer in found):
+        spot = efficiencies()["spot"]
+        notes.append(
+            f"spot: {spot['interruptions_an_hour']:g} interruptions an hour assumed, {spot['minutes_until_restart']:g} "
+            "minutes until it runs again from its newest checkpoint"
+        )
+    bare = list(dict.fromkeys(offer.machine.name for offer in found if offer.cost is None))
+    if bare:
+        notes.append(f"no price of {', '.join(bare)} is known; hardware.price_per_hour=2.5 gives one")
+    return notes
+
+
+def _table(found: Sequence[Offer]) -> Table:
+    table = Table("", "machine", "GPUs", "price", "wall clock", "", "cost", "", "images/s", "bound", "price of",
+                  box=None, pad_edge=False, header_style="bold")  # fmt: skip
+    for number in (4, 6, 8):
+        table.columns[number].justify = "right"
+    for offer in found:
+        machine, cost = offer.machine, offer.cost
+        gpus = f"{machine.gpus} x {machine.gpu}"
+        if offer.problem:
+            table.add_row("", machine.name, gpus, "spot" if offer.spot else "on demand", "-", verbatim(offer.problem))
+            continue
+        table.add_row(
+            "*" * offer.front, machine.name, gpus, "spot" if offer.spot else "on demand", duration(offer.wall.seconds),
+            f"{duration(offer.wall.low)} to {duration(offer.wall.high)}",
+            f"{cost.seconds:,.2f} {machine.currency}" if cost else "-",
+            f"{cost.low:,.2f} to {cost.high:,.2f}" if cost else "",
+            f"{offer.prediction.found.images_per_second:,.0f}", _main_bound(offer.prediction),
+            verbatim(price_age(machine)) if cost else "",
+        )  # fmt: skip
+    if len(found) > 2:
+        table.caption, table.caption_justify = "*: no other is both cheaper and faster", "left"
+    return table
+
+
+def _main_bound(prediction: Prediction) -> str:
+    """What bounds the most of the time."""
+    times: dict[str, float] = {}
+    for phase in prediction.phases:
+        times[phase.bound] = times.get(phase.bound, 0.0) + phase.steps * phase.seconds
+    return max(times, key=lambda bound: times[bound])
+
+
+def _phases(prediction: Prediction) -> Table:
+    table = Table("image px", "steps", "a step", "bound", box=None, pad_edge=False, header_style="bold")
+    phases = prediction.phases
+    last = len(phases) - 1
+    shown = sorted({round(last * row / (_MOST_PHASES - 1)) for row in range(_MOST_PHASES)})
+    for phase in (phases[number] for number in shown):
+        table.add_row(str(phase.image_size), f"{phase.steps:,}", f"{1000 * phase.seconds:,.1f} ms", phase.bound)
+    return table

@@ -1,0 +1,72 @@
+"""Loggers of the laboratory: the values of each; what sends the records is imported with its library, in a run."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING, Literal
+
+from pydantic.dataclasses import dataclass
+
+from launcher.config.choices import Records
+from launcher.config.fields import STRICT
+from launcher.errors import Problem, UserError
+
+if TYPE_CHECKING:
+    from lab.loggers.remote import RemoteSink
+    from launcher.config.schema import RunConfig
+    from launcher.records.folder import RunFolder
+
+
+@dataclass(frozen=True, config=STRICT)
+class Wandb(Records):
+    """Weights & Biases, through its own library; `mode` null leaves it to that library's WANDB_MODE."""
+
+    name: Literal["wandb"]
+    project: str
+    entity: str | None
+    mode: Literal["online", "offline"] | None
+
+    def check(self) -> None:
+        _check_installed("wandb", "wandb")
+
+    def sink(self, folder: RunFolder, config: RunConfig) -> RemoteSink:
+        from lab.loggers.remote import RemoteSink
+        from lab.loggers.wandb import WandbTracker
+
+        return RemoteSink("Weights & Biases", WandbTracker(folder, config, self))
+
+
+@dataclass(frozen=True, config=STRICT)
+class Mlflow(Records):
+    """An MLflow server, through its own library; `uri` null leaves it to that library's MLFLOW_TRACKING_URI."""
+
+    name: Literal["mlflow"]
+    uri: str | None
+    experiment: str
+
+    def check(self) -> None:
+        _check_installed("mlflow", "mlflow-skinny")
+        if self.uri is None and not os.environ.get("MLFLOW_TRACKING_URI"):
+            message = "no server is named; give logger.uri=http://HOST:5000, or set MLFLOW_TRACKING_URI"
+            raise UserError(Problem(message, "logger.uri", None))
+
+    def sink(self, folder: RunFolder, config: RunConfig) -> RemoteSink:
+        from lab.loggers.mlflow import MlflowTracker
+        from lab.loggers.remote import RemoteSink
+
+        return RemoteSink("MLflow", MlflowTracker(folder, config, self))
+
+
+def _check_installed(module: str, package: str) -> None:
+    """See that a logger's library is there.
+
+    Raises:
+        UserError: it is not; names the package to install.
+    """
+    found = importlib.util.find_spec(module)
+    # note: a mere folder of that name, as W&B leaves where it ran, is found too, but has no origin
+    if found is None or found.origin is None:
+        message = f"needs a package that is not installed; get it by: {sys.executable} -m pip install {package}"
+        raise UserError(Problem(message, "logger", module))

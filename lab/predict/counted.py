@@ -1,0 +1,126 @@
+"""What a step asks of a device, as numbers, kept in the user's cache by what the step computes.
+
+The trace itself (`step_trace`) needs torch and seconds; reading one that is kept needs neither.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from launcher import atomic, paths
+from launcher.config.models import TorchvisionModel
+from launcher.config.resolved import as_mapping
+from launcher.plan.plan import Plan
+from launcher.plan.step_kinds import StepSample, step_kinds, step_samples
+
+# What decides what a step computes, besides its batch and sides; and whose source does.
+_KEYS = ("model", "loss", "optimizer", "algorithms", "image")
+_SOURCES = (
+    "algorithms/*.py",
+    "models/*.py",
+    "training/*.py",
+    "measure/*trace.py",
+    "measure/shapes.py",
+    "measure/fusion.py",
+)
+_SIDES = 2
+
+
+@dataclass(frozen=True)
+class Work:
+    """Kernels that are alike: their kind, the bytes that each moves, its matrix operations, and how many there are."""
+
+    kind: str
+    moved: int
+    operations: int
+    count: int
+
+
+@dataclass(frozen=True)
+class CountedStep:
+    """One kind of step on a rank: its kernels as they come and fused, the bytes of gradients and of all it keeps."""
+
+    image_size: int
+    acting: tuple[str, ...]
+    eager: list[Work]
+    fused: list[Work]
+    gradient_bytes: int
+    peak_bytes: int
+
+
+_KEPT = TypeAdapter(list[CountedStep])
+
+
+def counted_steps(plan: Plan) -> list[CountedStep]:
+    """The kinds of steps of a run, each at its smallest and largest side; traced once and then kept.
+
+    Raises:
+        UserError: the model does not take the run's sides, or a method finds nothing in it.
+    """
+    key = steps_key(plan)
+    kept = kept_steps(key)
+    if kept is not None:
+        return kept
+    found = _trace(plan)
+    path = _path(key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write_text(path, json.dumps([asdict(step) for step in found]), shared=True)
+    return found
+
+
+def _trace(plan: Plan) -> list[CountedStep]:
+    from lab.predict.step_trace import trace_steps  # note: torch, and seconds
+
+    if not isinstance(plan.config.model, TorchvisionModel):
+        from launcher.training.model_check import check_model
+
+        check_model(plan, {})
+    return trace_steps(plan, _samples(plan))
+
+
+def kept_steps(key: str) -> list[CountedStep] | None:
+    """Steps that were counted before; None if there are none."""
+    try:
+        return _KEPT.validate_json(_path(key).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def steps_key(plan: Plan) -> str:
+    """Tells what a plan's steps compute, whatever the run is called and however long it is."""
+    values = as_mapping(plan.config)
+    kinds = [(one.kind.image_size, plan.loaded_size(one.steps[-1]), one.kind.acting) for one in _samples(plan)]
+    computed = {
+        **{key: values[key] for key in _KEYS},
+        "kinds": kinds,
+        "batch": (plan.rank_batch, plan.accumulation),
+        "classes": plan.config.dataset.classes,
+        "mixed": plan.config.precision != "fp32",
+        "torch": version("torch"),
+    }
+    return hashlib.sha256(json.dumps(computed, sort_keys=True).encode() + _source()).hexdigest()[:32]
+
+
+def _samples(plan: Plan) -> list[StepSample]:
+    return step_samples(step_kinds(plan), sides=_SIDES)
+
+
+def _path(key: str) -> Path:
+    return paths.cache() / "steps" / f"{key}.json"
+
+
+@cache
+def _source() -> bytes:
+    """A digest of the code that computes a step, so that a new version's step is traced anew."""
+    found = hashlib.sha256()
+    for pattern in _SOURCES:
+        for path in sorted(Path(__file__).parents[1].glob(pattern)):
+            found.update(path.read_bytes())
+    return found.digest()

@@ -1,0 +1,217 @@
+"""What a training step asks of a device: its calls with their bytes and operations, counted on tensors without values.
+
+Nothing is computed and no GPU is needed; `fusion` makes kernels of the calls, and `roofline` seconds of the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from lab.predict.shapes import Shape, nothing_computed, storage_of
+
+# Kind of kernel, and how the names of its calls begin; the others work element by element.
+_KINDS = {
+    "convolution": ("convolution", "mkldnn_convolution"),
+    "matmul": ("mm", "addmm", "bmm"),
+    "attention": ("_scaled_dot_product",),
+    "batch norm": ("native_batch_norm", "_native_batch_norm", "cudnn_batch_norm", "_batch_norm"),
+    "foreach": ("_foreach", "_fused", "_amp"),
+    "pool": ("max_pool", "avg_pool", "adaptive_avg_pool", "_adaptive_avg_pool"),
+    "reduction": ("sum", "mean", "var", "amax", "amin", "norm", "linalg_vector_norm", "_softmax", "_log_softmax"),
+    "gather": (
+        "index",
+        "_index",
+        "gather",
+        "scatter",
+        "upsample",
+        "_upsample",
+        "sort",
+        "topk",
+        "nonzero",
+        "grid_sampl",
+    ),
+}
+# Calls that write over their first argument without reading it, or take its shape alone.
+_UNREAD = {
+    *("copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_"),
+    *("new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"),
+}
+_EMPTY = {"_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of ATen: bytes by storage, matrix operations, and the elements that it goes over.
+
+    `phase` is prepare, network (the forward pass, the loss and the backward pass) or update.
+    """
+
+    name: str
+    kind: str
+    phase: str
+    reads: dict[int, int]
+    writes: dict[int, int]
+    operations: int = 0
+    elements: int = 0
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A parameter's gradient: its elements, and how many calls there were when it was ready."""
+
+    elements: int
+    calls: int
+
+
+class Trace(TorchDispatchMode):
+    """Records the calls below it; a read of a device value is counted in `waits`, and of a shape's answered with 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.waits = 0
+        self.phase = "prepare"
+        self._gradients: dict[int, Gradient] = {}
+        self._kept: list[Any] = []  # note: a freed storage's number would be given to another
+
+    @property
+    def gradients(self) -> list[Gradient]:
+        """Those of the step's last backward pass, in the order in which they were ready."""
+        return sorted(self._gradients.values(), key=lambda gradient: gradient.calls)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name == "_local_scalar_dense":
+            self.waits += 1
+            if isinstance(args[0], Shape):
+                return True if args[0].dtype is torch.bool else 1.0 if args[0].is_floating_point() else 1
+        out = self.compute(func, args, kwargs or {})
+        if (
+            name != "_local_scalar_dense"
+            and func.namespace not in ("prim", "profiler")
+            and not func.is_view
+            and name.removesuffix("_") not in _EMPTY
+        ):
+            self._record(func, name, args, kwargs or {}, out)
+        return out
+
+    def compute(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What a call returns; overridden where tensors are real."""
+        return func(*args, **kwargs)
+
+    def _record(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
+        signature = _signature_of(func)
+        given = {**dict(zip(signature.names, args, strict=False)), **kwargs}
+        reads, writes = _read(signature, name, given), _written(signature, name, given, out)
+        self._kept += [reads, writes]
+        kind, count = kind_of(name), flop_registry.get(func.overloadpacket)
+        if kind == "foreach" and self.phase == "network":
+            self.phase = "update"
+        over = reads if kind in ("reduction", "batch norm") else writes or reads
+        operations = int(count(*args, **kwargs, out_val=out)) if count else 0
+        if name == "convolution_backward":
+            # note: PyTorch's own count takes a weight's gradient for one over all channels, whatever their groups
+            operations = sum(args[-1][:2]) * 2 * args[0].numel() * args[2][0].numel()
+        elements = max((tensor.numel() for tensor in over), default=0)
+        self.calls.append(Call(name, kind, self.phase, _by_storage(reads), _by_storage(writes), operations, elements))
+
+    def watch(self, network: nn.Module) -> Callable[[], None]:
+        """Tell the network's calls from those before and after, and when a gradient is ready; returns what ends it."""
+
+        def enter(phase: str) -> Callable[..., None]:
+            return lambda *_: setattr(self, "phase", phase)
+
+        def ready(parameter: Tensor) -> None:
+            self._gradients[id(parameter)] = Gradient(parameter.numel(), len(self.calls))
+
+        parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        hooks = [
+            network.register_forward_pre_hook(enter("network")),
+            register_optimizer_step_pre_hook(enter("update")),
+            *(parameter.register_post_accumulate_grad_hook(ready) for parameter in parameters),
+        ]
+
+        def end() -> None:
+            for hook in hooks:
+                hook.remove()
+
+        return end
+
+
+def kind_of(name: str) -> str:
+    """The kind of kernel behind a call's name."""
+    return next((kind for kind, begins in _KINDS.items() if name.startswith(begins)), "elementwise")
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """Names of a call's arguments, of those that are written to and of those for outputs; which results are new."""
+
+    names: tuple[str, ...]
+    written: frozenset[str]
+    outputs: tuple[str, ...]
+    new: tuple[bool, ...]
+
+
+@cache
+def _signature_of(func: Any) -> _Signature:
+    arguments = func._schema.arguments
+    return _Signature(
+        names=tuple(argument.name for argument in arguments),
+        written=frozenset(a.name for a in arguments if a.alias_info and a.alias_info.is_write),
+        outputs=tuple(argument.name for argument in arguments if argument.is_out),
+        new=tuple(not one.alias_info for one in func._schema.returns),
+    )
+
+
+def _read(signature: _Signature, name: str, given: dict[str, Any]) -> list[Tensor]:
+    """The tensors whose values a call needs."""
+    unread = [*signature.outputs]
+    if name in _UNREAD:
+        unread.append("self")
+    elif name == "convolution_backward":
+        for_input, for_weight, _ = given["output_mask"]
+        unread += ["weight"] * (not for_input) + ["input"] * (not for_weight)
+    return _tensors([value for argument, value in given.items() if argument not in unread])
+
+
+def _written(signature: _Signature, name: str, given: dict[str, Any], out: Any) -> list[Tensor]:
+    """What a call makes, and what it changes in place."""
+    changed = signature.written
+    if name.startswith("_fused") and given.get("grad_scale") is None:
+        changed -= {"grads"}
+    returned = out if isinstance(out, tuple | list) and len(signature.new) > 1 else [out]
+    made = [value for value, new in zip(returned, signature.new, strict=False) if new]
+    return _tensors([made, *(given[argument] for argument in changed & given.keys())])
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    if isinstance(tree, list | tuple):
+        return [leaf for branch in tree for leaf in _tensors(branch)]
+    return [tree] if isinstance(tree, Tensor) else []
+
+
+def _by_storage(tensors: Sequence[Tensor]) -> dict[int, int]:
+    return {storage_of(tensor): tensor.numel() * tensor.element_size() for tensor in tensors}
+
+
+def traced(step: Callable[[], object], network: nn.Module) -> Trace:
+    """The second step of a network, since the first one makes the optimizer's state."""
+    with nothing_computed():
+        with Trace():
+            step()
+        trace = Trace()
+        end = trace.watch(network)
+        with trace:
+            step()
+        end()
+    return trace

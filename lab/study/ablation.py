@@ -1,0 +1,238 @@
+"""The grid of a recipe's algorithms: all, none, all but one, one alone, all and one more; what finished runs say."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lab.study.curve_math import BootstrapEstimate
+from lab.study.curves import Curve, CurvePoint, build_curves, changed_with_length
+from lab.study.runs import RunSummary
+from lab.study.speedup import Comparison, at_equal_cost, at_equal_quality
+from launcher.config.changes import is_free
+from launcher.config.layers import leaves
+from launcher.config.overrides import alternatives
+from launcher.config.resolved import as_mapping
+from launcher.config.schema import RunConfig
+from launcher.errors import Problem, UserError
+from launcher.plan.schedule import dilated_epochs
+
+# Keys that runs of one variant may differ in, beside those that a run may change while it goes on.
+_APART = (
+    *("seed", "recipe", "schedule.dilate"),
+    *("dataset.classes", "dataset.train_samples", "dataset.val_samples"),
+)
+# Kind of variant to the variant that it is compared with.
+_BASES = {"without": "all", "only": "none", "with": "all"}
+
+_MOST_VALUES = 1000  # of one word
+
+Found = tuple[Curve, CurvePoint]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A name, the algorithm or value that it is about, and the words that make it of the recipe."""
+
+    name: str
+    algorithm: str | None
+    words: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """all, none, without, only or with."""
+        return self.name.partition(" ")[0]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A variant at one length, and its finished runs: the curve over its lengths, and the point of that one."""
+
+    variant: Variant
+    epochs: int
+    found: Found | None
+
+
+@dataclass(frozen=True)
+class VariantResult:
+    """Mean top-1 in percent and training minutes of a variant's finished runs, one a seed."""
+
+    runs: int
+    top1: float
+    minutes: float
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a variant changes against the one it is compared with: top-1 in percentage points, and a part of the time.
+
+    All but one is compared with all, one more with all, one alone with none; the sign is the algorithm's own effect.
+    """
+
+    algorithm: str
+    kind: str
+    epochs: int
+    top1: BootstrapEstimate
+    time: float
+
+
+@dataclass(frozen=True)
+class Tradeoff:
+    """The algorithm's own effect: speed-up at equal quality, and percentage points at equal training time.
+
+    Where the curve was not measured there is no number but the reason; `at_least` and `at_most` are speed-ups that are
+    certain all the same.
+    """
+
+    algorithm: str
+    base: str  # all or none: the curve on which the variant's point is read
+    epochs: int  # of that point
+    speedup: BootstrapEstimate | None = None
+    why_no_speedup: str = ""
+    at_least: float | None = None
+    at_most: float | None = None
+    gain: BootstrapEstimate | None = None
+    why_no_gain: str = ""
+
+
+def grid(algorithms: Sequence[str], more: Sequence[str] = ()) -> list[Variant]:
+    """All, none, for each algorithm all but it and it alone, and all with each of `more`, as `--with` takes them.
+
+    Raises:
+        UserError: one of `more` cannot be read.
+    """
+    found = [Variant("all", None, ()), Variant("none", None, ("algorithms=[]",))]
+    for name in algorithms:
+        found.append(Variant(f"without {name}", name, (f"algorithms.{name}=off",)))
+    for name in algorithms:
+        found.append(Variant(f"only {name}", name, (f"algorithms=[{name}]",)))
+    for text in more:
+        found += _with(text)
+    return found
+
+
+def _with(text: str) -> Iterator[Variant]:
+    """Algorithms by their names and `key=value` words, apart by spaces; a variant for each of several values.
+
+    Raises:
+        UserError: there is no word, or a quotation mark without another.
+    """
+    try:
+        words = [word if "=" in word else f"algorithms.{word}=on" for word in shlex.split(text)]
+    except ValueError:
+        words = []
+    if not words:
+        message = "cannot be read: the names of algorithms, or key=value words, in quotes where there are several"
+        raise UserError(Problem(message, "--with", text))
+    for chosen in itertools.product(*(alternatives(word, _MOST_VALUES) or [word] for word in words)):
+        told = " ".join(word.removeprefix("algorithms.").removesuffix("=on") for word in chosen)
+        yield Variant(f"with {told}", told, chosen)
+
+
+def comparable(configs: Sequence[RunConfig], runs: Sequence[RunSummary], pictures: str | None) -> list[RunSummary]:
+    """The finished runs of the configs, at any length and seed, on the machine that has the most of them.
+
+    All on one data set, that of the identity `pictures`; where it is not known the one that most of them are on.
+    """
+    wanted = [_decisive(config.recipe, dict(leaves(as_mapping(config)))) for config in configs]
+    found = [run for run in runs if run.top1 is not None and _decisive(run.recipe, run.values) in wanted]
+    pictures = pictures or next(iter(dict(Counter(run.identity for run in found).most_common(1))), None)
+    found = [run for run in found if run.identity == pictures]
+    machines = Counter(run.hardware for run in found)
+    return [run for run in found if run.hardware == machines.most_common(1)[0][0]]
+
+
+def curve_of(config: RunConfig, runs: Sequence[RunSummary]) -> Found | None:
+    """A config's runs on one machine as a curve over their lengths, and its point at the config's own; None without."""
+    wanted = _decisive(config.recipe, dict(leaves(as_mapping(config))))
+    length = dilated_epochs(config.epochs, config.schedule.dilate)
+    for curve in build_curves(run for run in runs if _decisive(run.recipe, run.values) == wanted):
+        for point in curve.points:
+            if point.epochs == length:
+                return curve, point
+    return None
+
+
+def measured(point: CurvePoint) -> VariantResult:
+    """A point's runs, whatever their seed."""
+    return VariantResult(len(point.top1), point.quality, point.cost("time") or 0.0)
+
+
+def effects(rows: Sequence[Row]) -> list[Effect]:
+    """The effect of each algorithm at each length of which both runs are there that it takes."""
+    listed = []
+    for row, (_, own), base in _beside_base(rows):
+        its = next((point for point in base.points if point.epochs == row.epochs), None)
+        if its is None:
+            continue
+        change = at_equal_cost(base, replace(base, points=(own,)), "epochs", own).value
+        with_it, without = its.cost("time") or 0.0, own.cost("time") or 0.0
+        if row.variant.kind != "without":
+            with_it, without, change = without, with_it, _turned(change, lambda points: -points)
+        assert change is not None
+        assert row.variant.algorithm is not None
+        listed.append(Effect(row.variant.algorithm, row.variant.kind, row.epochs, change, with_it / without - 1))
+    return listed
+
+
+def tradeoffs(rows: Sequence[Row]) -> list[Tradeoff]:
+    """Of each algorithm where the runs are there: the point of its variant, read on the curve of all or of none."""
+    listed = []
+    for row, (own, point), base in _beside_base(rows):
+        assert row.variant.algorithm is not None
+        blank = Tradeoff(row.variant.algorithm, _BASES[row.variant.kind], row.epochs)
+        curve, its = replace(base, name=blank.base), replace(own, name=row.variant.name)
+        speed, gain = at_equal_quality(curve, its, "time", point), at_equal_cost(curve, its, "time", point)
+        made = _of_leaving_out if row.variant.kind == "without" else _of_adding
+        listed.append(made(blank, speed, gain))
+    return listed
+
+
+def limits(parts: Mapping[str, float]) -> list[tuple[str, float, float]]:
+    """Part, its share of the time, and Amdahl's limit: the speed-up if it cost nothing; the largest first."""
+    total = sum(parts.values())
+    shares = {name: seconds / total for name, seconds in parts.items()}
+    return [(name, share, 1 / (1 - share)) for name, share in sorted(shares.items(), key=lambda item: -item[1])]
+
+
+def _beside_base(rows: Sequence[Row]) -> Iterator[tuple[Row, Found, Curve]]:
+    """Each row that is about an algorithm and was measured, what was, and the curve of all or none."""
+    curves = {row.variant.name: row.found[0] for row in rows if row.found}
+    for row in rows:
+        base = curves.get(_BASES.get(row.variant.kind, ""))
+        if row.found is not None and base is not None:
+            yield row, row.found, base
+
+
+def _decisive(recipe: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
+    apart = {*_APART, *changed_with_length(recipe)} if recipe else {*_APART}
+    return {key: value for key, value in values.items() if not is_free(key) and key not in apart}
+
+
+def _of_leaving_out(of: Tradeoff, speed: Comparison, gain: Comparison) -> Tradeoff:
+    """The curve has the algorithm, the point has not: the comparison is its effect."""
+    return replace(
+        of, speedup=speed.value, why_no_speedup=speed.reason, at_least=speed.bound,
+        gain=gain.value, why_no_gain=gain.reason,
+    )  # fmt: skip
+
+
+def _of_adding(of: Tradeoff, speed: Comparison, gain: Comparison) -> Tradeoff:
+    """The point has the algorithm, the curve has not: its effect is the other way round."""
+    return replace(
+        of, speedup=_turned(speed.value, lambda ratio: 1 / ratio), why_no_speedup=speed.reason,
+        at_most=None if speed.bound is None else 1 / speed.bound,
+        gain=_turned(gain.value, lambda points: -points), why_no_gain=gain.reason,
+    )  # fmt: skip
+
+
+def _turned(value: BootstrapEstimate | None, turn: Callable[[float], float]) -> BootstrapEstimate | None:
+    """A value seen from the other side, whose interval's ends change places."""
+    if value is None:
+        return None
+    low, high = (None if end is None else turn(end) for end in (value.high, value.low))
+    return replace(value, value=turn(value.value), low=low, high=high)

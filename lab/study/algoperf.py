@@ -1,0 +1,209 @@
+"""AlgoPerf's score over run folders: time to a target, median over studies, performance profiles.
+
+Dahl et al. 2023, Benchmarking neural network training algorithms, sections 4.3 and 4.5; Dolan & Moré 2002; the
+variants as MLCommons' scoring counts them. A submission is a recipe, a workload is data set and model, a study is a
+seed, its trials are the runs of that seed. All of them are on one machine.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from lab.study.datasets import PUBLISHED, dataset_names
+from lab.study.runs import RunSummary
+
+Ruleset = Literal["external", "self"]
+Seconds = Mapping[str, Mapping[str, float]]  # submission to workload to seconds; a missed target is infinite
+
+MAX_RATIO = 4.0
+_POINTS = 100  # ratios at which MLCommons' scoring looks at a profile
+_FILE = Path(__file__).with_name("algoperf.yaml")
+# Of a workload's limit, what a submission that tunes itself may take.
+_BUDGET: dict[Ruleset, float] = {"external": 1.0, "self": 1.5}
+# Studies, and trials a study, that the rules ask for.
+_ASKED: dict[Ruleset, tuple[int, int]] = {"external": (3, 5), "self": (3, 1)}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is to be reached, top-1 in [0, 1], within `limit` seconds, and a run's values that tell the workload.
+
+    A variant has a `base`.
+    """
+
+    target: float
+    test_target: float
+    evaluated_every: int
+    limit: int
+    values: Mapping[str, Any]
+    base: str | None = None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Score in [0, 1] and seconds to the target on each workload of each submission; what departs from the rules.
+
+    `counted` are the times that the score is computed from, without variants.
+    """
+
+    score: Mapping[str, float]
+    seconds: Seconds
+    counted: Seconds
+    notes: Sequence[str]
+
+
+@cache
+def workloads() -> dict[str, Workload]:
+    """AlgoPerf's own by name."""
+    return {name: Workload(**values) for name, values in yaml.safe_load(_FILE.read_text(encoding="utf-8")).items()}
+
+
+def score_runs(runs: Sequence[RunSummary], target: float | None, ruleset: Ruleset) -> Scores:
+    """Score all recipes among the runs; `target` is top-1 in [0, 1], None: AlgoPerf's. A damaged run is a miss."""
+    studies: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    notes: list[str] = []
+    pictures = dataset_names(runs)
+    for run in _on_one_machine(runs, notes):
+        if not run.config:
+            notes.append(f"{run.path} is left out, its recipe is unknown: {run.problem}")
+            continue
+        name = _workload(run, pictures[run.identity]) if target is not None else algoperfs_workload(run.values)
+        if name is None:
+            notes.append(f"{run.path} is left out, it is on none of AlgoPerf's workloads; --target scores any")
+            continue
+        seconds_needed, said = _needed(run, target, name, ruleset)
+        notes += said
+        if run.state == "damaged":
+            notes.append(f"{run.path} is damaged and counts as a miss: {run.problem}")
+        elif run.state in ("running", "unfinished") and math.isinf(seconds_needed):
+            notes.append(f"{run.path} is {run.state} and counts as a miss so far")
+        studies[run.recipe, name][str(run.seed)].append(seconds_needed)
+    found_workloads = sorted({workload for _, workload in studies})
+    submissions = sorted({submission for submission, _ in studies})
+    seconds: dict[str, dict[str, float]] = {submission: {} for submission in submissions}
+    for submission in submissions:
+        for workload in found_workloads:
+            found = list(studies.get((submission, workload), {}).values())
+            notes += _departures(submission, workload, found, ruleset)
+            seconds[submission][workload] = median_of_fastest(found)
+    bases = {name: one.base for name, one in workloads().items() if one.base} if target is None else {}
+    counted = with_variants(seconds, bases)
+    return Scores({name: score(counted, name) for name in submissions}, seconds, counted, notes)
+
+
+def algoperfs_workload(values: Mapping[str, Any]) -> str | None:
+    """The workload whose values a run's dotted ones have, of several the one that names most of them."""
+    if values.get("dataset.name") != PUBLISHED:
+        return None
+    fitting = {
+        name: len(one.values)
+        for name, one in workloads().items()
+        if all(values.get(key) == value for key, value in one.values.items())
+    }
+    return max(fitting, key=fitting.__getitem__, default=None)
+
+
+def _needed(run: RunSummary, target: float | None, name: str, ruleset: Ruleset) -> tuple[float, list[str]]:
+    """Seconds to the target within the workload's limit, and a note where the test pictures' target was missed."""
+    if target is not None:
+        return seconds_to(run, target), []
+    workload = workloads()[name]
+    needed = seconds_to(run, workload.target)
+    if needed > _BUDGET[ruleset] * workload.limit:
+        return math.inf, []
+    missed = run.test_top1 is not None and run.test_top1 < 100 * workload.test_target
+    told = f"{run.path} reached {name}'s target, but not {workload.test_target:.2%} on the test pictures"
+    return needed, [f"{told}: {run.test_top1:.2f} %"] if missed else []
+
+
+def seconds_to(run: RunSummary, target: float) -> float:
+    """Training clock at the first evaluation that reached the target; evaluation is off the clock, warm-up is on it."""
+    reached = (e.clock_minutes * 60 for e in run.evaluations if e.top1 >= 100 * target)
+    return next(reached, math.inf)
+
+
+def median_of_fastest(studies: Sequence[Sequence[float]]) -> float:
+    """Of each study the fastest trial, of these the median; no study at all is a miss."""
+    return statistics.median([min(trials) for trials in studies]) if studies else math.inf
+
+
+def with_variants(seconds: Seconds, bases: Mapping[str, str]) -> Seconds:
+    """The times on workloads that are no variants; a submission that misses a variant has missed its base too.
+
+    So has one that takes more than four times the fastest's time on a variant, unless that missed the base.
+    bases: variant to base; a base that no submission has trained on is left as it is.
+    """
+    names = list(next(iter(seconds.values()), {}))
+    variants = {name: bases[name] for name in names if bases.get(name) in names}
+    valid = {
+        submission: {n: math.inf if math.isinf(row[variants.get(n, n)]) else row[n] for n in names}
+        for submission, row in seconds.items()
+    }
+    fastest = {name: min(row[name] for row in valid.values()) for name in names}
+
+    def missed(row: Mapping[str, float], name: str) -> bool:
+        return math.isinf(row[name]) or row[name] > MAX_RATIO * fastest[name]
+
+    return {
+        submission: {
+            name: math.inf if any(missed(row, n) for n in names if variants.get(n, n) == name) else row[name]
+            for name in names
+            if name not in variants
+        }
+        for submission, row in valid.items()
+    }
+
+
+def profile(seconds: Seconds, submission: str, ratio: float) -> float:
+    """The share of workloads on which a submission needs at most `ratio` times the fastest one's time."""
+    ratios = _ratios(seconds, submission)
+    return sum(r <= ratio for r in ratios) / len(ratios)
+
+
+def score(seconds: Seconds, submission: str) -> float:
+    """The profile's integral over ratios from 1 to 4, divided by 3, by the trapezoids of MLCommons' scoring."""
+    ratios = [1 + (MAX_RATIO - 1) * number / (_POINTS - 1) for number in range(_POINTS)]
+    shares = [profile(seconds, submission, ratio) for ratio in ratios]
+    return (sum(shares) - (shares[0] + shares[-1]) / 2) / (_POINTS - 1)
+
+
+def _ratios(seconds: Seconds, submission: str) -> list[float]:
+    ratios = []
+    for workload, own in seconds[submission].items():
+        fastest = min(row[workload] for row in seconds.values())
+        ratios.append(own / fastest if math.isfinite(own) else math.inf)
+    return ratios
+
+
+def _on_one_machine(runs: Sequence[RunSummary], notes: list[str]) -> list[RunSummary]:
+    """The runs on the machine that has the most of them, and those that did not come so far; the others are noted."""
+    machines = Counter(run.hardware for run in runs if run.device is not None)
+    chosen = machines.most_common(1)[0][0] if machines else None
+    others = {machine: count for machine, count in machines.items() if machine != chosen}
+    notes += [
+        f"{count} of the runs are on {machine} and left out, most were on {chosen}" for machine, count in others.items()
+    ]
+    return [run for run in runs if run.device is None or run.hardware == chosen]
+
+
+def _workload(run: RunSummary, dataset: str) -> str:
+    activation = run.values.get("model.activation", "relu")
+    return " ".join([dataset, run.model, *([] if activation == "relu" else [str(activation)])])
+
+
+def _departures(submission: str, workload: str, studies: Sequence[Sequence[float]], ruleset: Ruleset) -> list[str]:
+    asked_studies, asked_trials = _ASKED[ruleset]
+    trials = sorted({len(study) for study in studies})
+    if len(studies) == asked_studies and trials == [asked_trials]:
+        return []
+    have = f"{len(studies)} studies of {' or '.join(map(str, trials)) or 0} trials"
+    return [f"{submission} on {workload}: {have}; the {ruleset}-tuning rules ask for {asked_studies} of {asked_trials}"]

@@ -1,0 +1,217 @@
+"""Runs that differ only in length and seed, as one tradeoff curve of quality against cost."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from lab.study.datasets import dataset_names
+from lab.study.runs import RunSummary
+from launcher.config.changes import is_free
+from launcher.config.layers import leaves
+from launcher.config.recipes import is_known, load
+from launcher.errors import UserError, shown
+
+Cost = Literal["time", "wall", "money", "epochs"]
+COSTS: tuple[Cost, ...] = ("time", "wall", "money", "epochs")
+UNITS: dict[Cost, str] = {"time": "min", "wall": "min", "money": "USD", "epochs": "ep"}
+# What a comparison can go across, and the part of a setting that it then leaves open.
+ACROSS = {"machines": "hardware", "models": "model", "datasets": "dataset"}
+
+# Keys that tell which seed and how long a run is; where and how it is computed is launcher.config.changes' to know.
+_LENGTH_AND_SEED = ("seed", "schedule.dilate")
+# Keys that tell which pictures a run is of, or what they are called: the setting says that.
+_PICTURES = tuple(f"dataset.{key}" for key in ("name", "kind", "classes", "train_samples", "val_samples"))
+_SHOWN_DIFFERENCES = 3
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One length of a curve: a value a seed, in the same order everywhere. Published points have one value, no path."""
+
+    epochs: int | None
+    top1: tuple[float, ...]  # percent
+    costs: Mapping[Cost, tuple[float, ...]]  # minutes, USD or epochs; a cost that is not known is missing
+    seeds: tuple[int | None, ...] = ()
+    paths: tuple[Path, ...] = ()
+    note: str = ""
+
+    @property
+    def quality(self) -> float:
+        """Mean top-1 over the seeds, percent."""
+        return statistics.fmean(self.top1)
+
+    def cost(self, axis: Cost) -> float | None:
+        """Mean cost over the seeds; None if not known."""
+        values = self.costs.get(axis)
+        return statistics.fmean(values) if values else None
+
+
+@dataclass(frozen=True)
+class StudySetting:
+    """What must be equal for two curves to be compared: the pictures, by a name of their own; model and machine."""
+
+    dataset: str
+    model: str
+    hardware: str
+
+    def across(self, across: Collection[str]) -> StudySetting:
+        """What must be equal in a comparison that goes across some of `ACROSS`."""
+        return replace(self, **{ACROSS[what]: f"all {what}" for what in across})
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points of one method in one setting, from the shortest to the longest."""
+
+    name: str
+    recipe: str
+    setting: StudySetting
+    points: tuple[CurvePoint, ...]
+    source: str | None = None  # of published points
+
+    def on(self, axis: Cost) -> list[CurvePoint]:
+        """The points whose cost is known, cheapest first."""
+        return sorted((p for p in self.points if p.cost(axis) is not None), key=lambda p: p.cost(axis) or 0.0)
+
+    def label(self, across: Collection[str]) -> str:
+        """The name, with what tells it from curves of that name in a comparison that goes across settings."""
+        return ", ".join([self.name, *(getattr(self.setting, part) for what, part in ACROSS.items() if what in across)])
+
+
+def deviation(values: Iterable[float]) -> float | None:
+    """Sample standard deviation; None of fewer than two values."""
+    values = list(values)
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def build_curves(runs: Iterable[RunSummary]) -> list[Curve]:
+    """The finished runs as curves, named by their recipe and by what they change of it, sorted by name.
+
+    Of several runs of one seed and length the last by folder name counts: they are no further evidence on the seeds.
+    """
+    runs = list(runs)
+    pictures = dataset_names(runs)
+    groups: dict[tuple[StudySetting, str], list[RunSummary]] = defaultdict(list)
+    for run, family in _families([run for run in runs if run.state == "finished" and not run.mixed]):
+        groups[StudySetting(pictures[run.identity], run.model, run.hardware), family].append(run)
+    names = _names(groups)
+    curves = [Curve(names[key], group[0].recipe, key[0], _points(group)) for key, group in groups.items()]
+    return sorted(curves, key=lambda curve: (curve.name, curve.setting.hardware, curve.setting.dataset))
+
+
+def _method(run: RunSummary) -> dict[str, Any]:
+    """The values that decide what is trained, whatever its length."""
+    by_length = changed_with_length(run.recipe)
+    return {
+        key: value
+        for key, value in run.values.items()
+        # note: an empty mapping is algorithms without any
+        if value != {} and key not in (*_LENGTH_AND_SEED, *_PICTURES) and not is_free(key) and key not in by_length
+    }
+
+
+@cache
+def changed_with_length(recipe: str) -> frozenset[str]:
+    """Keys that the recipe itself sets by the length of the run."""
+    try:
+        # note: no name is looked for that would have been nearest
+        lengths = load(recipe).by_epochs if is_known(recipe) else {}
+    except UserError:
+        return frozenset()
+    return frozenset(key for values in lengths.values() for key, _ in leaves(values))
+
+
+def _families(runs: list[RunSummary]) -> list[tuple[RunSummary, str]]:
+    """Each run and the text that it shares with the runs of its curve.
+
+    Lengths made by dilating one schedule are one curve; lengths made by `epochs` alone, which keep the warmup, another.
+    A run at its recipe's own length belongs to the dilated ones, if there are any.
+    """
+    methods = [json.dumps(_method(run), sort_keys=True, default=str) for run in runs]
+    bases = [
+        (method, str(run.values.get("epochs")), run.hardware, run.identity)
+        for method, run in zip(methods, runs, strict=True)
+    ]
+    dilated = {base for base, run in zip(bases, runs, strict=True) if _dilation(run) != 1}
+    return [
+        (run, json.dumps([base[0], base[1] if base in dilated else None]))
+        for base, run in zip(bases, runs, strict=True)
+    ]
+
+
+def _dilation(run: RunSummary) -> float:
+    dilate = run.values.get("schedule.dilate", 1)
+    return float(dilate) if isinstance(dilate, int | float) else 1.0
+
+
+def _points(runs: list[RunSummary]) -> tuple[CurvePoint, ...]:
+    lengths: dict[int, dict[int | None, RunSummary]] = defaultdict(dict)
+    for run in sorted(runs, key=lambda run: str(run.path)):
+        assert run.epochs is not None
+        lengths[run.epochs][run.seed] = run
+    return tuple(_point(epochs, list(lengths[epochs].values())) for epochs in sorted(lengths))
+
+
+def _point(epochs: int, runs: list[RunSummary]) -> CurvePoint:
+    money = [run.money for run in runs]
+    costs: dict[Cost, tuple[float, ...]] = {
+        "time": tuple(run.times.counted / 60 for run in runs if run.times),
+        "wall": tuple(run.times.wall / 60 for run in runs if run.times),
+        "epochs": (float(epochs),) * len(runs),
+    }
+    if None not in money:
+        costs["money"] = tuple(m for m in money if m is not None)
+    top1 = tuple(run.top1 for run in runs if run.top1 is not None)
+    return CurvePoint(epochs, top1, costs, tuple(run.seed for run in runs), tuple(run.path for run in runs))
+
+
+def _names(groups: Mapping[tuple[StudySetting, str], list[RunSummary]]) -> dict[tuple[StudySetting, str], str]:
+    """The recipe, and where one recipe has several curves in a setting what each changes of the commonest."""
+    siblings: dict[tuple[StudySetting, str], list[tuple[StudySetting, str]]] = defaultdict(list)
+    for key, runs in groups.items():
+        siblings[key[0], runs[0].recipe].append(key)
+    names = {}
+    for (_, recipe), keys in siblings.items():
+        methods = {key: _told(groups[key][0], key[1]) for key in keys}
+        reference = {
+            name: Counter(json.dumps(m.get(name), default=str) for m in methods.values()).most_common(1)[0][0]
+            for name in dict.fromkeys(name for m in methods.values() for name in m)
+        }
+        taken: Counter[str] = Counter()
+        for key, method in methods.items():
+            name = " ".join([recipe, *_differences(method, reference)])
+            taken[name] += 1
+            names[key] = name if taken[name] == 1 else f"{name} #{taken[name]}"
+    return names
+
+
+def _told(run: RunSummary, family: str) -> dict[str, Any]:
+    """A method's values as a name tells them: an algorithm that is on, and the length that was dilated."""
+    method = _method(run)
+    on = {key.split(".")[1] for key in method if key.startswith("algorithms.")}
+    # note: tells apart what is named alike, and is no name
+    method.pop("model.weights_sha256", None)
+    base = json.loads(family)[1]
+    return {**{f"+{name}": True for name in on}, **method, **({"dilated from ep": base} if base is not None else {})}
+
+
+def _differences(method: Mapping[str, Any], reference: Mapping[str, str]) -> list[str]:
+    found: list[str] = []
+    switched = set()
+    for key, usual in reference.items():
+        if json.dumps(method.get(key), default=str) == usual:
+            continue
+        if key.startswith("+"):
+            switched.add(key[1:])
+            found.append(key if method.get(key) else f"-{key[1:]}")
+        elif not (key.startswith("algorithms.") and key.split(".")[1] in switched):
+            found.append(f"{key.removeprefix('algorithms.')}={shown(method.get(key))}")
+    extra = len(found) - _SHOWN_DIFFERENCES
+    return found if extra <= 0 else [*found[:_SHOWN_DIFFERENCES], f"and {extra} more"]

@@ -1,0 +1,169 @@
+"""The published points as curves beside a user's, and the speed-ups that their sources state, computed anew."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lab.study.curves import Cost, Curve, CurvePoint, StudySetting
+from lab.study.datasets import PUBLISHED
+from launcher import paths
+from launcher.config import recipes
+from launcher.config.hardware import machines
+from launcher.config.yaml_file import read_mapping
+
+_FILE = Path(__file__).with_name("published.yaml")
+_DATASET, _MODEL = PUBLISHED, "resnet50"
+# Minutes, accuracies and speed-ups as decimal digits: what a source rounds away is half a unit of its last digit.
+_HALF = Decimal("0.5")
+# What a side of a stated speed-up can be measured in, beside the minutes of a published point.
+_UNITS = {"minutes": "minutes", "usd": "USD", "epochs": "epochs", "images_per_second": "images/s"}
+
+
+@dataclass(frozen=True)
+class StatedSpeedup:
+    """A speed-up as its source states it, beside what the printed numbers of both sides give.
+
+    `stated_to` ends a range. `fast` and `slow` are in `unit`; without them it is stated only, and nothing is computed.
+    `low` and `high` bound the computed one, given how the numbers were rounded. `follows`: the two agree within
+    rounding. `derived` says that a number was itself computed from the statement.
+    """
+
+    claim: str
+    source: str
+    stated: float
+    stated_to: float | None = None
+    unit: str = ""
+    fast: float | None = None
+    slow: float | None = None
+    computed: float | None = None
+    low: float | None = None
+    high: float | None = None
+    follows: bool | None = None
+    derived: str = ""
+
+    @property
+    def told(self) -> str:
+        """What was stated, as it is written."""
+        return f"{self.stated:g}x" + (f" to {self.stated_to:g}x" if self.stated_to is not None else "")
+
+    @property
+    def verdict(self) -> str:
+        """What the printed numbers say of it."""
+        if self.derived:
+            return f"by construction: {self.derived}"
+        verdicts = {None: "stated only", True: "follows", False: "does not follow from the printed numbers"}
+        return verdicts[self.follows]
+
+
+@dataclass(frozen=True)
+class BenchmarkedMachine:
+    """A machine of the deep dive, and why no point of it is published, if none is."""
+
+    name: str
+    cloud: str
+    gpu: str
+    why: str = ""
+
+
+def published_curves() -> list[Curve]:
+    """The points in the headers of the packaged recipes and in published.yaml, one curve a recipe and machine."""
+    points: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    for entry in _entries():
+        points[entry["recipe"], entry.get("model", _MODEL), entry["hardware"]].append(entry)
+    curves = []
+    for (recipe, model, hardware), entries in points.items():
+        source = "; ".join(dict.fromkeys(str(entry["source"]) for entry in entries))
+        setting = StudySetting(_DATASET, model, hardware)
+        curves.append(Curve(recipe, recipe, setting, _curve_points(entries), source))
+    return sorted(curves, key=lambda curve: (curve.name, curve.setting.model, curve.setting.hardware))
+
+
+def stated_speedups() -> list[StatedSpeedup]:
+    """Every stated speed-up with the one computed from the printed numbers, where there are any."""
+    return [_recomputed(statement) for statement in _file()["speedups"]]
+
+
+def benchmarked_machines() -> list[BenchmarkedMachine]:
+    """The machines that the published recipes were measured on by their authors."""
+    return [BenchmarkedMachine(**machine) for machine in _file()["machines"]]
+
+
+def _entries() -> Iterable[dict[str, Any]]:
+    for recipe in recipes.listing():
+        if recipe.path.parent == paths.PACKAGED_RECIPES:
+            for result in recipe.about.published:
+                if result.minutes is not None:
+                    yield {"recipe": recipe.name, **vars(result)}
+    yield from _file()["points"]
+
+
+@cache
+def _file() -> dict[str, Any]:
+    return read_mapping(_FILE)
+
+
+def _curve_points(entries: Iterable[Mapping[str, Any]]) -> tuple[CurvePoint, ...]:
+    found = []
+    for entry in sorted(entries, key=lambda entry: float(entry["minutes"])):
+        minutes, epochs = float(entry["minutes"]), entry.get("epochs")
+        costs: dict[Cost, tuple[float, ...]] = {"time": (minutes,)}
+        if (price := _price_per_hour(str(entry["hardware"]))) is not None:
+            costs["money"] = (price * minutes / 60,)
+        if epochs is not None:
+            costs["epochs"] = (float(epochs),)
+        found.append(CurvePoint(epochs, (float(entry["top1"]),), costs, note=str(entry.get("derived") or "")))
+    return tuple(found)
+
+
+def _price_per_hour(hardware: str) -> float | None:
+    """The price of the machine in conf/hardware that bears the published name."""
+    machine = machines().get(re.sub(r"\W", "_", hardware.lower()))
+    return None if machine is None else machine.price_per_hour
+
+
+def _recomputed(statement: Mapping[str, Any]) -> StatedSpeedup:
+    told = statement["stated"] if isinstance(statement["stated"], list) else [statement["stated"], None]
+    known = StatedSpeedup(str(statement["claim"]), str(statement["source"]), *told)
+    if "fast" not in statement:
+        return known
+    (unit, fast, derived), (_, slow, also) = (_number(statement[side]) for side in ("fast", "slow"))
+    less, more = (fast, slow) if unit != "images_per_second" else (slow, fast)
+    # note: epochs are counted, the others measured and rounded
+    off_more, off_less = (Decimal(0), Decimal(0)) if unit == "epochs" else (_rounded(more), _rounded(less))
+    low, high = (more - off_more) / (less + off_less), (more + off_more) / (less - off_less)
+    stated = Decimal(str(known.stated))
+    return replace(
+        known,
+        unit=_UNITS[unit],
+        fast=float(fast),
+        slow=float(slow),
+        computed=float(more / less),
+        low=float(low),
+        high=float(high),
+        follows=low <= stated + _rounded(stated) and stated - _rounded(stated) <= high,
+        derived=derived or also,
+    )
+
+
+def _number(side: Mapping[str, Any]) -> tuple[str, Decimal, str]:
+    """Unit and number of one side, and how it was derived: as given, or the minutes of the published point it names."""
+    for unit in _UNITS:
+        if unit in side:
+            return unit, Decimal(str(side[unit])).normalize(), ""
+    found = [e for e in _entries() if all(e.get(key) == value for key, value in side.items())]
+    assert len(found) == 1, f"{_FILE.name}: {side} names {len(found)} published points"
+    return "minutes", Decimal(str(found[0]["minutes"])).normalize(), str(found[0].get("derived") or "")
+
+
+def _rounded(number: Decimal) -> Decimal:
+    exponent = number.as_tuple().exponent
+    assert isinstance(exponent, int)
+    # note: 180.0 is 180 to the minute: zeros before the point are taken as measured digits
+    return _HALF * Decimal(1).scaleb(min(0, exponent))

@@ -1,0 +1,194 @@
+"""Results as a picture, a table, or one HTML page that needs no network: the data, and a script that draws them."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import math
+import shlex
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from lab.study.curves import ACROSS, COSTS, Cost, Curve, CurvePoint, deviation
+from lab.study.datasets import dataset_names
+from lab.study.results import Results
+from lab.study.runs import Evaluated, RunSummary
+from lab.study.tables import POINT_COLUMNS, point_rows
+from launcher import atomic
+from launcher.errors import Problem, UserError
+
+_PAGE = Path(__file__).with_name("page")
+_SCRIPTS = ("state.js", "charts.js", "words.js", "table.js", "address.js", "controls.js")
+# Evaluations kept for all learning curves together, and for one at least and at most: the page stays small.
+_EVALUATIONS, _FEWEST, _MOST = 40_000, 12, 400
+_DIGITS = 5
+
+
+def write_page(results: Results, path: Path, *, title: str, written: str, axis: Cost) -> None:
+    """Write the page; raises UserError where the file cannot be written, as the others do."""
+    content = page(results, title=title, written=written, axis=axis).encode()
+    _replace(path, lambda temporary: temporary.write_bytes(content))
+
+
+def write_csv(results: Results, path: Path) -> None:
+    """Write one row a point."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(POINT_COLUMNS))
+    writer.writeheader()
+    writer.writerows(point_rows(results))
+    _replace(path, lambda temporary: temporary.write_bytes(text.getvalue().encode()))
+
+
+def write_picture(results: Results, path: Path, *, title: str, axis: Cost) -> None:
+    """Write quality against one cost as PNG."""
+    from lab.study.picture import draw_tradeoff
+
+    _replace(path, lambda temporary: draw_tradeoff(results, temporary, title=title, axis=axis))
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    try:
+        with atomic.writing(path) as temporary:
+            write(temporary)
+    except OSError as error:
+        raise UserError(Problem(f"cannot be written: {error.strerror}", "--output", path)) from None
+
+
+def page(results: Results, *, title: str, written: str, axis: Cost = "time") -> str:
+    """The page; `written` is its date, `axis` its first cost. Nothing of a run can leave the data and become markup."""
+    # note: inside a script element only `<` can end the data
+    data = json.dumps(page_data(results, written, axis), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return Template((_PAGE / "page.html").read_text()).substitute(
+        title=html.escape(title),
+        style=(_PAGE / "page.css").read_text(),
+        script="\n".join((_PAGE / name).read_text() for name in _SCRIPTS),
+        data=data,
+    )
+
+
+def page_data(results: Results, written: str, axis: Cost = "time") -> dict[str, Any]:
+    """What the page's script reads: means and deviations as pairs, a run's config as what differs from `base`."""
+    index_of = {run.path: number for number, run in enumerate(results.runs)}
+    curve_of = {path: number for number, c in enumerate(results.curves) for point in c.points for path in point.paths}
+    configs = [{key: _plain(value) for key, value in run.values.items()} for run in results.runs]
+    base, keys = _commonest(configs)
+    numbers = {key: number for number, key in enumerate(keys)}
+    currencies = Counter(str(run.values.get("hardware.currency", "USD")) for run in results.runs)
+    pictures = dataset_names(results.runs)
+    kept = max(_FEWEST, min(_MOST, _EVALUATIONS // max(1, len(results.runs))))
+    return {
+        "written": written,
+        "axis": axis,
+        "across": [ACROSS[what] for what in results.across],
+        "currency": currencies.most_common(1)[0][0] if currencies else "USD",
+        "keys": keys,
+        "base": base,
+        "curves": [_curve(curve, index_of) for curve in results.all_curves],
+        "runs": [
+            {
+                **_run(run, kept),
+                "dataset": pictures[run.identity],
+                **_differences(config, base, numbers),
+                "curveIndex": curve_of.get(run.path, -1),
+                "curve": results.curves[curve_of[run.path]].name if run.path in curve_of else run.recipe,
+            }
+            for run, config in zip(results.runs, configs, strict=True)
+        ],
+    }
+
+
+def _curve(curve: Curve, index_of: Mapping[Path, int]) -> dict[str, Any]:
+    return {
+        "name": curve.name,
+        "model": curve.setting.model,
+        "dataset": curve.setting.dataset,
+        "hardware": curve.setting.hardware,
+        "published": curve.source is not None,
+        "source": curve.source,
+        "points": [_point(point, index_of) for point in curve.points],
+    }
+
+
+def _point(point: CurvePoint, index_of: Mapping[Path, int]) -> dict[str, Any]:
+    return {
+        "epochs": point.epochs,
+        "top1": _pair(point.top1),
+        "cost": {axis: _pair(point.costs[axis]) for axis in COSTS if point.costs.get(axis)},
+        "runs": [index_of[path] for path in point.paths],
+        "note": point.note,
+    }
+
+
+def _pair(values: Sequence[float]) -> list[float | None]:
+    return [_short(sum(values) / len(values)), _short(deviation(values))]
+
+
+def _run(run: RunSummary, kept: int) -> dict[str, Any]:
+    times = run.times
+    return {
+        "name": str(run.path),
+        "state": run.state,
+        "problem": run.problem,
+        "model": run.model,
+        "hardware": run.hardware if run.device else "?",
+        "epochs": run.epochs,
+        "seed": run.seed,
+        "top1": _short(run.evaluations[-1].top1) if run.evaluations else None,
+        "time": _short(times.counted / 60) if times else None,
+        "wall": _short(times.wall / 60) if times else None,
+        "money": _short(run.money),
+        "command": shlex.join(run.command),
+        "learning": _learning(run.evaluations, kept),
+    }
+
+
+def _learning(evaluations: Sequence[Evaluated], kept: int) -> tuple[list[float | None], list[float | None]]:
+    """Epochs and accuracies; of more than `kept` the least and the best of each stretch, the first and the last stay.
+
+    So the drawn line keeps its envelope (Jugel et al. 2014, "M4").
+    """
+    finite = [e for e in evaluations if math.isfinite(e.top1) and math.isfinite(e.epoch)]
+    if len(finite) > kept:
+        count, total = kept // 2 - 1, len(finite)
+        stretches = [range(total * number // count, total * (number + 1) // count) for number in range(count)]
+        extremes = {pick(stretch, key=lambda at: finite[at].top1) for stretch in stretches for pick in (min, max)}
+        finite = [finite[at] for at in sorted(extremes | {0, total - 1})]
+    return [_short(e.epoch) for e in finite], [_short(e.top1) for e in finite]
+
+
+def _commonest(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+    """Each key's commonest value, of the keys that most configs have, and all keys in the order of writing."""
+    keys = list(dict.fromkeys(key for config in configs for key in config))
+    readable = [config for config in configs if config]
+    base = {}
+    for key in keys:
+        values = Counter(json.dumps(config[key]) for config in readable if key in config)
+        if 2 * values.total() > len(readable):
+            base[key] = json.loads(values.most_common(1)[0][0])
+    return base, keys
+
+
+def _differences(config: Mapping[str, Any], base: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[str, Any]:
+    """`changes` to the base by the key's number, and the numbers of its keys that are `missing`."""
+    changes = {numbers[key]: value for key, value in config.items() if key not in base or base[key] != value}
+    return {"changes": changes, "missing": [numbers[key] for key in base if key not in config]}
+
+
+def _plain(value: Any) -> Any:
+    """A config's value as JSON has it; what JSON lacks as text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    known = value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
+    return value if known else str(value)
+
+
+def _short(number: float | None) -> float | None:
+    """A number with the digits that a page shows; None if it is none."""
+    return float(f"{number:.{_DIGITS}g}") if number is not None and math.isfinite(number) else None

@@ -1,0 +1,158 @@
+"""Everything a comparison or a report shows, from a list of run folders."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from lab.study.curve_math import pareto_front
+from lab.study.curves import ACROSS, Cost, Curve, CurvePoint, StudySetting, build_curves
+from lab.study.published import published_curves
+from lab.study.runs import RunSummary, find_runs, read_run
+from lab.study.speedup import Comparison, at_equal_cost, at_equal_quality
+from launcher.config.keys import nearest
+from launcher.errors import Problem, UserError
+
+# The recipe to compare with, where a setting has it.
+BASELINE = "baseline"
+
+
+@dataclass(frozen=True)
+class Results:
+    """All runs found, and the finished ones as curves; `published` curves stand beside them.
+
+    Comparisons and fronts go `across` these of `ACROSS`, and stay within one of each other.
+    """
+
+    runs: Sequence[RunSummary]
+    curves: Sequence[Curve]
+    published: Sequence[Curve]
+    across: Collection[str] = ()
+
+    @property
+    def all_curves(self) -> list[Curve]:
+        return [*self.curves, *self.published]
+
+
+def chosen_across(words: str | None) -> tuple[str, ...]:
+    """What `--across machines,models` names, each once.
+
+    Raises:
+        UserError: a word is none of `ACROSS`.
+    """
+    chosen = tuple(dict.fromkeys(word.strip() for word in words.split(","))) if words is not None else ()
+    for word in chosen:
+        if word not in ACROSS:
+            found = nearest(word, ACROSS)
+            hint = f"did you mean {found}? " if found else ""
+            raise UserError(Problem(f"{hint}one or more of {', '.join(ACROSS)}, with commas", "--across", word))
+    return chosen
+
+
+def chosen_axis(axis: Cost | None, across: Collection[str]) -> Cost:
+    """The axis asked for; else time, and across machines money, since an hour of each is another thing."""
+    return axis or ("money" if "machines" in across else "time")
+
+
+def read_results(
+    paths: Iterable[str], *, published: bool, price: float | None = None, across: Collection[str] = ()
+) -> Results:
+    """Read all run folders at or below the paths; `price` is an hour of the machine of runs that have none.
+
+    Raises:
+        UserError: a path holds none.
+    """
+    runs = [replace(read_run(path), price=price) for path in find_runs(paths)]
+    return Results(runs, build_curves(runs), published_curves() if published else [], across)
+
+
+def notes(results: Results, axis: Cost) -> list[str]:
+    """What to know of a comparison that goes across settings; none of one that does not."""
+    if not results.across:
+        return []
+    found = [f"one front and one baseline across {' and '.join(results.across)}, as asked"]
+    if "machines" in results.across and axis in ("time", "wall"):
+        found.append("minutes of different machines: a faster machine counts as much as a faster method")
+    if unknown := {c.setting.hardware: None for c in results.all_curves if not c.on(axis)}:
+        what = "price" if axis == "money" else axis
+        found.append(f"no {what} is known of curves on {', '.join(unknown)}: they are in no comparison")
+    if axis == "money":
+        currencies = {str(run.values.get("hardware.currency", "USD")) for run in results.runs if run.money is not None}
+        found += [f"prices in {' and '.join(sorted(currencies))} are not converted"] * (len(currencies) > 1)
+    if "datasets" in results.across:
+        found.append("top-1 of different data sets: of which pictures it is counts as much as the method")
+    return found
+
+
+def fronts(
+    curves: Sequence[Curve], axis: Cost, across: Collection[str] = ()
+) -> dict[StudySetting, list[tuple[Curve, float, float]]]:
+    """Of each setting the points that no other beats on cost and quality: curve, cost and quality, cheapest first."""
+    points: dict[StudySetting, list[tuple[Curve, float, float]]] = defaultdict(list)
+    for curve in curves:
+        points[curve.setting.across(across)] += [(curve, p.cost(axis) or 0.0, p.quality) for p in curve.on(axis)]
+    return {
+        setting: [group[index] for index in pareto_front([(cost, quality) for _, cost, quality in group])]
+        for setting, group in points.items()
+    }
+
+
+def on_front(curves: Sequence[Curve], axis: Cost, across: Collection[str] = ()) -> set[tuple[StudySetting, str, float]]:
+    """Setting, curve name and cost of the points on a front."""
+    return {(c.setting, c.name, cost) for front in fronts(curves, axis, across).values() for c, cost, _ in front}
+
+
+def choose_baselines(
+    curves: Sequence[Curve], name: str | None, axis: Cost, across: Collection[str] = ()
+) -> dict[StudySetting, Curve]:
+    """The curve to compare with in each setting: the one of that name, else of the recipe `baseline`, else the first.
+
+    One whose cost is known goes before one whose is not.
+    `CURVE on PLACE` names that of one data set, model or machine alone, `CURVE, PLACE` as tables across them do.
+
+    Raises:
+        UserError: no curve has the name.
+    """
+    named = [c for c in curves if name is None or name in _called(c, across)]
+    if name is not None and not named:
+        listed = ", ".join(dict.fromkeys(curve.name for curve in curves)) or "none: no run has finished"
+        raise UserError(Problem(f"is no curve of these runs; the curves: {listed}", "--baseline", name))
+    wanted = name or BASELINE
+    chosen: dict[StudySetting, Curve] = {}
+    for curve in sorted(named, key=lambda curve: (not curve.on(axis), curve.name != wanted, curve.recipe != wanted)):
+        chosen.setdefault(curve.setting.across(across), curve)
+    return chosen
+
+
+def _called(curve: Curve, across: Collection[str]) -> set[str]:
+    places = (getattr(curve.setting, part) for part in ACROSS.values())
+    return {curve.name, curve.label(across), *(f"{curve.name} on {place}" for place in places)}
+
+
+def comparisons(
+    curves: Sequence[Curve],
+    baselines: dict[StudySetting, Curve],
+    axis: Cost,
+    *,
+    qualities: Sequence[float],
+    costs: Sequence[float],
+    across: Collection[str] = (),
+) -> list[Comparison]:
+    """Each curve against the baseline of its setting: at the qualities and costs asked for, else at those measured.
+
+    Without a wish, the baseline's own points say at which qualities and costs.
+    """
+    found = []
+    for curve in curves:
+        setting = curve.setting.across(across)
+        baseline = baselines.get(setting)
+        if baseline is None or baseline is curve or (across and not curve.on(axis)):
+            continue
+        curve, baseline = (replace(c, name=c.label(across), setting=setting) for c in (curve, baseline))
+        own: list[CurvePoint] = [] if qualities or costs else baseline.on(axis)
+        at_qualities: list[float | CurvePoint] = [*qualities, *own]
+        at_costs: list[float | CurvePoint] = [*costs, *own]
+        found += [at_equal_quality(curve, baseline, axis, at) for at in at_qualities]
+        found += [at_equal_cost(curve, baseline, axis, at) for at in at_costs]
+    return found

@@ -1,0 +1,274 @@
+"""A run folder as an efficiency study sees it; a damaged or running one is told as such and never raises."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from lab.study.timing import Times, counted_at, times
+from launcher.config.hardware import is_named
+from launcher.config.layers import leaves
+from launcher.config.yaml_file import read_mapping
+from launcher.data.folder import is_folder
+from launcher.errors import UserError
+from launcher.plan.schedule import dilated_epochs
+from launcher.records.folder import RunFolder, noted_datasets
+from launcher.records.metrics import Row, read_rows, without_void
+
+State = Literal["finished", "stopped", "running", "unfinished", "damaged"]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One evaluation; training minutes as the methodology counts them and as the clock ran; loss None if not finite."""
+
+    epoch: float
+    minutes: float
+    clock_minutes: float
+    top1: float  # percent
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run folder. `finished` runs count as measurements; `problem` tells what is wrong with a damaged one."""
+
+    path: Path
+    state: State
+    problem: str | None
+    config: Mapping[str, Any]
+    command: tuple[str, ...]
+    epochs: int | None  # after dilation
+    world_size: int | None
+    device: str | None
+    evaluations: tuple[Evaluated, ...]
+    times: Times | None
+    world_sizes: tuple[int, ...] = ()  # of the start and each resume
+    price: float | None = None  # an hour of its machine, where its config has none
+    test_top1: float | None = None  # of the weights at the end on dataset.test_path, in percent
+    pictures: tuple[str, ...] = ()  # identities of what it trained on; none in a run of an earlier version
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """The config's dotted keys and values."""
+        return dict(leaves(self.config))
+
+    @property
+    def recipe(self) -> str:
+        return str(self.values.get("recipe") or "no recipe")
+
+    @property
+    def model(self) -> str:
+        return str(self.values.get("model.architecture", self.values.get("model.name", "?")))
+
+    @property
+    def dataset(self) -> str:
+        return str(self.values.get("dataset.name", "?"))
+
+    @property
+    def data_path(self) -> str | None:
+        """Where its pictures, or else its FFCV files, lay."""
+        return data_path(self.values)
+
+    @cached_property
+    def identity(self) -> str:
+        """Tells its data set from others: by the pictures, of a run of an earlier version by path and counts."""
+        if self.pictures:
+            return self.pictures[-1]
+        # note: loads Pillow, for these runs alone
+        from launcher.data.identity import built_in
+
+        counts = (self.values.get(f"dataset.{key}") for key in ("name", "classes", "train_samples", "val_samples"))
+        return built_in(self.values) or json.dumps([self.data_path, *counts], default=str)
+
+    @property
+    def hardware(self) -> str:
+        """The devices it ran on, after the name of the machine in the config if it has such devices."""
+        devices = f"{self.world_size}x {self.device}"
+        name = self.values.get("hardware.name")
+        return f"{name} ({devices})" if name not in (None, "this_machine") and self._is_priced_machine else devices
+
+    @property
+    def _is_priced_machine(self) -> bool:
+        # note: recipes name the machine of their published results, whatever they run on
+        gpu, gpus = self.values.get("hardware.gpu"), self.values.get("hardware.gpus")
+        complete = gpus is None or (isinstance(gpus, int) and gpus * self._machines == self.world_size)
+        return complete and (gpu is None or is_named(str(gpu), str(self.device)))
+
+    @property
+    def _machines(self) -> int:
+        nodes = self.values.get("launch.nnodes")
+        return nodes if isinstance(nodes, int) else 1
+
+    @property
+    def seed(self) -> int | None:
+        seed = self.values.get("seed")
+        return seed if isinstance(seed, int) else None
+
+    @property
+    def mixed(self) -> str | None:
+        """What a resume changed so that the run is a measurement of neither; None if nothing."""
+        sizes = list(dict.fromkeys(self.world_sizes))
+        if len(sizes) > 1:
+            return f"its time is of {' and '.join(map(str, sizes))} processes"
+        if len(set(self.pictures)) > 1:
+            return "its data set held other pictures after a resume"
+        planned = _length(self.values)
+        if None not in (self.epochs, planned) and self.epochs != planned:
+            return f"its length was changed from {self.epochs} to {planned} epochs, and with it the schedule"
+        return None
+
+    @property
+    def top1(self) -> float | None:
+        """Accuracy at the end of training, in percent; None if the run has not ended."""
+        return self.evaluations[-1].top1 if self.state == "finished" and self.evaluations else None
+
+    @property
+    def money(self) -> float | None:
+        """Price of the counted training time; None if the config has no price of the machine that it ran on."""
+        price = self.values.get("hardware.price_per_hour") if self._is_priced_machine else None
+        price = self.price if price is None else price
+        if not isinstance(price, int | float) or self.times is None:
+            return None
+        return price * self._machines * self.times.counted / 3600
+
+
+def data_path(values: Mapping[str, Any]) -> str | None:
+    """Where a config's dotted values say that the pictures, or else the FFCV files, lie."""
+    keys = ("dataset.path", "dataloader.folder", "dataloader.train")
+    return next((str(values[key]) for key in keys if values.get(key) is not None), None)
+
+
+def find_runs(paths: Iterable[str]) -> list[Path]:
+    """Run folders at or below the paths, sorted, each once.
+
+    Raises:
+        UserError: a path is no folder, or holds no run folder.
+    """
+    found: dict[Path, None] = {}
+    for name in paths:
+        below = list(_walk(Path(name)))
+        if not below:
+            reason = "holds no run folder" if is_folder(Path(name)) else "is no folder"
+            raise UserError(f"{name} {reason}; give run folders such as runs/mild-1, or a folder of them such as runs")
+        found.update(dict.fromkeys(sorted(below)))
+    return list(found)
+
+
+def read_run(path: Path) -> RunSummary:
+    """Read one run folder; whatever is wrong with it becomes its state and problem."""
+    folder = RunFolder(path)
+    config, problem = _config(folder.config)
+    command = _command(folder.environment)
+    try:
+        rows = read_rows(folder.metrics)
+        facts = _facts(rows)
+    except OSError as error:
+        problem, rows, facts = problem or f"{folder.metrics.name}: {error.strerror}", [], _NOTHING
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        problem, rows, facts = problem or f"{folder.metrics.name}: a record lacks or spoils {error}", [], _NOTHING
+    state, problem = _state(folder, rows, facts, problem)
+    return RunSummary(path, state, problem, config, command, **facts, pictures=noted_datasets(folder))
+
+
+_NOTHING: dict[str, Any] = {"epochs": None, "world_size": None, "device": None, "evaluations": (), "times": None}
+
+
+def _length(values: Mapping[str, Any]) -> int | None:
+    """Epochs after dilation; None if the config does not tell."""
+    epochs, dilate = values.get("epochs"), values.get("schedule.dilate")
+    if not isinstance(epochs, int) or not isinstance(dilate, int | float):
+        return None
+    return dilated_epochs(epochs, dilate) if epochs < 2**63 and 0 < dilate < 1e100 else None
+
+
+def _walk(path: Path) -> Iterator[Path]:
+    for folder, below, files in os.walk(path):
+        if "config.yaml" in files or "metrics.jsonl" in files or {"logs", "checkpoints"} <= set(below):
+            below.clear()
+            yield Path(folder)
+
+
+def _config(path: Path) -> tuple[Mapping[str, Any], str | None]:
+    try:
+        values = read_mapping(path)
+    except FileNotFoundError as error:
+        return {}, f"{path.name}: {error.strerror}"
+    except UserError as error:
+        return {}, str(error).replace(str(path), path.name)
+    named = all(isinstance(key, str) for key, _ in _items(values))
+    return (values, None) if named else ({}, f"{path.name} is no mapping of keys to values")
+
+
+def _items(values: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    for key, value in values.items():
+        yield key, value
+        if isinstance(value, Mapping):
+            yield from _items(value)
+
+
+def _command(path: Path) -> tuple[str, ...]:
+    try:
+        words = json.loads(path.read_bytes())["command"]
+        return ("train", *map(str, words[1:]))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ()
+
+
+def _facts(rows: list[Row]) -> dict[str, Any]:
+    """What the records say, as fields of a RunSummary.
+
+    Raises:
+        KeyError, TypeError, ValueError: a record lacks a value, or has one of the wrong type.
+    """
+    kept = without_void(rows)
+    start = next((row for row in kept if row["kind"] == "start"), None)
+    if start is None:
+        return _NOTHING
+    correction = counted_at(kept)
+    evaluations = tuple(
+        Evaluated(
+            epoch=float(row["epoch"]),
+            minutes=correction(float(row["train_seconds"])) / 60,
+            clock_minutes=float(row["train_seconds"]) / 60,
+            top1=100 * float(row["top1"]),
+            loss=None if row["loss"] is None else float(row["loss"]),
+        )
+        for row in kept
+        if row["kind"] == "eval"
+    )
+    return {
+        "epochs": int(start["epochs"]),
+        "world_size": int(start["world_size"]),
+        "device": str(start["device"]),
+        "evaluations": evaluations,
+        "times": times(rows),
+        "test_top1": next((100 * float(row["top1"]) for row in reversed(kept) if row["kind"] == "test"), None),
+        "world_sizes": tuple(int(row["world_size"]) for row in kept if row["kind"] in ("start", "resume")),
+    }
+
+
+def _state(
+    folder: RunFolder, rows: list[Row], facts: Mapping[str, Any], problem: str | None
+) -> tuple[State, str | None]:
+    if problem is not None:
+        return "damaged", problem
+    ends = [row for row in without_void(rows) if row["kind"] == "end"]
+    if not ends:
+        return ("running", None) if folder.is_held() else ("unfinished", folder.failure_reason())
+    if facts["times"] is None:
+        return "damaged", f"{folder.metrics.name} does not tell how the run began"
+    if not ends[-1].get("finished"):
+        return ("running", None) if folder.is_held() else ("stopped", None)
+    last = facts["evaluations"][-1] if facts["evaluations"] else None
+    if last is None:
+        return "damaged", "the run ended without an evaluation"
+    if not (facts["times"].counted > 0 and all(math.isfinite(v) for v in (facts["times"].counted, last.top1))):
+        return "damaged", f"{folder.metrics.name}: time or accuracy is no number to count with"
+    return "finished", None

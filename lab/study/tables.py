@@ -1,0 +1,237 @@
+"""A study as tables for the terminal, as rows and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from lab.study.algoperf import MAX_RATIO, Scores, profile
+from lab.study.curves import COSTS, UNITS, Cost, Curve, CurvePoint, StudySetting, deviation
+from lab.study.published import StatedSpeedup
+from lab.study.results import Results, notes, on_front
+from lab.study.speedup import Comparison
+
+POINT_COLUMNS = (
+    *("curve", "recipe", "model", "dataset", "hardware", "published", "epochs", "seeds"),
+    *("top1_mean", "top1_deviation"),
+    *("minutes_mean", "minutes_deviation", "wall_minutes_mean", "usd_mean"),
+    *("front_time", "front_wall", "front_money", "front_epochs", "source", "note", "runs"),
+)
+_HEADINGS: dict[Cost, str] = {"time": "minutes", "wall": "wall clock, min", "money": "USD", "epochs": "epochs"}
+
+
+def point_rows(results: Results) -> list[dict[str, Any]]:
+    """One row a point: means, deviations (None of one seed), and on which fronts it lies."""
+    fronts = {axis: on_front(results.all_curves, axis, results.across) for axis in COSTS}
+    rows = []
+    for curve in results.all_curves:
+        for point in curve.points:
+            row = {
+                "curve": curve.name,
+                "recipe": curve.recipe,
+                **asdict(curve.setting),
+                "published": curve.source is not None,
+                "epochs": point.epochs,
+                "seeds": len(point.top1) if point.paths else None,
+                "top1_mean": point.quality,
+                "top1_deviation": deviation(point.top1),
+                "minutes_mean": point.cost("time"),
+                "minutes_deviation": deviation(point.costs.get("time", ())),
+                "wall_minutes_mean": point.cost("wall"),
+                "usd_mean": point.cost("money"),
+                "source": curve.source,
+                "note": point.note,
+                "runs": " ".join(map(str, point.paths)),
+            }
+            for axis, front in fronts.items():
+                row[f"front_{axis}"] = (curve.setting, curve.name, point.cost(axis)) in front
+            rows.append({column: row[column] for column in POINT_COLUMNS})
+    return rows
+
+
+def as_json(
+    results: Results, found: Sequence[Comparison], stated: Sequence[StatedSpeedup], axis: Cost
+) -> dict[str, Any]:
+    """Points, comparisons, what was left out and why, and stated speed-ups."""
+    return {
+        "axis": axis,
+        "unit": UNITS[axis],
+        "across": list(results.across),
+        "notes": notes(results, axis),
+        "points": point_rows(results),
+        "comparisons": [asdict(comparison) for comparison in found],
+        "not_counted": [
+            {"run": str(path), "state": state, "problem": why} for path, state, why in not_counted(results)
+        ],
+        "stated_speedups": [asdict(statement) for statement in stated],
+    }
+
+
+def not_counted(results: Results) -> list[tuple[str, str, str]]:
+    """Path, state and reason of the runs that are no measurement."""
+    reasons = {
+        "stopped": "stopped before its end",
+        "running": "not at its end yet",
+        "unfinished": "ended without a word",
+    }
+    counted = {path for curve in results.curves for point in curve.points for path in point.paths}
+    found = []
+    for run in results.runs:
+        if run.state != "finished":
+            found.append((str(run.path), str(run.state), run.problem or reasons[run.state]))
+        elif run.mixed:
+            found.append((str(run.path), "mixed", run.mixed))
+        elif run.path not in counted:
+            found.append((str(run.path), "repeated", "another run has the same seed and length"))
+    return found
+
+
+def rich_tables(
+    results: Results, found: Sequence[Comparison], stated: Sequence[StatedSpeedup], axis: Cost
+) -> Iterator[tuple[str, Table]]:
+    """Title and table, in the order of reading."""
+    if results.all_curves:
+        where = f"across {' and '.join(results.across)}" if results.across else "of its setting"
+        yield f"tradeoff curves (● on the Pareto front {where})", _points(results, axis)
+    if left_out := not_counted(results):
+        table = _table("run", "state", "why it is not counted")
+        for row in left_out:
+            table.add_row(*map(escape, row))
+        yield "not counted", table
+    if found:
+        yield f"against the baseline, cost in {_HEADINGS[axis]}", _comparisons(found, axis)
+    if stated:
+        yield "speed-ups that the sources state, computed from their printed numbers", _stated(stated)
+
+
+def _points(results: Results, axis: Cost) -> Table:
+    front = on_front(results.all_curves, axis, results.across)
+    table = _table(
+        "curve", "data set, model", "hardware", "#epochs", "#seeds", "#top-1 %", "#minutes", "#wall", "#USD", "●"
+    )
+    for curve in results.all_curves:
+        for point in curve.points:
+            table.add_row(
+                escape(curve.name) + (" (published)" if curve.source else ""),
+                escape(f"{curve.setting.dataset}, {curve.setting.model}"),
+                escape(curve.setting.hardware),
+                str(point.epochs or "-"),
+                str(len(point.top1)) if point.paths else "-",
+                _with_deviation(point.top1, ".2f"),
+                _with_deviation(point.costs.get("time", ()), ".4g"),
+                _with_deviation(point.costs.get("wall", ()), ".4g"),
+                _with_deviation(point.costs.get("money", ()), ".4g"),
+                "●" if _is_on(front, curve, point, axis) else "",
+            )
+    return table
+
+
+def _is_on(front: set[Any], curve: Curve, point: CurvePoint, axis: Cost) -> bool:
+    return (curve.setting, curve.name, point.cost(axis)) in front
+
+
+def _with_deviation(values: Sequence[float], form: str) -> str:
+    if not values:
+        return "-"
+    mean = f"{sum(values) / len(values):{form}}"
+    spread = deviation(values)
+    return mean if spread is None else f"{mean} ± {spread:.2g}"
+
+
+def _comparisons(found: Sequence[Comparison], axis: Cost) -> Table:
+    several = len({one.setting for one in found}) > 1
+    table = _table(
+        *["data set, model, hardware"] * several, "curve", "baseline", "at", "#result", "95 % interval", "p", "how"
+    )
+    for one in _worth_showing(found):
+        where = [escape(", ".join(asdict(one.setting).values()))] * several
+        equal_quality = one.kind == "equal quality"
+        at = f"{one.at:.2f} %" if equal_quality else f"{one.at:.4g} {UNITS[axis]}"
+        if one.value is None:
+            bound = "-" if one.bound is None else f"> {one.bound:.2f}x"
+            table.add_row(*where, escape(one.curve), escape(one.baseline), at, bound, "", "", escape(one.reason))
+            continue
+        value = one.value
+        if equal_quality:
+            result, form = f"{value.value:.2f}x", "{:.2f}x"
+            how = f"{one.baseline_cost:.4g} -> {one.cost:.4g} {UNITS[axis]}"
+        else:
+            result, form = f"{value.value:+.2f} points", "{:+.2f}"
+            how = f"{one.baseline_quality:.2f} -> {one.quality:.2f} %"
+        has_interval = value.low is not None or value.high is not None
+        ends = ["beyond the range" if end is None else form.format(end) for end in (value.low, value.high)]
+        table.add_row(
+            *where,
+            escape(one.curve),
+            escape(one.baseline),
+            at,
+            result,
+            " to ".join(ends) if has_interval else "",
+            "" if value.p is None else f"{value.p:.3f}" if value.p >= 0.001 else "<0.001",
+            how + (f"; {value.note}" if value.note else ""),
+        )
+    return table
+
+
+def _worth_showing(found: Sequence[Comparison]) -> list[Comparison]:
+    """Values and bounds, and of a curve that has neither anywhere the first two lines, which say why."""
+    measured = {(one.setting, one.curve) for one in found if one.value is not None or one.bound is not None}
+    seen: Counter[tuple[StudySetting, str, str]] = Counter()
+    shown = []
+    for one in found:
+        seen[one.setting, one.curve, one.kind] += 1
+        first = seen[one.setting, one.curve, one.kind] == 1
+        if one.value is not None or one.bound is not None or (first and (one.setting, one.curve) not in measured):
+            shown.append(one)
+    return shown
+
+
+def _stated(stated: Sequence[StatedSpeedup]) -> Table:
+    table = _table("claim", "#stated", "#computed", "within rounding", "from", "verdict")
+    for one in stated:
+        known = one.computed is not None
+        table.add_row(
+            escape(one.claim),
+            one.told,
+            f"{one.computed:.2f}x" if known else "-",
+            f"{one.low:.2f}x to {one.high:.2f}x" if known else "",
+            f"{one.slow:g} -> {one.fast:g} {one.unit}" if known else "",
+            one.verdict,
+        )
+    return table
+
+
+def algoperf_json(scores: Scores) -> dict[str, Any]:
+    """Scores, times in seconds (None: the target was missed) and notes."""
+    times = {
+        submission: {workload: seconds if math.isfinite(seconds) else None for workload, seconds in row.items()}
+        for submission, row in scores.seconds.items()
+    }
+    return {"score": scores.score, "seconds_to_target": times, "notes": list(scores.notes)}
+
+
+def algoperf_table(scores: Scores) -> Table:
+    """Submissions by score, with their time on each workload and their profile."""
+    workloads = list(next(iter(scores.seconds.values()), {}))
+    ratios = (1.0, 1.5, 2.0, MAX_RATIO)
+    table = _table("submission", "#score", *(f"#{w}, s" for w in workloads), *(f"#within {r:g}x" for r in ratios))
+    for submission, score in sorted(scores.score.items(), key=lambda item: -item[1]):
+        row = scores.seconds[submission]
+        times = [f"{row[w]:,.4g}" if math.isfinite(row[w]) else "missed" for w in workloads]
+        shares = [f"{profile(scores.counted, submission, ratio):.0%}" for ratio in ratios]
+        table.add_row(escape(submission), f"{score:.4f}", *times, *shares)
+    return table
+
+
+def _table(*columns: str) -> Table:
+    """A plain table; a column named with # is of numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left")
+    return table

@@ -1,0 +1,96 @@
+"""Pictures to classes, by what a run has learnt or `train export` has written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from launcher.algorithms.blurpool import blur_pool
+from launcher.algorithms.squeeze_excite import squeeze_excite
+from launcher.algorithms.stochastic_depth import scale_branches
+from launcher.config.keys import choices
+from launcher.config.resolved import read
+from launcher.config.schema import TorchvisionLoader
+from launcher.data.following import worker_count
+from launcher.data.loaders import EvalLoader
+from launcher.data.pictures import UNREADABLE, GivenPictures
+from launcher.data.sampling import Shard
+from launcher.data.unreadable import reason
+from launcher.models.build import replace_relu
+from launcher.plan.plan import plan_for
+from launcher.rank.group import claim
+from launcher.records.folder import RunFolder
+from launcher.training.precision import Precision
+from launcher.weights.classifier import Classifier, classifier_of
+from launcher.weights.evaluate_run import saved
+from launcher.weights.exported import read_exported
+
+_BATCH = 64
+_LOADER = TorchvisionLoader(name="torchvision", workers="auto", prefetch=2)
+# note: so many are read sooner than worker processes start
+_FEW = 256
+# note: by its name in a card, what `Surgery.change` is for each algorithm and activation
+_CHANGES: dict[str, Callable[..., Any]] = {
+    "blurpool": blur_pool,
+    "squeeze_excite": squeeze_excite,
+    "stochastic_depth": scale_branches,
+    **dict.fromkeys(choices("model.activation"), replace_relu),
+}
+
+
+@dataclass(frozen=True)
+class ClassifiedPicture:
+    """The likeliest classes of a file and their probabilities, the likeliest first; or why it cannot be read."""
+
+    file: str
+    classes: list[tuple[str, float]]
+    unreadable: str | None = None
+
+
+def classifier_of_run(folder: RunFolder, kind: str, *, best: bool) -> Classifier:
+    """The newest or best checkpoint's evaluated weights, in the run's precision, on `cpu` or `cuda`.
+
+    Raises:
+        UserError: the run has no valid checkpoint.
+        MachineError: the GPU cannot be used.
+    """
+    return classifier_of(plan_for(read(folder.config), 1), saved(folder, best=best), kind)
+
+
+def classifier_of_export(folder: Path, kind: str) -> Classifier:
+    """What `train export` has written, in float32.
+
+    Raises:
+        UserError: a file of it is missing, damaged, or of another network.
+        MachineError: the GPU cannot be used.
+    """
+    network, card = read_exported(folder, _CHANGES)
+    device = claim(kind, 0)
+    return Classifier(network.to(device), card, Precision(device.type, torch.float32), device)
+
+
+def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Iterator[ClassifiedPicture]:
+    """The likeliest `top` classes of each file, in the order of the files."""
+    values, classes = classifier.card["input"], classifier.card["classes"]
+    sides = values["resize"], values["size"]
+    pictures = GivenPictures(files, *sides, values["interpolation"], upright=values["exif_orientation"])
+    workers = worker_count(_LOADER, 1) if len(files) > _FEW else 0
+    loader = EvalLoader(pictures, Shard(0, 1, workers, _LOADER.prefetch, classifier.device), _BATCH)
+    try:
+        for pixels, labels, indices in loader:
+            best = classifier.probabilities(pixels.to(classifier.device)).topk(min(top, len(classes)))
+            found = zip(indices.tolist(), labels.tolist(), best.indices.tolist(), best.values.tolist(), strict=True)
+            for index, label, numbers, scores in found:
+                file = files[index]
+                if label == UNREADABLE:
+                    yield ClassifiedPicture(file, [], reason(Path(file)) or "it has changed meanwhile")
+                else:
+                    yield ClassifiedPicture(
+                        file, [(classes[n], score) for n, score in zip(numbers, scores, strict=True)]
+                    )
+    finally:
+        loader.close()

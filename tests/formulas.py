@@ -1,0 +1,53 @@
+"""Optimizers of a small network, with gradients that are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from launcher.config.compose import compose
+from launcher.config.schema import Optimizer
+from launcher.optimizers.build import build_optimizer, set_lr
+
+PEAK = 0.1
+# An independent step: weight, gradient, learning rate and the number of the step from 1, with a state of its own.
+Formula = Callable[[Tensor, Tensor, float, int, dict[str, Any]], Tensor]
+
+
+def packaged(name: str, **values: Any) -> Optimizer:
+    """The packaged values of an optimizer, some of them others."""
+    return replace(compose([f"optimizer={name}"]).config.optimizer, lr=PEAK, scale_lr="off", **values)
+
+
+def small_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 6, 2), nn.Flatten(), nn.Linear(6, 5))
+
+
+def set_gradients(model: nn.Module, step: int, scale: float = 1.0) -> None:
+    torch.manual_seed(100 + step)
+    for parameter in model.parameters():
+        parameter.grad = scale * torch.randn_like(parameter)
+
+
+def assert_follows(config: Optimizer, formula: Formula, *, tolerance: float = 1e-5, steps: int = 5) -> nn.Module:
+    """Steps with a changing learning rate give each tensor what a formula gives it in float64; returns the model."""
+    model = small_model()
+    built = build_optimizer(config, model, PEAK)
+    expected = {name: p.detach().double() for name, p in model.named_parameters()}
+    states: dict[str, dict[str, Any]] = {name: {} for name in expected}
+    for step in range(1, steps + 1):
+        set_gradients(model, step)
+        set_lr(built, PEAK / step)
+        built.number = step - 1
+        built.step()
+        for name, parameter in model.named_parameters():
+            gradient = parameter.grad.double()
+            expected[name] = formula(expected[name], gradient, PEAK / step, step, states[name])
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.detach().double(), expected[name], rtol=tolerance, atol=tolerance)
+    return model

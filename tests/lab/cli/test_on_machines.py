@@ -1,0 +1,118 @@
+"""`train plan --on`: what it tells and refuses, on steps made up by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher.config.hardware import machines
+from tests.commands import refused, said
+from tests.counted_steps import made_up
+
+PLAN = ("plan", "recipe=mild", "epochs=36", "dataset=imagenet")
+
+
+@pytest.fixture(autouse=True)
+def _by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("lab.predict.prediction.counted_steps", made_up)
+    monkeypatch.chdir(tmp_path)
+
+
+def offered(*words: str) -> list[dict[str, object]]:
+    code, out, errors = said(*words, "--json")
+    assert code == 0, errors
+    return list(json.loads(out)["offers"])
+
+
+def test_a_machine_is_told_with_minutes_money_and_bounds() -> None:
+    code, out, _ = said(*PLAN, "--on", "8xH100")
+    assert code == 0
+    assert "lambda_8x_h100" in out
+    assert "made from published rates of other programs" in out
+    (offer,) = offered(*PLAN, "--on", "8xH100")
+    hours = offer["minutes"]["value"] / 60  # type: ignore[index]
+    assert offer["cost"]["seconds"] == pytest.approx(hours * machines()["lambda_8x_h100"].price_per_hour)  # type: ignore[index]
+    assert {phase["bound"] for phase in offer["phases"]} <= {"arithmetic", "memory", "loader"}  # type: ignore[attr-defined]
+
+
+def test_a_machine_is_named_by_hardware_too() -> None:
+    one, other = offered(*PLAN, "--on", "p4d_24xlarge"), offered(*PLAN, "hardware=p4d_24xlarge")
+    assert one == other
+    assert [offer["spot"] for offer in one] == [True, False]
+    assert one[0]["minutes"]["value"] > one[1]["minutes"]["value"]  # type: ignore[index]
+
+
+def test_all_machines_are_compared_and_the_front_marked() -> None:
+    found = offered(*PLAN, "--on", "all")
+    able = [(o["minutes"]["value"], o["cost"]["seconds"], o["front"]) for o in found if not o["problem"]]  # type: ignore[index]
+    for minutes, cost, front in able:
+        beaten = any(m <= minutes and c <= cost and (m, c) != (minutes, cost) for m, c, _ in able)
+        assert front == (not beaten)
+    assert {o["machine"] for o in found} == machines().keys() - {"this_machine"}
+    assert any(o["problem"] and "device_batch_size=" in str(o["problem"]) for o in found)
+
+
+def test_a_quality_is_of_the_length_that_its_curve_says() -> None:
+    code, out, _ = said("plan", "recipe=hot", "dataset=imagenet", "--quality", "80.78", "--on", "8xH100")
+    assert code == 0
+    assert "note: 450 epochs for 80.78 %: Mosaic ResNet deep dive, 2022: hot on 8x A100 80GB" in out
+    code, out, _ = said("plan", "recipe=mild", "--quality", "76.6", "--on", "8xH100")
+    assert "25.3 minutes at the rate predicted there" in out
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    code, _, _ = said(*PLAN, "--on", "all", "--picture", "machines.png")
+    assert code == 0
+    assert (tmp_path / "machines.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_machine_without_a_price_is_told_in_a_line() -> None:
+    code, out, _ = said(*PLAN, "--on", "8xH100", "hardware.price_per_hour=null")
+    assert code == 0
+    assert "note: no price of lambda_8x_h100 is known; hardware.price_per_hour=2.5 gives one" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ((*PLAN, "--on", "p5_48xlage"), "did you mean p5_48xlarge?"),
+        ((*PLAN, "--on", "8xH20O"), "did you mean 8xH200?"),
+        (
+            (*PLAN, "--on", "1xV100"),
+            "device_batch_size=null: 2048 pictures at once need 70 GB of a GPU's 16; device_batch_size=256 fits",
+        ),
+        ((*PLAN, "--on", "this_machine"), "its GPU is not known here; `train estimate` measures it"),
+        ((*PLAN, "--quality", "76.6"), "goes with --on MACHINE"),
+        ((*PLAN, "--prices", "sky"), "goes with --on MACHINE"),
+        ((*PLAN, "--on", "all", "--quality", "76.6"), "says the length already"),
+        ((*PLAN, "--on", "all", "--picture", "machines.doc"), "must end with .png"),
+        (("plan", "recipe=mild", "--on", "all", "--quality", "95"), "the curves of mild span 75.9 to 78.1 %"),
+        ((*PLAN, "--on", "8xH100", "launch.nnodes=2"), "one machine is predicted"),
+        ((*PLAN, "--on", "8xH100", "launch.nproc=4"), "all 8 of lambda_8x_h100's GPUs are predicted; leave it out"),
+        ((*PLAN, "--on", ""), "no such machine"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_line(words: tuple[str, ...], line: str) -> None:
+    assert line in refused(*words)
+
+
+def test_prices_of_a_catalogue_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "holds no catalogue; `pip install" in refused(*PLAN, "--on", "all", "--prices", "sky")
+    folder = tmp_path / ".sky" / "catalogs" / "v8" / "aws"
+    folder.mkdir(parents=True)
+    (folder / "vms.csv").write_text(
+        "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice\n"
+        "p5.48xlarge,H100,8,192,2048,40.0,us-east-2,,\n"
+        "p5.48xlarge,H100,8,192,2048,30.0,us-east-1,,12.5\n"
+    )
+    for named in (("--on", "p5_48xlarge"), ("hardware=p5_48xlarge",)):
+        found = offered(*PLAN, *named, "--prices", "sky")
+        hourly = {offer["spot"]: 60 * offer["cost"]["seconds"] / offer["minutes"]["value"] for offer in found}  # type: ignore[index]
+        assert hourly == {True: pytest.approx(12.5), False: pytest.approx(30.0)}
+    assert "--prices=sky: SkyPilot's catalogue has no price of p4d_24xlarge" in refused(
+        *PLAN, "--on", "p4d_24xlarge", "--prices", "sky"
+    )
+    assert "prices of 1 machines are of SkyPilot's catalogue" in said(*PLAN, "--on", "all", "--prices", "sky")[1]

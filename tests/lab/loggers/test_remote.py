@@ -1,0 +1,142 @@
+"""What a tracking server must never do to a run: end it, hold it up, or say the same thing again and again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from lab.loggers.remote import Outcome, RemoteSink
+from launcher.cli import main as cli
+from launcher.config.compose import compose
+from launcher.records import sinks
+from launcher.records.metrics import Record, ResumeRecord, StartRecord, closing_scalars, scalars
+
+from .lines import end, evaluation
+
+
+class Server:
+    """A tracker that keeps what it is sent; it can be gone, or never answer."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.refused = threading.Event()
+        self.answers = threading.Event()
+        self.answers.set()
+        self.opened = 0
+        self.steps: list[int] = []
+        self.outcome: Outcome | None = None
+
+    def open(self) -> str | None:
+        self._answer()
+        self.opened += 1
+        return None
+
+    def send(self, records: Sequence[Record]) -> None:
+        self._answer()
+        self.steps += [record.step for record in records]
+
+    def finish(self, outcome: Outcome) -> None:
+        self._answer()
+        self.outcome = outcome
+
+    def _answer(self) -> None:
+        self.answers.wait()
+        if self.gone:
+            self.refused.set()
+            raise ConnectionError("no route\nto host")
+
+
+def test_records_come_in_order_and_the_end_says_how_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+    for records, outcome in (([end(30)], "finished"), ([end(30, finished=False)], "stopped"), ([], "failed")):
+        server = Server()
+        sink = RemoteSink("there", server)
+        for step in (10, 20):
+            sink.write(evaluation(step))
+        for record in records:
+            sink.write(record)
+        sink.close()
+        assert (server.steps, server.opened) == ([10, 20, *(record.step for record in records)], 1)
+        assert server.outcome == outcome
+    assert capsys.readouterr().out == ""
+
+
+def test_a_server_that_is_gone_is_told_once_and_gets_everything_when_it_is_back(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server = Server()
+    server.gone = True
+    sink = RemoteSink("there", server)
+    for step in (10, 20):
+        server.refused.clear()
+        sink.write(evaluation(step))
+        assert server.refused.wait(60)
+    server.gone = False
+    sink.write(end(30))
+    sink.close()
+    assert server.steps == [10, 20, 30]
+    assert capsys.readouterr().out == "warning: there: no route\\nto host; training goes on\n"
+
+
+def test_a_server_that_never_answers_holds_nothing_up(capsys: pytest.CaptureFixture[str]) -> None:
+    server = Server()
+    server.answers.clear()
+    sink = RemoteSink("there", server, close_seconds=0.05)
+    for step in range(1000):
+        sink.write(evaluation(step))
+    sink.close()
+    assert server.steps == []
+    assert capsys.readouterr().out.count("warning") == 1
+    server.answers.set()
+
+
+def test_numbers_bear_the_names_of_the_records() -> None:
+    record = evaluation(10)
+    found = scalars(record)
+    assert found == {"eval/epoch": 1.0, "eval/top1": 0.5, "eval/top5": 0.9, "eval/samples": 50, "eval/seconds": 2.0,
+                     "eval/train_seconds": 1.0}  # fmt: skip
+    assert {name.removeprefix("eval/") for name in found} < record.row().keys()
+    assert scalars(StartRecord(0, 1e9, 2, 100, 10, "cpu", "float32")) == {
+        "start/world_size": 2, "start/total_steps": 100, "start/epochs": 10}  # fmt: skip
+    assert scalars(end(5)) == {"end/train_seconds": 30.0, "end/eval_seconds": 4.0, "end/save_seconds": 1.0}
+    assert scalars(ResumeRecord(5, 1e9, 4)) == {"resume/world_size": 4}
+
+
+def test_the_end_in_numbers() -> None:
+    rows = [record.row() for record in (evaluation(10, 0.7), evaluation(20, 0.6), end(20))]
+    assert closing_scalars(rows) == {
+        "end/top1": 0.6, "end/best_top1": 0.7,
+        "end/train_seconds": 30.0, "end/eval_seconds": 4.0, "end/save_seconds": 1.0,
+    }  # fmt: skip
+    assert closing_scalars([]) == {}
+
+
+@pytest.mark.parametrize(("logger", "package"), [("wandb", "wandb"), ("mlflow", "mlflow-skinny")])
+def test_a_missing_package_is_told_before_anything_is_written(
+    logger: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sinks, "_is_installed", lambda module: False)
+    assert cli.main([f"logger={logger}", "launch=cpu"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: logger={logger}: needs a package that is not installed")
+    assert line.endswith(f"-m pip install {package}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_the_packages_name_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "only_a_folder").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert not sinks._is_installed("only_a_folder")
+    assert sinks._is_installed("json")
+
+
+def test_mlflow_without_a_server_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sinks, "_is_installed", lambda module: True)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert cli.main(["logger=mlflow", "launch=cpu"]) == 2
+    assert "no server is named; give logger.uri=http://HOST:5000" in capsys.readouterr().err
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    sinks.check_logger(compose(["logger=mlflow"]).config.logger)

@@ -1,0 +1,72 @@
+"""Machines by a word, lengths by a quality, and which offers no other beats."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.predict.choose import length_for, machine_named
+from lab.study.curves import Curve, CurvePoint, StudySetting
+from lab.study.published import published_curves
+from launcher.errors import UserError
+
+SETTING = StudySetting("imagenet", "resnet50", "8x NVIDIA A100")
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("p5_48xlarge", "p5_48xlarge"),
+        ("8xA100", "lambda_8x_a100"),
+        ("8xA100 80GB", "lambda_8x_a100_80gb"),
+        ("1xA100", "lambda_1x_a100"),
+        ("8xh100", "lambda_8x_h100"),
+        ("8xH100-80", "lambda_8x_h100"),
+    ],
+)
+def test_a_word_names_a_machine_or_the_cheapest_with_such_gpus(word: str, name: str) -> None:
+    assert machine_named(word) == name
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("p5_48xlage", "did you mean p5_48xlarge?"),
+        ("3xH100", "no known machine has these; 1xH100 80GB, 8xH100 80GB are known"),
+        ("8xQ900", "no such GPU"),
+        ("1xA10", "no such GPU; did you mean 1xA100?"),
+        ("1xL4", "no such GPU"),
+        ("", "no such machine"),
+    ],
+)
+def test_an_unknown_machine_is_refused_with_the_nearest(word: str, said: str) -> None:
+    with pytest.raises(UserError, match=r"no such|no known") as error:
+        machine_named(word)
+    assert said in str(error.value)
+
+
+def curve(*points: tuple[int, float], source: str | None = None) -> Curve:
+    found = tuple(
+        CurvePoint(epochs, (top1,), {"epochs": (epochs,), "time": (2.0 * epochs,)}) for epochs, top1 in points
+    )
+    return Curve("mild", "mild", SETTING, found, source)
+
+
+def test_a_length_lies_between_two_points_of_the_users_own_curve() -> None:
+    own = curve((16, 74.0), (64, 78.0))
+    length = length_for(76.0, "mild", [*published_curves(), own])
+    assert length.epochs == pytest.approx(32)
+    assert length.source == "own runs: mild on 8x NVIDIA A100"
+    assert length_for(78.0, "mild", [own]).epochs == 64
+
+
+def test_published_minutes_stand_where_no_length_is_printed() -> None:
+    length = length_for(76.6, "mild", published_curves())
+    assert (length.epochs, length.minutes, length.hardware) == (None, pytest.approx(25.3), "8x A100 80GB")
+    hot = length_for(80.78, "hot", published_curves())
+    assert hot.epochs == pytest.approx(450)
+
+
+@pytest.mark.parametrize(("recipe", "quality"), [("mild", 90.0), ("mild", 50.0), ("nothing", 76.0)])
+def test_a_quality_that_no_curve_spans_is_refused(recipe: str, quality: float) -> None:
+    with pytest.raises(UserError, match=r"span|no published point"):
+        length_for(quality, recipe, published_curves())

@@ -1,0 +1,210 @@
+"""Predicted steps against sums by hand, and a traced step against what is known of its network."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+import torchvision
+
+from lab.predict import counted, step_trace
+from lab.predict.counted import CountedStep, Work, counted_steps, steps_key
+from lab.predict.loading import decoding_threads, loading_rate, thread_rate
+from lab.predict.prediction import Parts, Predictor, Rates, efficiencies
+from lab.predict.step_trace import _peak
+from lab.predict.trace import Call
+from launcher.config.compose import compose
+from launcher.config.hardware import Gpu, gpus, machines
+from launcher.errors import UserError
+from launcher.plan.plan import Plan, plan_for
+from launcher.plan.step_kinds import step_kinds, step_samples
+from tests.counted_steps import made_up
+
+# 1 GB/s of memory, 1 TFLOP/s that products reach, 1 GB/s to each other
+GPU = Gpu(memory=1, bandwidth=1, matrix_rate=2, product_rate=1, link=1, source="")
+STACK = {"convolution forward": 0.5, "matrix": 0.5, "memory": 0.5, "call": 1e-3, "kernel": 0.0}
+VALUES = {"stacks": {"eager": STACK, "fused": STACK}, "captured_call": 0.0, "ranks": 0.5, "overlap": 1.0}
+PRODUCT, MOVE = Work("convolution forward", 10**6, 10**10, 1), Work("normalisation and pointwise", 10**7, 0, 3)
+TINY = ("recipe=mild", "dataset=shapes", "model=resnet18", "algorithms=[channels_last]", "batch_size=4", "epochs=2",
+        "schedule.warmup=1ep")  # fmt: skip
+
+
+def parts(*works: Work, gpus: int = 1, channels_last: bool = True, captured: bool = False) -> Parts:
+    step = CountedStep(64, (), list(works), list(works), 10**7, 0)
+    return Rates(GPU, gpus, VALUES).parts(step, fused=False, captured=captured, channels_last=channels_last)
+
+
+def test_a_kernel_takes_its_operations_or_its_bytes_each_at_its_efficiency() -> None:
+    found = parts(PRODUCT, MOVE)
+    assert (found.arithmetic, found.memory) == (pytest.approx(0.020), pytest.approx(3 * 0.020))
+    assert found.seconds == pytest.approx(0.080)
+    assert found.bound(load=0.0) == "memory"
+    assert found.bound(load=0.1) == "loader"
+    assert parts(PRODUCT).bound(load=0.0) == "arithmetic"
+
+
+def test_what_is_not_channels_last_is_copied_around_convolutions_alone() -> None:
+    assert parts(PRODUCT, channels_last=False).seconds == pytest.approx(0.020 + 2 * 0.002)
+    assert parts(MOVE, channels_last=False).seconds == parts(MOVE).seconds
+
+
+def test_the_host_bounds_many_small_kernels_unless_they_are_captured() -> None:
+    many = Work("normalisation and pointwise", 1000, 0, 100)
+    assert parts(many).seconds == pytest.approx(0.1)
+    assert parts(many).bound(load=0.0) == "launches"
+    assert parts(many, captured=True).seconds == pytest.approx(100 * 2e-6)
+
+
+def test_an_all_reduce_shows_where_the_backward_pass_is_shorter() -> None:
+    # note: two GPUs send the 10 MB of gradients once, in 10 ms, behind two thirds of the step
+    assert parts(MOVE, gpus=2).exchange == pytest.approx(0.060)
+    short = Work("normalisation and pointwise", 3 * 10**6 // 2, 0, 1)
+    assert parts(short, gpus=2).exchange == pytest.approx(0.003 + 0.010 - 2 / 3 * 0.003)
+
+
+def test_workers_beyond_the_cores_add_what_their_loader_gains() -> None:
+    values = efficiencies()
+    assert decoding_threads("torchvision", 64, 128, values) == 64
+    assert decoding_threads("torchvision", 64, 96, values) == 48 + 0.25 * 16
+    assert decoding_threads("ffcv", 96, 96, values) == 96
+    assert decoding_threads("ffcv", 200, 96, values) == 96
+    share, operation = values["loaders"]["share"], values["loaders"]["operation"]
+    assert thread_rate("ffcv", 132, 0, values) == pytest.approx(1296 * share)
+    assert 1 / thread_rate("ffcv", 132, 2, values) - 1 / thread_rate("ffcv", 132, 0, values) == pytest.approx(
+        2 * operation
+    )
+    assert thread_rate("ffcv", 224, 0, values) < thread_rate("ffcv", 176, 0, values)
+
+
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lab.predict.prediction.counted_steps", made_up)
+
+
+def run(*words: str, gpus: int = 8) -> Plan:
+    return plan_for(compose([*words, "dataset=imagenet"]).config, gpus)
+
+
+@pytest.mark.usefixtures("by_hand")
+def test_steps_are_added_up_over_the_schedule() -> None:
+    plan, machine = run("recipe=mild", "epochs=36", "dataloader=synthetic"), machines()["p5_48xlarge"]
+    found = Predictor(plan).on(machine, gpus()["H100 80GB"])
+    moved = sum(1000 * 256 * plan.image_size(step) ** 2 for step in range(plan.total_steps))
+    stack = efficiencies()["stacks"]["eager"]
+    expected = moved / (stack["memory"] * 3350e9) / efficiencies()["ranks"]
+    # note: the convolution here is bound by its operations, as long as 0.48 of its bytes would take again
+    assert found.steps_seconds > expected
+    assert sum(phase.steps for phase in found.phases) == plan.total_steps
+    assert found.found.training.low < found.found.training.seconds < found.found.training.high
+    twice = Predictor(plan).on(machine, gpus()["H100 80GB"], correction=2.0)
+    assert twice.steps_seconds == pytest.approx(2 * found.steps_seconds)
+
+
+@pytest.mark.usefixtures("by_hand")
+def test_a_loader_that_is_slower_than_the_step_bounds_it() -> None:
+    plan, machine = run("recipe=mild", "dataloader.workers=1"), machines()["p5_48xlarge"]
+    found = Predictor(plan).on(machine, gpus()["H100 80GB"])
+    assert {phase.bound for phase in found.phases} == {"loader"}
+    rate = loading_rate(plan, machine, 176, efficiencies())
+    assert rate == pytest.approx(8 * 589 * efficiencies()["loaders"]["share"])
+    assert found.steps_seconds == pytest.approx(plan.total_steps * 2048 / rate)
+
+
+@pytest.fixture(scope="module")
+def traced() -> list[CountedStep]:
+    return counted_steps(plan_for(compose(TINY).config, 1))
+
+
+def test_a_traced_step_has_its_networks_products_and_gradients(traced: list[CountedStep]) -> None:
+    (step,) = traced
+    classes = compose(TINY).config.dataset.classes
+    network = torchvision.models.resnet18(num_classes=classes)
+    assert step.gradient_bytes == 4 * sum(parameter.numel() for parameter in network.parameters())
+
+    def operations(kind: str) -> int:
+        return sum(work.operations * work.count for work in step.eager if work.kind == kind)
+
+    forward, weight = operations("convolution forward"), operations("convolution weight")
+    assert weight == forward
+    # note: the pictures want no gradient
+    assert 0.8 * forward < operations("convolution data") < forward
+    assert sum(w.moved * w.count for w in step.fused) < sum(w.moved * w.count for w in step.eager)
+    assert step.peak_bytes > 3 * step.gradient_bytes  # weights, gradients, momentum, and what the backward pass wants
+
+
+def test_a_vision_transformer_of_timm_has_the_products_of_its_formula() -> None:
+    words = ("recipe=mild", "model=timm", "model.architecture=vit_tiny_patch16_224", "dataset=imagenet",
+             "algorithms=[channels_last]", "batch_size=4", "image.train_size=224",
+             "model.arguments.depth=3")  # fmt: skip
+    step = counted_steps(plan_for(compose(words).config, 1))[0]
+    tokens, width, depth, batch = 197, 192, 3, 4
+    linear = 2 * depth * 12 * width**2 * tokens + 2 * width * 1000
+    patches = 2 * (tokens - 1) * 768 * width
+    attention = 2 * depth * 2 * tokens**2 * width
+    # note: the pictures want no gradient; attention computes its scores anew in the backward pass
+    wanted = batch * (3 * linear + 2 * patches + (1 + 2.5) * attention)
+    for works in (step.eager, step.fused):
+        assert sum(work.operations * work.count for work in works) == pytest.approx(wanted, rel=1e-3)
+        assert {work.kind for work in works if work.operations} == {
+            "matrix",
+            "convolution forward",
+            "convolution weight",
+        }
+
+
+def test_a_step_that_averages_too_is_derived_from_one_that_does_not_as_if_it_were_traced() -> None:
+    words = ("recipe=hot", "dataset=shapes", "model=resnet18", "batch_size=4", "epochs=2", "schedule.warmup=1ep",
+             "algorithms.progressive_resizing=off", "algorithms.randaugment=off")  # fmt: skip
+    plan = plan_for(compose(words).config, 1)
+    samples = step_samples(step_kinds(plan), sides=2)
+    assert {("sam",), ("ema", "sam")} <= {sample.kind.acting for sample in samples}
+    for derived, sample in zip(step_trace.trace_steps(plan, samples), samples, strict=True):
+        (alone,) = step_trace.trace_steps(plan, [sample])
+        for name in ("eager", "fused"):
+            ours, theirs = (sorted(map(astuple, getattr(one, name))) for one in (derived, alone))
+            assert ours == theirs, (sample.kind, name)
+        assert (derived.image_size, derived.acting, derived.gradient_bytes) == (
+            alone.image_size,
+            alone.acting,
+            alone.gradient_bytes,
+        )
+        assert derived.peak_bytes == pytest.approx(alone.peak_bytes, rel=0.02)
+
+
+def test_a_network_that_does_not_take_the_sides_is_refused_in_a_line() -> None:
+    words = ("recipe=mild", "model=timm", "model.architecture=vit_tiny_patch16_224", "dataset=imagenet", "epochs=36")
+    with pytest.raises(UserError, match="does not take"):
+        counted_steps(plan_for(compose(words).config, 8))
+
+
+def test_sides_that_a_cpu_would_compute_wrongly_in_bf16_are_traced_all_the_same() -> None:
+    words = [word.replace("mild", "baseline") for word in TINY] + ["image.train_size=16", "precision=bf16"]
+    (step,) = counted_steps(plan_for(compose(words).config, 1))
+    (whole,) = counted_steps(plan_for(compose([*words, "precision=fp32"]).config, 1))
+    assert step.image_size == whole.image_size <= 16
+    # note: weights are cast for each step, and pictures are few: more calls
+    assert sum(work.count for work in step.eager) > sum(work.count for work in whole.eager)
+
+
+def test_a_trace_is_kept_by_what_the_step_computes(traced: list[CountedStep], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_trace, "trace_steps", lambda *_: pytest.fail("traced again"))
+    assert counted_steps(plan_for(compose([*TINY, "seed=3", "epochs=4"]).config, 1)) == traced
+    key = steps_key(plan_for(compose(TINY).config, 1))
+    assert steps_key(plan_for(compose([*TINY, "batch_size=8"]).config, 1)) != key
+    assert steps_key(plan_for(compose([*TINY, "optimizer=lamb"]).config, 1)) != key
+
+
+def test_a_trace_that_cannot_be_read_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken.json").write_text("[{}]")
+    monkeypatch.setattr(counted, "_path", lambda _: tmp_path / "broken.json")
+    assert counted.kept_steps("any") is None
+
+
+def test_a_storage_is_held_from_its_first_write_to_its_last_use() -> None:
+    def call(reads: dict[int, int], writes: dict[int, int]) -> Call:
+        return Call("add", "elementwise", "network", reads, writes)
+
+    # note: weight 1 was there before; 2 is held over the second call, 3 begins with it, 4 when 2 is gone
+    calls = [call({1: 10}, {2: 100}), call({1: 10}, {3: 50}), call({2: 100}, {3: 50}), call({3: 50}, {4: 70})]
+    assert _peak(calls) == 10 + 100 + 50

@@ -1,0 +1,151 @@
+"""What was measured corrects what is predicted, where it was measured on a GPU and as the run will go."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab.predict.prediction import Predictor, Rates, efficiencies
+from lab.predict.profiles import correction, gpu_named, keep_profile, read_profiles
+from launcher.config.compose import compose
+from launcher.config.hardware import gpus
+from launcher.config.resolved import write
+from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes
+from launcher.plan.plan import Plan, plan_for
+from launcher.records.folder import RunFolder
+from tests.counted_steps import made_up
+
+H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
+
+
+@pytest.fixture(autouse=True)
+def _by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lab.predict.prediction.counted_steps", made_up)
+    monkeypatch.setattr("lab.predict.profiles.kept_steps", lambda _: made_up(plan(Path())))
+
+
+def plan(runs: Path, *words: str) -> Plan:
+    return plan_for(compose(["recipe=mild", "dataset=imagenet", f"runs={runs}", *words]).config, 8)
+
+
+def measured(run: Plan, device: str, times: float) -> Measurement:
+    """Every kind of step so many times as long as predicted."""
+    gpu = gpus()[gpu_named(device) or "H100 80GB"]
+    rates = Rates(gpu, run.world_size)
+    steps = []
+    for step in made_up(run):
+        seconds = times * rates.parts(step, fused=False, captured=False, channels_last=True).seconds
+        steps.append(StepTimes(step.image_size, list(step.acting), [seconds, seconds], None, None))
+    evaluation = EvaluationTimes(0, [0], [0], 1)
+    return Measurement(device, 8, 0, 0, 0, steps, [0], 0, [0], [0], evaluation, [0], 0)
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu"),
+    [
+        (H100, "H100 80GB"),
+        (A100, "A100 40GB"),
+        ("Tesla T4", "T4 16GB"),
+        ("NVIDIA H200", "H200 141GB"),
+        ("NVIDIA A100 80GB PCIe", None),
+        ("NVIDIA H100 NVL", None),
+        ("AMD EPYC 7763", None),
+        ("cpu", None),
+    ],
+)
+def test_a_device_is_one_of_the_known_gpus_or_none(device: str, gpu: str | None) -> None:
+    assert gpu_named(device) == gpu
+
+
+def test_a_measurement_carries_over_to_another_machine(tmp_path: Path) -> None:
+    run = plan(tmp_path)
+    assert keep_profile(run, measured(run, H100, 1.3)) is not None
+    profiles, notes = read_profiles(str(tmp_path))
+    assert not notes
+    found = correction(run, "H200 141GB", profiles, efficiencies())
+    assert found.factor == pytest.approx(1.3)
+    assert "these steps on 8 x H100 80GB" in found.made_from
+
+
+def test_other_steps_tell_less_and_several_are_averaged(tmp_path: Path) -> None:
+    run = plan(tmp_path)
+    keep_profile(run, measured(run, H100, 1.3))
+    keep_profile(run, measured(run, A100, 1.2))
+    profiles, _ = read_profiles(str(tmp_path))
+    other = plan(tmp_path, "algorithms.label_smoothing.smoothing=0.05")
+    assert correction(run, "H100 80GB", profiles, efficiencies()).factor == pytest.approx((1.3 * 1.2) ** (1 / 2))
+    assert correction(other, "A100 40GB", profiles, efficiencies()).factor == pytest.approx(1.2 ** (1 / 2))
+    assert correction(other, "V100 16GB", profiles, efficiencies()).factor == pytest.approx((1.3 * 1.2) ** (1 / 3))
+    compiled = plan(tmp_path, "compile=on")
+    assert correction(compiled, "H100 80GB", profiles, efficiencies()).factor == 1.0
+
+
+def test_a_measurement_on_a_cpu_corrects_nothing(tmp_path: Path) -> None:
+    run = plan(tmp_path)
+    assert keep_profile(run, measured(run, "AMD EPYC 7763", 50.0)) is None
+    assert read_profiles(str(tmp_path)) == ([], [])
+    assert "nothing was measured" in correction(run, "H100 80GB", [], efficiencies()).made_from
+
+
+def test_a_profile_of_another_version_is_told_in_a_line(tmp_path: Path) -> None:
+    run = plan(tmp_path)
+    path = keep_profile(run, measured(run, H100, 1.3))
+    assert path is not None
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 7}))
+    (tmp_path / ".profiles" / "cut.json").write_text("{")
+    profiles, notes = read_profiles(str(tmp_path))
+    assert not profiles
+    assert notes[0].startswith(f"{tmp_path}/.profiles/cut.json cannot be read")
+    assert "is of version 7, not 1, and is left out" in notes[1]
+
+
+@pytest.mark.parametrize("device", [H100, "AMD EPYC 7763"])
+def test_a_finished_run_adds_its_own(tmp_path: Path, device: str) -> None:
+    run = plan(tmp_path)
+    folder = RunFolder(tmp_path / "one")
+    folder.path.mkdir()
+    write(run.config, folder.config)
+    predicted = {
+        phase.image_size: phase
+        for phase in Predictor(replace_loader(run)).on(run.config.hardware, gpus()["H100 80GB"]).phases
+    }
+    common = {"time": 0.0, "step": 1}
+    rows = [
+        {
+            "kind": "start",
+            **common,
+            "world_size": 8,
+            "total_steps": 1,
+            "epochs": 36,
+            "device": device,
+            "precision": "bf16",
+        }
+    ]
+    for side in (88, 176):
+        rows += [
+            {
+                "kind": "train", **common, "epoch": 0.0, "loss": 1.0, "lr": 1.0, "image_size": side,
+                "images_per_second": 1.0, "step_seconds": seconds + 0.5, "data_wait_seconds": 0.5,
+                "gpu_memory_bytes": None, "train_seconds": 0.0,
+            }
+            for seconds in (9.0, 1.1 * predicted[side].seconds, 1.1 * predicted[side].seconds)
+        ]  # fmt: skip
+    ends = {"train_seconds": 1.0, "eval_seconds": 1.0, "save_seconds": 1.0}
+    rows.append({"kind": "end", **common, "finished": True, **ends})
+    folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    profiles, notes = read_profiles(str(tmp_path))
+    assert not notes
+    if device != H100:
+        assert not profiles
+        return
+    found = correction(run, "H200 141GB", profiles, efficiencies())
+    assert found.factor == pytest.approx(1.1)
+    assert "run one" in found.made_from
+
+
+def replace_loader(run: Plan) -> Plan:
+    """The plan where nothing is loaded."""
+    return plan_for(replace(run.config, dataloader=compose(["dataloader=synthetic"]).config.dataloader), run.world_size)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from lab.predict.fusion import eager_kernels
+from lab.predict.trace import traced
+from launcher.data.batch import constant
+
+
+def test_a_convolution_is_counted_as_by_hand() -> None:
+    layer, images = nn.Conv2d(3, 8, 3, padding=1, bias=False), torch.zeros(2, 3, 16, 16)
+    trace = traced(lambda: layer(images).sum().backward(), layer)
+    forward, backward = (call for call in trace.calls if call.kind == "convolution")
+    # note: 2 operations for each of 3 x 3 x 3 weights of each of 2 x 8 x 16 x 16 outputs; backward for weights alone
+    products = 2 * 27 * 2 * 8 * 16 * 16
+    assert (forward.operations, backward.operations) == (products, products)
+    weight, output = 4 * 8 * 27, 4 * 2 * 8 * 16 * 16
+    assert eager_kernels([forward])[0].moved == 4 * images.numel() + weight + output
+    assert trace.waits == 0
+    assert [gradient.elements for gradient in trace.gradients] == [8 * 27]
+
+
+def test_a_convolution_in_groups_has_equal_products_forward_and_for_both_gradients() -> None:
+    layer, images = nn.Conv2d(12, 12, 3, padding=1, groups=4), torch.zeros(2, 12, 16, 16, requires_grad=True)
+    forward, backward = (c for c in traced(lambda: layer(images).sum().backward(), layer).calls if c.operations)
+    assert forward.operations == 2 * 3 * 9 * 2 * 12 * 16 * 16
+    assert backward.operations == 2 * forward.operations
+
+
+def test_a_batch_norm_makes_what_pytorch_says_that_it_makes() -> None:
+    layer, images = nn.BatchNorm2d(6), torch.zeros(2, 6, 4, 4, requires_grad=True)
+    calls = {call.name: call for call in traced(lambda: layer(images).sum().backward(), layer).calls}
+    # note: the output, or the pictures' gradient, and two numbers a channel; forward also its running statistics
+    pictures, numbers = 4 * images.numel(), 2 * 4 * 6
+    assert sum(calls["native_batch_norm"].writes.values()) in (pictures + numbers, pictures + 2 * numbers)
+    assert sum(calls["native_batch_norm_backward"].writes.values()) == pictures + numbers
+
+
+def test_what_a_call_needs_and_changes_is_counted_alone() -> None:
+    weights, gradients, momenta = ([torch.zeros(size) for size in (100, 7)] for _ in range(3))
+    images, kernel = torch.zeros(2, 3, 16, 16, requires_grad=True), torch.zeros(5, 3, 1, 1)
+
+    def step() -> None:
+        settings = {"weight_decay": 0.0, "momentum": 0.9, "lr": 0.1, "dampening": 0.0, "nesterov": False}
+        torch._fused_sgd_(weights, gradients, momenta, maximize=False, is_first_step=False, **settings)
+        torch.add(weights[0], 1, out=weights[0])
+        weights[0].copy_(gradients[0])
+        torch.nn.functional.conv2d(images, kernel).sum().backward()
+
+    moved = {c.name: (sum(c.reads.values()), sum(c.writes.values())) for c in traced(step, nn.Identity()).calls}
+    # note: weights and momenta change, gradients do not
+    assert moved["_fused_sgd_"] == (3 * 4 * 107, 2 * 4 * 107)
+    assert moved["add"] == (400, 400)
+    assert moved["copy_"] == (400, 400)
+    # note: the gradient of pictures needs the kernel alone; all the output's gradients are one number, expanded
+    output, read = 4 * 2 * 5 * 16 * 16, 4 * 5 * 3
+    assert moved["convolution_backward"] == (output + read, 4 * images.numel())
+
+
+def test_reads_of_device_values_are_counted() -> None:
+    value = torch.ones(3)
+    trace = traced(lambda: (float(value.sum()), bool(value.isfinite().all())), nn.Identity())
+    assert trace.waits == 2
+
+
+def test_views_move_nothing() -> None:
+    value = torch.ones(4, 6)
+    assert traced(lambda: value.view(24)[3:].reshape(7, 3).t(), nn.Identity()).calls == []
+    products = nn.Linear(6, 2, bias=False)
+    names = [call.name for call in traced(lambda: products(torch.empty(2, 5, 6)), products).calls]
+    assert names == ["mm"]
+
+
+def test_the_network_is_told_from_what_comes_before_and_after() -> None:
+    layer = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1, foreach=False)
+
+    def step() -> None:
+        inputs = torch.ones(3, 4) * 2
+        layer(inputs).sum().backward()
+        optimizer.step()
+
+    phases = [(call.phase, call.name) for call in traced(step, layer).calls]
+    assert phases[:2] == [("prepare", "ones"), ("prepare", "mul")]
+    assert {name for phase, name in phases if phase == "update"} == {"add_"}
+    assert {phase for phase, name in phases if name in ("addmm", "mm", "sum")} == {"network"}
+
+
+def test_a_trace_leaves_no_fake_tensors_behind() -> None:
+    def constants() -> torch.Tensor:
+        return constant((0.25, 0.5), torch.float32, torch.device("cpu"))
+
+    traced(constants, nn.Identity())
+    assert constants().flatten().tolist() == [0.25, 0.5]

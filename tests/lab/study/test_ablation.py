@@ -1,0 +1,202 @@
+"""The grid composes, finds its runs, and computes effects by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lab.study.ablation import (
+    Row,
+    Variant,
+    VariantResult,
+    comparable,
+    curve_of,
+    effects,
+    grid,
+    limits,
+    measured,
+    tradeoffs,
+)
+from lab.study.curves import Curve, CurvePoint, StudySetting
+from lab.study.runs import read_run
+from launcher.config.compose import compose
+from launcher.config.resolved import as_mapping
+from launcher.records.folder import RunFolder, create, note_dataset
+from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, MetricsWriter, StartRecord
+
+
+def test_the_grid_composes_and_keeps_the_recipes_values() -> None:
+    hot = compose(["recipe=hot"]).config
+    variants = {variant.name: variant for variant in grid(list(hot.algorithms.active()))}
+    assert len(variants) == 2 + 2 * len(hot.algorithms.active())
+    for variant in variants.values():
+        active = compose(["recipe=hot", *variant.words]).config.algorithms.active()
+        kind, _, name = variant.name.partition(" ")
+        everything = hot.algorithms.active()
+        expected = {
+            "all": everything,
+            "none": {},
+            "without": {key: value for key, value in everything.items() if key != name},
+            "only": {name: everything.get(name)},
+        }
+        assert active == expected[kind]
+
+
+def test_what_is_added_to_all_composes_and_a_row_is_made_of_each_of_several_values() -> None:
+    rows = grid([], ["colout", "optimizer.lr=0.1,0.2", "loss=cross_entropy image.scale=[0.3,1.0]"])[2:]
+    assert [(row.name, row.kind) for row in rows] == [
+        (f"with {name}", "with")
+        for name in ("colout", "optimizer.lr=0.1", "optimizer.lr=0.2", "loss=cross_entropy image.scale=[0.3,1.0]")
+    ]
+    configs = [compose(["recipe=mild", *row.words]).config for row in rows]
+    assert configs[0].algorithms.active().keys() == {*compose(["recipe=mild"]).config.algorithms.active(), "colout"}
+    assert [config.optimizer.lr for config in configs] == [2.048, 0.1, 0.2, 2.048]
+    assert (configs[3].loss.name, configs[3].image.scale) == ("cross_entropy", [0.3, 1.0])
+
+
+def test_effects_by_hand() -> None:
+    listed = effects(rows(all=((50.0, 76.0), (100.0, 80.0)), none=((50.0, 76.0),),
+                          **{"without sam": ((40.0, 75.5), (80.0, 79.0)), "only sam": ((60.0, 76.5),),
+                             "with ema": ((55.0, 75.0),), "without ema": ()}))  # fmt: skip
+    assert [(e.algorithm, e.kind, e.epochs, e.top1.value, pytest.approx(e.time)) for e in listed] == [
+        ("sam", "without", 1, 0.5, pytest.approx(0.25)),
+        ("sam", "without", 2, 1.0, pytest.approx(0.25)),
+        ("sam", "only", 1, 0.5, pytest.approx(0.2)),
+        ("ema", "with", 1, -1.0, pytest.approx(0.1)),
+    ]
+
+
+def test_amdahls_limits_by_hand() -> None:
+    assert limits({"forward": 1.0, "backward": 2.0, "sam": 1.0}) == [
+        ("backward", 0.5, 2.0),
+        ("forward", 0.25, pytest.approx(4 / 3)),
+        ("sam", 0.25, pytest.approx(4 / 3)),
+    ]
+
+
+WORDS = ["dataset=shapes", "recipe=mild", "schedule.warmup=0ba"]
+
+
+def leave_run(path: Path, *words: str, top1: float = 0.5, epochs: int = 2, minutes: float = 1.0) -> None:
+    """A finished run of so many epochs of so many minutes."""
+    folder = create(path.parent, path.name, unique=False)
+    folder.config.write_text(yaml.safe_dump(as_mapping(compose([*WORDS, *words]).config)))
+    writer = MetricsWriter(folder.metrics)
+    writer.write(StartRecord(0, 0.0, 1, 10 * epochs, epochs, "cpu", "float32"))
+    for epoch in range(1, epochs + 1):
+        clock = 60.0 * minutes * epoch
+        writer.write(EpochRecord(10 * epoch, 1.0, epoch, 1.0, 60.0 * minutes, 1.0, 0.0, clock))
+        writer.write(EvalRecord(10 * epoch, 1.0, epoch, top1, 1.0, 1.0, 10, 1.0, clock))
+    writer.write(EndRecord(10 * epochs, 2.0, True, clock, 2.0, 0.0))
+    writer.close()
+
+
+def test_runs_are_found_whatever_their_seed_and_only_those_of_the_variant_and_length(tmp_path: Path) -> None:
+    leave_run(tmp_path / "a", "epochs=2", "seed=1", top1=0.4)
+    leave_run(tmp_path / "b", "epochs=2", "seed=2", top1=0.5)
+    leave_run(tmp_path / "c", "epochs=2", "algorithms.ema=off", top1=0.6)
+    leave_run(tmp_path / "d", "epochs=4", "seed=1", top1=0.9, epochs=4)
+    configs = [compose([*WORDS, "epochs=2", *more]).config
+               for more in ([], ["algorithms.ema=off"], ["algorithms.blurpool=off"])]  # fmt: skip
+    runs = comparable(configs, [read_run(path) for path in sorted(tmp_path.iterdir())], None)
+    whole, without, missing = (curve_of(config, runs) for config in configs)
+    assert missing is None
+    assert whole is not None
+    assert without is not None
+    assert measured(whole[1]) == VariantResult(2, pytest.approx(45.0), pytest.approx(2.0))
+    assert [point.epochs for point in whole[0].points] == [2, 4]
+    assert measured(without[1]) == VariantResult(1, pytest.approx(60.0), pytest.approx(2.0))
+
+
+def test_lengths_by_dilation_are_one_curve(tmp_path: Path) -> None:
+    for dilate, epochs in ((0.5, 2), (1.0, 4)):
+        leave_run(tmp_path / str(epochs), "epochs=4", f"schedule.dilate={dilate}", epochs=epochs)
+    config = compose([*WORDS, "epochs=4", "schedule.dilate=0.5"]).config
+    found = curve_of(config, [read_run(path) for path in sorted(tmp_path.iterdir())])
+    assert found is not None
+    assert [point.epochs for point in found[0].points] == [2, 4]
+    assert found[1].epochs == 2
+
+
+def test_another_machines_runs_are_left_out(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        leave_run(tmp_path / str(seed), "epochs=2", f"seed={seed}")
+    text = (tmp_path / "3" / "metrics.jsonl").read_text()
+    (tmp_path / "3" / "metrics.jsonl").write_text(text.replace('"cpu"', '"A100"'))
+    configs = [compose([*WORDS, "epochs=2"]).config]
+    runs = comparable(configs, [read_run(path) for path in sorted(tmp_path.iterdir())], None)
+    assert [run.seed for run in runs] == [1, 2]
+    assert comparable(configs, [], None) == []
+
+
+def curve(name: str, *points: tuple[float, float]) -> Curve:
+    """A curve of (minutes, top-1) points, one an epoch."""
+    found = [
+        CurvePoint(n, (top1,), {"time": (minutes,), "epochs": (n,)}) for n, (minutes, top1) in enumerate(points, 1)
+    ]
+    return Curve(name, name, StudySetting("shapes", "resnet18", "1x cpu"), tuple(found))
+
+
+def rows(**measured: tuple[tuple[float, float], ...]) -> list[Row]:
+    """Rows of the (minutes, top-1) of variants by name; one without any was not measured."""
+    found = []
+    for name, points in measured.items():
+        variant, its = Variant(name, name.partition(" ")[2] or None, ()), curve(f"the runs of {name}", *points)
+        found += [Row(variant, epochs, (its, point)) for epochs, point in enumerate(its.points, 1)]
+        found += [Row(variant, 1, None)] * (not points)
+    return found
+
+
+def test_effects_on_the_tradeoff_by_hand() -> None:
+    """From 10 minutes and 70 % to 40 minutes and 74 %, 72 % takes 20 minutes: linear in the logarithm of the time."""
+    base = ((10.0, 70.0), (40.0, 74.0))
+    without, only, more = tradeoffs(rows(all=base, none=base, **{
+        "without sam": ((30.0, 72.0),), "only sam": ((10.0, 72.0),), "with ema": ((10.0, 72.0),)}))  # fmt: skip
+    assert without.speedup is not None
+    assert only.speedup is not None
+    assert (without.speedup.value, only.speedup.value) == (pytest.approx(30 / 20), pytest.approx(20 / 10))
+    assert without.gain is not None
+    assert only.gain is not None
+    log_part = math.log(30 / 10) / math.log(4)
+    assert (without.gain.value, only.gain.value) == (pytest.approx(4 * log_part - 2), pytest.approx(72 - 70))
+    assert (more.algorithm, more.base, more.speedup, more.gain) == ("ema", "all", only.speedup, only.gain)
+
+
+def test_beyond_the_measured_range_the_tradeoff_has_a_reason_and_what_is_certain() -> None:
+    base = ((10.0, 70.0),)
+    found = tradeoffs(rows(all=base, none=base, **{"without sam": ((30.0, 69.0),), "only sam": ((30.0, 69.0),)}))
+    assert [(one.speedup, one.gain) for one in found] == [(None, None)] * 2
+    assert [(one.at_least, one.at_most) for one in found] == [(3.0, None), (None, pytest.approx(1 / 3))]
+    assert found[0].why_no_speedup == "all was not measured as low: its cheapest point has 70.00 %"
+    assert found[1].why_no_gain == "none was measured from 10 to 10 only"
+
+
+def test_an_interval_turns_with_its_value() -> None:
+    seeds = CurvePoint(1, (72.0, 72.2, 71.8), {"time": (10.0, 11.0, 9.0)})
+    none = (
+        CurvePoint(1, (70.0, 70.2, 69.8), {"time": (5.0,) * 3}),
+        CurvePoint(2, (74.0, 74.2, 73.8), {"time": (20.0,) * 3}),
+    )
+    setting = StudySetting("shapes", "resnet18", "1x cpu")
+    (one,) = tradeoffs([
+        Row(Variant("none", None, ()), 1, (Curve("none", "none", setting, none), none[0])),
+        Row(Variant("only sam", "sam", ()), 1, (Curve("o", "o", setting, (seeds,)), seeds)),
+    ])  # fmt: skip
+    for value in (one.speedup, one.gain):
+        assert value is not None
+        assert value.low is not None
+        assert value.high is not None
+        assert value.low < value.value < value.high
+
+
+def test_runs_on_other_pictures_are_left_out(tmp_path: Path) -> None:
+    for seed, data in enumerate(("flowers", "flowers", "cars")):
+        leave_run(tmp_path / str(seed), "epochs=2", f"seed={seed}")
+        note_dataset(RunFolder(tmp_path / str(seed)), data)
+    configs = [compose([*WORDS, "epochs=2"]).config]
+    runs = [read_run(path) for path in sorted(tmp_path.iterdir())]
+    assert [run.seed for run in comparable(configs, runs, "cars")] == [2]
+    assert [run.seed for run in comparable(configs, runs, None)] == [0, 1]

@@ -1,0 +1,177 @@
+"""AlgoPerf's score: by hand, and the profile against the integral that its paper defines."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.study.algoperf import (
+    algoperfs_workload,
+    median_of_fastest,
+    profile,
+    score,
+    score_runs,
+    with_variants,
+    workloads,
+)
+from lab.study.runs import read_run
+from launcher.config.compose import compose
+from launcher.config.layers import leaves
+from launcher.config.resolved import as_mapping
+from tests.made_runs import MakeRun
+
+
+def test_the_fastest_trial_of_each_study_and_their_median() -> None:
+    assert median_of_fastest([[3, 1, 2], [math.inf, 5], [math.inf, math.inf]]) == 5
+    assert median_of_fastest([[1], [math.inf], [math.inf]]) == math.inf
+    assert median_of_fastest([]) == math.inf
+
+
+def test_profile_and_score_by_hand() -> None:
+    seconds = {"a": {"x": 10.0, "y": 20.0}, "b": {"x": 20.0, "y": 10.0}, "c": {"x": math.inf, "y": 45.0}}
+    assert [profile(seconds, "a", ratio) for ratio in (1.0, 1.99, 2.0)] == [0.5, 0.5, 1.0]
+    # a: ratio 1 counts in full, ratio 2 for two thirds, and half of the interval of 1/99 before it
+    assert score(seconds, "a") == pytest.approx((1 + 2 / 3 + 0.5 / 99) / 2)
+    assert score(seconds, "c") == 0.0
+    assert profile(seconds, "c", 4.5) == 0.5
+
+
+def test_a_workload_that_nobody_reaches_scores_nothing() -> None:
+    seconds = {"a": {"x": math.inf}, "b": {"x": math.inf}}
+    assert (score(seconds, "a"), profile(seconds, "a", 4)) == (0.0, 0.0)
+
+
+times = st.one_of(st.floats(1, 100), st.just(math.inf))
+
+
+@given(st.lists(st.tuples(times, times, times), min_size=1, max_size=4))
+def test_the_score_is_the_profiles_integral(rows: list[tuple[float, float, float]]) -> None:
+    """The paper's formula, written anew: the integral of rho over ratios 1 to 4, over 3, by a fine midpoint sum."""
+    seconds = {str(number): dict(zip("xyz", row, strict=True)) for number, row in enumerate(rows)}
+    best = np.min(np.array(rows), axis=0)
+    steps = 3000
+    taus = 1 + (np.arange(steps) + 0.5) * 3 / steps
+    for number, row in enumerate(rows):
+        ratios = np.array([t / b if np.isfinite(t) else np.inf for t, b in zip(row, best, strict=True)])
+        rho = (ratios[None, :] <= taus[:, None]).mean(axis=1)
+        # note: trapezoids on 100 ratios are off by half an interval at most
+        assert score(seconds, str(number)) == pytest.approx(rho.mean(), abs=0.5 / 99 + 3 / steps)
+
+
+def test_run_folders_are_scored_by_recipe_seed_and_target(make_run: MakeRun) -> None:
+    for seed in (0, 1, 2):
+        make_run(f"fast-{seed}", (0.5, 0.8), (60.0, 60.0), seed=seed)
+        make_run(f"slow-{seed}", (0.5, 0.5, 0.8), (60.0, 60.0, 60.0), seed=seed, recipe="hot")
+    paths = [make_run("fast-trial", (0.8, 0.9), (60.0, 60.0), seed=0), make_run("torn", seed=7)]
+    (paths[1] / "config.yaml").write_bytes(b"{")
+    folder = paths[0].parent
+    scores = score_runs([read_run(path) for path in sorted(folder.iterdir())], 0.8, "self")
+    (workload,) = scores.seconds["hot"]
+    # note: two of three studies of mild need 120 s; the clock counts the first epoch as it was
+    assert scores.seconds["mild"][workload] == 120.0
+    assert scores.seconds["hot"][workload] == 180.0
+    assert scores.score["mild"] == 1.0
+    assert scores.score["hot"] == pytest.approx(2.5 / 3, abs=0.5 / 99)
+    assert any("torn is left out" in note for note in scores.notes)
+    assert any("mild on shapes resnet18: 3 studies of 1 or 2 trials" in note for note in scores.notes)
+
+
+def test_times_of_two_machines_make_no_score(make_run: MakeRun) -> None:
+    paths = [make_run(name, seed=seed) for seed, name in enumerate("abc")]
+    metrics = paths[2] / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"cpu"', '"NVIDIA H100"'))
+    scores = score_runs([read_run(path) for path in paths], 0.6, "self")
+    assert "1 of the runs are on 1x NVIDIA H100 and left out, most were on 1x cpu" in scores.notes
+    assert any("mild on shapes resnet18: 2 studies" in note for note in scores.notes)
+
+
+def test_the_workloads_are_algoperfs() -> None:
+    """Targets as 1 minus the published errors, times in seconds; typed from the benchmark's documentation."""
+    expected = {
+        "imagenet_resnet": (1 - 0.22569, 1 - 0.3440, 510, 66_159),
+        "imagenet_resnet_silu": (0.75445, 0.6323, 510, 66_159),
+        "imagenet_resnet_gelu": (0.76765, 0.6519, 510, 66_159),
+        "imagenet_resnet_large_bn_init": (0.76526, 0.6423, 510, 66_159),
+        "imagenet_vit": (1 - 0.22691, 1 - 0.3481, 420, 69_768),
+        "imagenet_vit_glu": (0.75738, 0.6359, 420, 69_768),
+        "imagenet_vit_post_ln": (0.75312, 0.6286, 420, 69_768),
+        "imagenet_vit_map": (0.77113, 0.6523, 420, 69_768),
+    }
+    found = {n: (w.target, w.test_target, w.evaluated_every, w.limit) for n, w in workloads().items()}
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert found[name] == pytest.approx(values), name
+        assert workloads()[name].base == (None if name.count("_") == 1 else "_".join(name.split("_")[:2]))
+
+
+@pytest.mark.parametrize(
+    ("words", "workload"),
+    [
+        (["model=resnet50"], "imagenet_resnet"),
+        (["model=resnet50", "model.activation=silu"], "imagenet_resnet_silu"),
+        (["model=resnet50", "model.activation=gelu_tanh"], "imagenet_resnet_gelu"),
+        (["model=resnet50", "model.activation=gelu"], None),
+        (["model=resnet50", "model.residual_batchnorm_weight=8.0"], "imagenet_resnet_large_bn_init"),
+        (["model=vit"], "imagenet_vit"),
+        (["model=vit", "model.glu=true"], "imagenet_vit_glu"),
+        (["model=vit", "model.layer_norm=post"], "imagenet_vit_post_ln"),
+        (["model=vit", "model.pooling=attention"], "imagenet_vit_map"),
+        (["model=vit", "model.pooling=attention", "model.glu=true"], None),
+        (["model=resnet18"], None),
+        (["model=resnet50", "dataset=shapes"], None),
+    ],
+)
+def test_a_runs_values_tell_its_workload(words: list[str], workload: str | None) -> None:
+    values = dict(leaves(as_mapping(compose(["dataset=imagenet", *words]).config)))
+    assert algoperfs_workload(values) == workload
+
+
+def test_variants_by_hand() -> None:
+    bases = {"x tanh": "x", "z tanh": "z"}
+    seconds = {
+        "a": {"x": 10.0, "x tanh": 50.0, "y": 10.0},
+        "b": {"x": 20.0, "x tanh": 10.0, "y": math.inf},
+        "c": {"x": math.inf, "x tanh": 1.0, "y": 41.0},
+    }
+    # a: five times the fastest on the variant, as c's time there does not count without its base; c: above four times
+    expected = {"a": {"x": math.inf, "y": 10.0}, "b": {"x": 20.0, "y": math.inf}, "c": {"x": math.inf, "y": math.inf}}
+    assert with_variants(seconds, bases) == expected
+
+
+def imagenet_run(make_run: MakeRun, name: str, model: str, top1: float, **changes: Any) -> Path:
+    values = {"dataset": {"name": "imagenet"}, "model": {"name": model, "architecture": model, **MODELS[model]}}
+    return make_run(name, (0.5, top1), (60.0, changes.pop("seconds", 60.0)), **values, **changes)
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "resnet50": {"activation": "relu", "residual_batchnorm_weight": None},
+    "vit": {"pooling": "mean", "layer_norm": "pre", "glu": False},
+}
+
+
+def test_both_workloads_make_one_score_each_with_its_own_target_and_limit(make_run: MakeRun) -> None:
+    paths = [
+        imagenet_run(make_run, "a", "resnet50", 0.775),
+        imagenet_run(make_run, "b", "vit", 0.7732),
+        imagenet_run(make_run, "c", "resnet50", 0.7743, recipe="hot"),
+        imagenet_run(make_run, "d", "vit", 0.78, recipe="hot", seconds=180.0),
+        imagenet_run(make_run, "e", "vit", 0.78, recipe="late", seconds=69_768.0),
+        make_run("f"),
+    ]
+    runs = [read_run(path) for path in paths]
+    scores = score_runs(runs, None, "external")
+    assert scores.seconds == {
+        "mild": {"imagenet_resnet": 120.0, "imagenet_vit": 120.0},
+        "hot": {"imagenet_resnet": math.inf, "imagenet_vit": 240.0},
+        "late": {"imagenet_resnet": math.inf, "imagenet_vit": math.inf},
+    }
+    assert scores.score["mild"] == 1
+    assert scores.score["hot"] == pytest.approx(1 / 3, abs=0.5 / 99)
+    assert any(note.endswith("on none of AlgoPerf's workloads; --target scores any") for note in scores.notes)
+    assert score_runs(runs, None, "self").seconds["late"]["imagenet_vit"] == 69_828.0

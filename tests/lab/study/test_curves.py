@@ -1,0 +1,108 @@
+"""Which runs make one curve, and what it is called."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import pytest
+
+from lab.study.curves import build_curves, deviation
+from lab.study.runs import read_run
+from tests.made_runs import CONFIG, MakeRun
+
+
+def changed(group: str, **values: Any) -> dict[str, Any]:
+    return {group: {**CONFIG[group], **values}}
+
+
+def test_lengths_and_seeds_are_points_and_values_of_one_curve(make_run: MakeRun) -> None:
+    paths = [
+        make_run(f"{n}-{seed}", (0.5, *[0.6 + seed / 100] * (n - 1)), (60.0,) * n, seed=seed)
+        for n in (2, 4)
+        for seed in (0, 1)
+    ]
+    (curve,) = build_curves(map(read_run, paths))
+    assert (curve.name, curve.setting.dataset, curve.setting.hardware) == ("mild", "shapes", "1x cpu")
+    assert [point.epochs for point in curve.points] == [2, 4]
+    assert curve.points[0].top1 == pytest.approx((60.0, 61.0))
+    assert curve.points[1].costs["time"] == (4.0, 4.0)
+    assert "money" not in curve.points[0].costs
+    assert deviation(curve.points[0].top1) == pytest.approx(statistics.stdev((60.0, 61.0)))
+    assert deviation((1.0,)) is None
+
+
+def test_another_method_or_machine_is_another_curve_named_by_what_it_changes(make_run: MakeRun) -> None:
+    runs = [
+        make_run("a"), make_run("b", seed=1),
+        make_run("c", algorithms={}),
+        make_run("d", algorithms={"ema": {"half_life": "50ba"}}),
+        make_run("e", algorithms={**CONFIG["algorithms"], "mixup": {"alpha": 0.2}}),
+        make_run("f", recipe=None),
+        make_run("g", launch={"nproc": 1}, logger={"interval": "1ep"}, run_name="g"),
+        make_run("h", model={**CONFIG["model"], "weights": "timm", "weights_sha256": "ab"}),
+        make_run("i", model={**CONFIG["model"], "weights": "timm", "weights_sha256": "cd"}),
+    ]  # fmt: skip
+    curves = build_curves(map(read_run, runs))
+    assert [curve.name for curve in curves] == [
+        "mild",
+        "mild +mixup",
+        "mild -ema",
+        "mild ema.half_life=50ba",
+        "mild model.weights=timm",
+        "mild model.weights=timm #2",
+        "no recipe",
+    ]
+    assert len(curves[0].points[0].top1) == 2
+
+
+def test_one_seed_counts_once(make_run: MakeRun) -> None:
+    make_run("a", top1=(0.5, 0.6))
+    runs = [read_run(make_run("b", top1=(0.5, 0.7))), read_run(make_run("a2"))]
+    (curve,) = build_curves(runs)
+    assert curve.points[0].top1 == pytest.approx((70.0,))
+
+
+def test_runs_that_did_not_finish_make_no_point(make_run: MakeRun) -> None:
+    assert build_curves([read_run(make_run("a", finished=False)), read_run(make_run("b", finished=None))]) == []
+
+
+def test_dilated_lengths_are_a_curve_of_their_own(make_run: MakeRun) -> None:
+    runs = [
+        make_run("half", (0.5, 0.6), (60.0, 60.0), epochs=4, **changed("schedule", dilate=0.5)),
+        make_run("whole", (0.5,) * 4, (60.0,) * 4, epochs=4),
+        make_run("short", (0.5, 0.55), (60.0, 60.0), epochs=2),
+    ]
+    curves = {curve.name: [p.epochs for p in curve.points] for curve in build_curves(map(read_run, runs))}
+    assert sorted(curves.values()) == [[2], [2, 4]]
+    (dilated,) = (name for name, epochs in curves.items() if epochs == [2, 4])
+    assert "dilated from ep" in dilated or "dilated from ep" in " ".join(curves)
+
+
+def test_what_a_recipe_itself_changes_with_length_splits_no_curve(make_run: MakeRun) -> None:
+    """ffcv_rn50 lists a ramp for each of its lengths."""
+    ramps = {16: 0.1, 88: 0.2}
+    runs = [
+        make_run(
+            str(epochs),
+            recipe="ffcv_rn50",
+            algorithms={"progressive_resizing": {"initial_scale": 0.8, "delay": delay, "finetune": delay}},
+        )
+        for epochs, delay in ramps.items()
+    ]
+    assert len(build_curves(map(read_run, runs))) == 1
+
+
+@pytest.mark.parametrize(
+    ("hardware", "money"),
+    [
+        ({"name": "box", "gpu": None, "gpus": None, "price_per_hour": 36.0}, 36.0 * 2 / 60),
+        ({"name": "p4d_24xlarge", "gpu": "A100 40GB", "gpus": 8, "price_per_hour": 36.0}, None),
+    ],
+)
+def test_money_is_the_counted_time_on_the_machine_that_has_the_price(
+    make_run: MakeRun, hardware: dict[str, Any], money: float | None
+) -> None:
+    run = read_run(make_run("a", (0.5, 0.6), (90.0, 60.0), hardware=hardware))
+    assert run.money == (None if money is None else pytest.approx(money))
+    assert run.hardware == ("1x cpu" if money is None else "box (1x cpu)")

@@ -1,0 +1,158 @@
+"""Runs on two data sets never meet, whatever their counts; runs on one do, wherever it lay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.study.algoperf import score_runs
+from lab.study.curves import build_curves
+from lab.study.report import page_data
+from lab.study.results import choose_baselines, comparisons, on_front, read_results
+from lab.study.runs import read_run
+from lab.study.tables import as_json, not_counted
+from launcher.cli import main as cli
+from launcher.errors import UserError
+from launcher.records.folder import RunFolder, note_dataset
+from tests.made_runs import MakeRun
+
+COUNTS = {"classes": 2, "train_samples": 20, "val_samples": 10}
+
+
+def pictures(path: str | None, name: str = "image_folder", **values: Any) -> dict[str, Any]:
+    return {"name": name, "kind": "folder", "path": path, **COUNTS, **values}
+
+
+def on(path: Path, *identities: str) -> Path:
+    """The run, with what it has noted of its pictures."""
+    for identity in identities:
+        note_dataset(RunFolder(path), identity)
+    return path
+
+
+def test_equal_counts_make_no_one_data_set(make_run: MakeRun) -> None:
+    flowers = on(make_run("a", seed=0, dataset=pictures("/data/flowers")), "f" * 64)
+    cars = on(make_run("b", seed=1, dataset=pictures("/data/cars")), "c" * 64)
+    curves = build_curves([read_run(flowers), read_run(cars)])
+    assert [len(curve.points[0].top1) for curve in curves] == [1, 1]
+    assert {curve.name for curve in curves} == {"mild"}
+    assert [c.setting.dataset for c in curves] == ["image_folder (/data/cars)", "image_folder (/data/flowers)"]
+
+
+def test_one_data_set_is_one_wherever_it_lay_and_whatever_reads_it(make_run: MakeRun) -> None:
+    loaders = [{"name": "torchvision"}, {"name": "torchvision"}, {"name": "ffcv", "folder": "/fast"}]
+    runs = [
+        read_run(on(make_run(str(seed), seed=seed, dataset=pictures(path), dataloader=loader), "f" * 64))
+        for seed, (path, loader) in enumerate(zip(("/data/flowers", "/mnt/flowers", None), loaders, strict=True))
+    ]
+    curves = build_curves(runs)
+    assert {curve.setting.dataset for curve in curves} == {"image_folder"}
+    assert sorted(len(curve.points[0].top1) for curve in curves) == [1, 2]
+
+
+def test_a_name_in_the_config_makes_no_other_data_set(make_run: MakeRun) -> None:
+    runs = [
+        read_run(on(make_run(name, seed=n, dataset=pictures("/data/flowers", name)), "f" * 64))
+        for n, name in enumerate(("image_folder", "flowers"))
+    ]
+    (curve,) = build_curves(runs)
+    assert len(curve.points[0].top1) == 2
+
+
+def test_runs_of_an_earlier_version_are_told_apart_by_path_and_counts(make_run: MakeRun) -> None:
+    values = [pictures("/data/flowers"), pictures("/data/flowers"), pictures("/data/cars"),
+              pictures("/data/flowers", train_samples=21)]  # fmt: skip
+    runs = [read_run(make_run(str(seed), seed=seed, dataset=value)) for seed, value in enumerate(values)]
+    curves = build_curves(runs)
+    assert sorted(len(curve.points[0].top1) for curve in curves) == [1, 1, 2]
+    assert len({curve.setting.dataset for curve in curves}) == 3
+
+
+def test_contents_that_changed_under_one_path_are_two_data_sets(make_run: MakeRun) -> None:
+    runs = [
+        read_run(on(make_run(str(seed), seed=seed, dataset=pictures("/data/flowers")), name * 64))
+        for seed, name in enumerate("ab")
+    ]
+    names = sorted(curve.setting.dataset for curve in build_curves(runs))
+    assert names == ["image_folder (/data/flowers, aaaaaaaa)", "image_folder (/data/flowers, bbbbbbbb)"]
+
+
+def test_built_in_pictures_of_an_earlier_version_meet_those_of_this_one(make_run: MakeRun) -> None:
+    from launcher.data.identity import built_in
+
+    values = {"name": "shapes", "kind": "shapes", "path": None, **COUNTS, "native_size": 32}
+    known = built_in({f"dataset.{key}": value for key, value in values.items()})
+    assert known is not None
+    runs = [read_run(make_run("old", dataset=values)), read_run(on(make_run("new", seed=1, dataset=values), known))]
+    (curve,) = build_curves(runs)
+    assert len(curve.points[0].top1) == 2
+
+
+def test_a_part_of_imagenet_does_not_stand_beside_the_published_points(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("g/part", dataset=pictures("/data/part", "imagenet"))
+    make_run("g/whole", dataset={"name": "imagenet", "classes": 1000})
+    found = {curve.setting.dataset for curve in read_results([str(tmp_path / "g")], published=True).all_curves}
+    assert found == {"imagenet (/data/part)", "imagenet"}
+
+
+def test_a_resume_on_other_pictures_counts_for_neither(make_run: MakeRun, tmp_path: Path) -> None:
+    on(make_run("g/a"), "f" * 64, "c" * 64)
+    results = read_results([str(tmp_path / "g")], published=False)
+    assert results.curves == []
+    ((_, state, why),) = not_counted(results)
+    assert (state, why) == ("mixed", "its data set held other pictures after a resume")
+
+
+@pytest.mark.parametrize("text", ["", "[", "[1]", "{}", '{"identities": 3}', "null", "\xff"])
+def test_a_damaged_note_counts_as_none(make_run: MakeRun, text: str) -> None:
+    folder = make_run("a", dataset=pictures("/data/flowers"))
+    (folder / "dataset.json").write_text(text, encoding="latin-1")
+    run = read_run(folder)
+    assert (run.pictures, run.state) == ((), "finished")
+
+
+def test_comparisons_fronts_and_scores_stay_within_one_data_set(make_run: MakeRun, tmp_path: Path) -> None:
+    for recipe, seconds in (("baseline", 60.0), ("mild", 30.0)):
+        for data, name in (("f", "/data/flowers"), ("c", "/data/cars")):
+            path = make_run(f"g/{recipe}-{data}", (0.5, 0.6), (seconds,) * 2, recipe=recipe, dataset=pictures(name))
+            on(path, data * 64)
+    results = read_results([str(tmp_path / "g")], published=False)
+    front = {(setting.dataset, name) for setting, name, _ in on_front(results.curves, "time")}
+    assert front == {("image_folder (/data/cars)", "mild"), ("image_folder (/data/flowers)", "mild")}
+    baselines = choose_baselines(results.curves, None, "time")
+    found = comparisons(results.curves, baselines, "time", qualities=[60.0], costs=())
+    assert [(one.setting.dataset, one.value and one.value.value) for one in found] == [
+        ("image_folder (/data/cars)", pytest.approx(2.0)),
+        ("image_folder (/data/flowers)", pytest.approx(2.0)),
+    ]
+    assert {row["setting"]["dataset"] for row in as_json(results, found, [], "time")["comparisons"]} == {
+        row["dataset"] for row in page_data(results, "today")["runs"]
+    }
+    assert len(score_runs(results.runs, 0.6, "self").seconds["mild"]) == 2
+
+
+def test_a_table_of_several_settings_says_which(
+    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for recipe in ("baseline", "mild"):
+        for data in ("flowers", "cars"):
+            on(make_run(f"g/{recipe}-{data}", recipe=recipe, dataset=pictures(f"/data/{data}")), data * 8)
+    assert cli.main(["compare", str(tmp_path / "g")]) == 0
+    comparisons = capsys.readouterr().out.split("against the baseline")[1]
+    assert "image_folder (/data/cars), resnet18, 1x cpu" in comparisons
+    assert "image_folder (/data/flowers), resnet18, 1x cpu" in comparisons
+
+
+def test_a_baseline_of_one_data_set_is_named_with_it(make_run: MakeRun) -> None:
+    makes = [("mild", "flowers"), ("hot", "flowers"), ("mild", "cars"), ("hot", "cars")]
+    runs = [make_run(f"{r}-{d}", recipe=r, dataset=pictures(f"/data/{d}", d)) for r, d in makes]
+    curves = build_curves(map(read_run, runs))
+    assert {(s.dataset, c.name) for s, c in choose_baselines(curves, "mild", "time").items()} == {
+        ("flowers", "mild"), ("cars", "mild"),
+    }  # fmt: skip
+    ((setting, curve),) = choose_baselines(curves, "hot on cars", "time").items()
+    assert (setting.dataset, curve.name) == ("cars", "hot")
+    with pytest.raises(UserError, match="is no curve of these runs; the curves: "):
+        choose_baselines(curves, "hot on birds", "time")

@@ -1,0 +1,124 @@
+"""mlperf.log against the public compliance checker, and its events by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.study.mlperf import write_mlperf
+from launcher.config.compose import compose
+from launcher.plan.plan import Plan
+from launcher.records.folder import RunFolder
+from launcher.records.metrics import (
+    EndRecord,
+    EpochRecord,
+    EvalRecord,
+    MetricsWriter,
+    Record,
+    ResumeRecord,
+    StartRecord,
+)
+
+RULES = "4.0.0"  # note: the last rules with ResNet-50
+
+
+def plan(*words: str) -> Plan:
+    return Plan(compose(["dataset=shapes", "batch_size=10", "schedule.warmup=0ba", *words]).config, 1, 100)
+
+
+def records(*, finished: bool = True) -> list[Record]:
+    found: list[Record] = [StartRecord(0, 1000.0, 1, 20, 2, "cpu", "float32")]
+    for epoch in (1, 2):
+        time = 1000.0 + 20 * epoch
+        found.append(EpochRecord(10 * epoch, time - 5, epoch, 1.0, 15.0, 10.0, 0.0, 15.0 * epoch))
+        found.append(EvalRecord(10 * epoch, time, epoch, 0.4 * epoch, 0.9, 1.0, 50, 5.0, 15.0 * epoch))
+    return [*found, EndRecord(20, 1041.0, finished, 30.0, 10.0, 1.0)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    (tmp_path / "environment.json").write_text("{}")
+    return RunFolder(tmp_path)
+
+
+def lines(folder: RunFolder, run: Plan, rows: list[Record]) -> list[dict[str, Any]]:
+    writer = MetricsWriter(folder.metrics)
+    for row in rows:
+        writer.write(row)
+    writer.close()
+    path = write_mlperf(run, folder)
+    assert path is not None
+    return [json.loads(line.removeprefix(":::MLLOG ")) for line in path.read_text().splitlines()]
+
+
+def status(found: list[dict[str, Any]]) -> list[str]:
+    return [line["metadata"]["status"] for line in found if line["key"] == "run_stop"]
+
+
+@pytest.mark.parametrize("optimizer", ["decoupled_sgd", "lamb", "lars"])
+def test_the_public_checker_accepts_it(folder: RunFolder, optimizer: str) -> None:
+    checker = pytest.importorskip("mlperf_logging.compliance_checker.mlp_compliance")
+    lines(folder, plan(f"optimizer={optimizer}"), records())
+    check = checker.make_checker("training", RULES, quiet=False, werror=True)
+    assert check.check_file(str(folder.path / "mlperf.log"), f"training_{RULES}/common.yaml")
+    assert not check.warnings
+
+
+def test_lars_has_the_keys_of_the_closed_division(folder: RunFolder) -> None:
+    words = ["optimizer=lars", "schedule=polynomial", "schedule.warmup=1ep", "epochs=3"]
+    values = {line["key"]: line["value"] for line in lines(folder, plan(*words), records())}
+    assert {key for key in values if "opt_" in key or "lars" in key} == {
+        *("opt_name", "lars_epsilon", "lars_opt_base_learning_rate", "lars_opt_end_learning_rate"),
+        *("lars_opt_learning_rate_decay_poly_power", "lars_opt_learning_rate_decay_steps"),
+        *("lars_opt_learning_rate_warmup_epochs", "lars_opt_momentum", "lars_opt_weight_decay"),
+    }
+    assert values["opt_name"] == "lars"
+    assert values["lars_opt_learning_rate_decay_steps"] == 20
+
+
+def test_the_public_checker_refuses_a_run_without_an_end(folder: RunFolder) -> None:
+    checker = pytest.importorskip("mlperf_logging.compliance_checker.mlp_compliance")
+    lines(folder, plan(), records(finished=False))
+    check = checker.make_checker("training", RULES, quiet=False, werror=True)
+    assert not check.check_file(str(folder.path / "mlperf.log"), f"training_{RULES}/common.yaml")
+
+
+def test_events_by_hand(folder: RunFolder) -> None:
+    found = lines(folder, plan(), records())
+    steps = [line for line in found if line["key"].startswith(("epoch_", "eval_")) and line["key"] != "eval_samples"]
+    assert [(line["key"], line["time_ms"], line["metadata"]["epoch_num"]) for line in steps] == [
+        ("epoch_start", 1_000_000, 1),
+        ("epoch_stop", 1_015_000, 1),
+        ("eval_start", 1_015_000, 1),
+        ("eval_accuracy", 1_020_000, 1),
+        ("eval_stop", 1_020_000, 1),
+        ("epoch_start", 1_020_000, 2),
+        ("epoch_stop", 1_035_000, 2),
+        ("eval_start", 1_035_000, 2),
+        ("eval_accuracy", 1_040_000, 2),
+        ("eval_stop", 1_040_000, 2),
+    ]
+    values = {line["key"]: line["value"] for line in found}
+    assert (values["global_batch_size"], values["train_samples"], values["opt_name"]) == (10, 100, "sgd")
+    assert values["eval_accuracy"] == pytest.approx(0.8)
+
+
+def test_a_missed_target_is_no_success(folder: RunFolder) -> None:
+    assert status(lines(folder, plan("target=top1:0.8"), records())) == ["success"]
+    assert status(lines(folder, plan("target=top1:0.81"), records())) == ["aborted"]
+
+
+def test_a_resumed_run_has_each_epoch_once(folder: RunFolder) -> None:
+    start, *rest = records()
+    again = ResumeRecord(10, 1020.0, 1)
+    void = EpochRecord(20, 1030.0, 2, 1.0, 15.0, 10.0, 0.0, 30.0)
+    found = lines(folder, plan(), [start, *rest[:2], void, EndRecord(20, 1031.0, False, 0, 0, 0), again, *rest[2:]])
+    assert [line["metadata"]["epoch_num"] for line in found if line["key"] == "epoch_stop"] == [1, 2]
+    assert status(found) == ["success"]
+
+
+def test_a_run_without_records_leaves_no_log(folder: RunFolder) -> None:
+    assert write_mlperf(plan(), folder) is None

@@ -1,0 +1,201 @@
+"""Reading run folders: states, times, and that nothing in them can raise."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lab.study.curves import build_curves
+from lab.study.results import Results
+from lab.study.runs import find_runs, read_run
+from lab.study.tables import not_counted
+from launcher.cli import main as cli
+from launcher.cli import resume
+from launcher.cli.resume import newest_unfinished
+from launcher.cli.words import read
+from launcher.errors import UserError
+from launcher.records.metrics import EndRecord, EvalRecord, MetricsWriter, ResumeRecord
+from tests.made_runs import MakeRun
+
+
+def test_a_finished_run_has_quality_and_both_times(make_run: MakeRun) -> None:
+    run = read_run(make_run("a", top1=(0.4, 0.5, 0.6), seconds=(90.0, 60.0, 60.0)))
+    assert (run.state, run.problem, run.epochs, run.seed) == ("finished", None, 3, 0)
+    assert run.top1 == pytest.approx(60.0)
+    assert run.times is not None
+    # note: 90 + 60 + 60 s on the clock; the first epoch counts as the second
+    assert (run.times.training, run.times.counted, run.times.wall) == (210.0, 180.0, 225.0)
+    assert run.times.replaced
+    assert [e.minutes for e in run.evaluations] == [1.0, 2.0, 3.0]
+    assert run.command == ("train", "recipe=mild", "run_name=a")
+
+
+def test_a_run_of_one_epoch_keeps_its_time_and_says_so(make_run: MakeRun) -> None:
+    run = read_run(make_run("a", top1=(0.4,), seconds=(90.0,)))
+    assert run.times is not None
+    assert (run.times.counted, run.times.replaced) == (90.0, False)
+
+
+def test_wall_clock_leaves_interruptions_out_and_counts_work_done_twice(make_run: MakeRun) -> None:
+    folder = make_run("a", finished=None)  # 1000 s to 1140 s
+    writer = MetricsWriter(folder / "metrics.jsonl")
+    writer.write(ResumeRecord(10, 5000.0, 1))
+    writer.write(EvalRecord(20, 5065.0, 2, 0.7, 1.0, 1.0, 100, 5.0, 130.0))
+    writer.close()
+    run = read_run(folder)
+    assert run.times is not None
+    assert run.times.wall == 140 + 65
+    assert [e.top1 for e in run.evaluations] == [50.0, 70.0]
+
+
+@pytest.mark.parametrize(("finished", "state"), [(True, "finished"), (False, "stopped"), (None, "unfinished")])
+def test_states(make_run: MakeRun, finished: bool | None, state: str) -> None:
+    run = read_run(make_run("a", finished=finished))
+    assert run.state == state
+    assert (run.top1 is not None) == (state == "finished")
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="no list of file locks on this system")
+def test_a_held_lock_means_running_and_is_left_alone(make_run: MakeRun) -> None:
+    folder = make_run("a", finished=None)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert read_run(folder).state == "running"
+    assert read_run(folder).state == "unfinished"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        ("config.yaml", b"{", "config.yaml:2: did not find"),
+        ("config.yaml", b"- 1", "config.yaml:1: a mapping of keys to values"),
+        ("metrics.jsonl", b'{"kind":"start","step":0,"time":1}', "lacks or spoils 'epochs'"),
+    ],
+)
+def test_a_damaged_folder_says_what_is_wrong(make_run: MakeRun, file: str, content: bytes, told: str) -> None:
+    folder = make_run("a")
+    (folder / file).write_bytes(content)
+    run = read_run(folder)
+    assert run.state == "damaged"
+    assert told in str(run.problem)
+
+
+def test_a_missing_config_and_an_end_without_a_start_are_damage(make_run: MakeRun) -> None:
+    folder = make_run("a")
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines()
+    (folder / "metrics.jsonl").write_bytes(lines[-1])
+    assert "how the run began" in str(read_run(folder).problem)
+    (folder / "config.yaml").unlink()
+    assert read_run(folder).state == "damaged"
+    assert find_runs([str(folder)]) == [folder]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@given(
+    file=st.sampled_from(["config.yaml", "metrics.jsonl", "environment.json"]),
+    content=st.one_of(st.binary(max_size=80), st.lists(st.sampled_from([
+        b'{"kind":"start","step":0,"time":1,"epochs":2,"world_size":1,"device":"cpu"}',
+        b'{"kind":"start","step":0,"time":"x","epochs":[],"world_size":null,"device":1}',
+        b'{"kind":"eval","step":1,"time":2,"epoch":1,"train_seconds":1e999,"top1":"a","loss":null}',
+        b'{"kind":"epoch","step":1,"time":2,"epoch":[1],"seconds":3,"train_seconds":3}',
+        b'{"kind":"end","step":1,"time":2,"finished":true,"train_seconds":{}}',
+    ])).map(b"\n".join)),
+)  # fmt: skip
+def test_no_content_raises(make_run: MakeRun, tmp_path: Path, file: str, content: bytes) -> None:
+    folder = tmp_path / "a"
+    if not folder.exists():
+        make_run("a")
+    (folder / file).write_bytes(content)
+    run = read_run(folder)
+    assert run.state in ("finished", "stopped", "running", "unfinished", "damaged")
+    assert all(isinstance(text, str) for text in (run.hardware, run.recipe, run.model))
+
+
+def test_run_folders_are_found_below_a_path_once(make_run: MakeRun, tmp_path: Path) -> None:
+    first, second = make_run("grid/a"), make_run("grid/deeper/b")
+    assert find_runs([str(tmp_path / "grid"), str(first)]) == [first, second]
+    with pytest.raises(UserError, match="holds no run folder"):
+        find_runs([str(first / "logs")])
+    with pytest.raises(UserError, match="is no folder"):
+        find_runs(["nowhere"])
+
+
+def test_a_run_whose_length_a_resume_changed_measures_neither(make_run: MakeRun) -> None:
+    run = read_run(make_run("longer", epochs=4))
+    assert (run.state, run.mixed) == ("finished", "its length was changed from 2 to 4 epochs, and with it the schedule")
+    assert read_run(make_run("same")).mixed is None
+    assert read_run(make_run("dilated", epochs=4, schedule={"dilate": 0.5})).mixed is None
+    assert read_run(make_run("absurd", epochs=10**400, schedule={"dilate": 1e308})).mixed is None
+    assert build_curves([run]) == []
+    assert not_counted(Results([run], [], [])) == [(str(run.path), "mixed", run.mixed)]
+
+
+def test_a_run_on_several_numbers_of_processes_has_the_time_of_none(make_run: MakeRun) -> None:
+    folder = make_run("a", finished=None)
+    writer = MetricsWriter(folder / "metrics.jsonl")
+    for record in (ResumeRecord(10, 5000.0, 4), EvalRecord(20, 5065.0, 2, 0.7, 1.0, 1.0, 100, 5.0, 130.0),
+                   EndRecord(20, 5066.0, True, 130.0, 10.0, 0.0)):  # fmt: skip
+        writer.write(record)
+    writer.close()
+    assert read_run(folder).mixed == "its time is of 1 and 4 processes"
+
+
+P4D = {"name": "p4d", "gpu": "A100 40GB", "gpus": 8, "price_per_hour": 30.0}
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "hardware", "nodes", "money"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 8, P4D, 1, 1.0),
+        ("NVIDIA A100-SXM4-40GB", 16, P4D, 2, 2.0),
+        ("NVIDIA A100-SXM4-40GB", 16, P4D, 1, None),
+        ("NVIDIA A100-SXM4-40GB", 8, {**P4D, "gpu": "A10 24GB"}, 1, None),
+        ("cpu", 1, {"name": "box", "gpu": None, "gpus": None, "price_per_hour": 3.0}, 1, 0.1),
+    ],
+)
+def test_money_is_of_the_machines_that_it_ran_on(
+    make_run: MakeRun, device: str, ranks: int, hardware: dict[str, object], nodes: int, money: float | None
+) -> None:
+    folder = make_run("a", seconds=(60.0, 60.0), hardware=hardware, launch={"nnodes": nodes})
+    path = folder / "metrics.jsonl"
+    path.write_text(
+        path.read_text().replace('"cpu"', f'"{device}"').replace('"world_size": 1', f'"world_size": {ranks}')
+    )
+    assert read_run(folder).money == (None if money is None else pytest.approx(money))
+
+
+def test_the_newest_run_that_has_not_finished_is_found(tmp_path: Path, make_run: MakeRun) -> None:
+    make_run("done")
+    with pytest.raises(UserError, match=r"no run in .* is unfinished"):
+        newest_unfinished(tmp_path)
+    for number, (name, finished) in enumerate([("killed", None), ("stopped", False), ("held", None)]):
+        os.utime(make_run(name, finished=finished) / "metrics.jsonl", (number, number))
+    with (tmp_path / "held" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert newest_unfinished(tmp_path) == tmp_path / "stopped"
+    assert newest_unfinished(tmp_path) == tmp_path / "held"
+
+
+@pytest.mark.parametrize("words", [[], ["latest"], ["seed=9"], ["latest", "seed=9"], ["runs/b=1"], ["b=1", "seed=9"]])
+def test_resume_finds_the_run_that_is_meant(
+    tmp_path: Path,
+    make_run: MakeRun,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+) -> None:
+    resumed: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr("launcher.launch.start.resume", lambda folder, given: resumed.append((str(folder.path), given)))
+    monkeypatch.chdir(tmp_path)
+    make_run("runs/a", finished=None)
+    (tmp_path / "b=1").symlink_to(make_run("runs/b=1"))
+    arguments = read(cli.parser_of("resume", resume), "resume", words, list(cli.VERBS))
+    resume.main(arguments)
+    named = [word for word in words if "b=1" in word]
+    assert resumed == [(named[0] if named else "runs/a", ["seed=9"] * ("seed=9" in words))]
+    assert ("runs/a is the newest run that has not finished" in capsys.readouterr().out) == (not named)

@@ -1,0 +1,116 @@
+"""Speed-ups and gains by hand; intervals and p-values against independent computations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lab.study.curve_math import estimate, resample
+from lab.study.curves import Curve, CurvePoint, StudySetting
+from lab.study.speedup import at_equal_cost, at_equal_quality
+
+SETTING = StudySetting("shapes", "resnet18", "1x cpu")
+
+
+def curve(name: str, *points: tuple[float | tuple[float, ...], float | tuple[float, ...]]) -> Curve:
+    """A curve of (minutes, top-1) points; tuples hold a value a seed."""
+
+    def many(values: float | tuple[float, ...]) -> tuple[float, ...]:
+        return values if isinstance(values, tuple) else (values,)
+
+    found = tuple(CurvePoint(n, many(top1), {"time": many(time)}) for n, (time, top1) in enumerate(points, 1))
+    return Curve(name, name, SETTING, found)
+
+
+def test_speed_up_and_gain_by_hand() -> None:
+    fast = curve("fast", (10, 70), (40, 74), (160, 75))
+    base = curve("base", (20, 68), (80, 72))
+    speedup = at_equal_quality(fast, base, "time", 72.0)
+    assert speedup.value is not None
+    assert (speedup.cost, speedup.baseline_cost) == (pytest.approx(20), pytest.approx(80))
+    assert speedup.value.value == pytest.approx(4.0)
+    gain = at_equal_cost(fast, base, "time", 40.0)
+    assert gain.value is not None
+    assert (gain.quality, gain.baseline_quality) == (pytest.approx(74), pytest.approx(70))
+    assert gain.value.value == pytest.approx(4.0)
+    assert gain.value.p is None
+    assert "two seeds" in gain.value.note
+
+
+def test_beyond_the_measured_range_no_number_is_given() -> None:
+    fast, base = curve("fast", (10, 70), (40, 74)), curve("base", (20, 60), (80, 72))
+    high, low = at_equal_quality(fast, base, "time", 73.0), at_equal_quality(fast, base, "time", 65.0)
+    assert high.value is None
+    assert high.reason == "base was not measured as high: its best point has 72.00 %"
+    assert low.value is None
+    assert low.reason == "fast was not measured as low: its cheapest point has 70.00 %"
+    assert low.bound == pytest.approx(np.exp(np.log(20) + 5 / 12 * np.log(4)) / 10)
+    assert at_equal_quality(base, fast, "time", 65.0).bound is None
+    assert at_equal_cost(fast, base, "time", 10.0).reason == "base was measured from 20 to 80 only"
+    assert at_equal_quality(fast, base, "money", 72.0).reason.startswith("fast: its money is not known")
+
+
+def test_an_interval_holds_the_value_and_covers_the_truth() -> None:
+    """Of many repetitions of one experiment with a known speed-up of 2, about 95 % of the intervals hold it."""
+    generator = np.random.default_rng(1)
+    held = 0
+    for _ in range(200):
+        base, fast = [], []
+        for minutes, top1 in ((10.0, 70.0), (40.0, 74.0), (160.0, 76.0)):
+            noise = generator.normal(0, 0.2, (2, 8))
+            base.append(((minutes,) * 8, tuple(top1 + noise[0])))
+            fast.append(((minutes / 2,) * 8, tuple(top1 + noise[1])))
+        found = at_equal_quality(curve("fast", *fast), curve("base", *base), "time", 73.0)
+        assert found.value is not None
+        assert found.value.low is not None
+        assert found.value.high is not None
+        assert found.value.low <= found.value.value <= found.value.high
+        held += found.value.low <= 2.0 <= found.value.high
+    assert 0.88 <= held / 200 <= 0.99
+
+
+def test_the_spread_of_a_resampled_mean_is_the_standard_error() -> None:
+    point = CurvePoint(1, (70.0, 71.0, 73.0), {"time": (10.0, 10.0, 10.0)})
+    _, qualities = resample([point], "time", np.random.default_rng(0))
+    assert qualities.std() == pytest.approx(stats.sem(point.top1), rel=0.03)
+    assert qualities.mean() == pytest.approx(np.mean(point.top1), abs=0.05)
+
+
+def test_the_p_value_is_students_t_of_the_bootstrap_error() -> None:
+    resampled = np.random.default_rng(0).normal(1.0, 0.5, 4000)
+    found = estimate(1.0, resampled, fewest_seeds=4)
+    assert found.p == pytest.approx(2 * stats.t.sf(1.0 / resampled.std(ddof=1), df=3))
+    assert (found.low, found.high) == (pytest.approx(0.02, abs=0.1), pytest.approx(1.98, abs=0.1))
+
+
+def test_an_interval_that_leaves_the_range_has_an_open_end_and_no_p() -> None:
+    resampled = np.where(np.arange(4000) < 400, -math.inf, np.linspace(0.5, 1.5, 4000))
+    found = estimate(1.0, resampled, fewest_seeds=5)
+    assert found.low is None
+    assert found.high is not None
+    assert found.p is None
+    assert "10% of the resamples" in found.note
+
+
+def test_against_a_point_of_the_baseline_its_own_quality_is_uncertain_too() -> None:
+    base = curve("base", ((40.0, 41.0, 39.0), (74.0, 74.5, 73.5)))
+    fast = curve("fast", ((10.0, 10.0, 10.0), (70.0, 70.2, 69.8)), ((40.0, 40.0, 40.0), (78.0, 78.2, 77.8)))
+    at_point = at_equal_quality(fast, base, "time", base.points[0])
+    assert at_point.value is not None
+    assert at_point.value.value == pytest.approx(2.0)
+    assert at_point.value.low is not None
+    assert at_point.value.high is not None
+    assert at_point.value.low < 2.0 < at_point.value.high
+    assert at_point.value.p is not None
+    assert at_point.value.p < 0.05
+
+
+def test_a_curve_against_itself_shows_nothing() -> None:
+    base = curve("base", ((10.0, 10.0, 10.0), (70.0, 70.4, 69.6)), ((40.0, 40.0, 40.0), (74.0, 74.4, 73.6)))
+    found = at_equal_quality(base, base, "time", 72.0)
+    assert found.value is not None
+    assert found.value.value == pytest.approx(1.0)
+    assert found.value.p == 1.0

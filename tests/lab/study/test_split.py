@@ -1,0 +1,91 @@
+"""The parts of a step: they add up, and belong to whom they should."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lab.study.split import Splitter, split, weights
+from launcher.config.compose import compose
+from launcher.measure.worker import standing_still
+from launcher.plan.plan import Plan
+from launcher.plan.step_kinds import step_kinds, step_samples
+from launcher.rank.group import Ranks
+from launcher.training.trainer import Trainer, build_trainer
+
+pytestmark = pytest.mark.usefixtures("tiny_networks")
+
+SMALL = [
+    *("dataset=shapes", "dataset.train_samples=32", "dataset.val_samples=10", "dataset.native_size=32"),
+    *("model=resnet18", "launch=cpu", "batch_size=8", "dataloader=synthetic", "schedule.warmup=0ba", "epochs=5"),
+]
+
+
+def build(*words: str) -> Trainer:
+    config = standing_still(compose([*words, *SMALL]).config)
+    return build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+
+
+class Time:
+    """A clock that is set by hand."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_a_part_within_another_counts_for_itself_alone() -> None:
+    clock = Time()
+    splitter = Splitter(lambda: None, clock)
+    with splitter.part("outer"):
+        clock.seconds += 2
+        with splitter.part("inner"):
+            clock.seconds += 5
+        clock.seconds += 1
+    assert splitter.seconds == {"outer": 3, "inner": 5}
+
+
+def test_a_second_gradient_counts_whole_for_who_asks_for_it() -> None:
+    clock = Time()
+    splitter = Splitter(lambda: None, clock)
+    for _ in range(3):
+        with splitter.part("sam"):
+            clock.seconds += 1
+            for _ in range(2):
+                with splitter.part("backward"):
+                    clock.seconds += 20
+                    with splitter.part("forward"):
+                        clock.seconds += 10
+    assert splitter.seconds == {"sam": 3 * 31, "backward": 3 * 20, "forward": 3 * 10}
+
+
+def test_all_parts_of_hot_are_there_and_add_up_to_its_steps() -> None:
+    run = build("recipe=hot")
+    parts = split(run, 0.01)
+    acting = {"colout", "randaugment", "label_smoothing", "mixup", "progressive_resizing", "sam", "channels_last"}
+    own = {"normalize", "forward", "loss", "backward", "optimizer", "rest"}
+    assert parts.keys() >= acting | own
+    assert min(parts.values()) >= 0
+
+
+def test_sams_second_gradient_is_sams() -> None:
+    every = split(build("recipe=hot", "algorithms.sam.interval=1"), 0.01)
+    assert every["sam"] > 0.3 * (every["forward"] + every["backward"])
+    assert "sam" not in split(build("recipe=mild"), 0.01)
+
+
+def test_the_weights_of_the_points_are_the_whole_run() -> None:
+    plan = Plan(compose(["recipe=hot", *SMALL]).config, 1, 800)
+    kinds = step_kinds(plan)
+    found = weights(kinds, step_samples(kinds))
+    assert sum(found.values()) == pytest.approx(1.0)
+    sam = sum(weight for point, weight in found.items() if "sam" in point.kind.acting)
+    assert sam == pytest.approx(1 / 5)
+
+
+def test_measuring_leaves_the_weights_alone() -> None:
+    run = build("recipe=hot", "algorithms.ema=off")
+    before = {name: tensor.clone() for name, tensor in run.train_step.model.named_parameters()}
+    split(run, 0.01)
+    assert all(torch.equal(before[name], tensor) for name, tensor in run.train_step.model.named_parameters())

@@ -1,0 +1,238 @@
+"""The grid of a tradeoff curve: its runs, their order and names, and what is skipped, resumed or refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lab.cli import curve
+from lab.study.sweep import check_existing, expand
+from launcher.cli import main as cli
+from launcher.config.compose import compose
+from launcher.config.resolved import as_mapping, write
+from launcher.data.available import with_counts
+from launcher.data.identity import identity
+from launcher.errors import UserError
+from launcher.plan.plan import Plan
+from launcher.records.folder import create, note_dataset
+from tests.made_runs import MakeRun
+
+SHAPES = ["dataset=shapes", "model=resnet18", "launch=cpu", "batch_size=64"]
+
+
+def test_all_combinations_seeds_outermost_each_with_its_own_name() -> None:
+    cells = expand(["recipe=mild,hot", "epochs=9,18", "seed=0,1", *SHAPES])
+    assert [cell.folder.name for cell in cells] == [
+        f"{recipe}-shapes-{epochs}ep-seed{seed}" for seed in (0, 1) for recipe in ("mild", "hot") for epochs in (9, 18)
+    ]
+    assert len({cell.folder for cell in cells}) == 8
+    assert all(cell.state is None for cell in cells)
+
+
+def test_lengths_dilate_the_recipes_schedule() -> None:
+    """A quarter of 36 epochs has a quarter of the 8 epochs of warmup."""
+    (cell,) = expand(["recipe=mild", "epochs=9", "dataset=shapes", "model=resnet18", "batch_size=64"])
+    plan = Plan(cell.composed.config, 1, 6400)
+    assert (cell.composed.config.epochs, plan.epochs) == (36, 9)
+    assert plan.warmup_steps == 2 * 100
+    (plain,) = expand(["recipe=mild", "epochs=18", "schedule.dilate=1", *SHAPES])
+    assert (plain.composed.config.epochs, Plan(plain.composed.config, 1, 6400).warmup_steps) == (18, 8 * 100)
+
+
+def test_other_values_may_vary_too_and_lists_stay_lists() -> None:
+    cells = expand(["recipe=mild", "optimizer.lr=1,2", "algorithms=[ema,blurpool]", *SHAPES])
+    assert [cell.composed.config.optimizer.lr for cell in cells] == [1.0, 2.0]
+    assert [cell.folder.name for cell in cells] == [f"mild-shapes-optimizer.lr={lr}-36ep-seed42" for lr in (1, 2)]
+    assert cells[0].composed.config.algorithms.ema is not None
+
+
+def test_every_mistake_is_told_once() -> None:
+    with pytest.raises(UserError) as refused:
+        expand(["recipe=mild,hott", "epoch=3", "seed=0,1,2"])
+    told = [str(problem) for problem in refused.value.problems]
+    assert len(told) == len(set(told)) == 2
+    assert any("did you mean hot?" in line for line in told)
+    assert any("did you mean epochs?" in line for line in told)
+    with pytest.raises(UserError, match="name themselves"):
+        expand(["run_name=a", "seed=0,1"])
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_run: MakeRun) -> Callable[..., list[list[str]]]:
+    """Runs the verb with a launcher that leaves run folders of the given codes behind, and tells its command lines."""
+    monkeypatch.chdir(tmp_path)
+
+    def go(*words: str, codes: dict[str, int] | None = None, code: int = 0) -> list[list[str]]:
+        calls: list[list[str]] = []
+
+        def train(line: list[str]) -> int:
+            calls.append(line)
+            name = next((w.removeprefix("run_name=") for w in line if w.startswith("run_name=")), Path(line[-1]).name)
+            ended = (codes or {}).get(name, 0)
+            (cell,) = (cell for cell in expand(list(words)) if cell.folder.name == name)
+            shutil.rmtree(tmp_path / cell.folder, ignore_errors=True)
+            config = as_mapping(with_counts(cell.composed.config, must_exist=True))
+            folder = make_run(str(cell.folder), finished=True if ended == 0 else None)
+            (folder / "config.yaml").write_text(yaml.safe_dump(config))
+            return ended
+
+        monkeypatch.setattr(curve, "_train", train)
+        assert cli.main(["curve", *words]) == code
+        return calls
+
+    return go
+
+
+GRID = ["recipe=mild", "epochs=9,18", "seed=0,1", *SHAPES]
+
+
+@pytest.mark.parametrize("word", ["batch_size=glob(*)", "image=glob(*)", "algorithms.augmix.severity=glob(*)"])
+def test_a_glob_is_no_list_of_values(word: str) -> None:
+    with pytest.raises(UserError, match="glob"):
+        expand(["recipe=mild", *SHAPES, word])
+
+
+def test_a_grid_runs_once_and_is_then_left_alone(
+    launched: Callable[..., list[list[str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = launched(*GRID)
+    assert [line[0] for line in first] == ["run"] * 4
+    assert launched(*GRID) == []
+    assert "4 done before" in capsys.readouterr().out
+    assert len(launched("recipe=mild", "epochs=9,18", "seed=0,1,2", *SHAPES)) == 2
+
+
+def test_what_was_interrupted_goes_on_and_ends_the_grid_at_once(launched: Callable[..., list[list[str]]]) -> None:
+    stopped = "mild-shapes-18ep-seed0"
+    assert len(launched(*GRID, codes={stopped: 143}, code=143)) == 2
+    again = launched(*GRID)
+    assert again[0] == ["resume", f"runs/{stopped}"]
+    assert [line[0] for line in again[1:]] == ["run", "run"]
+
+
+def test_a_run_that_fails_does_not_stop_the_others(
+    launched: Callable[..., list[list[str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(launched(*GRID, codes={"mild-shapes-9ep-seed0": 1}, code=1)) == 4
+    assert "1 failed, 3 finished" in capsys.readouterr().out
+
+
+def test_a_folder_that_holds_another_run_is_refused_before_anything_starts(
+    launched: Callable[..., list[list[str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    launched(*GRID)
+    assert launched(*GRID, "optimizer.momentum=0.5", code=2) == []
+    error = capsys.readouterr().err
+    assert "is a run with another optimizer.momentum; choose another folder by runs=FOLDER" in error
+    assert launched(*GRID, "dataset=imagenet", code=2) == []
+    assert capsys.readouterr().err.count("error: dataset.path") == 1
+
+
+def test_a_wrong_list_is_told_once_and_too_many_runs_are_refused() -> None:
+    with pytest.raises(UserError, match=r"image.scale=\[0.2\] .*at least 2") as caught:
+        expand(["image.scale=[0.2]", "seed=0,1"])
+    assert len(caught.value.problems) == 1
+    with pytest.raises(UserError, match=r"seed=range\(0,1000000000\) .*more than 1,000 runs"):
+        expand(["recipe=mild,hot", "seed=range(0,1000000000)"])
+
+
+def leave(folder: Path, *words: str, pictures: str | None = None) -> None:
+    """A run folder of a config, before its first step."""
+    run = create(folder.parent, folder.name, unique=False)
+    write(compose(words).config, run.config)
+    if pictures is not None:
+        note_dataset(run, pictures)
+
+
+@pytest.fixture
+def flowers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for split in ("train", "val"):
+        (tmp_path / "flowers" / split / "rose").mkdir(parents=True)
+        (tmp_path / "flowers" / split / "rose" / "0.jpg").write_text("a picture")
+    return tmp_path / "flowers"
+
+
+def test_a_run_on_other_pictures_is_not_taken_for_done(tmp_path: Path, flowers: Path) -> None:
+    words = ["dataset=image_folder", f"dataset.path={flowers}"]
+    config = compose(words).config
+    leave(tmp_path / "same", *words, pictures=identity(config))
+    leave(tmp_path / "moved", "dataset=image_folder", "dataset.path=/old/place", pictures=identity(config))
+    for name in ("same", "moved", "not there yet"):
+        check_existing(tmp_path / name, config)
+    leave(tmp_path / "other", *words, pictures="c" * 64)
+    leave(tmp_path / "before", "dataset=image_folder", "dataset.path=/data/cars")
+    for name in ("other", "before"):
+        with pytest.raises(UserError, match=rf"{name} is a run on other pictures \(/.*runs=FOLDER"):
+            check_existing(tmp_path / name, config)
+    leave(tmp_path / "before and same", *words)
+    check_existing(tmp_path / "before and same", config)
+
+
+def test_a_tuned_trial_of_something_else_is_refused(
+    tmp_path: Path, flowers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "space.yaml").write_text("optimizer.lr: [0.1]\n")
+    words = ["dataset=image_folder", f"dataset.path={flowers}"]
+    leave(tmp_path / "runs/tune-space/study-1-trial-1", *words, "optimizer.lr=0.1", pictures="c" * 64)
+    tune = ["tune", "space.yaml", "--trials", "1", "--json"]
+    assert cli.main([*tune, *words]) == 2
+    assert "is a run on other pictures" in capsys.readouterr().err
+    assert cli.main([*tune, *words, "recipe=mild"]) == 2
+    assert "is a run with another" in capsys.readouterr().err
+
+
+ABLATE = ["ablate", "--grid", "recipe=small", *SHAPES, "epochs=2,3", "seed=0,1"]
+
+
+def test_an_ablation_trains_its_grid_and_reads_it_at_each_length(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trained: list[str] = []
+
+    def train(line: list[str]) -> int:
+        cell = compose(line[1:])
+        trained.append(cell.config.run_name or "")
+        config = as_mapping(with_counts(cell.config, must_exist=True))
+        blur = cell.config.algorithms.blurpool is not None
+        length = int(trained[-1].split("ep-")[0].rpartition("-")[2])
+        folder = make_run(f"runs/{trained[-1]}", [0.5 + 0.1 * blur] * length, [60.0 + 30 * blur] * length)
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        return 0
+
+    monkeypatch.setattr(curve, "_train", train)
+    assert cli.main([*ABLATE, "algorithms=[]", "--with", "blurpool", "--run", "--json"]) == 0
+    shown = capsys.readouterr().out
+    found = json.loads(shown[shown.index("{") :])
+    assert trained == [
+        f"small-shapes-{name}-{epochs}ep-seed{seed}"
+        for seed in (0, 1) for name in ("all", "none", "with_blurpool") for epochs in (2, 3)
+    ]  # fmt: skip
+    assert [(row["name"], row["epochs"], row["measured"]["runs"]) for row in found["grid"][-2:]] == [
+        ("with blurpool", 2, 2), ("with blurpool", 3, 2),
+    ]  # fmt: skip
+    changes = [(c["algorithm"], c["kind"], c["epochs"], c["top1"]["value"], c["time"]) for c in found["effects"]]
+    assert changes == [("blurpool", "with", n, pytest.approx(10.0), pytest.approx(0.5)) for n in (2, 3)]
+    assert [one["gain"]["value"] for one in found["tradeoff"][:1]] == [pytest.approx(10.0)]
+    assert cli.main([*ABLATE, "algorithms=[]", "--with", "blurpool", "--run"]) == 0
+    assert len(trained) == 12
+    assert "adding it to all" in capsys.readouterr().out
+
+
+def test_an_ablation_takes_several_values_of_a_length_or_seed_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*ABLATE, "optimizer.lr=0.1,0.2"]) == 2
+    assert "optimizer.lr=0.1,0.2 (command line): takes one value here; --with makes" in capsys.readouterr().err
+    assert cli.main([*ABLATE, "--with", "blurpol"]) == 2
+    assert "did you mean blurpool?" in capsys.readouterr().err
+    for nothing in ("", "'blurpool"):
+        assert cli.main([*ABLATE, "--with", nothing]) == 2
+        assert "--with" in capsys.readouterr().err
+    assert cli.main([*ABLATE, "--with", "optimizer.lrr=1"]) == 2
+    assert "did you mean optimizer.lr" in capsys.readouterr().err

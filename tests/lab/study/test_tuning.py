@@ -1,0 +1,121 @@
+"""Search spaces, and trials against scipy's own sequence and the ranges they come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.study.tuning import Space, Trial, read_space, results, trials, values_at, words
+from launcher import paths
+from launcher.cli.main import main
+from launcher.config.compose import compose
+from launcher.errors import UserError
+from launcher.records.folder import RunFolder
+from launcher.records.metrics import EndRecord, EvalRecord, MetricsWriter
+
+PACKAGED = sorted(path.stem for path in (paths.CONF / "tuning").glob("*.yaml"))
+
+
+def space(tmp_path: Path, text: str) -> Space:
+    path = tmp_path / "space.yaml"
+    path.write_text(text)
+    return read_space(str(path))
+
+
+@given(number=st.floats(0, 1, exclude_max=True))
+def test_values_lie_in_their_ranges(tmp_path_factory: pytest.TempPathFactory, number: float) -> None:
+    found = space(
+        tmp_path_factory.mktemp("space"),
+        "optimizer.lr: {low: 0.001, high: 1.0, scale: log}\n"
+        "optimizer.momentum: {low: 0.0, high: 0.99, scale: log_from_one}\n"
+        "epochs: {low: 2, high: 4}\n"
+        "batch_size: {low: 16, high: 256, scale: log}\n"
+        "algorithms.mixup.alpha: [0.1, 0.2, 0.4]\n"
+        "seed: 7\n",
+    )
+    values = values_at(found, [number] * len(found.axes))
+    assert 0.001 <= values["optimizer.lr"] <= 1.0
+    assert 0.0 <= values["optimizer.momentum"] <= 0.99
+    assert values["epochs"] in (2, 3, 4)
+    assert isinstance(values["batch_size"], int)
+    assert values["algorithms.mixup.alpha"] in (0.1, 0.2, 0.4)
+    assert values["seed"] == 7
+
+
+def test_scales_by_hand(tmp_path: Path) -> None:
+    lr, momentum = "{low: 0.01, high: 1.0, scale: log}", "{low: 0.0, high: 0.99, scale: log_from_one}"
+    found = values_at(space(tmp_path, f"optimizer.lr: {lr}\noptimizer.momentum: {momentum}"), [0.5, 0.5])
+    assert found["optimizer.lr"] == pytest.approx(0.1)
+    assert found["optimizer.momentum"] == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_packaged_spaces_give_valid_runs_within_the_published_ranges(name: str) -> None:
+    found = trials(read_space(name), studies=3, each=5, seed=42)
+    assert [(t.study, t.number) for t in found] == [(s, n) for s in (1, 2, 3) for n in range(1, 6)]
+    for trial in found:
+        config = compose([*words(trial, 42), "recipe=mild"]).config
+        assert config.optimizer.name == "adamw"
+        assert config.seed == 42 + trial.study - 1
+        low, high = {"adamw_narrow": (2e-4, 5e-3), "adamw_broad": (5e-6, 2e-2)}[name]
+        assert low <= config.optimizer.lr <= high
+
+
+def test_trials_are_scipys_halton_points_and_go_on(tmp_path: Path) -> None:
+    import numpy as np
+    from scipy.stats.qmc import Halton, discrepancy
+
+    found = space(tmp_path, "image.flip: {low: 0.0, high: 1.0}\noptimizer.momentum: {low: 0.0, high: 1.0}")
+    drawn = trials(found, studies=2, each=32, seed=3)
+    expected = Halton(2, scramble=True, rng=np.random.default_rng(3)).random(64)
+    points = np.array([list(trial.values.values()) for trial in drawn])
+    assert points == pytest.approx(expected)
+    assert drawn[:10] == trials(found, studies=1, each=10, seed=3)[:10]
+    assert discrepancy(points) < discrepancy(np.random.default_rng(0).random((64, 2)))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("optimizer.lrr: [0.1, 0.2]", "did you mean optimizer.lr?"),
+        ("optimizer.lr: {low: 1.0, high: 0.1}", "with low < high"),
+        ("optimizer.lr: {low: 0.0, high: 0.1, scale: log}", "with low < high"),
+        ("optimizer.lr: {low: 0.1}", "must be a value"),
+        ("optimizer.lr: []", "must be a value"),
+        ("optimizer.lr: 0.1", "varies nothing"),
+        ("- 1", "mapping"),
+    ],
+)
+def test_a_wrong_space_is_one_line(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        space(tmp_path, text)
+
+
+def test_an_unknown_space_names_the_packaged_ones() -> None:
+    with pytest.raises(UserError, match="adamw_narrow"):
+        read_space("adam_narow")
+
+
+@pytest.mark.parametrize("words", [["--trials", "99999999"], ["--trials", "200", "--studies", "900"]])
+def test_too_many_trials_are_refused_at_once(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "adamw_narrow", *words]) == 2
+    assert f"{words[-2]}={words[-1]}: makes more than 1,000 runs" in capsys.readouterr().err
+
+
+def test_results_are_ordered_by_accuracy_or_by_time_to_target(tmp_path: Path) -> None:
+    drawn = [Trial(1, number, {"optimizer.lr": 0.1 * number}) for number in (1, 2, 3)]
+    for trial, evaluations in zip(drawn[:2], ([(10.0, 0.5), (20.0, 0.9)], [(10.0, 0.6), (20.0, 0.7)]), strict=True):
+        folder = RunFolder(tmp_path / trial.name)
+        folder.path.mkdir()
+        writer = MetricsWriter(folder.metrics)
+        for step, (seconds, top1) in enumerate(evaluations, 1):
+            writer.write(EvalRecord(step, 0.0, step, top1, 1.0, 1.0, 10, 1.0, seconds))
+        writer.write(EndRecord(2, 0.0, True, 20.0, 2.0, 0.0))
+        writer.close()
+    plain, aimed = (results(drawn, tmp_path, target) for target in (None, "top1:0.6"))
+    assert [(r.trial.number, r.top1, r.seconds) for r in plain] == [(1, 0.9, 20.0), (2, 0.7, 20.0), (3, None, None)]
+    assert [(r.trial.number, r.seconds) for r in aimed] == [(2, 10.0), (1, 20.0), (3, None)]
+    assert [r.finished for r in plain] == [True, True, False]

@@ -1,0 +1,162 @@
+"""NAdamW against AlgoPerf's formula and timm's, Schedule-Free AdamW against its paper's three sequences."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm.optim
+import torch
+from torch import Tensor, nn
+
+from launcher.config.compose import compose
+from launcher.errors import UserError
+from launcher.optimizers.build import build_optimizer, set_lr
+from launcher.plan.checks import check
+from launcher.plan.notes import notes
+from launcher.plan.plan import Plan
+from launcher.training import checkpoint
+from tests.formulas import PEAK, assert_follows, packaged, set_gradients, small_model
+from tests.trainers import build, steps
+
+
+def nadamw(weight: Tensor, gradient: Tensor, lr: float, step: int, state: dict[str, Any]) -> Tensor:
+    """Choi et al. 2019, table 1, with decay apart from the gradient: AlgoPerf's baseline."""
+    state["m"] = 0.8 * state.get("m", 0.0) + 0.2 * gradient
+    state["v"] = 0.95 * state.get("v", 0.0) + 0.05 * gradient**2
+    ahead = (0.8 * state["m"] + 0.2 * gradient) / (1 - 0.8**step)
+    update = ahead / ((state["v"] / (1 - 0.95**step)).sqrt() + 1e-3)
+    return weight - lr * (update + (0.3 if weight.ndim > 1 else 0.0) * weight)
+
+
+def test_nadamw_is_algoperfs() -> None:
+    assert_follows(packaged("nadamw", beta1=0.8, beta2=0.95, epsilon=1e-3, weight_decay=0.3), nadamw)
+
+
+def test_nadamw_is_timms() -> None:
+    model, twin = small_model(), small_model()
+    config = packaged("nadamw", beta1=0.8, beta2=0.95, weight_decay=0.3, no_decay="none")
+    ours = build_optimizer(config, model, PEAK)
+    theirs = timm.optim.NAdamW(twin.parameters(), PEAK, betas=(0.8, 0.95), eps=1e-8, weight_decay=0.3)
+    for step in range(4):
+        for network, one in ((model, ours), (twin, theirs)):
+            set_gradients(network, step)
+            set_lr(one, PEAK / (step + 1))
+            one.step()
+    torch.testing.assert_close(model.state_dict(), twin.state_dict())
+
+
+class Sequences:
+    """Defazio et al. 2024: x, y and z written out, with q = k^r * (highest lr)^p of the authors' library."""
+
+    def __init__(self, r: float, p: float, decay: float):
+        self.r, self.p, self.decay = r, p, decay
+        self.averages: list[Tensor] = []
+
+    def __call__(self, weight: Tensor, gradient: Tensor, lr: float, step: int, state: dict[str, Any]) -> Tensor:
+        x, z = state.get("x", weight), state.get("z", weight)
+        y = 0.8 * x + 0.2 * z
+        torch.testing.assert_close(y, weight, rtol=1e-9, atol=1e-9)
+        state["v"] = 0.95 * state.get("v", 0.0) + 0.05 * gradient**2
+        update = gradient / ((state["v"] / (1 - 0.95**step)).sqrt() + 1e-3)
+        z = z - lr * (update + (self.decay if weight.ndim > 1 else 0.0) * y)
+        state["highest"] = max(state.get("highest", 0.0), lr)
+        q = step**self.r * state["highest"] ** self.p
+        state["sum"] = state.get("sum", 0.0) + q
+        x = (1 - q / state["sum"]) * x + q / state["sum"] * z
+        state["x"], state["z"] = x, z
+        self.averages.append(x)
+        return 0.8 * x + 0.2 * z
+
+
+@pytest.mark.parametrize(("r", "p"), [(0.0, 2.0), (0.5, 0.0), (1.0, 1.0)])
+def test_schedule_free_is_the_papers(r: float, p: float) -> None:
+    values = {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3, "weight_decay": 0.3, "step_power": r, "lr_power": p}
+    assert_follows(packaged("schedule_free_adamw", **values), Sequences(r, p, 0.3))
+
+
+def test_what_is_evaluated_is_the_average_and_training_goes_on_where_it_was() -> None:
+    config = packaged("schedule_free_adamw", beta1=0.8, beta2=0.95, epsilon=1e-3, weight_decay=0.3)
+    model, expected = small_model(), Sequences(0.0, 2.0, 0.3)
+    built = build_optimizer(config, model, PEAK)
+    fresh = built.averaged(model)
+    assert all(map(torch.equal, fresh.values(), model.state_dict().values()))
+    states: list[dict[str, Any]] = [{} for _ in model.parameters()]
+    weights = [p.detach().double() for p in model.parameters()]
+    for step in range(1, 5):
+        set_gradients(model, step)
+        built.step()
+        given = zip(weights, model.parameters(), states, strict=True)
+        weights = [expected(w, p.grad.double(), PEAK, step, state) for w, p, state in given]
+    averages = built.averaged(model)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with built.at_average():
+        inside = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for (name, _), state in zip(model.named_parameters(), states, strict=True):
+        torch.testing.assert_close(averages[name].double(), state["x"], rtol=1e-5, atol=1e-6)
+        assert torch.equal(inside[name], averages[name])
+        assert not torch.equal(before[name], averages[name])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+SCHEDULE_FREE = ["algorithms=[]", "optimizer=schedule_free_adamw", "schedule=constant"]
+
+
+def test_a_checkpoint_holds_the_average_and_the_evaluation_uses_it(tmp_path: Path) -> None:
+    run = build(*SCHEDULE_FREE)
+    steps(run, 4)
+    checkpoint.save(run.state_dict(), tmp_path / "step.pt")
+    saved = checkpoint.load(tmp_path / "step.pt")
+    assert any(not torch.equal(saved["weights"][name], tensor) for name, tensor in saved["model"].items())
+    run.evaluate(lambda: False)
+    evaluated = run.evaluation_model.state_dict()
+    assert all(torch.equal(evaluated[name], tensor) for name, tensor in saved["weights"].items())
+
+
+def test_statistics_are_those_of_the_averaged_weights_at_every_third_step() -> None:
+    run = build(*SCHEDULE_FREE, "optimizer.statistics_interval=3")
+    norm = next(m for m in run.train_step.model.modules() if isinstance(m, nn.BatchNorm2d))
+    seen, moved = [], [int(norm.num_batches_tracked)]
+
+    def look(module: nn.Module, inputs: Any) -> None:
+        if module.track_running_stats:
+            seen.append([p.detach().clone() for p in run.train_step.model.parameters()])
+
+    norm.register_forward_pre_hook(look)
+    averages = []
+    for _ in range(4):
+        averages.append([run.weights()[name].clone() for name, _ in run.train_step.model.named_parameters()])
+        steps(run, 1)
+        moved.append(int(norm.num_batches_tracked))
+    assert moved == [0, 1, 1, 1, 2]
+    for found, expected in zip(seen, (averages[0], averages[3]), strict=True):
+        assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("name", ["ema", "swa"])
+def test_a_second_average_is_refused(name: str) -> None:
+    config = compose(["optimizer=schedule_free_adamw", f"algorithms=[{name}]", "batch_size=8"]).config
+    with pytest.raises(UserError, match=rf"algorithms.{name}.* both give the weights to evaluate and save; keep one"):
+        check(Plan(config, 1, 320), {})
+
+
+def test_a_schedule_that_falls_beside_the_average_is_told() -> None:
+    def told(*words: str) -> list[str]:
+        config = compose(["optimizer=schedule_free_adamw", "batch_size=16", *words]).config
+        return [line for line in notes(Plan(config, 1, 320)) if "schedule" in line]
+
+    assert "schedule=cosine" in told("schedule=cosine")[0]
+    assert not told("schedule=constant")
+
+
+def test_a_rate_of_zero_averages_nothing() -> None:
+    model = small_model()
+    before = [p.detach().clone() for p in model.parameters()]
+    built = build_optimizer(packaged("schedule_free_adamw"), model, PEAK)
+    set_gradients(model, 0)
+    set_lr(built, 0.0)
+    built.step()
+    assert all(map(torch.equal, before, model.parameters()))
+    assert all(math.isfinite(float(value.sum())) for value in built.averaged(model).values())

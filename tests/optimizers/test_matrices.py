@@ -1,0 +1,168 @@
+"""Muon against its formula, timm's and PyTorch's; SOAP against its formula and against Adam in a known basis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import timm.optim
+import torch
+from timm import create_model
+from torch import Tensor, nn
+from torchvision.models import get_model
+
+from launcher.optimizers.build import build_optimizer, orthogonal, set_lr
+from launcher.optimizers.matrices import newton_schulz
+from tests.formulas import PEAK, assert_follows, packaged, set_gradients, small_model
+
+
+def polynomial(matrix: Tensor, steps: int) -> Tensor:
+    """Jordan et al. 2024: each singular value s of a matrix over its Frobenius norm becomes p(p(...p(s)))."""
+    left, values, right = torch.linalg.svd(matrix / matrix.norm(), full_matrices=False)
+    for _ in range(steps):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    return left * values @ right
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 9), (2, 9, 4), (1, 6, 6)])
+def test_newton_schulz_maps_singular_values_by_its_polynomial(shape: tuple[int, ...]) -> None:
+    matrices = torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = torch.stack([polynomial(matrix, 5) for matrix in matrices])
+    torch.testing.assert_close(newton_schulz(matrices, 5).double(), expected, rtol=0.05, atol=0.03)
+
+
+class MuonFormula:
+    def __init__(self, nesterov: bool):
+        self.nesterov = nesterov
+
+    def __call__(self, weight: Tensor, gradient: Tensor, lr: float, step: int, state: dict[str, Any]) -> Tensor:
+        decay = 0.3 if weight.ndim > 1 else 0.0
+        if weight.ndim < 2 or weight.shape == (5, 6):
+            state["m"] = 0.9 * state.get("m", 0.0) + 0.1 * gradient
+            state["v"] = 0.95 * state.get("v", 0.0) + 0.05 * gradient**2
+            update = state["m"] / (1 - 0.9**step) / ((state["v"] / (1 - 0.95**step)).sqrt() + 1e-8)
+            return weight - lr * (update + decay * weight)
+        state["b"] = 0.95 * state.get("b", 0.0) + 0.05 * gradient
+        ahead = 0.05 * gradient + 0.95 * state["b"] if self.nesterov else state["b"]
+        flat = ahead.flatten(1)
+        update = 0.2 * max(flat.shape) ** 0.5 * polynomial(flat, 5)
+        return weight - lr * (update.view_as(weight) + decay * weight)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_muon_is_orthogonal_for_convolutions_and_adamw_for_vectors_and_the_head(nesterov: bool) -> None:
+    config = packaged("muon", nesterov=nesterov, weight_decay=0.3)
+    assert_follows(config, MuonFormula(nesterov), tolerance=0.01)
+
+
+def twins(shape: tuple[int, int]) -> tuple[nn.Module, nn.Module]:
+    def made() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(*shape, bias=False), nn.Linear(shape[1], 1, bias=False))
+
+    return made(), made()
+
+
+@pytest.mark.parametrize("shape", [(24, 16), (16, 24)])
+@pytest.mark.parametrize("whose", ["timm", "torch"])
+def test_muon_is_timms_and_pytorchs(whose: str, shape: tuple[int, int]) -> None:
+    if whose == "torch" and not hasattr(torch.optim, "Muon"):
+        pytest.skip("this PyTorch has no Muon")
+    model, twin = twins(shape)
+    theirs: torch.optim.Optimizer
+    if whose == "torch":
+        theirs = torch.optim.Muon([twin[0].weight], PEAK, weight_decay=0.3, adjust_lr_fn="match_rms_adamw")
+    else:
+        settings = {"adjust_lr_fn": "match_rms_adamw", "ns_coefficients": "original"}
+        theirs = timm.optim.Muon([twin[0].weight], PEAK, weight_decay=0.3, nesterov=True, **settings)
+    ours = build_optimizer(packaged("muon", weight_decay=0.3), model, PEAK)
+    for step in range(3):
+        for network, one in ((model, ours), (twin, theirs)):
+            set_gradients(network, step)
+            set_lr(one, PEAK / (step + 1))
+            one.step()
+    torch.testing.assert_close(model[0].weight, twin[0].weight, rtol=1e-3, atol=1e-4)
+
+
+def test_muon_leaves_heads_positions_and_depthwise_convolutions_to_adamw() -> None:
+    resnet = get_model("resnet18")
+    assert set(orthogonal(resnet)) == {n for n, p in resnet.named_parameters() if p.ndim == 4}
+    vit = create_model("test_vit", num_classes=5)
+    kernels = {name for name, p in vit.named_parameters() if p.ndim in (2, 4) and "head" not in name}
+    assert set(orthogonal(vit)) == kernels
+    convnext = create_model("test_convnext", num_classes=5)
+    assert not [name for name in orthogonal(convnext) if "conv_dw" in name]
+
+
+class SOAPFormula:
+    """Vyas et al. 2024, algorithm 3, for each side of a tensor, with a basis that begins as the identity."""
+
+    def __init__(self, interval: int):
+        self.interval = interval
+
+    def __call__(self, weight: Tensor, gradient: Tensor, lr: float, step: int, state: dict[str, Any]) -> Tensor:
+        sides = [side for side in range(weight.ndim) if weight.ndim > 1 and weight.shape[side] > 1]
+        bases = state.setdefault("bases", {side: torch.eye(weight.shape[side]).double() for side in sides})
+        factors = state.setdefault("factors", dict.fromkeys(sides, 0))
+
+        def turned(tensor: Tensor, back: bool = False) -> Tensor:
+            for side, basis in bases.items():
+                tensor = torch.tensordot(tensor, basis.T if back else basis, dims=([side], [0])).movedim(-1, side)
+            return tensor
+
+        state["m"] = 0.9 * state.get("m", 0.0) + 0.1 * gradient
+        state["v"] = 0.95 * state.get("v", 0.0) + 0.05 * turned(gradient) ** 2
+        update = turned(state["m"]) / (1 - 0.9**step) / ((state["v"] / (1 - 0.95**step)).sqrt() + 1e-3)
+        weight = weight - lr * (turned(update, back=True) + (0.3 if weight.ndim > 1 else 0.0) * weight)
+        for side in sides:
+            rows = gradient.movedim(side, 0).flatten(1)
+            factors[side] = 0.95 * factors[side] + 0.05 * rows @ rows.T
+            if (step - 1) % self.interval == 0:
+                order = (bases[side].T @ factors[side] @ bases[side]).diagonal().argsort(descending=True)
+                bases[side] = torch.linalg.qr(factors[side] @ bases[side][:, order]).Q
+                state["v"] = state["v"].index_select(side, order)
+        return weight
+
+
+@pytest.mark.parametrize("interval", [1, 2, 100])
+def test_soap_is_the_papers(interval: int) -> None:
+    config = packaged("soap", beta1=0.9, beta2=0.95, epsilon=1e-3, weight_decay=0.3, interval=interval)
+    assert_follows(config, SOAPFormula(interval), tolerance=5e-3)
+
+
+def test_soap_finds_the_eigenbasis_of_its_factors() -> None:
+    model = nn.Sequential(nn.Linear(6, 4, bias=False))
+    built = build_optimizer(packaged("soap", interval=1), model, PEAK)
+    torch.manual_seed(1)
+    left, right = (torch.linalg.qr(torch.randn(n, n)).Q for n in (4, 6))
+    values = torch.zeros(4, 6)
+    for number in range(200):
+        values.diagonal().copy_(torch.tensor([8.0, 4.0, 2.0, 1.0]))
+        model[0].weight.grad = left @ values @ right.T
+        built.number = number
+        built.step()
+    found = built.state[model[0].weight]
+    torch.testing.assert_close((found["basis_1"].T @ left).abs(), torch.eye(4), rtol=0, atol=1e-3)
+    torch.testing.assert_close((found["basis_2"].T @ right).abs()[:4, :4], torch.eye(4), rtol=0, atol=1e-3)
+
+
+def test_soap_leaves_long_sides_in_their_own_basis() -> None:
+    model = nn.Sequential(nn.Linear(6, 4, bias=False))
+    built = build_optimizer(packaged("soap", max_side=5), model, PEAK)
+    set_gradients(model, 0)
+    built.step()
+    assert set(built.state[model[0].weight]) == {"exp_avg", "exp_avg_sq", "basis_1", "factor_1"}
+
+
+def test_tensors_of_one_shape_are_taken_together_and_each_for_itself() -> None:
+    for name in ("muon", "soap"):
+        both = small_model()
+        both.append(nn.Conv2d(4, 6, 2))
+        alone = small_model()
+        for network in (both, alone):
+            built = build_optimizer(packaged(name), network, PEAK)
+            for step in range(3):
+                set_gradients(network, step)
+                built.number = step
+                built.step()
+        torch.testing.assert_close(both[2].weight, alone[2].weight, rtol=1e-3, atol=1e-4)

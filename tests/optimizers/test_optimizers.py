@@ -1,0 +1,241 @@
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from launcher.config import choices
+from launcher.config.defaults import options
+from launcher.optimizers.build import build_optimizer, set_lr
+from tests.formulas import PEAK, packaged, set_gradients, small_model
+
+COMMON = {"lr": 0.1, "reference_batch_size": 32, "scale_lr": "off", "backbone_lr": 1.0}
+
+
+def decoupled(**values) -> choices.DecoupledSGDConfig:
+    defaults = {"momentum": 0.9, "dampening": 0.0, "nesterov": False, "weight_decay": 0.01, "no_decay": "none"}
+    return choices.DecoupledSGDConfig(name="decoupled_sgd", **COMMON, **{**defaults, **values})
+
+
+def coupled(**values) -> choices.SGDConfig:
+    defaults = {"momentum": 0.9, "dampening": 0.0, "nesterov": False, "weight_decay": 0.01, "no_decay": "none"}
+    return choices.SGDConfig(name="sgd", **COMMON, **{**defaults, **values})
+
+
+def lamb(**values) -> choices.LAMBConfig:
+    defaults = {"epsilon": 1e-6, "max_grad_norm": 1.0, "weight_decay": 0.02, "no_decay": "vectors"}
+    return choices.LAMBConfig(name="lamb", **COMMON, beta1=0.9, beta2=0.999, **{**defaults, **values})
+
+
+def adamw(**values) -> choices.AdamWConfig:
+    given = {"weight_decay": 0.05, **values}
+    return choices.AdamWConfig(name="adamw", **COMMON, beta1=0.9, beta2=0.99, epsilon=1e-8, **given)
+
+
+class Scalar(nn.Module):
+    def __init__(self, value: float):
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([[value]], dtype=torch.float64))
+
+
+@settings(deadline=None)
+@given(
+    momentum=st.sampled_from([0.0, 0.5, 0.875]),
+    dampening=st.sampled_from([0.0, 0.3]),
+    nesterov=st.booleans(),
+    decay=st.floats(0, 0.5),
+    gradients=st.lists(st.floats(-3, 3), min_size=1, max_size=6),
+    rates=st.lists(st.floats(0, 1), min_size=6, max_size=6),
+)
+def test_decoupled_sgd_follows_the_formula_for_one_number(momentum, dampening, nesterov, decay, gradients, rates):
+    model = Scalar(1.5)
+    config = decoupled(momentum=momentum, dampening=dampening, nesterov=nesterov, weight_decay=decay)
+    optimizer = build_optimizer(config, model, PEAK)
+    weight, buffer = 1.5, None
+    for gradient, rate in zip(gradients, rates, strict=False):
+        model.w.grad = torch.full_like(model.w, gradient)
+        set_lr(optimizer, rate * PEAK)
+        optimizer.step()
+        buffer = gradient if buffer is None else momentum * buffer + (1 - dampening) * gradient
+        direction = gradient + momentum * buffer if nesterov else buffer
+        weight = weight * (1 - rate * decay) - rate * PEAK * (direction if momentum else gradient)
+    assert model.w.item() == pytest.approx(weight, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_decoupled_sgd_without_decay_is_sgd(nesterov):
+    model = small_model()
+    twin = copy.deepcopy(model)
+    ours = build_optimizer(decoupled(weight_decay=0.0, nesterov=nesterov), model, PEAK)
+    theirs = torch.optim.SGD(twin.parameters(), lr=PEAK, momentum=0.9, nesterov=nesterov)
+    for step in range(4):
+        for network, optimizer in ((model, ours), (twin, theirs)):
+            set_gradients(network, step)
+            set_lr(optimizer, PEAK / (step + 1))
+            optimizer.step()
+    torch.testing.assert_close(model.state_dict(), twin.state_dict())
+
+
+def test_published_decay_is_the_coupled_one_of_two_to_the_minus_fifteen():
+    coupled_decay = 5e-4 * (1 - 0.875) / 2.048
+    assert coupled_decay == pytest.approx(2**-15, rel=1e-12)
+
+
+def test_decoupled_decay_has_the_fixed_point_of_its_coupled_equivalent():
+    """On (w - 1)^2 / 2 at a fixed rate both settle at 1 / (1 + wd (1 - momentum) / lr)."""
+    ours, theirs = Scalar(3.0), Scalar(3.0)
+    settings = {"momentum": 0.875, "dampening": 0.0, "nesterov": False}
+    optimizers = [
+        (ours, build_optimizer(decoupled(weight_decay=5e-4, **settings), ours, 2.048)),
+        (theirs, torch.optim.SGD(theirs.parameters(), lr=2.048, momentum=0.875, weight_decay=2**-15)),
+    ]
+    for model, optimizer in optimizers:
+        for _ in range(3000):
+            model.w.grad = model.w.detach() - 1
+            optimizer.step()
+    fixed_point = 1 / (1 + 2**-15)
+    assert theirs.w.item() == pytest.approx(fixed_point, rel=1e-10)
+    assert ours.w.item() == pytest.approx(fixed_point, rel=1e-10)
+
+
+def test_parameters_without_a_gradient_stay_and_start_their_momentum_later():
+    model = small_model()
+    frozen = model[0].weight
+    before = frozen.detach().clone()
+    optimizer = build_optimizer(decoupled(weight_decay=0.0), model, PEAK)
+    set_gradients(model, 0)
+    frozen.grad = None
+    optimizer.step()
+    assert torch.equal(frozen, before)
+    set_gradients(model, 1)
+    optimizer.step()
+    torch.testing.assert_close(frozen.detach(), before - PEAK * frozen.grad)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_sgd_is_torchs(nesterov):
+    model = small_model()
+    twin = copy.deepcopy(model)
+    ours = build_optimizer(coupled(nesterov=nesterov), model, PEAK)
+    theirs = torch.optim.SGD(twin.parameters(), lr=PEAK, momentum=0.9, weight_decay=0.01, nesterov=nesterov)
+    for step in range(3):
+        for network, optimizer in ((model, ours), (twin, theirs)):
+            set_gradients(network, step)
+            optimizer.step()
+    torch.testing.assert_close(model.state_dict(), twin.state_dict())
+
+
+def test_adamw_is_torchs_plain_one():
+    model = small_model()
+    twin = copy.deepcopy(model)
+    ours = build_optimizer(adamw(no_decay="none"), model, PEAK)
+    theirs = torch.optim.AdamW(
+        twin.parameters(), lr=PEAK, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.05, foreach=False
+    )
+    for step in range(3):
+        for network, optimizer in ((model, ours), (twin, theirs)):
+            set_gradients(network, step)
+            optimizer.step()
+    torch.testing.assert_close(model.state_dict(), twin.state_dict())
+
+
+@pytest.mark.parametrize(("gradient_scale", "max_grad_norm"), [(10.0, 1.0), (1e-3, 1.0), (10.0, None)])
+def test_lamb_follows_its_formula(gradient_scale, max_grad_norm):
+    """Algorithm 2 of You et al. 2020 with a clipped global norm; vectors are neither decayed nor rescaled."""
+    model = small_model()
+    parameters = dict(model.named_parameters())
+    expected = {name: parameter.detach().clone().double() for name, parameter in parameters.items()}
+    first = {name: torch.zeros_like(value) for name, value in expected.items()}
+    second = copy.deepcopy(first)
+    optimizer = build_optimizer(lamb(max_grad_norm=max_grad_norm), model, PEAK)
+    for step in range(1, 4):
+        set_gradients(model, step, gradient_scale)
+        gradients = {name: parameter.grad.double() for name, parameter in parameters.items()}
+        norm = math.sqrt(sum((g**2).sum().item() for g in gradients.values()))
+        clip = max(1.0, norm / max_grad_norm) if max_grad_norm else 1.0
+        optimizer.step()
+        for name, weight in expected.items():
+            gradient = gradients[name] / clip
+            first[name] = 0.9 * first[name] + 0.1 * gradient
+            second[name] = 0.999 * second[name] + 0.001 * gradient**2
+            update = first[name] / (1 - 0.9**step) / ((second[name] / (1 - 0.999**step)).sqrt() + 1e-6)
+            if weight.ndim > 1:
+                update = update + 0.02 * weight
+                update = update * weight.norm() / update.norm()
+            expected[name] = weight - PEAK * update
+    for name, weight in expected.items():
+        torch.testing.assert_close(parameters[name].detach().double(), weight, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", options("optimizer"))
+def test_a_restored_optimizer_goes_on_exactly(name, tmp_path):
+    config, model = packaged(name), small_model()
+    built = build_optimizer(config, model, PEAK)
+    for step in range(3):
+        set_gradients(model, step)
+        set_lr(built, PEAK / (step + 1))
+        built.step()
+    torch.save(built.state_dict(), tmp_path / "state.pt")
+    twin = copy.deepcopy(model)
+    restored = build_optimizer(config, twin, 123.0)
+    restored.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for network, one in ((model, built), (twin, restored)):
+        set_gradients(network, 7)
+        set_lr(one, PEAK / 7)
+        one.step()
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, twin.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("name", options("optimizer"))
+def test_a_first_step_skipped_by_the_loss_scaler_leaves_no_trace(name):
+    config, model = packaged(name), small_model()
+    twin = copy.deepcopy(model)
+    built, reference = build_optimizer(config, model, PEAK), build_optimizer(config, twin, PEAK)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    scaler.scale(torch.ones(()))
+    set_gradients(model, 0)
+    model[4].bias.grad[0] = math.inf
+    scaler.unscale_(built)
+    scaler.step(built)
+    scaler.update()
+    for network, one in ((model, built), (twin, reference)):
+        set_gradients(network, 1)
+        one.step()
+    torch.testing.assert_close(model.state_dict(), twin.state_dict())
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("name", options("optimizer"))
+def test_the_backbone_learns_with_a_part_of_the_rate(name, on_device):
+    """The last layer as with the whole rate, all others as if the run's rate were that part."""
+
+    def learnt(part: float, scale: float) -> dict[str, torch.Tensor]:
+        model = small_model()
+        built = build_optimizer(packaged(name, backbone_lr=part), model, PEAK * scale)
+        for step in range(1, 4):
+            set_gradients(model, step)
+            rate = PEAK * scale / step
+            set_lr(built, torch.tensor(rate) if on_device else rate)
+            built.number = step - 1
+            built.step()
+        return model.state_dict()
+
+    found, whole, quarter = learnt(0.25, 1.0), learnt(1.0, 1.0), learnt(1.0, 0.25)
+    assert not torch.equal(whole["0.weight"], quarter["0.weight"])
+    for key, tensor in found.items():
+        torch.testing.assert_close(tensor, (whole if key.startswith("4.") else quarter)[key], rtol=1e-5, atol=1e-7)
+
+
+def test_a_part_of_the_rate_lies_where_it_lay():
+    """A step that was captured reads it there."""
+    built = build_optimizer(packaged("sgd", backbone_lr=0.5), small_model(), PEAK)
+    set_lr(built, torch.tensor(0.1))
+    before = [group["lr"].data_ptr() for group in built.param_groups if "lr_part" in group]
+    set_lr(built, torch.tensor(0.2))
+    parts = [group["lr"] for group in built.param_groups if "lr_part" in group]
+    assert [rate.data_ptr() for rate in parts] == before
+    assert all(rate == pytest.approx(0.1) for rate in parts)

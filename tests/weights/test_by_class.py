@@ -1,0 +1,58 @@
+"""Classes of an evaluation: their shares, their order, and the files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from launcher.weights.by_class import by_class, most_confused, write_by_class
+
+CLASSES = ["ant", "bee", "cat", "dog"]
+# of five ants three are found; no cat was there, and three of the found cats were bees; a dog is never found
+COUNTS = np.array([[3, 1, 1, 0], [0, 5, 3, 0], [0, 0, 0, 0], [2, 0, 0, 0]])
+
+
+def test_the_worst_comes_first_and_what_was_not_there_last() -> None:
+    rows = [(r.name, r.pictures, r.top1, r.found, r.precision, r.taken_for, r.times) for r in by_class(CLASSES, COUNTS)]
+    assert rows == [
+        ("dog", 2, 0.0, 0, None, "ant", 2),
+        ("ant", 5, 0.6, 5, 0.6, "bee", 1),
+        ("bee", 8, 0.625, 6, pytest.approx(5 / 6), "cat", 3),
+        ("cat", 0, None, 4, 0.0, None, 0),
+    ]
+
+
+def test_equal_shares_stand_by_how_many_are_wrong() -> None:
+    assert [row.name for row in by_class(CLASSES[:3], np.array([[1, 1, 0], [0, 2, 2], [0, 1, 1]]))] == [
+        *("bee", "ant", "cat"),
+    ]
+
+
+def test_files_hold_what_the_table_says(tmp_path: Path) -> None:
+    for name in ("a.csv", "a.json"):
+        write_by_class(CLASSES, COUNTS, tmp_path / name, "title")
+    rows = list(csv.DictReader((tmp_path / "a.csv").open()))
+    assert [row["name"] for row in rows] == ["dog", "ant", "bee", "cat"]
+    assert [row["top1"] for row in rows] == ["0.0", "0.6", "0.625", ""]
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found["confusion"] == COUNTS.tolist()
+    assert [row["times"] for row in found["by_class"]] == [2, 1, 3, 0]
+    assert {path.name for path in tmp_path.iterdir()} == {"a.csv", "a.json"}
+
+
+def test_the_picture_shows_the_most_confused(tmp_path: Path) -> None:
+    counts = np.diag(np.full(200, 9))
+    counts[150, 7], counts[3, 150], counts[60, 61] = 5, 2, 1
+    assert most_confused(counts, 3).tolist() == [3, 7, 150]
+    write_by_class([f"$c{n}_" for n in range(200)], counts, tmp_path / "many.png", "a run")
+    write_by_class(CLASSES, COUNTS, tmp_path / "few.png", "a run")
+    many, few = Image.open(tmp_path / "many.png"), Image.open(tmp_path / "few.png")
+    assert few.width < many.width < 3000
+    # the darkest cell of a row is where all its pictures went: the last row, dog, is taken for ant alone
+    pixels = np.asarray(few.convert("RGB")).astype(int)
+    assert (np.abs(pixels - (8, 48, 107)).sum(2) < 12).sum() > 500

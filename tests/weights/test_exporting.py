@@ -1,0 +1,251 @@
+"""`export_run` on small runs: what it writes, and that a model which differs from the run's is never kept."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.models import resnet18
+from torchvision.transforms._presets import ImageClassification
+
+from launcher.algorithms.blurpool import BlurPool
+from launcher.config import resolved
+from launcher.errors import UserError
+from launcher.rank.group import Ranks
+from launcher.records.folder import RunFolder
+from launcher.training.trainer import build_trainer
+from launcher.weights import exporting
+from launcher.weights.export_check import _hits
+from launcher.weights.exporting import export_run
+from tests.commands import refused as told
+from tests.commands import said
+from tests.forked import python
+from tests.saved_runs import finished
+
+pytestmark = pytest.mark.usefixtures("forked_checks")
+
+
+def export(folder: RunFolder, output: Path) -> dict[str, object]:
+    """The card."""
+    export_run(folder, output, best=False, report=lambda done, total: None)
+    card: dict[str, object] = json.loads((output / "model_card.json").read_text())
+    return card
+
+
+def say_that_the_run_recorded(folder: RunFolder, top1: float) -> None:
+    lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    lines[-1]["top1"] = top1
+    folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    yield
+    os.umask(before)
+
+
+def test_what_is_written_and_for_whom(tmp_path: Path, tiny_networks: None) -> None:
+    folder, output = finished(tmp_path, "image.eval_flip_average=true"), tmp_path / "a" / "b"
+    with umask(0o022):
+        card = export(folder, output)
+    assert {path.name for path in output.iterdir()} == {"model.safetensors", "model.py", "model_card.json"}
+    assert {path.stat().st_mode & 0o777 for path in output.iterdir()} == {0o644}
+    recorded = json.loads(folder.metrics.read_text().splitlines()[-1])
+    assert card["checked"] == {"on": "validation pictures", "pictures": 20, "top1": recorded["top1"]}
+    assert (card["top1"], card["pictures"], card["precision"]) == (recorded["top1"], 20, "float32")
+    assert (card["recipe"], card["scores"], card["flip_average"]) == ("mild", "sigmoid", True)
+    assert card["classes"][::8] == ["arrow", "star"]  # type: ignore[index]
+    assert {key: card["input"][key] for key in ("resize", "size", "interpolation", "mean", "std")} == {  # type: ignore[index]
+        **{"resize": 32, "size": 32, "interpolation": "bilinear"},
+        **{"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
+    }
+    assert list(card["surgery"]) == ["blurpool"]  # type: ignore[call-overload]
+
+
+def refused(folder: RunFolder, reason: str) -> None:
+    """The export ends with a line, and leaves neither a file nor a folder."""
+    output = folder.path / "new" / "export"
+    with pytest.raises(UserError, match=reason) as error:
+        export(folder, output)
+    assert len(error.value.problems) == 1
+    assert not output.parent.exists()
+
+
+def test_a_model_that_differs_from_the_runs_is_not_kept(
+    tmp_path: Path, tiny_networks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = finished(tmp_path, "precision=fp32")
+    with monkeypatch.context() as patch:
+        patch.setattr(BlurPool, "surgery", lambda self: None)
+        refused(folder, "logits are not those of the run's own network")
+    with monkeypatch.context() as patch:
+        card = exporting.model_card
+        patch.setattr(
+            exporting, "model_card", lambda *all: card(*all) | {"input": card(*all)["input"] | {"resize": 40}}
+        )
+        refused(folder, "prepares pictures in another way")
+    with monkeypatch.context() as patch:
+        patch.setattr(exporting, "model_card", lambda *all: card(*all) | {"classes": ["one"]})
+        refused(folder, "fails where this project is not: .*size mismatch")
+    say_that_the_run_recorded(folder, 0.95)
+    refused(folder, r"top-1 of .* on the 20 validation pictures, where the run recorded 95.00%")
+    text = folder.config.read_text()
+    folder.config.write_text(text.replace("min_channels: 16", "min_channels: 17"))
+    refused(folder, "a run with other values than this folder's config.yaml")
+
+
+def test_without_the_pictures_logits_are_compared_and_classes_told(tmp_path: Path) -> None:
+    folder = finished(tmp_path, "algorithms=[ghost_batchnorm,ema]", "loss=cross_entropy")
+    (tmp_path / "file").write_text("")
+    folder.config.write_text(folder.config.read_text().replace("path: null", f"path: {tmp_path}/file/pictures"))
+    card = export(folder, tmp_path / "export")
+    assert card["checked"] == {"on": "noise", "pictures": 8, "top1": None}
+    assert card["classes"][0] == "arrow"  # type: ignore[index]
+    assert (card["surgery"], card["scores"]) == ({}, "softmax")
+    code = str(card["load"])
+    assert code.startswith("network = torchvision.models.resnet18(num_classes=10); ")
+    import safetensors.torch
+    import torchvision
+
+    names = {"torchvision": torchvision, "safetensors": safetensors}
+    here = Path.cwd()
+    os.chdir(tmp_path / "export")
+    try:
+        exec(code, names)
+    finally:
+        os.chdir(here)
+    assert isinstance(names["network"], type(resnet18()))
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, tiny_networks: None) -> None:
+    folder = finished(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot export to .*/file/export: Not a directory"):
+        export(folder, tmp_path / "file" / "export")
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_run_of_lower_precision_exports(precision: str, tmp_path: Path, tiny_networks: None) -> None:
+    card = export(
+        finished(tmp_path, f"precision={precision}", "algorithms.progressive_resizing=off"), tmp_path / "export"
+    )
+    assert card["precision"] == {"bf16": "bfloat16", "fp16": "float16"}[precision]
+    assert card["checked"]["on"] == "validation pictures"  # type: ignore[index]
+
+
+def test_what_counts_as_right_but_for_rounding() -> None:
+    logits = torch.tensor([[4.0, 3.9, 0.0], [4.0, 3.0, 0.0], [3.9, 4.0, 0.0], [3.0, 4.0, 0.0]])
+    labels = torch.zeros(4, dtype=torch.int64)
+    assert _hits(logits, labels, 0.0).tolist() == [2, 2, 2]
+    assert _hits(logits, labels, 0.05).tolist() == [2, 1, 3]
+
+
+def with_onnx() -> None:
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+
+
+EVERYTHING = [
+    "algorithms=[blurpool,squeeze_excite,stochastic_depth,ghost_batchnorm,channels_last,swa]",
+    *("algorithms.stochastic_depth.keep_scaling=evaluation", "algorithms.squeeze_excite.min_channels=32"),
+    *("model.activation=silu", "image.eval_flip_average=true", "image.eval_resize=300"),
+]
+
+
+def test_an_onnx_file_predicts_where_only_onnxruntime_is_and_one_that_differs_is_not_kept(
+    tmp_path: Path, tiny_networks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_onnx()
+    folder, output = finished(tmp_path, *EVERYTHING), tmp_path / "new" / "model.onnx"
+    checked = exporting.export_onnx(folder, output, best=False, report=lambda done, total: None)
+    assert (checked.on, checked.pictures) == ("validation pictures", 20)
+    assert {path.name for path in output.parent.iterdir()} == {"model.onnx", "model.onnx.json"}
+    card = json.loads(output.with_name("model.onnx.json").read_text())
+    assert set(card["surgery"]) == {"silu", "squeeze_excite", "blurpool", "stochastic_depth"}
+    (tmp_path / "use.py").write_text("\n".join(card["use"]))
+    random = np.random.default_rng(0)
+    files = [tmp_path / f"{number}.png" for number in range(3)]
+    for file, shape in zip(files, ((40, 77, 3), (90, 41, 3), (50, 50, 3)), strict=True):
+        Image.fromarray(random.integers(0, 256, shape, dtype=np.uint8)).save(file)
+    printed = python(BARE, "use.py", str(output), *map(str, files), folder=tmp_path)
+
+    config = resolved.read(folder.config)
+    run = build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+    run.loaders.close()
+    with torch.inference_mode():
+        preset = ImageClassification(crop_size=32, resize_size=card["input"]["resize"])
+        images = torch.stack([preset(Image.open(file)) for file in files])
+        network = run.evaluation_model.eval()
+        logits = (network(images) + network(images.flip(3))) / 2
+    expected = []
+    for file, scores in zip(files, logits.sigmoid(), strict=True):
+        best = scores.topk(5)
+        expected.append(str(file))
+        expected += [f"{v:8.2%}  {card['classes'][n]}" for v, n in zip(best.values, best.indices, strict=True)]
+    assert printed.splitlines() == expected
+    refuses_another(folder, output, monkeypatch)
+
+
+TIMM = ["model=timm", "model.architecture=test_vit", "model.img_size=32", "algorithms=[ema]"]
+
+
+def test_a_run_of_timms_answers_alike_in_every_form(tmp_path: Path) -> None:
+    with_onnx()
+    folder, onnx = finished(tmp_path, *TIMM), tmp_path / "model.onnx"
+    checked = exporting.export_onnx(folder, onnx, best=False, report=lambda done, total: None)
+    assert (checked.on, checked.pictures) == ("validation pictures", 20)
+    export(folder, tmp_path / "export")
+    file = tmp_path / "picture.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 77, 3), dtype=np.uint8)).save(file)
+    own, exported = (
+        said("predict", str(source), str(file), "--csv")[1] for source in (folder.path, tmp_path / "export")
+    )
+    assert own == exported
+    (tmp_path / "use.py").write_text("\n".join(json.loads(onnx.with_name("model.onnx.json").read_text())["use"]))
+    printed = python(BARE, "use.py", str(onnx), str(file), folder=tmp_path)
+    likeliest = [line.split(",")[2:] for line in own.splitlines()[1:]]
+    assert printed.splitlines()[1:] == [f"{float(score):8.2%}  {name}" for name, score in likeliest]
+    assert said("eval", str(folder.path), "--by-class")[1].splitlines()[1] == "20 pictures on 1 process on the CPU"
+
+
+# What a program of onnxruntime's users finds: neither this project nor torch.
+BARE = """
+import runpy, sys
+for name in ("launcher", "torch", "torchvision", "onnx"):
+    sys.modules[name] = None
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def refuses_another(folder: RunFolder, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One logit of ten is a thousandth off in a new file: the earlier one stays."""
+    import onnx
+
+    earlier, model = output.read_bytes(), onnx.load(output)
+    (bias,) = (tensor for tensor in model.graph.initializer if tensor.name.endswith("fc.bias"))
+    values = onnx.numpy_helper.to_array(bias) + np.eye(10, dtype=np.float32)[3] / 1000
+    bias.CopyFrom(onnx.numpy_helper.from_array(values, bias.name))
+    monkeypatch.setattr(exporting, "write_onnx", lambda network, path, card: onnx.save(model, path))
+    with pytest.raises(UserError, match="logits are not those of the run's own network"):
+        exporting.export_onnx(folder, output, best=False, report=lambda done, total: None)
+    assert output.read_bytes() == earlier
+    assert {path.name for path in output.parent.iterdir()} == {"model.onnx", "model.onnx.json"}
+
+
+def test_without_the_packages_of_onnx_a_line_says_how_to_get_them(
+    tmp_path: Path, tiny_networks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = finished(tmp_path)
+    monkeypatch.setattr("launcher.cli.export.find_spec", lambda name: None if name.startswith("onnx") else object())
+    assert "onnx and onnxscript and onnxruntime; get what it needs by: pip install 'train-launcher[onnx]'" in told(
+        "export", str(folder.path), "--onnx", str(tmp_path / "model.onnx")
+    )

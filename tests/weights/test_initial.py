@@ -1,0 +1,257 @@
+"""The weights that a run starts from: of a file, a run, an export or a library, for the same classes or others."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torchvision.models.resnet import Bottleneck
+
+from launcher.config.compose import compose
+from launcher.config.resolved import read
+from launcher.config.schema import RunConfig
+from launcher.errors import UserError
+from launcher.models.build import build_model
+from launcher.training.checkpoint import read_initial
+from launcher.weights.pretrained import initial_weights
+from tests.networks import tiny
+from tests.runs import SMALL, Here
+
+pytestmark = pytest.mark.usefixtures("tiny_networks")
+
+CLASSES = ["ant", "bee", "cat", "dog", "eel"]
+
+
+def config_of(weights: Path | str, *words: str) -> RunConfig:
+    config = compose(["dataset=shapes", "model=resnet18", "algorithms=[]", *words]).config
+    return replace(
+        config, dataset=replace(config.dataset, classes=5), model=replace(config.model, weights=str(weights))
+    )
+
+
+def start(weights: Path | str, *words: str, classes: list[str] | None = None) -> tuple[dict[str, Tensor], str]:
+    found = initial_weights(config_of(weights, *words), classes or CLASSES, keep_normalization=False)
+    return found.weights, found.notes[0]
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[str, Tensor]:
+    """Weights of five classes, all unlike those that any seed draws."""
+    torch.manual_seed(7)
+    state = tiny(num_classes=5).state_dict()
+    return {name: (tensor + torch.rand(tensor.shape) / 100).to(tensor.dtype) for name, tensor in state.items()}
+
+
+@pytest.fixture
+def file(trained: dict[str, Tensor], tmp_path: Path) -> Path:
+    path = tmp_path / "weights.safetensors"
+    save_file(trained, path)
+    return path
+
+
+def saved_as(content: Any, path: Path) -> Path:
+    torch.save(content, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda w: w,
+        lambda w: {"state_dict": {f"module.{name}": tensor for name, tensor in w.items()}, "epoch": 3},
+        lambda w: {"model": {n: torch.zeros_like(t) for n, t in w.items()}, "state_dict_ema": w},
+        lambda w: {"model": {f"module._orig_mod.{name}": tensor for name, tensor in w.items()}, "args": {"lr": 1.0}},
+    ],
+    ids=["plain", "state_dict", "averaged", "wrapped twice"],
+)
+def test_published_shapes_of_a_torch_file(wrapped: Any, trained: dict[str, Tensor], tmp_path: Path) -> None:
+    found, _ = start(saved_as(wrapped(trained), tmp_path / "file.pth"))
+    assert found.keys() == trained.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in trained.items())
+
+
+def test_of_another_precision_and_without_counters(trained: dict[str, Tensor], tmp_path: Path) -> None:
+    halves = {n: t.half() if t.is_floating_point() else t for n, t in trained.items() if "num_batches" not in n}
+    found, _ = start(saved_as(halves, tmp_path / "file.pth"))
+    assert found["conv1.weight"].dtype == torch.float32
+    assert torch.equal(found["conv1.weight"], trained["conv1.weight"].half().float())
+    assert found["bn1.num_batches_tracked"] == 0
+
+
+def test_another_number_of_classes_gets_the_head_that_the_seed_draws(file: Path, trained: dict[str, Tensor]) -> None:
+    config = config_of(file)
+    config = replace(config, dataset=replace(config.dataset, classes=3))
+    found = initial_weights(config, CLASSES[:3], keep_normalization=False)
+    fresh = build_model(config.model, 3, config.loss, config.seed).state_dict()
+    assert torch.equal(found.weights["fc.weight"], fresh["fc.weight"])
+    assert torch.equal(found.weights["layer2.0.conv2.weight"], trained["layer2.0.conv2.weight"])
+    assert "a new head for 3 classes instead of 5" in found.notes[0]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Here:
+    return Here(tmp_path)
+
+
+def named_checkpoint(trained: dict[str, Tensor], names: list[str], path: Path) -> Path:
+    return saved_as({"format": 1, "state": {"step": 3, "weights": trained, "classes": names}}, path)
+
+
+def test_classes_go_by_their_names(trained: dict[str, Tensor], tmp_path: Path) -> None:
+    """In another order, the rows are those of the names; as many others get a new head."""
+    turned = [CLASSES[number] for number in (3, 0, 4, 1, 2)]
+    path = named_checkpoint(trained, turned, tmp_path / "turned.pt")
+    found, said = start(path)
+    network = tiny(num_classes=5).eval()
+    images = torch.rand(2, 3, 64, 64)
+    network.load_state_dict(trained)
+    before = network(images)
+    network.load_state_dict(found)
+    torch.testing.assert_close(network(images), before[:, [turned.index(name) for name in CLASSES]])
+    assert "of the head the 5 rows of the same classes" in said
+    others, said = start(named_checkpoint(trained, ["fox", *CLASSES[1:]], tmp_path / "others.pt"))
+    assert not torch.equal(others["fc.weight"], trained["fc.weight"])
+    assert "a new head for 5 classes, since theirs are others" in said
+
+
+def test_a_part_of_the_classes_keeps_their_rows(trained: dict[str, Tensor], tmp_path: Path) -> None:
+    path = named_checkpoint(trained, CLASSES, tmp_path / "file.pt")
+    config = config_of(path)
+    config = replace(config, dataset=replace(config.dataset, classes=2))
+    found = initial_weights(config, ["bee", "dog"], keep_normalization=False)
+    assert torch.equal(found.weights["fc.bias"], trained["fc.bias"][[1, 3]])
+
+
+class Runs:
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, ("ran",)
+
+
+def cut(path: Path, part: float) -> Path:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * part)])
+    return path
+
+
+def bad_file(kind: str, trained: dict[str, Tensor], path: Path) -> Path:
+    match kind:
+        case "text":
+            path.write_text("no weights, but long enough for a header\n" * 10)
+        case "empty":
+            path.write_bytes(b"")
+        case "pickle":
+            path.write_bytes(pickle.dumps({"conv1.weight": Runs()}, protocol=2))
+        case "a state of another program":
+            torch.save({"state": {"weights": 3}}, path)
+        case "code in a torch file":
+            torch.save({**trained, "hook": Runs()}, path)
+        case "torch cut short":
+            cut(saved_as(trained, path), 0.5)
+        case "safetensors cut short":
+            save_file(trained, path)
+            cut(path, 0.5)
+        case "metadata of its own":
+            save_file(trained, path, {"surgery": "{"})
+        case "no weights":
+            torch.save({"epoch": 3, "lr": [1.0]}, path)
+        case "a picture's tensor":
+            torch.save(torch.rand(3, 8, 8), path)
+        case "not finite":
+            save_file({**trained, "layer1.0.conv1.weight": trained["layer1.0.conv1.weight"] * torch.nan}, path)
+        case "another architecture":
+            block = {name: tensor for name, tensor in trained.items() if name.startswith("layer1.0.")}
+            save_file({**trained, **{name.replace("1.0.", "1.1.", 1): t.clone() for name, t in block.items()}}, path)
+        case "bottlenecks":
+            save_file(tiny(num_classes=5, block=Bottleneck).state_dict(), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("text", "is no file of weights, or is cut short"),
+        ("empty", "is no file of weights, or is cut short"),
+        ("pickle", "could run code"),
+        ("code in a torch file", "could run code"),
+        ("torch cut short", "is no file of weights, or is cut short"),
+        ("safetensors cut short", "is no whole safetensors file"),
+        ("metadata of its own", "says of itself what is no JSON"),
+        ("no weights", "no mapping of names to tensors"),
+        ("a picture's tensor", "no mapping of names to tensors"),
+        ("a state of another program", "no mapping of names to tensors"),
+        ("not finite", "layer1.0.conv1.weight is not finite"),
+        ("another architecture", "layer1.1.bn1.weight has no place here"),
+        ("bottlenecks", "layer1.0.conv1.weight is 16x64x1x1 instead of 16x64x3x3"),
+    ],
+)
+def test_a_bad_file_is_one_line(kind: str, expected: str, trained: dict[str, Tensor], made: Here) -> None:
+    path = bad_file(kind, trained, made.folder / "file.pth")
+    words = ["dataset=shapes", "model=resnet18", "launch=cpu", "run_name=bad", f"model.weights={path.name}"]
+    done = made(*words, code=2)
+    assert len(done.stderr.splitlines()) == 1
+    assert f"model.weights={path.name}: " in done.stderr
+    assert expected in done.stderr
+    assert done.stderr.count(" is missing") + done.stderr.count("no place") + done.stderr.count("instead") <= 10
+    assert not (made.folder / "runs").exists()
+    assert not Path("ran").exists()
+
+
+def test_a_name_that_is_not_there(file: Path) -> None:
+    with pytest.raises(UserError, match=r"is no file, run folder or export; did you mean \S*weights.safetensors\?"):
+        start(file.with_name("weight.safetensors"))
+
+
+def test_a_digest_that_is_given_is_checked(file: Path) -> None:
+    config = config_of(file)
+    digest = initial_weights(config, CLASSES, keep_normalization=False).config.model.weights_sha256
+    assert digest is not None
+    pinned = replace(config, model=replace(config.model, weights_sha256=digest))
+    assert initial_weights(pinned, CLASSES, keep_normalization=False).config == pinned
+    save_file({**load_file(file), "fc.bias": torch.ones(5)}, file)
+    with pytest.raises(UserError, match=f"model.weights_sha256={digest}: .* other weights than asked for"):
+        initial_weights(pinned, CLASSES, keep_normalization=False)
+
+
+@pytest.mark.parametrize("source", ["runs/first", "runs/first/checkpoints/best.pt", "runs/first/export"])
+@pytest.mark.usefixtures("forked_checks")
+def test_a_run_goes_on_from_what_another_has_learnt(source: str, made: Here) -> None:
+    """All of it, averages too: with no learning rate they stay as they were; a resume needs neither file."""
+    short = ["epochs=1", "schedule.warmup=0ba"]
+    made(*SMALL, "run_name=first", "algorithms=[blurpool,ema]", *short)
+    if source.endswith("export"):
+        made("export", "runs/first")
+    words = [f"model.weights={source}", "algorithms=[blurpool,ema]", "optimizer.lr=0", "optimizer.weight_decay=0"]
+    made(*SMALL, "run_name=second", *words, *short, "algorithms.ema.half_life=1000000ba")
+    first, second = made.folder / "runs/first", made.folder / "runs/second"
+    before, after = made.state(first)["weights"], made.state(second)["weights"]
+    assert isinstance(before, dict)
+    assert isinstance(after, dict)
+    learnt = [name for name in before if "running" not in name and "num_batches" not in name]
+    assert all(torch.equal(before[name], after[name]) for name in learnt)
+    torch.testing.assert_close(after["bn1.running_mean"], before["bn1.running_mean"], rtol=0.1, atol=0.01)
+    assert read(second / "config.yaml").model.weights_sha256
+    (second / "initial.safetensors").unlink()
+    made("resume", "runs/second", "epochs=2")
+
+
+def test_a_start_whose_weights_are_damaged_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "initial.safetensors"
+    with pytest.raises(UserError, match="from which the run starts, cannot be read"):
+        read_initial(path)
+    path.write_bytes(b"cut")
+    with pytest.raises(UserError, match="from which the run starts, cannot be read"):
+        read_initial(path)
+
+
+def test_a_network_that_computes_something_else_is_refused(made: Here) -> None:
+    made.small("first", "algorithms=[blurpool]")
+    done = made("recipe=mild", "dataset=shapes", "launch=cpu", "algorithms=[]", "model.weights=runs/first", code=2)
+    assert "blurpool" in done.stderr
+    assert "off here" in done.stderr

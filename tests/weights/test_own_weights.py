@@ -1,0 +1,142 @@
+"""A start from the weights that torchvision and timm give themselves, from where these keep them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torchvision.models import ResNet18_Weights
+
+from launcher.config.compose import compose
+from launcher.config.schema import RunConfig
+from launcher.errors import UserError
+from launcher.weights.pretrained import Initial, initial_weights
+from tests.networks import tiny
+
+pytestmark = pytest.mark.usefixtures("tiny_networks")
+
+CLASSES = ["ant", "bee", "cat", "dog", "eel"]
+TORCHVISION = ["model=resnet18", "model.weights=torchvision"]
+TIMM = ["model=timm", "model.architecture=test_vit", "model.weights=timm"]
+
+
+def config_of(*words: str) -> RunConfig:
+    config = compose(["dataset=shapes", "algorithms=[]", *words]).config
+    return replace(config, dataset=replace(config.dataset, classes=5))
+
+
+def start(*words: str) -> Initial:
+    return initial_weights(config_of(*words), CLASSES, keep_normalization=False)
+
+
+def test_torchvisions_own_lie_in_torchs_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    url = ResNet18_Weights.DEFAULT.url
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", refused)
+    place = tmp_path / "checkpoints" / Path(url).name
+    with pytest.raises(UserError, match="no route to host") as raised:
+        start(*TORCHVISION)
+    assert url in str(raised.value)
+    assert str(place) in str(raised.value)
+    whole = tiny(num_classes=1000).state_dict()
+    place.parent.mkdir(exist_ok=True)
+    torch.save(whole, place)
+    config = config_of(*TORCHVISION, "dataset.mean=[0.1,0.1,0.1]")
+    found = initial_weights(config, CLASSES, keep_normalization=False)
+    assert torch.equal(found.weights["conv1.weight"], whole["conv1.weight"])
+    assert found.weights["fc.weight"].shape == whole["fc.weight"][:5].shape
+    assert found.config.dataset.mean == [0.485, 0.456, 0.406]
+    kept = initial_weights(config, CLASSES, keep_normalization=True)
+    assert kept.config.dataset.mean == [0.1, 0.1, 0.1]
+    assert "were trained with dataset.mean=[0.485, 0.456, 0.406]" in kept.notes[1]
+
+
+def test_timms_own_lie_in_the_hubs_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "torch"))
+    whole = timm.create_model("test_vit").state_dict()
+    save_file(whole, tmp_path / "whole")
+    digest = hashlib.sha256((tmp_path / "whole").read_bytes()).hexdigest()
+    blob, asked = tmp_path / digest, list[str]()
+    (tmp_path / "whole").rename(blob)
+    file = tmp_path / "model.safetensors"
+    file.symlink_to(blob)
+
+    def at_hand(*words: str) -> str:
+        asked[:] = words
+        return str(file)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", at_hand)
+    found = start(*TIMM)
+    assert asked == ["timm/test_vit.r160_in1k", "model.safetensors"]
+    assert found.config.dataset.mean == [0.5, 0.5, 0.5]
+    assert {name for name in whole if not torch.equal(found.weights[name], whole[name])} == {"head.weight", "head.bias"}
+    # note: timm itself fits the positions to another side
+    larger = start(*TIMM, "model.img_size=64")
+    assert larger.weights["pos_embed"].shape != whole["pos_embed"].shape
+    blob.write_bytes(blob.read_bytes()[:-1] + b"x")
+    with pytest.raises(UserError, match=f"{digest} is not what was to be downloaded; remove it"):
+        start(*TIMM)
+
+
+def test_without_a_network_timms_own_are_fetched_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Put where the line says, they are what a download gives: fitted to the side, with their mean and deviation."""
+
+    def refused(*_: str) -> None:
+        raise huggingface_hub.errors.LocalEntryNotFoundError("cannot find the file on the hub.\nMore words.")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refused)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    place = tmp_path / "checkpoints" / "test_vit.r160_in1k.safetensors"
+    with pytest.raises(UserError) as told:
+        start(*TIMM)
+    url = "https://huggingface.co/timm/test_vit.r160_in1k/resolve/main/model.safetensors"
+    assert str(told.value).endswith(f"on the hub); fetch {url} elsewhere, and put it at {place}")
+    place.parent.mkdir()
+    whole = timm.create_model("test_vit").state_dict()
+    save_file(whole, place)
+    found = start(*TIMM, "model.img_size=64")
+    assert found.notes[0].startswith("starts from timm's test_vit.r160_in1k: a new head")
+    assert found.config.dataset.mean == [0.5, 0.5, 0.5]
+    assert torch.equal(found.weights["blocks.0.attn.qkv.weight"], whole["blocks.0.attn.qkv.weight"])
+    assert found.weights["pos_embed"].shape != whole["pos_embed"].shape
+    save_file(timm.create_model("test_resnet").state_dict(), place)
+    with pytest.raises(UserError, match=rf"model.weights=timm: {place} does not hold test_vit\S* \(Error.*; remove it"):
+        start(*TIMM)
+    place.write_bytes(place.read_bytes()[:5000])
+    with pytest.raises(UserError, match=f"model.weights={place}: is no whole safetensors file"):
+        start(*TIMM)
+
+
+def test_positions_are_fitted_to_another_side(tmp_path: Path) -> None:
+    """As timm itself does where it loads them; a network of another width is none that they fit."""
+    file = f"model.weights={tmp_path}/file"
+    whole = timm.create_model("test_vit", num_classes=5, img_size=64).state_dict()
+    save_file(whole, tmp_path / "file")
+    same = start(*TIMM, file, "model.img_size=64")
+    assert all(torch.equal(same.weights[name], tensor) for name, tensor in whole.items())
+    assert "timm fitted" not in same.notes[0]
+    found = start(*TIMM, file, "model.img_size=128")
+    assert "count as the same; timm fitted the others to this network" in found.notes[0]
+    own: dict[str, Any] = {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": whole, "num_classes": 5}}
+    expected = timm.create_model("test_vit", num_classes=5, img_size=128, **own).state_dict()
+    assert expected["pos_embed"].shape != whole["pos_embed"].shape
+    assert all(torch.equal(found.weights[name], tensor) for name, tensor in expected.items())
+    with pytest.raises(UserError, match=r"of another network, not of test_vit: cls_token is 1x1x64 instead of 1x1x128"):
+        start(*TIMM, file, "model.arguments.embed_dim=128")
+
+
+@pytest.mark.parametrize(("asked", "own"), [("timm", "torchvision"), ("torchvision", "timm")])
+def test_another_librarys_own_are_refused(asked: str, own: str) -> None:
+    with pytest.raises(UserError, match=f"model.weights={asked}: has none .* model.weights={own}"):
+        start(*(TORCHVISION if own == "torchvision" else TIMM), f"model.weights={asked}")
