@@ -10,6 +10,7 @@ from rich.table import Table
 
 from launcher.config.compose import compose
 from launcher.config.hardware import is_named, machines, price_age
+from launcher.config.resolved import as_mapping
 from launcher.config.schema import Hardware
 from launcher.console import console, verbatim
 from launcher.measure.estimate import CONFIDENCE, Estimate, Price, Span, estimate, prices
@@ -46,7 +47,8 @@ def main(arguments: argparse.Namespace) -> int:
     found = estimate(plan, measured)
     offers = prices(found, hardware(plan.config.hardware, measured.device))
     machine = {"device": measured.device, "processes": measured.world_size}
-    kept = keep_estimate(plan.config, {**machine, **asdict(found)})
+    steps = [asdict(step) for step in measured.steps]
+    kept = keep_estimate(plan.config, {"config": as_mapping(plan.config), **machine, "steps": steps, **asdict(found)})
     if arguments.json:
         print(json.dumps({**machine, **asdict(found), "prices": list(map(asdict, offers))}, indent=2))
         return 0
