@@ -27,9 +27,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from benchmarks.peers import ComposerPeer, has_composer, peer_step
+from benchmarks.roofline import exchange, least_seconds
 from benchmarks.step import CLASSES, words_of
 from lab.predict.fusion import Kernel, compiled_kernels, eager_kernels
-from lab.predict.roofline import exchange, least_seconds
 from lab.predict.trace import Call, Gradient, Trace, kind_of, traced
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine

@@ -22,10 +22,10 @@ from rich.console import Console
 from benchmarks.chromium import Chromium, installed
 from lab.study.curves import build_curves
 from lab.study.published import published_curves
+from lab.study.records import Times
 from lab.study.report import page
 from lab.study.results import Results
 from lab.study.runs import Evaluated, RunSummary
-from lab.study.timing import Times
 
 _LENGTHS = (18, 36, 72, 144)
 _OPENED = """new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(Math.max(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.predict.counted import CountedStep, Work
+from lab.predict.step_counts import CountedStep, Work
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import step_kinds, step_samples
 

@@ -48,7 +48,7 @@ TORCH_FREE = (
     "lab/cli",
     "lab/loggers",
     *(f"lab/study/{path.name}" for path in sorted((LAB / "study").glob("*.py")) if path.name != "split.py"),
-    *(f"lab/predict/{name}.py" for name in ("counted", "prediction", "loading", "profiles", "choose", "sky_prices")),
+    *(f"lab/predict/{name}.py" for name in ("step_counts", "prediction", "profiles", "offers", "machines")),
 )
 
 

@@ -55,7 +55,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=package.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pictures", required=True, metavar="TAR", help="a tar file of JPEGs")
+    parser.add_argument("--images", required=True, metavar="TAR", help="a tar file of JPEGs")
     parser.add_argument("--sizes", type=int, nargs="+", default=[88, 132, 176], metavar="PX")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64, help="of the loaders whose memory is measured")

@@ -26,8 +26,8 @@ from lab.study.ablation import (
     measured,
     tradeoffs,
 )
-from lab.study.curve_math import BootstrapEstimate
 from lab.study.runs import find_runs, read_run
+from lab.study.speedup import BootstrapEstimate
 from lab.study.sweep import Cell, expand
 from launcher.cli.estimate import seconds
 from launcher.config.compose import Composed

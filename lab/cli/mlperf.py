@@ -1,15 +1,27 @@
-"""`train mlperf RUN`: write mlperf.log, in MLPerf Training's format, from a run's records."""
+"""`train mlperf RUN`: write mlperf.log, in MLPerf Training's format, from a run's records.
+
+Rules and keys: MLPerf Training 4.0, the last round with ResNet-50 (open division: the recipes' values are not those
+of the closed one). Lines have the form `:::MLLOG {...}` and milliseconds since 1970.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from lab.study.mlperf import write_mlperf
+from lab.study.records import quality
+from launcher import atomic
+from launcher.config.choices import DecoupledSGDConfig, LARSConfig, SGDConfig
 from launcher.config.resolved import read
+from launcher.config.schema import Polynomial
 from launcher.errors import UserError
-from launcher.plan.plan import plan_for
-from launcher.records.folder import existing
-from launcher.records.metrics import read_metrics
+from launcher.plan.plan import Plan, plan_for
+from launcher.records.folder import RunFolder, existing
+from launcher.records.metrics import Row, reached, read_metrics
 
 EXAMPLES = ["train mlperf runs/mlperf_lars-imagenet-1120-1"]
 
@@ -25,3 +37,116 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError(f"{folder.path} has no records yet; the log is written from them")
     print(write_mlperf(plan_for(read(folder.config), sizes[0]), folder))
     return 0
+
+
+_POINT, _START, _STOP = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line; `time` in seconds since 1970."""
+
+    time: float
+    key: str
+    value: Any = None
+    kind: str = _POINT
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def line(self) -> str:
+        values = {
+            "namespace": "",
+            "time_ms": int(1000 * self.time),
+            "event_type": self.kind,
+            "key": self.key,
+            "value": self.value,
+            "metadata": {"file": Path(__file__).name, "lineno": 0, **self.metadata},
+        }
+        return f":::MLLOG {json.dumps(values)}"
+
+
+def write_mlperf(plan: Plan, folder: RunFolder) -> Path | None:
+    """Write the log of what is recorded so far, atomically; nothing if nothing is."""
+    rows = read_metrics(folder.metrics)
+    if not rows or rows[0]["kind"] != "start":
+        return None
+    path = folder.path / "mlperf.log"
+    begin = folder.environment.stat().st_mtime
+    atomic.write_text(path, "".join(f"{event.line()}\n" for event in events(plan, rows, begin)))
+    return path
+
+
+def events(plan: Plan, rows: list[Row], begin: float) -> Iterator[Event]:
+    """The lines of a run whose processes were started at `begin`, in the order of what happened."""
+    start = rows[0]["time"]
+    yield Event(begin, "cache_clear", True)
+    yield Event(begin, "init_start", kind=_START)
+    for key, value in {**_submission(plan, rows[0]), **_facts(plan)}.items():
+        yield Event(begin, key, value)
+    yield Event(start, "init_stop", kind=_STOP)
+    yield Event(start, "run_start", kind=_START)
+    yield from _training(plan, rows, start)
+    end = rows[-1]
+    if end["kind"] == "end" and end["finished"]:
+        missed = plan.config.target is not None and reached(rows, plan.config.target) is None
+        yield Event(end["time"], "run_stop", kind=_STOP, metadata={"status": "aborted" if missed else "success"})
+
+
+def _training(plan: Plan, rows: list[Row], start: float) -> Iterator[Event]:
+    """Epochs and evaluations; an epoch begins when what came before it ends."""
+    last, opened = start, 0
+    for row in rows:
+        epoch = -(-row["step"] // plan.steps_per_epoch)
+        if row["kind"] not in ("epoch", "eval"):
+            continue
+        if opened < epoch:
+            opened = epoch
+            yield Event(last, "epoch_start", kind=_START, metadata={"epoch_num": epoch})
+        if row["kind"] == "epoch":
+            yield Event(row["time"], "epoch_stop", kind=_STOP, metadata={"epoch_num": epoch})
+        else:
+            at = {"epoch_num": row["epoch"]}
+            yield Event(row["time"] - row["seconds"], "eval_start", kind=_START, metadata=at)
+            yield Event(row["time"], "eval_accuracy", quality(row), metadata=at)
+            yield Event(row["time"], "eval_stop", kind=_STOP, metadata=at)
+        last = row["time"]
+
+
+def _submission(plan: Plan, start: Row) -> dict[str, Any]:
+    """Who and where; an organisation that submits puts its own name there."""
+    return {
+        "submission_benchmark": "resnet",
+        "submission_division": "open",
+        "submission_org": "none",
+        "submission_platform": f"{start['world_size']}x {start['device']}",
+        "submission_status": "research",
+    }
+
+
+def _facts(plan: Plan) -> dict[str, Any]:
+    config, optimizer = plan.config, plan.config.optimizer
+    found: dict[str, Any] = {
+        "seed": config.seed,
+        "global_batch_size": config.batch_size,
+        "gradient_accumulation_steps": plan.accumulation,
+        "train_samples": plan.train_samples,
+        "eval_samples": config.dataset.val_samples,
+        "model_bn_span": plan.rank_batch // plan.accumulation,
+        "opt_learning_rate_warmup_epochs": plan.warmup_steps / plan.steps_per_epoch,
+    }
+    if not isinstance(optimizer, SGDConfig | DecoupledSGDConfig | LARSConfig):
+        return {**found, "opt_name": optimizer.name, "opt_base_learning_rate": plan.peak_lr}
+    name = "lars" if isinstance(optimizer, LARSConfig) else "sgd"
+    found |= {
+        "opt_name": name,
+        f"{name}_opt_base_learning_rate": plan.peak_lr,
+        f"{name}_opt_end_learning_rate": plan.lr(plan.total_steps - 1),
+        f"{name}_opt_momentum": optimizer.momentum,
+        f"{name}_opt_weight_decay": optimizer.weight_decay,
+    }
+    if isinstance(optimizer, LARSConfig):
+        found["lars_epsilon"] = optimizer.epsilon
+        found["lars_opt_learning_rate_warmup_epochs"] = found.pop("opt_learning_rate_warmup_epochs")
+    if isinstance(config.schedule, Polynomial):
+        found[f"{name}_opt_learning_rate_decay_poly_power"] = config.schedule.power
+        found[f"{name}_opt_learning_rate_decay_steps"] = plan.total_steps - plan.warmup_steps
+    return found

@@ -11,20 +11,10 @@ from typing import Any
 
 from rich.table import Table
 
-from lab.predict.choose import (
-    ALL,
-    Length,
-    Offer,
-    length_for,
-    machine_named,
-    memory_problem,
-    offers,
-    rented,
-    with_front,
-)
+from lab.predict.machines import ALL, machine_named, rented, sky_prices
+from lab.predict.offers import Length, Offer, draw_offers, length_for, memory_problem, offers, with_front
 from lab.predict.prediction import Prediction, Predictor, efficiencies, gpu_of
 from lab.predict.profiles import correction, read_profiles
-from lab.predict.sky_prices import sky_prices
 from launcher.cli.plan import with_counts
 from launcher.config.compose import Composed, compose
 from launcher.config.hardware import gpus, machines, price_age
@@ -43,7 +33,7 @@ _AS_PUBLISHED = ("dataset=imagenet", "dataloader=ffcv", "dataloader.workers=8")
 
 EXAMPLES = [
     "train plan recipe=mild epochs=36 --on 8xH100",
-    "train plan recipe=mild --quality 76.6 --on all --picture machines.png",
+    "train plan recipe=mild --quality 76.6 --on all --image machines.png",
 ]
 
 
@@ -53,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--quality", type=float, metavar="TOP1", help="with --on: of the length that reaches it, percent"
     )
     parser.add_argument("--prices", choices=("conf", "sky"), default="conf", help="sky: of SkyPilot's catalogue")
-    parser.add_argument("--picture", metavar="FILE", help="with --on: money against time as a picture")
+    parser.add_argument("--image", metavar="FILE", help="with --on: money against time as an image")
 
 
 def answer(arguments: argparse.Namespace) -> int | None:
@@ -90,10 +80,8 @@ def answer(arguments: argparse.Namespace) -> int | None:
     notes = [*composed.notes, *said, *notes, *left_out]
     if arguments.on != ALL and found[0].problem:
         raise UserError(Problem(found[0].problem, "device_batch_size", config.device_batch_size))
-    if arguments.picture:
-        from lab.predict.picture import draw_offers  # note: matplotlib, most of a second
-
-        draw_offers(found, Path(arguments.picture), title=f"{config.recipe or 'no recipe'}, {config.epochs} epochs")
+    if arguments.image:
+        draw_offers(found, Path(arguments.image), title=f"{config.recipe or 'no recipe'}, {config.epochs} epochs")
     if arguments.json:
         print(json.dumps({"notes": notes, "offers": list(map(_values, found))}, indent=2))
         return 0
@@ -110,7 +98,7 @@ def _names_machine(arguments: argparse.Namespace) -> bool:
     named = any(_has_gpu(word.partition("=")) for word in arguments.overrides)
     if arguments.on is not None or named:
         return True
-    for name in ("quality", "picture"):
+    for name in ("quality", "image"):
         if getattr(arguments, name) is not None:
             raise UserError(Problem("goes with --on MACHINE, or --on all", f"--{name}", getattr(arguments, name)))
     if arguments.prices != "conf":
@@ -136,7 +124,7 @@ def _priced(machine: Hardware, priced: Mapping[str, Hardware]) -> Hardware:
 
 def _offers(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer], list[str]]:
     """Every machine's offers, and lines on profiles that are left out."""
-    profiles, notes = read_profiles(str(composed.config.runs))
+    profiles, notes = read_profiles(Path(composed.config.runs))
     predictors: dict[int, Predictor] = {}
     found = []
     for machine in chosen:

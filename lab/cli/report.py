@@ -1,4 +1,4 @@
-"""`train report RUNS -o report.html`: tradeoff curves as a page, a picture or a table."""
+"""`train report RUNS -o report.html`: tradeoff curves as a page, an image or a table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", action="append", required=True, metavar="FILE", help="an .html, .png or .csv file to write"
     )
-    parser.add_argument("--title", default="Quality against cost", help="the heading of page and picture")
+    parser.add_argument("--title", default="Quality against cost", help="the heading of page and image")
     parser.add_argument(
         "--axis",
         choices=("time", "wall", "money", "epochs"),
@@ -45,7 +45,7 @@ def main(arguments: argparse.Namespace) -> int:
             raise UserError(Problem(f"must end in one of {', '.join(_FORMS)}", "--output", path))
         if not is_folder(path.absolute().parent):
             raise UserError(Problem("its folder does not exist", "--output", path))
-    from lab.study.report import write_csv, write_page, write_picture
+    from lab.study.report import write_csv, write_image, write_page
     from lab.study.results import chosen_across, chosen_axis, read_results
 
     across = chosen_across(arguments.across)
@@ -55,7 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
         if path.suffix == ".html":
             write_page(results, path, title=arguments.title, written=time.strftime("%Y-%m-%d"), axis=axis)
         elif path.suffix == ".png":
-            write_picture(results, path, title=arguments.title, axis=axis)
+            write_image(results, path, title=arguments.title, axis=axis)
         else:
             write_csv(results, path)
         points = sum(len(curve.points) for curve in results.curves)

@@ -59,14 +59,18 @@ class Mlflow(Records):
         return RemoteSink("MLflow", MlflowTracker(folder, config, self))
 
 
+def _is_installed(module: str) -> bool:
+    found = importlib.util.find_spec(module)
+    # note: a mere folder of that name, as W&B leaves where it ran, is found too, but has no origin
+    return found is not None and found.origin is not None
+
+
 def _check_installed(module: str, package: str) -> None:
     """See that a logger's library is there.
 
     Raises:
         UserError: it is not; names the package to install.
     """
-    found = importlib.util.find_spec(module)
-    # note: a mere folder of that name, as W&B leaves where it ran, is found too, but has no origin
-    if found is None or found.origin is None:
+    if not _is_installed(module):
         message = f"needs a package that is not installed; get it by: {sys.executable} -m pip install {package}"
         raise UserError(Problem(message, "logger", module))

@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from lab.predict.counted import CountedStep, Work, counted_steps
-from lab.predict.loading import loading_rate
+from lab.predict.step_counts import CountedStep, Work, counted_steps
 from launcher import paths
 from launcher.config.hardware import Gpu, gpus
-from launcher.config.schema import Hardware
+from launcher.config.schema import FFCVLoader, Hardware, RunConfig, SyntheticLoader, TorchvisionLoader
 from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Estimate, Span, estimate
@@ -32,6 +31,52 @@ from launcher.plan.step_kinds import StepKind, common_acting, step_kinds
 def efficiencies() -> dict[str, Any]:
     """conf/efficiencies.yaml."""
     return read_mapping(paths.CONF / "efficiencies.yaml")
+
+
+# As data.following takes at most for torchvision's processes of a rank.
+_MOST_PROCESSES = 8
+
+
+def thread_rate(loader: str, side: int, operations: int, values: Mapping[str, Any]) -> float:
+    """Pictures a second of one thread of a busy machine, with so many augmenting operations a picture."""
+    found = values["loaders"]
+    seconds = [1 / rate for rate in found[loader]["rates"]]
+    areas = [known**2 for known in found["sides"]]
+    slope = (seconds[-1] - seconds[0]) / (areas[-1] - areas[0])
+    alone = float(np.interp(side**2, areas, seconds)) + max(0, side**2 - areas[-1]) * slope
+    return float(1 / (alone / found["share"] + operations * found["operation"]))
+
+
+def decoding_threads(loader: str, workers: int, cores: int | None, values: Mapping[str, Any]) -> float:
+    """So many workers, in threads that have a core of their own; `cores` as vendors count them, two threads a core."""
+    found = values["loaders"]
+    own = (cores or workers) / found["threads_a_core"]
+    used = min(workers, cores or workers)
+    return float(min(used, own) + found[loader]["second_thread"] * max(0.0, used - own))
+
+
+def loader_kind(loader: TorchvisionLoader | FFCVLoader) -> str:
+    """The loader's line of conf/efficiencies.yaml."""
+    if isinstance(loader, TorchvisionLoader):
+        return "torchvision"
+    if loader.files.jpeg_share == 0:
+        return "ffcv_pixels"
+    scaled = "_scaled" * loader.dct_scaling
+    return "ffcv_jpeg_crop" + scaled if loader.decode == "crop" else "ffcv" + scaled
+
+
+def loading_rate(plan: Plan, machine: Hardware, side: int, values: Mapping[str, Any]) -> float:
+    """Pictures a second that all of a machine's workers load; infinite where nothing is loaded."""
+    loader = plan.config.dataloader
+    if isinstance(loader, SyntheticLoader):
+        return math.inf
+    kind = loader_kind(loader)
+    here = max(1, (machine.cores or 1) // (machine.gpus or 1))
+    own = here if isinstance(loader, FFCVLoader) else min(_MOST_PROCESSES, here)
+    workers = (own if loader.workers == "auto" else loader.workers) * (machine.gpus or 1)
+    policy = plan.config.algorithms.randaugment
+    operations = policy.depth if policy and policy.where == "loader" else 0
+    return decoding_threads(kind, workers, machine.cores, values) * thread_rate(kind, side, operations, values)
 
 
 @dataclass(frozen=True)
@@ -102,8 +147,9 @@ class Rates:
     count: int
     values: Mapping[str, Any] = field(default_factory=efficiencies)
 
-    def parts(self, counted: CountedStep, *, fused: bool, captured: bool, channels_last: bool) -> Parts:
-        """The seconds of one step on each of the GPUs."""
+    def parts(self, counted: CountedStep, config: RunConfig) -> Parts:
+        """The seconds of one step on each of the GPUs, launched as a config says."""
+        fused, channels_last = config.compile == "on", config.algorithms.channels_last is not None
         stack = self.values["stacks"]["fused" if fused else "eager"]
         works = counted.fused if fused else counted.eager
         arithmetic = memory = 0.0
@@ -112,7 +158,7 @@ class Rates:
             arithmetic += work.count * products * (products > moves)
             memory += work.count * (moves * (products <= moves) + copies + stack["kernel"])
         calls = sum(work.count for work in works)
-        launches = calls * (self.values["captured_call"] if captured else stack["call"])
+        launches = calls * (self.values["captured_call"] if config.cuda_graphs == "on" else stack["call"])
         return Parts(arithmetic, memory, launches, self._exchange(arithmetic + memory, counted.gradient_bytes))
 
     def _kernel(self, work: Work, stack: Mapping[str, float], channels_last: bool) -> tuple[float, float, float]:
@@ -171,13 +217,7 @@ class _Model:
 
     def __init__(self, plan: Plan, machine: Hardware, rates: Rates, counted: Sequence[CountedStep], correction: float):
         self._plan, self._machine, self._rates, self._correction = plan, machine, rates, correction
-        config = plan.config
-        how = {"fused": config.compile == "on", "captured": config.cuda_graphs == "on"}
-        channels_last = config.algorithms.channels_last is not None
-        self._parts = {
-            StepKind(step.image_size, step.acting): rates.parts(step, **how, channels_last=channels_last)
-            for step in counted
-        }
+        self._parts = {StepKind(step.image_size, step.acting): rates.parts(step, plan.config) for step in counted}
         self._kinds = step_kinds(plan)
         self._common = common_acting(self._kinds)
 

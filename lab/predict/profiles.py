@@ -1,36 +1,32 @@
-"""What steps took where they were measured, kept for predictions of other machines: below `runs/.profiles`.
+"""Steps that were measured on GPUs, by `train estimate` or by a finished run: they correct predictions.
 
-`estimate` leaves one, and every finished run on a GPU that is known is made into one. A measured step over the
-predicted one is how far the efficiencies are off; where the same step was measured, that carries it to any machine.
+A measured step over the predicted one is how far the efficiencies are off; where the same step was measured, that
+carries it to any machine.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from lab.predict.counted import kept_steps, steps_key
 from lab.predict.prediction import Rates
-from launcher import atomic
+from lab.predict.step_counts import kept_steps, steps_key
 from launcher.config.hardware import gpus, is_named
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
-from launcher.measure.measurement import Measurement
+from launcher.measure.measurement import StepTimes
 from launcher.plan.plan import Plan, plan_for
 from launcher.plan.step_kinds import StepKind, step_kinds
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
-
-VERSION = 1
-_FOLDER = ".profiles"
+from launcher.records.prediction import kept_estimates
 
 
 @dataclass(frozen=True)
@@ -44,21 +40,21 @@ class MeasuredStep:
 
 @dataclass(frozen=True)
 class Profile:
-    """Steps of one config on GPUs of one kind; `key` names their counts in the cache."""
+    """Measured steps of a plan on GPUs of one kind; `source` says where they were measured."""
 
-    version: int
     gpu: str
-    world_size: int
-    key: str
-    compile: str
-    cuda_graphs: str
-    channels_last: bool
+    plan: Plan
     source: str
     steps: list[MeasuredStep]
 
+    @property
+    def world_size(self) -> int:
+        return self.plan.world_size
+
     def is_of(self, config: RunConfig) -> bool:
         """Whether its steps were launched as a config's are."""
-        return (self.compile, self.cuda_graphs) == (config.compile, config.cuda_graphs)
+        own = self.plan.config
+        return (own.compile, own.cuda_graphs) == (config.compile, config.cuda_graphs)
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,17 @@ class Correction:
     made_from: str
 
 
-_READ = TypeAdapter(Profile)
+@dataclass(frozen=True)
+class _Estimate:
+    """What a profile needs of an estimate."""
+
+    config: RunConfig
+    device: str
+    processes: int
+    steps: list[StepTimes]
+
+
+_ESTIMATE = TypeAdapter(_Estimate)
 
 
 def gpu_named(device: str) -> str | None:
@@ -81,75 +87,47 @@ def gpu_named(device: str) -> str | None:
     return found[0] if len(found) == 1 and not other else None
 
 
-def keep_profile(plan: Plan, measured: Measurement) -> Path | None:
-    """Keep what was measured of a plan's steps; None where it was on no GPU that is known."""
-    steps = [
-        MeasuredStep(one.image_size, {" ".join(one.acting): 1}, sum(one.step_seconds) / len(one.step_seconds))
-        for one in measured.steps
-    ]
-    gpu = gpu_named(measured.device)
+def read_profiles(runs: Path) -> tuple[list[Profile], list[str]]:
+    """The profiles of all estimates and finished runs below a folder; and a line for each estimate that is damaged."""
+    profiles, notes = [], []
+    for path in kept_estimates(runs):
+        try:
+            profiles.append(_of_estimate(_ESTIMATE.validate_json(path.read_bytes())))
+        except (OSError, ValidationError, AssertionError):
+            notes.append(f"{path} cannot be read and is skipped; remove it, and run `train estimate` again")
+    profiles += [_of_run(metrics.parent) for metrics in sorted(runs.glob("*/metrics.jsonl"))]
+    return [profile for profile in profiles if profile is not None], notes
+
+
+def _of_estimate(estimate: _Estimate) -> Profile | None:
+    """None where it was measured on no GPU that is known."""
+    gpu = gpu_named(estimate.device)
     if gpu is None:
         return None
-    key = steps_key(plan)
-    name = hashlib.sha256(f"{key} {gpu} {measured.world_size} {plan.config.compile}".encode()).hexdigest()[:16]
-    return _write(plan, gpu, "an estimate", steps, f"estimate-{name}")
+    steps = [
+        MeasuredStep(one.image_size, {" ".join(one.acting): 1}, sum(one.step_seconds) / len(one.step_seconds))
+        for one in estimate.steps
+    ]
+    return Profile(gpu, plan_for(estimate.config, estimate.processes), "an estimate", steps)
 
 
-def _write(plan: Plan, gpu: str, source: str, steps: list[MeasuredStep], name: str) -> Path:
-    config = plan.config
-    profile = Profile(
-        VERSION, gpu, plan.world_size, steps_key(plan), config.compile, config.cuda_graphs,
-        config.algorithms.channels_last is not None, source, steps,
-    )  # fmt: skip
-    path = Path(config.runs) / _FOLDER / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_text(path, json.dumps(asdict(profile), indent=2) + "\n", shared=True)
-    return path
-
-
-def read_profiles(runs: str) -> tuple[list[Profile], list[str]]:
-    """All profiles below a folder of runs, those of finished runs made first; and a line for each that is left out."""
-    _add_runs(Path(runs))
-    profiles, notes = [], []
-    for path in sorted((Path(runs) / _FOLDER).glob("*.json")):
-        try:
-            values = json.loads(path.read_bytes())
-            if values.get("version") != VERSION:
-                raise ValueError(f"is of version {values.get('version')}, not {VERSION}")
-            profiles.append(_READ.validate_python(values))
-        except (OSError, ValueError, AttributeError, ValidationError) as error:
-            why = str(error) if type(error) is ValueError else "cannot be read"
-            notes.append(f"{path} {why}, and is left out; remove it, and measure again")
-    return profiles, notes
-
-
-def _add_runs(runs: Path) -> None:
-    for metrics in sorted(runs.glob("*/metrics.jsonl")):
-        name = f"run-{metrics.parent.name}"
-        if not (runs / _FOLDER / f"{name}.json").exists():
-            _add_run(RunFolder(metrics.parent), name, str(runs))
-
-
-def _add_run(folder: RunFolder, name: str, runs: str) -> None:
-    """A finished run as a profile; without a word where it was on no GPU that is known, or cannot be read."""
+def _of_run(path: Path) -> Profile | None:
+    """A finished run as a profile; None where it was on no GPU that is known, or cannot be read."""
+    folder = RunFolder(path)
     try:
         with folder.metrics.open() as lines:
             start = json.loads(next(lines, "{}"))
         gpu = gpu_named(str(start.get("device")))
         if gpu is None:
-            return
+            return None
         rows = list(read_metrics(folder.metrics))
         if not any(row["kind"] == "end" and row["finished"] for row in rows):
-            return
-        config = read(folder.config)
-        plan = plan_for(config, int(start["world_size"]))
+            return None
+        plan = plan_for(read(folder.config), int(start["world_size"]))
         steps = list(_of_records(plan, rows))
     except (OSError, ValueError, KeyError, AttributeError, AssertionError, UserError):
-        return
-    if steps:
-        place = Path(config.runs)
-        if place.resolve() == Path(runs).resolve():
-            _write(plan, gpu, f"run {folder.path.name}", steps, name)
+        return None
+    return Profile(gpu, plan, f"run {path.name}", steps) if steps else None
 
 
 def _of_records(plan: Plan, rows: Iterable[Mapping[str, Any]]) -> Iterator[MeasuredStep]:
@@ -175,7 +153,7 @@ def correction(plan: Plan, gpu: str, profiles: Iterable[Profile], values: Mappin
     fit = [profile for profile in profiles if profile.is_of(plan.config)]
     key = steps_key(plan)
     ratios = [(profile, found) for profile in fit if (found := _ratio(profile, values)) is not None]
-    same = [(p, r) for p, r in ratios if p.key == key]
+    same = [(p, r) for p, r in ratios if steps_key(p.plan) == key]
     near = [(p, r) for p, r in ratios if p.gpu == gpu]
     for chosen, what, more in (
         (same, "these steps", 0),
@@ -191,15 +169,11 @@ def correction(plan: Plan, gpu: str, profiles: Iterable[Profile], values: Mappin
 
 def _ratio(profile: Profile, values: Mapping[str, Any]) -> float | None:
     """Measured over predicted seconds, the geometric mean of its sides; None where its steps are not counted."""
-    counted = kept_steps(profile.key)
-    if counted is None or profile.gpu not in gpus():
+    counted = kept_steps(steps_key(profile.plan))
+    if counted is None:
         return None
     rates = Rates(gpus()[profile.gpu], profile.world_size, values)
-    how = {"fused": profile.compile == "on", "captured": profile.cuda_graphs == "on"}
-    parts = {
-        StepKind(step.image_size, step.acting): rates.parts(step, **how, channels_last=profile.channels_last).seconds
-        for step in counted
-    }
+    parts = {StepKind(step.image_size, step.acting): rates.parts(step, profile.plan.config).seconds for step in counted}
     logs = []
     for one in profile.steps:
         mix = {StepKind(one.image_size, tuple(acting.split())): count for acting, count in one.mix.items()}

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lab.predict.counted import CountedStep, Work
 from lab.predict.fusion import Kernel, compiled_kernels, eager_kernels
-from lab.predict.shapes import nothing_computed, nothing_drawn
+from lab.predict.meta_tensors import nothing_computed, nothing_drawn
+from lab.predict.step_counts import CountedStep, Work
 from lab.predict.trace import Call, Trace
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine

@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from lab.predict.shapes import Shape, nothing_computed, storage_of
+from lab.predict.meta_tensors import Shape, nothing_computed, storage_of
 
 # Kind of kernel, and how the names of its calls begin; the others work element by element.
 _KINDS = {

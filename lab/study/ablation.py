@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lab.study.curve_math import BootstrapEstimate
 from lab.study.curves import Curve, CurvePoint, build_curves, changed_with_length
 from lab.study.runs import RunSummary
-from lab.study.speedup import Comparison, at_equal_cost, at_equal_quality
+from lab.study.speedup import BootstrapEstimate, Comparison, at_equal_cost, at_equal_quality
 from launcher.config.changes import is_free
 from launcher.config.layers import leaves
 from launcher.config.overrides import alternatives

@@ -13,12 +13,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
-from lab.study.datasets import PUBLISHED, dataset_names
+from lab.study.curves import PUBLISHED, dataset_names
+from lab.study.published import published
 from lab.study.runs import RunSummary
 
 Ruleset = Literal["external", "self"]
@@ -26,7 +24,6 @@ Seconds = Mapping[str, Mapping[str, float]]  # submission to workload to seconds
 
 MAX_RATIO = 4.0
 _POINTS = 100  # ratios at which MLCommons' scoring looks at a profile
-_FILE = Path(__file__).with_name("algoperf.yaml")
 # Of a workload's limit, what a submission that tunes itself may take.
 _BUDGET: dict[Ruleset, float] = {"external": 1.0, "self": 1.5}
 # Studies, and trials a study, that the rules ask for.
@@ -64,7 +61,7 @@ class Scores:
 @cache
 def workloads() -> dict[str, Workload]:
     """AlgoPerf's own by name."""
-    return {name: Workload(**values) for name, values in yaml.safe_load(_FILE.read_text(encoding="utf-8")).items()}
+    return {name: Workload(**values) for name, values in published()["workloads"].items()}
 
 
 def score_runs(runs: Sequence[RunSummary], target: float | None, ruleset: Ruleset) -> Scores:

@@ -11,11 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from lab.study.datasets import dataset_names
 from lab.study.runs import RunSummary
+from launcher import paths
 from launcher.config.changes import is_free
 from launcher.config.layers import leaves
 from launcher.config.recipes import is_known, load
+from launcher.config.yaml_file import read_mapping
 from launcher.errors import UserError, shown
 
 Cost = Literal["time", "wall", "money", "epochs"]
@@ -29,6 +30,10 @@ _LENGTH_AND_SEED = ("seed", "schedule.dilate")
 # Keys that tell which pictures a run is of, or what they are called: the setting says that.
 _PICTURES = tuple(f"dataset.{key}" for key in ("name", "kind", "classes", "train_samples", "val_samples"))
 _SHOWN_DIFFERENCES = 3
+# The data set of the published points: other pictures must not pass for it.
+PUBLISHED = "imagenet"
+_COUNTS = ("classes", "train_samples", "val_samples")
+_DIGITS = 8
 
 
 @dataclass(frozen=True)
@@ -215,3 +220,42 @@ def _differences(method: Mapping[str, Any], reference: Mapping[str, str]) -> lis
             found.append(f"{key.removeprefix('algorithms.')}={shown(method.get(key))}")
     extra = len(found) - _SHOWN_DIFFERENCES
     return found if extra <= 0 else [*found[:_SHOWN_DIFFERENCES], f"and {extra} more"]
+
+
+def dataset_names(runs: Iterable[RunSummary]) -> dict[str, str]:
+    """Identity to name; with the path where several data sets bear one name, and more where those are one too."""
+    first: dict[str, RunSummary] = {}
+    for run in runs:
+        first.setdefault(run.identity, run)
+    whole = {identity: run for identity, run in first.items() if not _is_part(run)}
+    bearers = Counter(run.dataset for run in whole.values())
+    plain = {
+        identity: run.dataset if identity in whole and bearers[run.dataset] == 1 else f"{run.dataset} ({_place(run)})"
+        for identity, run in first.items()
+    }
+    same = Counter(plain.values())
+    return {
+        identity: name if same[name] == 1 else f"{name.removesuffix(')')}, {_distinction(identity, first[identity])})"
+        for identity, name in plain.items()
+    }
+
+
+def _place(run: RunSummary) -> str:
+    return run.data_path or f"{run.values.get('dataset.train_samples', '?')} training pictures"
+
+
+def _distinction(identity: str, run: RunSummary) -> str:
+    return identity[:_DIGITS] if run.pictures else f"no fingerprint, {run.values.get('dataset.train_samples')} pictures"
+
+
+def _is_part(run: RunSummary) -> bool:
+    """Does it bear the published data set's name and hold another number of pictures?"""
+    if run.dataset != PUBLISHED:
+        return False
+    return any(run.values.get(f"dataset.{key}", count) != count for key, count in _published_counts().items())
+
+
+@cache
+def _published_counts() -> dict[str, Any]:
+    values = read_mapping(paths.CONF / "dataset" / f"{PUBLISHED}.yaml")
+    return {key: values[key] for key in _COUNTS}

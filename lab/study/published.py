@@ -11,8 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lab.study.curves import Cost, Curve, CurvePoint, StudySetting
-from lab.study.datasets import PUBLISHED
+from lab.study.curves import PUBLISHED, Cost, Curve, CurvePoint, StudySetting
 from launcher import paths
 from launcher.config import recipes
 from launcher.config.hardware import machines
@@ -87,12 +86,12 @@ def published_curves() -> list[Curve]:
 
 def stated_speedups() -> list[StatedSpeedup]:
     """Every stated speed-up with the one computed from the printed numbers, where there are any."""
-    return [_recomputed(statement) for statement in _file()["speedups"]]
+    return [_recomputed(statement) for statement in published()["speedups"]]
 
 
 def benchmarked_machines() -> list[BenchmarkedMachine]:
     """The machines that the published recipes were measured on by their authors."""
-    return [BenchmarkedMachine(**machine) for machine in _file()["machines"]]
+    return [BenchmarkedMachine(**machine) for machine in published()["machines"]]
 
 
 def _entries() -> Iterable[dict[str, Any]]:
@@ -101,11 +100,12 @@ def _entries() -> Iterable[dict[str, Any]]:
             for result in recipe.about.published:
                 if result.minutes is not None:
                     yield {"recipe": recipe.name, **vars(result)}
-    yield from _file()["points"]
+    yield from published()["points"]
 
 
 @cache
-def _file() -> dict[str, Any]:
+def published() -> dict[str, Any]:
+    """published.yaml."""
     return read_mapping(_FILE)
 
 

@@ -1,4 +1,4 @@
-"""Results as a picture, a table, or one HTML page that needs no network: the data, and a script that draws them."""
+"""Results as an image, a table, or one HTML page that needs no network: the data, and a script that draws them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,34 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lab.study.curves import ACROSS, COSTS, Cost, Curve, CurvePoint, deviation
-from lab.study.datasets import dataset_names
-from lab.study.results import Results
+from lab.study.curves import ACROSS, COSTS, Cost, Curve, CurvePoint, dataset_names, deviation
+from lab.study.results import Results, fronts
 from lab.study.runs import Evaluated, RunSummary
 from lab.study.tables import POINT_COLUMNS, point_rows
 from launcher import atomic
 from launcher.errors import Problem, UserError
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 _PAGE = Path(__file__).with_name("page")
-_SCRIPTS = ("state.js", "charts.js", "words.js", "table.js", "address.js", "controls.js")
+_SCRIPTS = ("state.js", "charts.js", "table.js", "controls.js")
 # Evaluations kept for all learning curves together, and for one at least and at most: the page stays small.
 _EVALUATIONS, _FEWEST, _MOST = 40_000, 12, 400
 _DIGITS = 5
+# The page's (page/state.js), which colour-blind readers can tell apart; the marker's shape says the same again.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8833FF", "#DD0044", "#000000")
+_MARKERS = "osD^vP*"
+_GREY = "#767676"
+_LABELS: dict[Cost, str] = {
+    "time": "training time, minutes",
+    "wall": "wall clock, minutes",
+    "money": "USD",
+    "epochs": "epochs",
+}
+_MOST_NAMED = 16
 
 
 def write_page(results: Results, path: Path, *, title: str, written: str, axis: Cost) -> None:
@@ -44,10 +57,8 @@ def write_csv(results: Results, path: Path) -> None:
     _replace(path, lambda temporary: temporary.write_bytes(text.getvalue().encode()))
 
 
-def write_picture(results: Results, path: Path, *, title: str, axis: Cost) -> None:
+def write_image(results: Results, path: Path, *, title: str, axis: Cost) -> None:
     """Write quality against one cost as PNG."""
-    from lab.study.picture import draw_tradeoff
-
     _replace(path, lambda temporary: draw_tradeoff(results, temporary, title=title, axis=axis))
 
 
@@ -65,7 +76,6 @@ def page(results: Results, *, title: str, written: str, axis: Cost = "time") -> 
     data = json.dumps(page_data(results, written, axis), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return Template((_PAGE / "page.html").read_text()).substitute(
         title=html.escape(title),
-        style=(_PAGE / "page.css").read_text(),
         script="\n".join((_PAGE / name).read_text() for name in _SCRIPTS),
         data=data,
     )
@@ -192,3 +202,50 @@ def _plain(value: Any) -> Any:
 def _short(number: float | None) -> float | None:
     """A number with the digits that a page shows; None if it is none."""
     return float(f"{number:.{_DIGITS}g}") if number is not None and math.isfinite(number) else None
+
+
+def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> None:
+    """Curves with bars of one standard deviation, published ones in grey, and the Pareto front of each setting."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # note: most of a second of import
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5.5), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    shown = [curve for curve in results.all_curves if curve.on(axis)]
+    for colours, published in ((_COLOURS, False), ((_GREY,), True)):
+        for number, curve in enumerate(c for c in shown if (c.source is not None) == published):
+            colour, marker = colours[number % len(colours)], _MARKERS[number % len(_MARKERS)]
+            _draw(axes, curve, axis, colour, marker, name=curve.label(results.across))
+    for front in fronts(shown, axis, results.across).values():
+        _, costs, qualities = zip(*front, strict=True)
+        axes.plot(costs, qualities, color="black", linestyle="--", linewidth=1.2, zorder=1)
+    if shown:
+        axes.set_xscale("log")
+    axes.set_xlabel(_LABELS[axis])
+    axes.set_ylabel("top-1, %")
+    axes.set_title(title, loc="left", weight="bold", fontsize=11)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    if 0 < len(shown) <= _MOST_NAMED:
+        axes.legend(fontsize=8, frameon=False)
+    # note: the temporary name's suffix says nothing of the format
+    figure.savefig(path, format="png")
+
+
+def _draw(axes: Axes, curve: Curve, axis: Cost, colour: str, marker: str, *, name: str) -> None:
+    points = curve.on(axis)
+    published = curve.source is not None
+    axes.errorbar(
+        [point.cost(axis) or 0.0 for point in points],
+        [point.quality for point in points],
+        xerr=[deviation(point.costs[axis]) or 0.0 for point in points],
+        yerr=[deviation(point.top1) or 0.0 for point in points],
+        color=colour,
+        marker=marker,
+        markerfacecolor="white" if published else colour,
+        markersize=5,
+        linewidth=1.0 if published else 1.6,
+        capsize=2,
+        label=name + (" (published)" if published else ""),
+    )

@@ -6,11 +6,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from lab.study.curve_math import pareto_front
 from lab.study.curves import ACROSS, Cost, Curve, CurvePoint, StudySetting, build_curves
 from lab.study.published import published_curves
 from lab.study.runs import RunSummary, find_runs, read_run
-from lab.study.speedup import Comparison, at_equal_cost, at_equal_quality
+from lab.study.speedup import Comparison, at_equal_cost, at_equal_quality, pareto_front
 from launcher.config.keys import nearest
 from launcher.errors import Problem, UserError
 

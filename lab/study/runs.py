@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from lab.study.timing import Times, counted_at, times
+from lab.study.records import NOTHING, Evaluated, Times, facts_of
 from launcher.config.hardware import is_named
 from launcher.config.layers import leaves
 from launcher.config.yaml_file import read_mapping
@@ -22,17 +22,6 @@ from launcher.records.folder import RunFolder, noted_datasets
 from launcher.records.metrics import Row, read_rows, without_void
 
 State = Literal["finished", "stopped", "running", "unfinished", "damaged"]
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """One evaluation; training minutes as the methodology counts them and as the clock ran; loss None if not finite."""
-
-    epoch: float
-    minutes: float
-    clock_minutes: float
-    top1: float  # percent
-    loss: float | None
 
 
 @dataclass(frozen=True)
@@ -168,16 +157,13 @@ def read_run(path: Path) -> RunSummary:
     command = _command(folder.environment)
     try:
         rows = read_rows(folder.metrics)
-        facts = _facts(rows)
+        facts = facts_of(rows)
     except OSError as error:
-        problem, rows, facts = problem or f"{folder.metrics.name}: {error.strerror}", [], _NOTHING
+        problem, rows, facts = problem or f"{folder.metrics.name}: {error.strerror}", [], NOTHING
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        problem, rows, facts = problem or f"{folder.metrics.name}: a record lacks or spoils {error}", [], _NOTHING
+        problem, rows, facts = problem or f"{folder.metrics.name}: a record lacks or spoils {error}", [], NOTHING
     state, problem = _state(folder, rows, facts, problem)
     return RunSummary(path, state, problem, config, command, **facts, pictures=noted_datasets(folder))
-
-
-_NOTHING: dict[str, Any] = {"epochs": None, "world_size": None, "device": None, "evaluations": (), "times": None}
 
 
 def _length(values: Mapping[str, Any]) -> int | None:
@@ -219,39 +205,6 @@ def _command(path: Path) -> tuple[str, ...]:
         return ("train", *map(str, words[1:]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ()
-
-
-def _facts(rows: list[Row]) -> dict[str, Any]:
-    """What the records say, as fields of a RunSummary.
-
-    Raises:
-        KeyError, TypeError, ValueError: a record lacks a value, or has one of the wrong type.
-    """
-    kept = without_void(rows)
-    start = next((row for row in kept if row["kind"] == "start"), None)
-    if start is None:
-        return _NOTHING
-    correction = counted_at(kept)
-    evaluations = tuple(
-        Evaluated(
-            epoch=float(row["epoch"]),
-            minutes=correction(float(row["train_seconds"])) / 60,
-            clock_minutes=float(row["train_seconds"]) / 60,
-            top1=100 * float(row["top1"]),
-            loss=None if row["loss"] is None else float(row["loss"]),
-        )
-        for row in kept
-        if row["kind"] == "eval"
-    )
-    return {
-        "epochs": int(start["epochs"]),
-        "world_size": int(start["world_size"]),
-        "device": str(start["device"]),
-        "evaluations": evaluations,
-        "times": times(rows),
-        "test_top1": next((100 * float(row["top1"]) for row in reversed(kept) if row["kind"] == "test"), None),
-        "world_sizes": tuple(int(row["world_size"]) for row in kept if row["kind"] in ("start", "resume")),
-    }
 
 
 def _state(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.study.records import quality
 from launcher import paths
 from launcher.config.keys import all_keys, did_you_mean, nearest_key
 from launcher.config.yaml_file import read_mapping
@@ -178,7 +179,7 @@ def _result(trial: Trial, folder: RunFolder, target: str | None) -> TrialResult:
     evaluations = [row for row in read_metrics(folder.metrics) if row["kind"] == "eval"]
     if not evaluations:
         return TrialResult(trial, str(folder.path), is_finished(folder), None, None)
-    top1 = max(float(row["top1"]) for row in evaluations)
+    top1 = max(quality(row) for row in evaluations)
     at = reached(evaluations, target) if target is not None else None
     seconds = evaluations[-1]["train_seconds"] if target is None else at.seconds if at else None
     return TrialResult(trial, str(folder.path), is_finished(folder), top1, seconds)

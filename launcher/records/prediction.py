@@ -40,6 +40,11 @@ def keep_estimate(config: RunConfig, estimate: dict[str, Any]) -> Path:
     return path
 
 
+def kept_estimates(runs: Path) -> list[Path]:
+    """The files of all estimates below a folder of runs."""
+    return sorted((runs / _FOLDER).glob("*.json"))
+
+
 def adopt_estimate(config: RunConfig, folder: RunFolder) -> None:
     """Copy the newest estimate of this config into its run's folder, if one was made."""
     waiting = _waiting(config)

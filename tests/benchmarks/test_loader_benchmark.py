@@ -62,7 +62,7 @@ def test_the_whole_benchmark_runs(
     monkeypatch.setattr(command, "OPENERS", {name: OPENERS[name] for name in (PLAIN, "decode_jpeg")})
     monkeypatch.setattr(memory, "_peak_of", _loaded)
     monkeypatch.setattr(process, "subprocess", SimpleNamespace(Popen=_forked))
-    words = f"--pictures {tar} --sizes 24 --repeats 1 --batch-size 4 --copies 2 --json {tmp_path}/out.json"
+    words = f"--images {tar} --sizes 24 --repeats 1 --batch-size 4 --copies 2 --json {tmp_path}/out.json"
     assert command.main(words.split()) == 0
     figures = json.loads((tmp_path / "out.json").read_text())
     assert [row["contender"] for row in figures["results"]] == [PLAIN, "torchvision's decode_jpeg"]

@@ -1,3 +1,123 @@
+// Two curves in words: which costs less to a quality that both reach, by how much, and where they cross.
+const LESS = { time: ["quicker", "min"], wall: ["quicker by the clock", "min"], money: ["cheaper", data.currency], epochs: ["shorter", "epochs"] };
+
+const TINY = 1e-12;
+
+// A curve's points on the axis, cheapest first.
+function measured(curve) {
+  const points = curve.points.filter((point) => point.cost[state.axis]);
+  return points.map((point) => ({ cost: point.cost[state.axis][0], top1: point.top1[0] })).sort((a, b) => a.cost - b.cost);
+}
+
+// Between points quality is linear in the logarithm of the cost, as in `train compare`: the least cost of a quality.
+function costAt(points, quality) {
+  if (points[0].top1 >= quality) return points[0].cost;
+  for (let right = 1; right < points.length; right++) {
+    const [low, high] = [points[right - 1], points[right]];
+    if (low.top1 < quality && quality <= high.top1) {
+      const part = (quality - low.top1) / (high.top1 - low.top1);
+      return low.cost ** (1 - part) * high.cost ** part;
+    }
+  }
+  return Infinity;
+}
+
+function qualityAt(points, cost) {
+  const right = Math.max(1, points.findIndex((point) => point.cost >= cost));
+  if (points.length === 1 || points[right].cost === points[right - 1].cost) return points[points.length - 1].top1;
+  const [low, high] = [points[right - 1], points[right]];
+  return low.top1 + (high.top1 - low.top1) * Math.log(cost / low.cost) / Math.log(high.cost / low.cost);
+}
+
+// Times that the second curve costs the first, as a logarithm: above 0 the first is ahead. Ends and gaps of each piece.
+function advantage(first, second) {
+  const best = (points) => extent(points.map((point) => point.top1))[1];
+  const low = Math.max(first[0].top1, second[0].top1), high = Math.min(best(first), best(second));
+  const ahead = (quality) => Math.log(costAt(second, quality) / costAt(first, quality));
+  const inside = [...first, ...second].map((point) => point.top1).filter((top1) => low < top1 && top1 < high);
+  const levels = [...new Set([low, ...inside, high])].sort((a, b) => a - b), crossings = [];
+  const seen = low > high ? [] : [[low, ahead(low)]];
+  for (let at = 1; low < high && at < levels.length; at++) {
+    const [left, right] = [levels[at - 1], levels[at]], end = ahead(right);
+    // note: just right of a level a curve that fell may be on a later piece, so this end is drawn out from the middle
+    const begin = 2 * ahead((left + right) / 2) - end;
+    if (seen.at(-1)[1] * begin < -TINY) crossings.push(left);
+    if (begin * end < -TINY) crossings.push(left + (right - left) * begin / (begin - end));
+    seen.push([left, begin], [right, end]);
+  }
+  return { low, high, seen, crossings };
+}
+
+function inWords(curve, other) {
+  const [first, second] = [measured(curve), measured(other)], [a, b] = [curve, other].map((one) => shown.named.get(one));
+  const { low, high, seen, crossings } = advantage(first, second), [less, unit] = LESS[state.axis];
+  const percent = (top1) => `${number(top1)} %`, cost = (value) => `${number(value, 3)} ${unit}`;
+  const times = (ahead) => `${number(Math.exp(Math.abs(ahead)), 3)}x`;
+  const both = (top1) => `to ${percent(top1)} ${a} takes ${cost(costAt(first, top1))} and ${b} ${cost(costAt(second, top1))}`;
+  const sentences = differing(curve, other);
+  if (!seen.length) {
+    const range = (name, points) => `${name} has ${extent(points.map((p) => p.top1)).map(percent).join(" to ")} for ${extent(points.map((p) => p.cost)).map(cost).join(" to ")}`;
+    return [...sentences, `They reach no common quality: ${range(a, first)}, ${range(b, second)}.`].join(" ");
+  }
+  const [, most] = extent(seen.map(([, ahead]) => ahead)), [least] = extent(seen.map(([, ahead]) => ahead));
+  const same = Math.max(Math.abs(most), Math.abs(least)) < 1e-6, winner = most > -least ? a : b;
+  const where = low === high ? `To ${percent(low)}, the one quality that both reach,` : `From ${percent(low)} to ${percent(high)}, which both reach,`;
+  if (same) sentences.push(`${where} they cost the same: ${both(high)}.`);
+  else if (!crossings.length) {
+    const [from, to] = [least, most].map(Math.abs).sort((x, y) => x - y).map(times);
+    sentences.push(`${where} ${winner} is ${from === to ? to : `${from} to ${to}`} ${less}: ${both(low)}${low === high ? "" : `, ${both(high)}`}.`);
+  } else {
+    const sides = [[low, seen[0][1]], [high, seen.at(-1)[1]]].map(([top1, ahead]) => `at ${percent(top1)} ${ahead > 0 ? a : b} is ${times(ahead)} ${less}`);
+    const points = crossings.map((top1) => `${percent(top1)} (${cost(costAt(first, top1))})`);
+    sentences.push(`${where} they cross at ${points.join(", ")}: ${sides.join(", ")}.`);
+  }
+  return [...sentences, ...beyond(a, first, b, second, percent, cost)].join(" ");
+}
+
+// What else the curves differ in.
+function differing(curve, other) {
+  const keys = Object.keys(SETTING).filter((key) => curve[key] !== other[key]);
+  return keys.length ? [`Not of one ${keys.map((key) => SETTING[key]).join(" and ")}, which counts as much as the method.`] : [];
+}
+
+// At the largest cost that both were measured at; and which of them goes higher.
+function beyond(a, first, b, second, percent, cost) {
+  const budget = Math.min(first.at(-1).cost, second.at(-1).cost), sentences = [];
+  if (budget >= Math.max(first[0].cost, second[0].cost)) {
+    const gain = qualityAt(first, budget) - qualityAt(second, budget);
+    sentences.push(`For ${cost(budget)} ${gain >= 0 ? a : b} has ${percent(qualityAt(gain >= 0 ? first : second, budget))}, ${number(Math.abs(gain), 2)} points more.`);
+  }
+  const tops = [first, second].map((points) => extent(points.map((point) => point.top1))[1]);
+  if (tops[0] !== tops[1]) sentences.push(`Only ${tops[0] > tops[1] ? a : b} was measured above ${percent(Math.min(...tops))}, up to ${percent(Math.max(...tops))}.`);
+  return sentences;
+}
+
+function keyOf(curve) {
+  return JSON.stringify([curve.name, curve.dataset, curve.model, curve.hardware, curve.published]);
+}
+
+function option(curve) {
+  return make("option", { value: keyOf(curve) }, shown.named.get(curve));
+}
+
+// All curves to choose from, once somebody is about to: thousands of names are not made with each filter.
+function fillPair(list) {
+  const chosen = list.value;
+  if (list.options.length === 1) list.replaceChildren(...shown.curves.map(option));
+  list.value = chosen;
+}
+
+// The two lists of curves that are shown, and what is said of those chosen.
+function drawWords() {
+  const { curves } = shown, byKey = new Map(curves.map((curve) => [keyOf(curve), curve]));
+  find("pair").hidden = curves.length < 2;
+  if (curves.length < 2) return;
+  const spare = curves.filter((curve) => !state.pair.includes(keyOf(curve)));
+  const pair = state.pair.map((key) => byKey.get(key) || spare.shift());
+  find("pair").querySelectorAll("select").forEach((list, at) => list.replaceChildren(option(pair[at])));
+  find("words").textContent = pair[0] === pair[1] ? "Choose two curves." : inWords(...pair);
+}
+
 // The table of runs, and a point's or a run's details.
 const MORE_ROWS = 50;
 let most = MORE_ROWS;

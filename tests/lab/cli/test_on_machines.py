@@ -63,7 +63,7 @@ def test_a_quality_is_of_the_length_that_its_curve_says() -> None:
 
 
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
-    code, _, _ = said(*PLAN, "--on", "all", "--picture", "machines.png")
+    code, _, _ = said(*PLAN, "--on", "all", "--image", "machines.png")
     assert code == 0
     assert (tmp_path / "machines.png").read_bytes().startswith(b"\x89PNG")
 
@@ -87,7 +87,7 @@ def test_a_machine_without_a_price_is_told_in_a_line() -> None:
         ((*PLAN, "--quality", "76.6"), "goes with --on MACHINE"),
         ((*PLAN, "--prices", "sky"), "goes with --on MACHINE"),
         ((*PLAN, "--on", "all", "--quality", "76.6"), "says the length already"),
-        ((*PLAN, "--on", "all", "--picture", "machines.doc"), "must end with .png"),
+        ((*PLAN, "--on", "all", "--image", "machines.doc"), "must end with .png"),
         (("plan", "recipe=mild", "--on", "all", "--quality", "95"), "the curves of mild span 75.9 to 78.1 %"),
         ((*PLAN, "--on", "8xH100", "launch.nnodes=2"), "one machine is predicted"),
         ((*PLAN, "--on", "8xH100", "launch.nproc=4"), "all 8 of lambda_8x_h100's GPUs are predicted; leave it out"),

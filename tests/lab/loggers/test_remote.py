@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from lab import loggers
 from lab.loggers.remote import Outcome, RemoteSink
 from launcher.cli import main as cli
 from launcher.config.compose import compose
-from launcher.records import sinks
 from launcher.records.metrics import Record, ResumeRecord, StartRecord, closing_scalars, scalars
-
-from .lines import end, evaluation
+from tests.records.lines import end, evaluation
 
 
 class Server:
@@ -118,7 +117,7 @@ def test_a_missing_package_is_told_before_anything_is_written(
     logger: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sinks, "_is_installed", lambda module: False)
+    monkeypatch.setattr(loggers, "_is_installed", lambda module: False)
     assert cli.main([f"logger={logger}", "launch=cpu"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: logger={logger}: needs a package that is not installed")
@@ -129,14 +128,14 @@ def test_a_missing_package_is_told_before_anything_is_written(
 def test_a_folder_of_the_packages_name_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "only_a_folder").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert not sinks._is_installed("only_a_folder")
-    assert sinks._is_installed("json")
+    assert not loggers._is_installed("only_a_folder")
+    assert loggers._is_installed("json")
 
 
 def test_mlflow_without_a_server_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sinks, "_is_installed", lambda module: True)
+    monkeypatch.setattr(loggers, "_is_installed", lambda module: True)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert cli.main(["logger=mlflow", "launch=cpu"]) == 2
     assert "no server is named; give logger.uri=http://HOST:5000" in capsys.readouterr().err
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
-    sinks.check_logger(compose(["logger=mlflow"]).config.logger)
+    compose(["logger=mlflow"]).config.logger.check()

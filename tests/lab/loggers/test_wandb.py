@@ -16,8 +16,7 @@ from launcher.config.schema import RunConfig
 from launcher.records.folder import RunFolder, create, existing
 from launcher.records.metrics import ResumeRecord
 from launcher.records.sinks import Recorder, build_sinks
-
-from .lines import end, evaluation
+from tests.records.lines import end, evaluation
 
 wandb = pytest.importorskip("wandb", reason="wandb is not installed")
 

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import astuple
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torchvision
 
-from lab.predict import counted, step_trace
-from lab.predict.counted import CountedStep, Work, counted_steps, steps_key
-from lab.predict.loading import decoding_threads, loading_rate, thread_rate
-from lab.predict.prediction import Parts, Predictor, Rates, efficiencies
+from lab.predict import step_counts, step_trace
+from lab.predict.prediction import (
+    Parts,
+    Predictor,
+    Rates,
+    decoding_threads,
+    efficiencies,
+    loading_rate,
+    thread_rate,
+)
+from lab.predict.step_counts import CountedStep, Work, counted_steps, steps_key
 from lab.predict.step_trace import _peak
 from lab.predict.trace import Call
 from launcher.config.compose import compose
 from launcher.config.hardware import Gpu, gpus, machines
+from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.plan.plan import Plan, plan_for
 from launcher.plan.step_kinds import step_kinds, step_samples
@@ -32,7 +41,13 @@ TINY = ("recipe=mild", "dataset=shapes", "model=resnet18", "algorithms=[channels
 
 def parts(*works: Work, gpus: int = 1, channels_last: bool = True, captured: bool = False) -> Parts:
     step = CountedStep(64, (), list(works), list(works), 10**7, 0)
-    return Rates(GPU, gpus, VALUES).parts(step, fused=False, captured=captured, channels_last=channels_last)
+    return Rates(GPU, gpus, VALUES).parts(step, launched(channels_last, captured))
+
+
+@cache
+def launched(channels_last: bool, captured: bool) -> RunConfig:
+    names = "[channels_last]" if channels_last else "[]"
+    return compose([f"algorithms={names}", f"cuda_graphs={'on' if captured else 'off'}"]).config
 
 
 def test_a_kernel_takes_its_operations_or_its_bytes_each_at_its_efficiency() -> None:
@@ -197,8 +212,8 @@ def test_a_trace_is_kept_by_what_the_step_computes(traced: list[CountedStep], mo
 
 def test_a_trace_that_cannot_be_read_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken.json").write_text("[{}]")
-    monkeypatch.setattr(counted, "_path", lambda _: tmp_path / "broken.json")
-    assert counted.kept_steps("any") is None
+    monkeypatch.setattr(step_counts, "_path", lambda _: tmp_path / "broken.json")
+    assert step_counts.kept_steps("any") is None
 
 
 def test_a_storage_is_held_from_its_first_write_to_its_last_use() -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from lab.predict.prediction import Predictor, Rates, efficiencies
-from lab.predict.profiles import correction, gpu_named, keep_profile, read_profiles
+from lab.predict.profiles import correction, gpu_named, read_profiles
 from launcher.config.compose import compose
 from launcher.config.hardware import gpus
-from launcher.config.resolved import write
-from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes
+from launcher.config.resolved import as_mapping, write
+from launcher.measure.measurement import StepTimes
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder
+from launcher.records.prediction import keep_estimate
 from tests.counted_steps import made_up
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
@@ -31,16 +32,15 @@ def plan(runs: Path, *words: str) -> Plan:
     return plan_for(compose(["recipe=mild", "dataset=imagenet", f"runs={runs}", *words]).config, 8)
 
 
-def measured(run: Plan, device: str, times: float) -> Measurement:
-    """Every kind of step so many times as long as predicted."""
-    gpu = gpus()[gpu_named(device) or "H100 80GB"]
-    rates = Rates(gpu, run.world_size)
+def keep(run: Plan, device: str, times: float) -> Path:
+    """Keep an estimate that found every kind of step so many times as long as predicted, as `train estimate` does."""
+    rates = Rates(gpus()[gpu_named(device) or "H100 80GB"], run.world_size)
     steps = []
     for step in made_up(run):
-        seconds = times * rates.parts(step, fused=False, captured=False, channels_last=True).seconds
-        steps.append(StepTimes(step.image_size, list(step.acting), [seconds, seconds], None, None))
-    evaluation = EvaluationTimes(0, [0], [0], 1)
-    return Measurement(device, 8, 0, 0, 0, steps, [0], 0, [0], [0], evaluation, [0], 0)
+        seconds = times * rates.parts(step, run.config).seconds
+        steps.append(asdict(StepTimes(step.image_size, list(step.acting), [seconds, seconds], None, None)))
+    machine = {"device": device, "processes": run.world_size}
+    return keep_estimate(run.config, {"config": as_mapping(run.config), **machine, "steps": steps, "wall": {}})
 
 
 @pytest.mark.parametrize(
@@ -60,21 +60,21 @@ def test_a_device_is_one_of_the_known_gpus_or_none(device: str, gpu: str | None)
     assert gpu_named(device) == gpu
 
 
-def test_a_measurement_carries_over_to_another_machine(tmp_path: Path) -> None:
+def test_an_estimate_carries_over_to_another_machine(tmp_path: Path) -> None:
     run = plan(tmp_path)
-    assert keep_profile(run, measured(run, H100, 1.3)) is not None
-    profiles, notes = read_profiles(str(tmp_path))
+    keep(run, H100, 1.3)
+    profiles, notes = read_profiles(tmp_path)
     assert not notes
     found = correction(run, "H200 141GB", profiles, efficiencies())
     assert found.factor == pytest.approx(1.3)
-    assert "these steps on 8 x H100 80GB" in found.made_from
+    assert "these steps on 8 x H100 80GB (an estimate)" in found.made_from
 
 
-def test_other_steps_tell_less_and_several_are_averaged(tmp_path: Path) -> None:
+def test_other_steps_count_less_and_several_are_averaged(tmp_path: Path) -> None:
     run = plan(tmp_path)
-    keep_profile(run, measured(run, H100, 1.3))
-    keep_profile(run, measured(run, A100, 1.2))
-    profiles, _ = read_profiles(str(tmp_path))
+    keep(run, H100, 1.3)
+    keep(plan(tmp_path, "seed=1"), A100, 1.2)
+    profiles, _ = read_profiles(tmp_path)
     other = plan(tmp_path, "algorithms.label_smoothing.smoothing=0.05")
     assert correction(run, "H100 80GB", profiles, efficiencies()).factor == pytest.approx((1.3 * 1.2) ** (1 / 2))
     assert correction(other, "A100 40GB", profiles, efficiencies()).factor == pytest.approx(1.2 ** (1 / 2))
@@ -83,23 +83,19 @@ def test_other_steps_tell_less_and_several_are_averaged(tmp_path: Path) -> None:
     assert correction(compiled, "H100 80GB", profiles, efficiencies()).factor == 1.0
 
 
-def test_a_measurement_on_a_cpu_corrects_nothing(tmp_path: Path) -> None:
+def test_an_estimate_on_a_cpu_corrects_nothing(tmp_path: Path) -> None:
     run = plan(tmp_path)
-    assert keep_profile(run, measured(run, "AMD EPYC 7763", 50.0)) is None
-    assert read_profiles(str(tmp_path)) == ([], [])
+    keep(run, "AMD EPYC 7763", 50.0)
+    assert read_profiles(tmp_path) == ([], [])
     assert "nothing was measured" in correction(run, "H100 80GB", [], efficiencies()).made_from
 
 
-def test_a_profile_of_another_version_is_told_in_a_line(tmp_path: Path) -> None:
-    run = plan(tmp_path)
-    path = keep_profile(run, measured(run, H100, 1.3))
-    assert path is not None
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 7}))
-    (tmp_path / ".profiles" / "cut.json").write_text("{")
-    profiles, notes = read_profiles(str(tmp_path))
-    assert not profiles
-    assert notes[0].startswith(f"{tmp_path}/.profiles/cut.json cannot be read")
-    assert "is of version 7, not 1, and is left out" in notes[1]
+def test_a_damaged_estimate_is_skipped_with_a_line(tmp_path: Path) -> None:
+    path = keep(plan(tmp_path), H100, 1.3)
+    path.write_text(path.read_text()[:-100])
+    assert read_profiles(tmp_path) == (
+        [], [f"{path} cannot be read and is skipped; remove it, and run `train estimate` again"]
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("device", [H100, "AMD EPYC 7763"])
@@ -136,7 +132,7 @@ def test_a_finished_run_adds_its_own(tmp_path: Path, device: str) -> None:
     ends = {"train_seconds": 1.0, "eval_seconds": 1.0, "save_seconds": 1.0}
     rows.append({"kind": "end", **common, "finished": True, **ends})
     folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    profiles, notes = read_profiles(str(tmp_path))
+    profiles, notes = read_profiles(tmp_path)
     assert not notes
     if device != H100:
         assert not profiles

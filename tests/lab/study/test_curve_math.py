@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.study.curve_math import cost_at, pareto_front, quality_at
+from lab.study.speedup import cost_at, pareto_front, quality_at
 
 COSTS, QUALITIES = np.array([10.0, 40.0, 160.0]), np.array([70.0, 74.0, 75.0])
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lab.study import report
 
 PAGE = Path(report.__file__).with_name("page")
-CSS, STATE = ((PAGE / name).read_text() for name in ("page.css", "state.js"))
+CSS, STATE = ((PAGE / name).read_text() for name in ("page.html", "state.js"))
 LIGHT, DARK = CSS[: CSS.index("scheme: dark)")], CSS[CSS.index("scheme: dark)") :]
 
 # Machado, Oliveira & Fernandes 2009, table of severity 1.0: linear RGB as it is seen.

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lab.study.curve_math import estimate, resample
 from lab.study.curves import Curve, CurvePoint, StudySetting
-from lab.study.speedup import at_equal_cost, at_equal_quality
+from lab.study.speedup import at_equal_cost, at_equal_quality, estimate, resample
 
 SETTING = StudySetting("shapes", "resnet18", "1x cpu")
 

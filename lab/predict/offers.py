@@ -1,78 +1,31 @@
-"""Which machine for a run: those that a word names, the length that a quality takes, and all of them side by side."""
+"""A run on machines side by side: prices on demand and spot, the Pareto front, the epochs that a quality needs."""
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lab.predict.prediction import Prediction, efficiencies
-from lab.study.curve_math import cost_at, pareto_front
 from lab.study.curves import Cost, Curve
-from launcher.config.hardware import gpus, machines
-from launcher.config.keys import nearest
+from lab.study.speedup import cost_at, pareto_front
+from launcher import atomic
+from launcher.config.hardware import gpus
 from launcher.config.schema import Hardware
 from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Span
 from launcher.plan.plan import Plan
 
-ALL = "all"
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-
-def machine_named(word: str, known: dict[str, Hardware] | None = None) -> str:
-    """The machine of conf/hardware that a word names: its own name, or 8xH100, of which the cheapest is meant.
-
-    Raises:
-        UserError: there is none; with the nearest.
-    """
-    known = known or rented()
-    if word in known:
-        return word
-    if word in machines():
-        raise UserError(
-            Problem(
-                "its GPU is not known here; `train estimate` measures it, or name one of `train ls hardware`",
-                "--on",
-                word,
-            )
-        )
-    counted = re.fullmatch(r"(\d+) ?x[ _]?(.+)", word)
-    if not counted:
-        near = nearest(word, [*known, *_counts(known)])
-        hint = f"did you mean {near}? " if near else ""
-        raise UserError(
-            Problem(
-                f"no such machine; {hint}`train ls hardware` lists them, or {', '.join(_counts(known))}", "--on", word
-            )
-        )
-    count, name = int(counted[1]), _plain(counted[2])
-    # note: the beginning of a name is not enough, as A10 and L4 are GPUs too
-    models = [gpu for gpu in gpus() if name in (_plain(gpu), _plain(gpu).removesuffix("gb"), _plain(gpu.split()[0]))]
-    if not models:
-        firsts = {_plain(gpu.split()[0]): gpu.split()[0] for gpu in gpus()}
-        near = firsts.get(nearest(name, firsts) or "")
-        hint = f"did you mean {count}x{near}? " if near else ""
-        raise UserError(Problem(f"no such GPU; {hint}one of: {', '.join(gpus())}", "--on", word))
-    found = [machine for machine in known.values() if machine.gpu in models and machine.gpus == count]
-    if not found:
-        there = sorted({f"{machine.gpus}x{machine.gpu}" for machine in known.values() if machine.gpu in models})
-        raise UserError(Problem(f"no known machine has these; {', '.join(there)} are known", "--on", word))
-    return min(found, key=lambda machine: (machine.price_per_hour is None, machine.price_per_hour)).name
-
-
-def rented() -> dict[str, Hardware]:
-    """The machines whose GPU is known."""
-    return {name: machine for name, machine in machines().items() if machine.gpu in gpus()}
-
-
-def _counts(known: dict[str, Hardware]) -> list[str]:
-    return sorted({f"{machine.gpus}x{str(machine.gpu).split()[0]}" for machine in known.values()})
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+_FORMS = (".png", ".svg", ".pdf")
+_LINE = 16  # pixels that a name is high
+_ON_DEMAND, _SPOT = "#0072B2", "#D55E00"
 
 
 @dataclass(frozen=True)
@@ -175,3 +128,64 @@ def memory_problem(plan: Plan, prediction: Prediction) -> str:
     parts = [n for n in range(1, plan.rank_batch + 1) if plan.rank_batch % n == 0 and n <= most]
     hint = f"device_batch_size={parts[-1]} fits" if parts else "not even one fits"
     return f"{held} pictures at once need {prediction.memory_gigabytes:.0f} GB of a GPU's {gpu.memory:g}; {hint}"
+
+
+def draw_offers(offers: Sequence[Offer], path: Path, *, title: str) -> None:
+    """A point an offer, the range of both as bars, and the Pareto front as a line.
+
+    Raises:
+        UserError: the name ends with no image format, or cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # note: most of a second of import
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    if path.suffix not in _FORMS:
+        raise UserError(Problem(f"must end with {', '.join(_FORMS)}", "--image", path))
+    figure = Figure(figsize=(9, 6), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.set(xscale="log", yscale="log")
+    axes.margins(x=0.26)  # note: for the names, which stand to the left of their points
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+    able = [offer for offer in offers if offer.cost and not offer.problem]
+    for spot, colour, marker in ((False, _ON_DEMAND, "o"), (True, _SPOT, "^")):
+        shown = [(o.wall.seconds / 60, o.cost.seconds) for o in able if o.spot == spot and o.cost]
+        if shown:
+            minutes, costs = zip(*shown, strict=True)
+            axes.scatter(minutes, costs, c=colour, marker=marker, label="spot" if spot else "on demand")
+    front = [offer for offer in able if offer.front]
+    _draw_front(axes, front)
+    axes.set(
+        xlabel="wall clock, minutes", ylabel=f"cost, {front[0].machine.currency}" if front else "cost", title=title
+    )
+    if able:
+        figure.legend(loc="outside lower center", ncols=3)
+    figure.draw_without_rendering()  # note: where points lie is settled then
+    _name(axes, front)
+    try:
+        with atomic.writing(path) as temporary:
+            figure.savefig(temporary, format=path.suffix[1:])
+    except OSError as error:
+        raise UserError(Problem(f"cannot be written: {error.strerror}", "--image", path)) from None
+
+
+def _draw_front(axes: Axes, front: Sequence[Offer]) -> None:
+    points = sorted((offer.wall.seconds / 60, offer.cost.seconds) for offer in front if offer.cost)
+    label = "no other is both cheaper and faster"
+    if points:
+        axes.plot(*zip(*points, strict=True), color="black", linestyle="--", linewidth=1, label=label)
+
+
+def _name(axes: Axes, front: Sequence[Offer]) -> None:
+    """Machines of the front, left of their points and below, where no point can be; in lines where they crowd."""
+    points = [(offer.wall.seconds / 60, offer.cost.seconds, offer.machine.name) for offer in front if offer.cost]
+    free = math.inf
+    for minutes, cost, name in sorted(points, key=lambda point: -point[1]):
+        x, y = axes.transData.transform((minutes, cost))
+        free = min(y - _LINE / 2, free - _LINE)
+        place = (x - _LINE / 2, free)
+        axes.annotate(name, place, xycoords="figure pixels", fontsize=8, ha="right", va="center")

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.roofline import exchange, least_seconds
 from lab.predict.fusion import Kernel
-from lab.predict.roofline import exchange, least_seconds
 from lab.predict.trace import Gradient
 from launcher.config.hardware import Gpu, gpus
 

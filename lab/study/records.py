@@ -1,11 +1,23 @@
-"""Time as the methodology counts it, beside plain wall clock."""
+"""A run's records as a study reads them: evaluations, and time as the methodology counts it beside wall clock."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from launcher.records.metrics import Row, without_void
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One evaluation; training minutes as the methodology counts them and as the clock ran; loss None if not finite."""
+
+    epoch: float
+    minutes: float
+    clock_minutes: float
+    top1: float  # percent
+    loss: float | None
 
 
 @dataclass(frozen=True)
@@ -21,6 +33,51 @@ class Times:
     replaced: bool
     training: float
     wall: float
+
+
+NOTHING: dict[str, Any] = {"epochs": None, "world_size": None, "device": None, "evaluations": (), "times": None}
+
+
+def quality(row: Row) -> float:
+    """The metric that a run is judged by, in [0, 1], of an evaluation's or a test's record.
+
+    Raises:
+        KeyError, TypeError, ValueError: the record lacks it.
+    """
+    return float(row["top1"])
+
+
+def facts_of(rows: list[Row]) -> dict[str, Any]:
+    """What the records say, as fields of a RunSummary.
+
+    Raises:
+        KeyError, TypeError, ValueError: a record lacks a value, or has one of the wrong type.
+    """
+    kept = without_void(rows)
+    start = next((row for row in kept if row["kind"] == "start"), None)
+    if start is None:
+        return NOTHING
+    correction = counted_at(kept)
+    evaluations = tuple(
+        Evaluated(
+            epoch=float(row["epoch"]),
+            minutes=correction(float(row["train_seconds"])) / 60,
+            clock_minutes=float(row["train_seconds"]) / 60,
+            top1=100 * quality(row),
+            loss=None if row["loss"] is None else float(row["loss"]),
+        )
+        for row in kept
+        if row["kind"] == "eval"
+    )
+    return {
+        "epochs": int(start["epochs"]),
+        "world_size": int(start["world_size"]),
+        "device": str(start["device"]),
+        "evaluations": evaluations,
+        "times": times(rows),
+        "test_top1": next((100 * quality(row) for row in reversed(kept) if row["kind"] == "test"), None),
+        "world_sizes": tuple(int(row["world_size"]) for row in kept if row["kind"] in ("start", "resume")),
+    }
 
 
 def times(rows: Iterable[Row]) -> Times:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lab.study.mlperf import write_mlperf
+from lab.cli.mlperf import write_mlperf
 from launcher.config.compose import compose
 from launcher.plan.plan import Plan
 from launcher.records.folder import RunFolder

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lab.predict.choose import length_for, machine_named
+from lab.predict.machines import machine_named
+from lab.predict.offers import length_for
 from lab.study.curves import Curve, CurvePoint, StudySetting
 from lab.study.published import published_curves
 from launcher.errors import UserError

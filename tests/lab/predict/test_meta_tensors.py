@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from lab.predict.shapes import Shape, nothing_computed, nothing_drawn, storage_of
+from lab.predict.meta_tensors import Shape, nothing_computed, nothing_drawn, storage_of
 from lab.predict.trace import Call, Trace
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine

@@ -23,12 +23,8 @@ from launcher.plan.step_kinds import StepSample, step_kinds, step_samples
 # What decides what a step computes, besides its batch and sides; and whose source does.
 _KEYS = ("model", "loss", "optimizer", "algorithms", "image")
 _SOURCES = (
-    "algorithms/*.py",
-    "models/*.py",
-    "training/*.py",
-    "measure/*trace.py",
-    "measure/shapes.py",
-    "measure/fusion.py",
+    *(f"launcher/{room}/*.py" for room in ("algorithms", "models", "optimizers", "training")),
+    *(f"lab/predict/{name}.py" for name in ("step_trace", "trace", "meta_tensors", "fusion")),
 )
 _SIDES = 2
 
@@ -121,6 +117,6 @@ def _source() -> bytes:
     """A digest of the code that computes a step, so that a new version's step is traced anew."""
     found = hashlib.sha256()
     for pattern in _SOURCES:
-        for path in sorted(Path(__file__).parents[1].glob(pattern)):
+        for path in sorted(Path(__file__).parents[2].glob(pattern)):
             found.update(path.read_bytes())
     return found.digest()
