@@ -177,7 +177,7 @@ def count_a_gpu() -> None:
 
 def fork_checks(*before: Callable[[], object]) -> None:
     """Have exports be tried in forks of a process that has imported torch, where these functions are called first."""
-    from launcher.training import export_check
+    from launcher.weights import export_check
 
     export_check.subprocess = piped(*before)  # type: ignore[assignment]
 

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.config.compose import compose
-from launcher.config.resolved import read
 from launcher.console import console, verbatim
 from launcher.errors import UserError
 from launcher.records.folder import RunFolder, existing
@@ -66,7 +65,6 @@ def newest_unfinished(runs: Path) -> Path:
 def _unfinished(folder: RunFolder) -> Iterator[bool]:
     """Whether a run has not reached its end; nothing where its files cannot be read."""
     with suppress(OSError, UserError):
-        read(folder.config)
         ends = [row for row in read_metrics(folder.metrics) if row["kind"] == "end"]
         yield not (ends and ends[-1]["finished"])
 

@@ -33,7 +33,7 @@ def model_source(surgeries: Mapping[str, Surgery], network: Sequence[Callable[..
     """
     parts = dict.fromkeys(part for surgery in surgeries.values() for part in (*surgery.parts, surgery.change))
     rows = "".join(f'    "{name}": ({s.change.__name__}, {s.values!r}),\n' for name, s in surgeries.items())
-    text = (Path(__file__).with_name("standalone.py")).read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / "weights" / "standalone.py").read_text(encoding="utf-8")
     assert text.count(_WITHOUT) == text.count(_LIBRARYS) == 1
     if surgeries:
         changed = _WITHOUT.replace("{}", f"{{\n{rows}}}")

@@ -136,12 +136,12 @@ def nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run").mkdir()
     write(compose(["recipe=mild", "dataset=shapes"]).config, tmp_path / "run" / "config.yaml")
     for name in (
-        "launch.start.replay",
-        "measure.launch.measure_steps",
-        "cli.prepare._prepare",
-        "cli.curve.train_all",
+        "launcher.launch.start.replay",
+        "launcher.measure.launch.measure_steps",
+        "launcher.cli.prepare._prepare",
+        "lab.cli.curve.train_all",
     ):
-        monkeypatch.setattr(f"launcher.{name}", stopped)
+        monkeypatch.setattr(name, stopped)
     for name in ("measure.launch.real_plan", "launch.start.start"):
         monkeypatch.setattr(f"launcher.{name}", planned)
     monkeypatch.setattr(

@@ -21,7 +21,8 @@ from launcher.config import resolved
 from launcher.data.following import worker_count
 from launcher.plan.plan import plan_for
 from launcher.records.folder import RunFolder, save_name
-from launcher.training import checkpoint, predicting
+from launcher.training import checkpoint
+from launcher.weights import predict as predicting
 from launcher.weights.classifier import model_card, trained_network
 from launcher.weights.export import write_export
 from tests import networks
