@@ -31,7 +31,7 @@ from launcher.algorithms.blurpool import binomial_filter, blur  # noqa: E402
 from launcher.algorithms.image_operations import operate  # noqa: E402
 from launcher.cli.plan import make_plan  # noqa: E402
 from launcher.config.compose import compose  # noqa: E402
-from launcher.data.available import look_at_data  # noqa: E402
+from launcher.data.inspect import inspect_data  # noqa: E402
 from launcher.launch.devices import decide  # noqa: E402
 from launcher.rank.group import Ranks, claim  # noqa: E402
 from launcher.training import checkpoint  # noqa: E402
@@ -288,7 +288,7 @@ def _train_to_the_end(folder: str, *words: str) -> None:
 
 def _composed(words: list[str]) -> str:
     composed = compose(words)
-    make_plan(look_at_data(composed.config, must_exist=False).config, composed.origins)
+    make_plan(inspect_data(composed.config, must_exist=False).config, composed.origins)
     return "would run: train " + " ".join(words)
 
 

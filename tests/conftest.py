@@ -100,7 +100,7 @@ def tiny_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.networks import tiny
 
     monkeypatch.setattr("launcher.models.build.get_model", tiny)
-    monkeypatch.setattr("launcher.weights.export.get_model", tiny)
+    monkeypatch.setattr("launcher.weights.export_files.get_model", tiny)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 
 from launcher.config import resolved
 from launcher.config.compose import compose
-from launcher.data.available import with_counts
+from launcher.data.inspect import inspect_data
 from launcher.rank.group import Ranks
 from launcher.records.folder import RunFolder, create, save_name
 from launcher.training import checkpoint
@@ -23,7 +23,7 @@ SMALL = [
 
 def finished(runs: Path, *words: str) -> RunFolder:
     """A run of no steps that was evaluated and saved, as a run of one rank leaves it."""
-    config = with_counts(compose([*SMALL, *words]).config, must_exist=True)
+    config = inspect_data(compose([*SMALL, *words]).config, must_exist=True).config
     folder = create(runs, "small", unique=False)
     resolved.write(config, folder.config)
     run = build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))

@@ -65,12 +65,12 @@ def _load(words: Sequence[str]) -> int:
     import torch
 
     from launcher.config.compose import compose
-    from launcher.data.available import with_counts
+    from launcher.data.inspect import inspect_data
     from launcher.data.loaders import build_loaders
     from launcher.plan.plan import Plan
 
     torch.set_num_threads(1)
-    config = with_counts(compose(["recipe=mild", *words]).config, must_exist=True)
+    config = inspect_data(compose(["recipe=mild", *words]).config, must_exist=True).config
     assert config.dataset.train_samples is not None
     loaders = build_loaders(
         Plan(config, 1, config.dataset.train_samples),

@@ -16,7 +16,7 @@ from benchmarks.loader.files import originals
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
-from launcher.data.available import with_counts
+from launcher.data.inspect import inspect_data
 from launcher.data.loaders import Loaders, build_loaders
 from launcher.plan.plan import Plan
 
@@ -47,7 +47,7 @@ class RecipeLoader:
         count = len(originals(folder))
         given = ["dataset=image_folder", f"dataset.path={folder}", f"batch_size={count // 2}", *words]
         composed = compose([f"recipe={recipe}", "dataloader=ffcv", "dataloader.workers=1", *given])
-        config = with_counts(composed.config, must_exist=True)
+        config = inspect_data(composed.config, must_exist=True).config
         self.plan = Plan(config, 1, count)
         engine = Engine(Context(self.plan, 2))
         self.loaders: Loaders = build_loaders(

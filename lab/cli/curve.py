@@ -16,7 +16,7 @@ from types import FrameType
 from lab.study.sweep import Cell, check_existing, expand
 from launcher.cli.plan import make_plan
 from launcher.console import console, verbatim
-from launcher.data.available import with_counts
+from launcher.data.inspect import inspect_data
 from launcher.errors import Problems
 from launcher.rank.main import die_with
 from launcher.submit import slurm
@@ -118,7 +118,7 @@ def check_all(cells: list[Cell], *, here: bool) -> None:
     problems = Problems()
     for cell in cells:
         with problems.collected():
-            config = with_counts(cell.composed.config, must_exist=here)
+            config = inspect_data(cell.composed.config, must_exist=here).config
             make_plan(config, cell.composed.origins)
             check_existing(cell.folder, config)
             if here:

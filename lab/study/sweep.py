@@ -17,7 +17,7 @@ from launcher.config.overrides import alternatives
 from launcher.config.resolved import as_mapping, read
 from launcher.config.schema import RunConfig
 from launcher.data.identity import COUNTS, identity_if_there
-from launcher.data.unreadable import read_left_out
+from launcher.data.unreadable import read_skipped
 from launcher.errors import Problem, Problems, UserError
 from launcher.plan.schedule import dilated_epochs
 from launcher.records.folder import RunFolder
@@ -96,7 +96,7 @@ def check_existing(folder: Path, config: RunConfig) -> None:
         raise UserError(f"{folder} is a run with another {', '.join(differ)}; choose another folder by runs=FOLDER")
     pictures = None
     if run.pictures:
-        pictures = identity_if_there(config, read_left_out(RunFolder(folder).left_out, config.dataset))
+        pictures = identity_if_there(config, read_skipped(RunFolder(folder).skipped, config.dataset))
     if pictures not in (None, run.identity) or not (run.pictures or run.data_path == data_path(own)):
         where = run.data_path or "built-in pictures"
         raise UserError(f"{folder} is a run on other pictures ({where}); choose another folder by runs=FOLDER")

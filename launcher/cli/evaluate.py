@@ -18,7 +18,7 @@ from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
 from launcher.data.folder import is_folder
 from launcher.data.identity import identity
-from launcher.data.unreadable import read_left_out
+from launcher.data.unreadable import read_skipped
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import decide
 from launcher.records.folder import RunFolder, existing, noted_datasets
@@ -113,7 +113,7 @@ def _other(config: RunConfig, folder: RunFolder) -> Path | None:
     """The folder to evaluate instead of the run's own; none where it holds these, a share of them for validation."""
     if config.dataset.val_split is not None and config.dataloader.name == "torchvision":
         with suppress(UserError):
-            if identity(config, read_left_out(folder.left_out, config.dataset)) in noted_datasets(folder):
+            if identity(config, read_skipped(folder.skipped, config.dataset)) in noted_datasets(folder):
                 return None
     return Path(str(config.dataset.path))
 

@@ -32,8 +32,8 @@ def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run, saved=True)
     if arguments.onnx:
         _check_packages()
-    from launcher.weights.export import WEIGHTS
-    from launcher.weights.exporting import export_onnx, export_run
+    from launcher.weights.export import export_onnx, export_run
+    from launcher.weights.export_files import WEIGHTS
 
     output = Path(arguments.onnx or arguments.output or folder.path / "export")
     with progress_bars(console(sys.stderr)) as (_, report):

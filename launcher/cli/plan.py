@@ -58,14 +58,14 @@ def with_counts(config: RunConfig) -> tuple[RunConfig, list[str]]:
     """The config with the number of classes and pictures, and lines the user should read; data need not be there.
 
     Raises:
-        UserError: as `look_at_data`.
+        UserError: as `inspect_data`.
     """
     dataset = config.dataset
     if dataset.kind == "folder" and None not in (dataset.classes, dataset.train_samples, dataset.val_samples):
         return config, []
-    from launcher.data.available import look_at_data  # note: with numpy and Pillow, half of the time of a plan
+    from launcher.data.inspect import inspect_data  # note: with numpy and Pillow, half of the time of a plan
 
-    found = look_at_data(config, must_exist=False)
+    found = inspect_data(config, must_exist=False)
     return found.config, found.notes
 
 

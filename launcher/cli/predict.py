@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.config.compose import compose
 from launcher.config.resolved import read
-from launcher.data.folder import is_file, pictures_among
+from launcher.data.folder import image_files, is_file
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.devices import decide
 from launcher.records.folder import RunFolder, existing
 
 if TYPE_CHECKING:
-    from launcher.weights.predict import ClassifiedPicture, Classifier
+    from launcher.weights.predict import ClassifiedImage, Classifier
 
 EXAMPLES = [
     "train predict runs/mild-imagenet-1120-1 picture.jpg",
@@ -48,7 +48,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError(Problem("must be at least 1", "--top", arguments.top))
     exported = _exported(arguments.run)
     folder = None if exported else existing(arguments.run, saved=True)
-    files = pictures_among([*arguments.pictures, *(_listed(arguments.list) if arguments.list else [])])
+    files = image_files([*arguments.pictures, *(_listed(arguments.list) if arguments.list else [])])
     if not files:
         raise UserError("no pictures are named; give files or folders, or --list FILE")
     tell = (_json_rows if arguments.json else _csv_rows if arguments.csv else _lines)()
@@ -102,8 +102,8 @@ def _listed(name: str) -> list[str]:
     return [line for line in text.splitlines() if line]
 
 
-def _json_rows() -> Callable[[ClassifiedPicture], None]:
-    def tell(prediction: ClassifiedPicture) -> None:
+def _json_rows() -> Callable[[ClassifiedImage], None]:
+    def tell(prediction: ClassifiedImage) -> None:
         row: dict[str, Any] = {"file": prediction.file}
         if prediction.unreadable:
             row["error"] = prediction.unreadable
@@ -114,19 +114,19 @@ def _json_rows() -> Callable[[ClassifiedPicture], None]:
     return tell
 
 
-def _csv_rows() -> Callable[[ClassifiedPicture], None]:
+def _csv_rows() -> Callable[[ClassifiedImage], None]:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["file", "rank", "class", "probability"])
 
-    def tell(prediction: ClassifiedPicture) -> None:
+    def tell(prediction: ClassifiedImage) -> None:
         for rank, (name, score) in enumerate(prediction.classes, 1):
             writer.writerow([prediction.file, rank, name, f"{score:.6f}"])
 
     return tell
 
 
-def _lines() -> Callable[[ClassifiedPicture], None]:
-    def tell(prediction: ClassifiedPicture) -> None:
+def _lines() -> Callable[[ClassifiedImage], None]:
+    def tell(prediction: ClassifiedImage) -> None:
         if prediction.classes:
             found = "  ".join(f"{name} {score:.2%}" for name, score in prediction.classes)
             print(one_line(f"{prediction.file}: {found}"))

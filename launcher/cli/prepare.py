@@ -7,8 +7,8 @@ import argparse
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.console import console, progress_bars, verbatim
-from launcher.data.available import look_at_data
 from launcher.data.ffcv.file import FFCVDataset
+from launcher.data.inspect import inspect_data
 from launcher.errors import DONE, Problem, UserError
 from launcher.launch.stopping import Stopped, StopRequest, stop_noted
 
@@ -63,9 +63,9 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool, skip_bad: 
         found = verify(files, report) if check else prepare(files, skip_bad=skip_bad, report=report)
         for path, manifest in found:
             unusual = "".join(f"; {count:,} were {was}" for was, count in manifest.converted.items())
-            left_out = f"; {len(manifest.skipped):,} left out, listed in the manifest" if manifest.skipped else ""
+            skipped = f"; {len(manifest.skipped):,} left out, listed in the manifest" if manifest.skipped else ""
             facts = f"{manifest.samples:,} pictures, {manifest.bytes / 1e6:,.1f} MB"
             checked = ", as written" if check else ""
-            out.print(verbatim(f"{path}: {facts}{unusual}{left_out}{checked}"))
-        for note in look_at_data(config, must_exist=True).notes:
+            out.print(verbatim(f"{path}: {facts}{unusual}{skipped}{checked}"))
+        for note in inspect_data(config, must_exist=True).notes:
             out.print(verbatim(f"note: {note}"), style="yellow")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import re
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
@@ -46,11 +47,27 @@ Setting = bool | int | float | str | list[int] | None
 
 
 @dataclass(frozen=True, config=STRICT)
-class TorchvisionModel:
-    """A ResNet; `gelu` is exact, `gelu_tanh` its approximation by tanh, as JAX has it (Hendrycks & Gimpel 2016).
+class BaseModel:
+    """What each library's models have; `checkpointing` recomputes activations in the backward pass to save memory."""
 
-    `checkpointing` computes activations anew in the backward pass, for less memory.
-    """
+    library: ClassVar[str]
+
+    name: str
+    architecture: str
+    weights: AnyPath | None
+    weights_sha256: str | None
+    checkpointing: Literal["on", "off"]
+
+    def keywords(self) -> dict[str, Setting]:
+        """The keywords of the network's constructor besides the number of classes."""
+        return {}
+
+
+@dataclass(frozen=True, config=STRICT)
+class TorchvisionModel(BaseModel):
+    """A ResNet; `gelu` is exact, `gelu_tanh` its approximation by tanh, as in JAX (Hendrycks & Gimpel 2016)."""
+
+    library = "torchvision"
 
     name: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
     architecture: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
@@ -59,17 +76,16 @@ class TorchvisionModel:
     batchnorm_weight: Literal["ones", "uniform"]
     batchnorm_scale: Positive
     residual_batchnorm_weight: NotNegative | None
-    weights: AnyPath | None
-    weights_sha256: str | None
-    checkpointing: Literal["on", "off"]
 
 
 @dataclass(frozen=True, config=STRICT)
-class TimmModel:
+class TimmModel(BaseModel):
     """Any image classifier of timm's, with its library's own initialization; null leaves a value to the library.
 
     `arguments` are further keywords of the model's constructor.
     """
+
+    library = "timm"
 
     name: Literal["timm"]
     architecture: Annotated[str, AfterValidator(_known)]
@@ -78,19 +94,17 @@ class TimmModel:
     img_size: Count | None
     global_pool: str | None
     arguments: dict[str, Setting]
-    weights: AnyPath | None
-    weights_sha256: str | None
-    checkpointing: Literal["on", "off"]
 
     def keywords(self) -> dict[str, Setting]:
-        """What `timm.create_model` is given besides the architecture and the number of classes."""
         named = {key: getattr(self, key) for key in ("drop_rate", "drop_path_rate", "img_size", "global_pool")}
         return {**{key: value for key, value in named.items() if value is not None}, **self.arguments}
 
 
 @dataclass(frozen=True, config=STRICT)
-class VisionTransformerModel:
+class VisionTransformerModel(BaseModel):
     """big_vision's ViT with sines and cosines for positions and a tanh layer before the head; AlgoPerf's variants."""
+
+    library = "model.py"
 
     name: Literal["vit"]
     architecture: Annotated[str, AfterValidator(_own)]
@@ -102,11 +116,7 @@ class VisionTransformerModel:
     pooling: Literal["mean", "attention"]
     layer_norm: Literal["pre", "post"]
     glu: bool
-    weights: AnyPath | None
-    weights_sha256: str | None
-    checkpointing: Literal["on", "off"]
 
     def keywords(self) -> dict[str, Setting]:
-        """What `VisionTransformer` is given besides the number of classes."""
-        others = ("name", "architecture", "weights", "weights_sha256", "checkpointing")
-        return {key: value for key, value in vars(self).items() if key not in others}
+        common = {field.name for field in fields(BaseModel)}
+        return {key: value for key, value in vars(self).items() if key not in common}

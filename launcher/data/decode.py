@@ -33,7 +33,7 @@ _TURNED = {
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N")
 
 
-class NoPicture(Exception):
+class UnreadableImage(Exception):
     """Why a file cannot be read as a picture."""
 
 
@@ -51,7 +51,7 @@ def decode(file: Path | BinaryIO, *, upright: bool) -> Decoded:
     """Decode a picture file; `upright` turns it as its EXIF data say.
 
     Raises:
-        NoPicture: it is missing, damaged, too large, or of no format that is read.
+        UnreadableImage: it is missing, damaged, too large, or of no format that is read.
     """
     with _opened(file) as picture:
         pixels, mode = _rgb(picture), picture.mode
@@ -78,7 +78,7 @@ def size(path: Path) -> tuple[int, int]:
     """Width and height of a picture file as it is stored, which is not decoded.
 
     Raises:
-        NoPicture: as `decode`, as far as the file's head tells.
+        UnreadableImage: as `decode`, as far as the file's head tells.
     """
     with _opened(path) as picture:
         return picture.size
@@ -95,11 +95,11 @@ def _opened(file: Path | BinaryIO) -> Iterator[Image.Image]:
                     raise Image.DecompressionBombError
                 yield picture
     except Image.DecompressionBombError:
-        raise NoPicture(f"it has more than {_MOST_PIXELS // 10**6} million pixels") from None
+        raise UnreadableImage(f"it has more than {_MOST_PIXELS // 10**6} million pixels") from None
     except UnidentifiedImageError:
-        raise NoPicture(f"it is none of {', '.join(_FORMATS)}") from None
+        raise UnreadableImage(f"it is none of {', '.join(_FORMATS)}") from None
     except OSError as error:
-        raise NoPicture(error.strerror or str(error)) from None
+        raise UnreadableImage(error.strerror or str(error)) from None
     # note: a decoder fails on a damaged file with whatever error it happens to meet
     except Exception as error:
-        raise NoPicture(f"{type(error).__name__} {error}".strip()) from None
+        raise UnreadableImage(f"{type(error).__name__} {error}".strip()) from None

@@ -32,7 +32,7 @@ _UNDIVIDED = "; with dataset.val_split=0.1 a tenth of the pictures in train/CLAS
 class Folder:
     """The pictures of one split in the order of their names: `files` relative to `root`, `labels` int64 [N].
 
-    `place` is `root` below the data set's folder, ending in a slash, or empty. `skipped` counts links that lead out of
+    `place` is `root` below the data set's folder, ending in a slash, or empty. `links` counts those that lead out of
     the split's folder, or to nothing; `others` counts the files that have no picture's name, by how theirs end.
     """
 
@@ -41,13 +41,13 @@ class Folder:
     classes: list[str]
     files: list[str]
     labels: np.ndarray
-    skipped: int
+    links: int
     place: str
     others: Counter[str]
 
 
-def splits(path: Path, dataset: Dataset, seed: int, left_out: Collection[str] = ()) -> tuple[Folder, Folder]:
-    """Training and validation pictures below a folder, of the same classes; without those `left_out`, below `path`.
+def splits(path: Path, dataset: Dataset, seed: int, skipped: Collection[str] = ()) -> tuple[Folder, Folder]:
+    """Training and validation pictures below a folder, of the same classes; without those `skipped`, below `path`.
 
     With `dataset.val_split`, that share of each class is drawn for validation; the classes may lie in `path` itself.
 
@@ -55,7 +55,7 @@ def splits(path: Path, dataset: Dataset, seed: int, left_out: Collection[str] = 
         UserError: a folder, its classes or all its pictures are missing, may not be read, or are there beside a share.
     """
     if dataset.val_split is None:
-        return same_classes(*(without(scan(path, split), left_out) for split in ("train", "val")))
+        return same_classes(*(without(scan(path, split), skipped) for split in ("train", "val")))
     if is_folder(path / "val"):
         message = f"{path} holds validation pictures, in val/; leave it out, or move them elsewhere"
         raise UserError(Problem(message, "dataset.val_split", dataset.val_split))
@@ -63,7 +63,7 @@ def splits(path: Path, dataset: Dataset, seed: int, left_out: Collection[str] = 
         whole = scan(path, "train")
     else:
         whole = _without_ffcv(_scan(path, path, "train"))
-    return _divided(without(whole, left_out), dataset.val_split, seed)
+    return _divided(without(whole, skipped), dataset.val_split, seed)
 
 
 def scan(path: Path, split: str) -> Folder:
@@ -130,7 +130,7 @@ def only_prepared(path: str) -> bool:
     return is_remote(path) or path.endswith(TAR)
 
 
-def pictures_among(names: Iterable[str]) -> list[str]:
+def image_files(names: Iterable[str]) -> list[str]:
     """The files named, and of a folder the pictures in it and below it: in the order of the names, then sorted.
 
     Raises:
@@ -217,11 +217,11 @@ def _without_ffcv(folder: Folder) -> Folder:
     return replace(folder, classes=classes, labels=folder.labels - (folder.labels > number))
 
 
-def without(folder: Folder, left_out: Collection[str]) -> Folder:
+def without(folder: Folder, skipped: Collection[str]) -> Folder:
     """The same without those pictures, named below the data set's folder; it keeps its classes."""
-    if not left_out:
+    if not skipped:
         return folder
-    return _part(folder, folder.split, np.array([f"{folder.place}{file}" not in left_out for file in folder.files]))
+    return _part(folder, folder.split, np.array([f"{folder.place}{file}" not in skipped for file in folder.files]))
 
 
 def _divided(whole: Folder, share: float, seed: int) -> tuple[Folder, Folder]:

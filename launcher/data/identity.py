@@ -26,7 +26,7 @@ from launcher.data.ffcv.file import Beton, FFCVDataset
 from launcher.data.folder import Folder, is_folder, scan, sizes, splits, without
 from launcher.data.shapes import drawn_as, ensure_folder
 from launcher.data.sources.source import quiet
-from launcher.data.unreadable import found_unreadable
+from launcher.data.unreadable import find_skipped
 from launcher.errors import UserError
 
 COUNTS = ("dataset.classes", "dataset.train_samples", "dataset.val_samples")
@@ -34,10 +34,10 @@ COUNTS = ("dataset.classes", "dataset.train_samples", "dataset.val_samples")
 _SETTLED_NS = 2_000_000_000
 
 
-def identity(config: RunConfig, left_out: Collection[str] | None = None) -> str:
+def identity(config: RunConfig, skipped: Collection[str] | None = None) -> str:
     """Equal for equal pictures: on every machine, below any path, and in the FFCV files that were written from them.
 
-    It counts the pictures that a run reads: without those `left_out`, which are found if None is given.
+    It counts the pictures that a run reads: without those `skipped`, which are found if None is given.
 
     Raises:
         UserError: the data set is not there, or cannot be read.
@@ -49,22 +49,22 @@ def identity(config: RunConfig, left_out: Collection[str] | None = None) -> str:
         return known
     dataset = config.dataset
     path = ensure_folder(dataset)
-    if left_out is None:
-        left_out = found_unreadable(dataset, config.seed, path, quiet)
+    if skipped is None:
+        skipped = find_skipped(dataset, config.seed, path, quiet)
     if dataset.val_split is not None:
-        lists = (zip(part.files, sizes(part), strict=True) for part in splits(path, dataset, config.seed, left_out))
+        lists = (zip(part.files, sizes(part), strict=True) for part in splits(path, dataset, config.seed, skipped))
         known = divided(itertools.chain(*lists), dataset.val_split)
         return _of_splits(known, known)
-    return _of_splits(*(_of_folder(path, split, left_out) for split in ("train", "val")))
+    return _of_splits(*(_of_folder(path, split, skipped) for split in ("train", "val")))
 
 
-def identity_if_there(config: RunConfig, left_out: Collection[str] | None = None) -> str | None:
+def identity_if_there(config: RunConfig, skipped: Collection[str] | None = None) -> str | None:
     """The same; None where the data set is not on this machine, or not given. Nothing is drawn."""
     path = config.dataset.path
     if path is not None and config.dataset.kind == "shapes" and not is_folder(Path(path)):
         return None
     try:
-        return identity(config, left_out)
+        return identity(config, skipped)
     except UserError:
         return None
 
@@ -106,9 +106,9 @@ def _of_file(file: Beton) -> str:
     return hashlib.sha256(np.ascontiguousarray(file.rows).tobytes()).hexdigest()
 
 
-def _of_folder(path: Path, split: str, left_out: Collection[str]) -> str:
-    if any(name.startswith(f"{split}/") for name in left_out):
-        return _of_pictures(without(scan(path, split), left_out))
+def _of_folder(path: Path, split: str, skipped: Collection[str]) -> str:
+    if any(name.startswith(f"{split}/") for name in skipped):
+        return _of_pictures(without(scan(path, split), skipped))
     root = path / split
     stamp, kept = _stamp(root), _kept(root)
     if stamp is not None and (known := _read(kept, stamp)) is not None:

@@ -13,11 +13,11 @@ import torch
 
 from launcher import randomness
 from launcher.config import schema
-from launcher.data.available import check_counts
 from launcher.data.batch import Loaded, Overlap
 from launcher.data.folder import Folder, splits
 from launcher.data.following import worker_count
-from launcher.data.pictures import CentredPictures, ChangeImage, CroppedPictures
+from launcher.data.images import ChangeImage, EvalImages, TrainImages
+from launcher.data.inspect import check_counts
 from launcher.data.sampling import ChangeOrder, Shard, epoch_order, eval_indices, rank_indices
 from launcher.data.shapes import ensure_folder
 from launcher.data.worker_processes import Keys, batches, data_loader, shut_down
@@ -76,15 +76,15 @@ class Loaders:
 def build_loaders(
     plan: Plan,
     *,
-    rank: int,
-    world_size: int,
-    local_world_size: int,
     device: torch.device,
-    change_order: ChangeOrder | None,
-    change_image: ChangeImage | None,
-    left_out: Collection[str] = (),
+    rank: int = 0,
+    world_size: int = 1,
+    local_world_size: int = 1,
+    change_order: ChangeOrder | None = None,
+    change_image: ChangeImage | None = None,
+    skipped: Collection[str] = (),
 ) -> Loaders:
-    """The loaders that a plan asks for, for one rank; of class folders, without the pictures `left_out`."""
+    """Build one rank's loaders; those of class folders are without the images `skipped`."""
     config = plan.config
     if isinstance(config.dataloader, schema.SyntheticLoader):
         synthetic = SyntheticTrain(plan, config.dataloader.batches, rank, device)
@@ -93,10 +93,10 @@ def build_loaders(
     shard = Shard(rank, world_size, workers, config.dataloader.prefetch, device)
     if isinstance(config.dataloader, schema.FFCVLoader):
         return Loaders(*_ffcv_loaders(plan, config.dataloader, shard, change_order, change_image))
-    train, val = splits(ensure_folder(config.dataset), config.dataset, config.seed, left_out)
+    train, val = splits(ensure_folder(config.dataset), config.dataset, config.seed, skipped)
     check_counts(plan, len(train.classes), len(train.files), train.root)
     image, upright = config.image, config.dataset.exif_orientation
-    crops = CroppedPictures(train, image, seed=config.seed, upright=upright, change_image=change_image)
+    crops = TrainImages(train, image, seed=config.seed, upright=upright, change_image=change_image)
     return Loaders(ShuffledLoader(plan, crops, shard, change_order), _evaluation(plan, val, shard))
 
 
@@ -119,7 +119,7 @@ def build_evaluation(
 def _evaluation(plan: Plan, pictures: Folder, shard: Shard) -> EvalLoader:
     image, upright = plan.config.image, plan.config.dataset.exif_orientation
     sides = plan.image_side(image.eval_resize), plan.image_side(image.eval_size)
-    centres = CentredPictures(pictures, *sides, image.eval_interpolation, upright=upright)
+    centres = EvalImages(pictures, *sides, image.eval_interpolation, upright=upright)
     return EvalLoader(centres, shard, plan.rank_eval_batch)
 
 
@@ -142,7 +142,7 @@ def _ffcv_loaders(
 class ShuffledLoader:
     """Training batches through torch's DataLoader with persistent workers."""
 
-    def __init__(self, plan: Plan, pictures: CroppedPictures, shard: Shard, change_order: ChangeOrder | None):
+    def __init__(self, plan: Plan, pictures: TrainImages, shard: Shard, change_order: ChangeOrder | None):
         self._plan, self._shard, self._change_order = plan, shard, change_order
         self._pictures, self._samples = pictures, len(pictures.labels)
         self._keys = Keys()
@@ -173,7 +173,7 @@ class ShuffledLoader:
 class EvalLoader:
     """This rank's share of the validation pictures, each once, in batches whose last may be smaller."""
 
-    def __init__(self, pictures: CentredPictures, shard: Shard, batch_size: int):
+    def __init__(self, pictures: EvalImages, shard: Shard, batch_size: int):
         self._pictures, self._shard = pictures, shard
         self.classes: list[str] | None = pictures.classes
         self._keys = Keys()

@@ -17,7 +17,7 @@ import numpy as np
 
 from launcher import atomic
 from launcher.config.schema import Dataset
-from launcher.data.decode import NoPicture, decode
+from launcher.data.decode import UnreadableImage, decode
 from launcher.data.folder import Folder, splits
 from launcher.data.following import in_workers
 from launcher.data.sources.source import Report
@@ -58,19 +58,19 @@ def unreadable(path: Path, splits: Sequence[Folder], report: Report) -> dict[str
     return bad
 
 
-def found_unreadable(dataset: Dataset, seed: int, path: Path, report: Report) -> dict[str, str]:
+def find_skipped(dataset: Dataset, seed: int, path: Path, report: Report) -> dict[str, str]:
     """What `dataset.skip_bad` leaves out of class folders: nothing where it is not set."""
     if not dataset.skip_bad or dataset.kind == "shapes":
         return {}
     return unreadable(path, splits(path, dataset, seed), report)
 
 
-def write_left_out(file: Path, left_out: dict[str, str]) -> None:
+def write_skipped(file: Path, skipped: dict[str, str]) -> None:
     """Write down which pictures a run leaves out, and why, atomically."""
-    atomic.write_text(file, json.dumps(left_out, indent=1) + "\n")
+    atomic.write_text(file, json.dumps(skipped, indent=1) + "\n")
 
 
-def read_left_out(file: Path, dataset: Dataset) -> Collection[str]:
+def read_skipped(file: Path, dataset: Dataset) -> Collection[str]:
     """The names of the pictures that a run leaves out: none without `dataset.skip_bad`.
 
     Raises:
@@ -94,7 +94,7 @@ def reason(file: Path) -> str | None:
     """Why a file cannot be read as a picture, None where it can."""
     try:
         decode(file, upright=False)
-    except NoPicture as error:
+    except UnreadableImage as error:
         return str(error)
     return None
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from launcher.data.batch import Loaded
 from launcher.data.following import clean_processes, follow_parent
-from launcher.data.pictures import Pictures, Reading
+from launcher.data.images import Pictures, Reading
 from launcher.data.sampling import Shard
 from launcher.errors import MachineError, Problem, UserError
 

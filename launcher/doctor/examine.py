@@ -8,10 +8,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from launcher.config.schema import FFCVLoader, Launch, RunConfig, TorchvisionLoader
-from launcher.data.available import look_at_data
 from launcher.data.ffcv.file import FFCVDataset
 from launcher.data.folder import Folder, evaluated, splits
 from launcher.data.following import worker_count
+from launcher.data.inspect import inspect_data
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import unreadable
 from launcher.doctor.finding import Finding, ok, problem, warning
@@ -67,7 +67,7 @@ def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]
         return
     try:
         whole = replace(config, dataset=replace(config.dataset, skip_bad=False))
-        found = look_at_data(whole, must_exist=True)
+        found = inspect_data(whole, must_exist=True)
     except UserError as error:
         yield from (problem("data set", f"{wrong.key}={wrong.value}", wrong.message) for wrong in error.problems)
         return

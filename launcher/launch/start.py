@@ -23,10 +23,10 @@ from launcher.config.models import TorchvisionModel
 from launcher.config.resolved import read, write
 from launcher.config.schema import RunConfig
 from launcher.console import console, progress_bars
-from launcher.data.available import look_at_data, with_counts
 from launcher.data.identity import identity
+from launcher.data.inspect import inspect_data
 from launcher.data.shapes import ensure_shapes
-from launcher.data.unreadable import read_left_out, write_left_out
+from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.devices import Devices, decide, with_precision
 from launcher.launch.terminal import PlainView
@@ -42,7 +42,7 @@ from launcher.records.progress import ProgressView
 from launcher.records.summary import summary_table
 
 if TYPE_CHECKING:
-    from launcher.weights.pretrained import Initial
+    from launcher.weights.pretrained import Pretrained
 
 
 def start(composed: Composed) -> int:
@@ -53,7 +53,7 @@ def start(composed: Composed) -> int:
     """
     out = console()
     with progress_bars(out) as (_, report):
-        available = look_at_data(composed.config, must_exist=True, report=report)
+        available = inspect_data(composed.config, must_exist=True, report=report)
     devices = decide(available.config.launch)
     plan = _plan(available.config, devices)
     check(plan, composed.origins)
@@ -72,15 +72,15 @@ def start(composed: Composed) -> int:
     # note: takes seconds, in which a Ctrl-C would leave an empty run folder behind
     import launcher.launch.elastic  # noqa: F401
 
-    pictures = identity(config, available.left_out)
+    pictures = identity(config, available.skipped)
     folder = _folder(config)
     with folder.locked(each_host=config.launch.nnodes > 1):
         _write_config(config, folder)
         if initial:
             initial.write(folder.initial)
         # note: several machines may join a run that has left out something already
-        if config.dataset.skip_bad and not folder.left_out.exists():
-            write_left_out(folder.left_out, available.left_out)
+        if config.dataset.skip_bad and not folder.skipped.exists():
+            write_skipped(folder.skipped, available.skipped)
         write_environment(folder.environment, devices.gpus)
         note_dataset(folder, pictures)
         adopt_estimate(config, folder)
@@ -90,14 +90,14 @@ def start(composed: Composed) -> int:
         return code
 
 
-def _initial(config: RunConfig, classes: list[str] | None, origins: Mapping[str, str]) -> Initial | None:
+def _initial(config: RunConfig, classes: list[str] | None, origins: Mapping[str, str]) -> Pretrained | None:
     """What `model.weights` names, if anything."""
     if config.model.weights is None:
         return None
-    from launcher.weights.pretrained import initial_weights
+    from launcher.weights.pretrained import pretrained_weights
 
     told = COMMAND_LINE in (origins.get("dataset.mean"), origins.get("dataset.std"))
-    return initial_weights(config, classes, keep_normalization=told)
+    return pretrained_weights(config, classes, keep_normalization=told)
 
 
 def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
@@ -207,11 +207,11 @@ def _plan(config: RunConfig, devices: Devices) -> Plan:
 
 def _counted(config: RunConfig, folder: RunFolder) -> RunConfig:
     """The config of a run that goes on, without the pictures that it left out when it began."""
-    return with_counts(config, must_exist=True, left_out=read_left_out(folder.left_out, config.dataset))
+    return inspect_data(config, must_exist=True, skipped=read_skipped(folder.skipped, config.dataset)).config
 
 
 def _pictures(config: RunConfig, folder: RunFolder) -> str:
-    return identity(config, read_left_out(folder.left_out, config.dataset))
+    return identity(config, read_skipped(folder.skipped, config.dataset))
 
 
 def _train(folder: RunFolder, plan: Plan, devices: Devices, out: Console) -> int:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from launcher.config.schema import FFCVLoader, RunConfig, TorchvisionLoader
-from launcher.data.decode import NoPicture, size
+from launcher.data.decode import UnreadableImage, size
 from launcher.data.folder import Folder
 from launcher.measure.estimate import SizeCost, mean_sizes
 from launcher.measure.measurement import Measurement
@@ -116,7 +116,7 @@ def picture_facts(folder: Folder) -> PictureFacts:
         try:
             sides.append(min(size(path)))
             sizes.append(path.stat().st_size)
-        except NoPicture:
+        except UnreadableImage:
             continue
     if not sizes:
         return PictureFacts(0, 0)

@@ -16,9 +16,9 @@ from launcher.config.compose import Composed
 from launcher.config.models import TorchvisionModel
 from launcher.config.resolved import write
 from launcher.console import console, progress_bars
-from launcher.data.available import look_at_data
+from launcher.data.inspect import inspect_data
 from launcher.data.shapes import ensure_shapes
-from launcher.data.unreadable import write_left_out
+from launcher.data.unreadable import write_skipped
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices, decide, with_precision
 from launcher.measure.measurement import ANSWER, REQUEST, Measurement, MeasureRequest
@@ -42,7 +42,7 @@ def real_plan(composed: Composed) -> tuple[Plan, Devices]:
             Problem("only this machine can be measured; measure with launch.nnodes=1", "launch.nnodes", nodes)
         )
     with progress_bars(console(sys.stderr)) as (_, report):
-        config = look_at_data(composed.config, must_exist=True, report=report).config
+        config = inspect_data(composed.config, must_exist=True, report=report).config
     devices = decide(config.launch)
     for note in devices.notes:
         _Stderr().print(f"note: {note}")
@@ -78,7 +78,7 @@ def ask(plan: Plan, devices: Devices, target: str, seconds: float, answer: type[
         folder = RunFolder(Path(scratch))
         write(plan.config, folder.config)
         if plan.config.dataset.skip_bad:
-            write_left_out(folder.left_out, look_at_data(plan.config, must_exist=True).left_out)
+            write_skipped(folder.skipped, inspect_data(plan.config, must_exist=True).skipped)
         (folder.path / REQUEST).write_text(json.dumps(asdict(MeasureRequest(seconds, time.time()))))
         once = replace(plan.config.launch, max_restarts=0)
         code = Launcher(folder.path, devices, once, _Stderr(), target).run()

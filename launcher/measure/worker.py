@@ -14,7 +14,7 @@ import torch.distributed as dist
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.data.batch import Loaded
-from launcher.data.unreadable import read_left_out
+from launcher.data.unreadable import read_skipped
 from launcher.launch.stopping import Stopped
 from launcher.measure.measurement import ANSWER, REQUEST, MeasureRequest
 from launcher.plan.step_kinds import StepSample
@@ -33,7 +33,7 @@ def answer(scratch: Path, measure: Callable[[Trainer, MeasureRequest], object]) 
     config = standing_still(read(folder.config))
     request = MeasureRequest(**json.loads((scratch / REQUEST).read_text()))
     with join_ranks(config) as ranks:
-        run = build_trainer(config, ranks, read_left_out(folder.left_out, config.dataset))
+        run = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset))
         try:
             found = measure(run, request)
         except Stopped:

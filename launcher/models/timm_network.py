@@ -16,7 +16,7 @@ from launcher.config.models import TimmModel
 from launcher.errors import Problem, UserError, is_of_the_machine, one_line
 
 # What would load weights or a network of another kind: not for a run's config to say.
-NOT_GIVEN = {
+FORBIDDEN = {
     **dict.fromkeys(("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path"), "loads weights"),
     **dict.fromkeys(("cache_dir", "pretrained_strict", "pretrained_filter_fn"), "loads weights"),
     **dict.fromkeys(("features_only", "out_indices", "feature_cfg"), "makes no classifier"),
@@ -33,8 +33,8 @@ def timm_network(model: TimmModel, classes: int) -> nn.Module:
         UserError: it takes no such keyword, or not that value.
     """
     for name, value in model.arguments.items():
-        if name in (*NOT_GIVEN, *_KEYS):
-            told = f"{NOT_GIVEN[name]}; leave it out" if name in NOT_GIVEN else f"is a key of its own: model.{name}"
+        if name in (*FORBIDDEN, *_KEYS):
+            told = f"{FORBIDDEN[name]}; leave it out" if name in FORBIDDEN else f"is a key of its own: model.{name}"
             raise UserError(Problem(told, f"model.arguments.{name}", value))
     given: dict[str, Any] = model.keywords()
     try:
@@ -79,4 +79,4 @@ def keywords(network: type[nn.Module]) -> list[str]:
     """What a constructor takes besides what the run's data decide."""
     taken = inspect.signature(network.__init__).parameters
     kinds: Any = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [name for name, one in taken.items() if one.kind in kinds and name not in ("self", *NOT_GIVEN, *_KEYS)]
+    return [name for name, one in taken.items() if one.kind in kinds and name not in ("self", *FORBIDDEN, *_KEYS)]

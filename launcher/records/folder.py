@@ -40,7 +40,7 @@ class RunFolder:
         return self.path / "dataset.json"
 
     @property
-    def left_out(self) -> Path:
+    def skipped(self) -> Path:
         return self.path / "left_out.json"
 
     @property

@@ -175,7 +175,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_initial(path: Path) -> dict[str, torch.Tensor]:
-    """What `Initial.write` has written.
+    """What `Pretrained.write` has written.
 
     Raises:
         UserError: it is gone or damaged.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from launcher.data.available import held_out
+from launcher.data.inspect import held_out
 from launcher.data.loaders import build_evaluation
 from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.stop import Asked, StopFlag

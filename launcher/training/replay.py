@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from launcher import atomic
 from launcher.config.resolved import read
-from launcher.data.unreadable import read_left_out
+from launcher.data.unreadable import read_skipped
 from launcher.rank.group import join_ranks
 from launcher.rank.main import REPLAY_STEP
 from launcher.rank.peers import gather
@@ -30,7 +30,7 @@ def work(run_folder: Path) -> None:
     step, folder = int(os.environ[REPLAY_STEP]), RunFolder(run_folder)
     config = read(folder.config)
     with join_ranks(config) as ranks:
-        trainer = build_trainer(config, ranks, read_left_out(folder.left_out, config.dataset))
+        trainer = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset))
         _load_before(trainer, folder, step)
         compile_run(trainer)
         while trainer.next_step < step:

@@ -201,9 +201,9 @@ def of_this_run(state: dict[str, Any], config: RunConfig) -> Iterator[None]:
 
 
 def build_trainer(
-    config: RunConfig, ranks: Ranks, left_out: Collection[str] = (), initial: Mapping[str, Tensor] | None = None
+    config: RunConfig, ranks: Ranks, skipped: Collection[str] = (), initial: Mapping[str, Tensor] | None = None
 ) -> Trainer:
-    """Model, algorithms, optimizer and loaders of a run on this rank; its pictures are without those `left_out`.
+    """Model, algorithms, optimizer and loaders of a run on this rank; its pictures are without those `skipped`.
 
     initial: all weights that the network starts from, instead of those that its seed draws.
     """
@@ -222,7 +222,7 @@ def build_trainer(
         device=ranks.device,
         change_order=engine.change_order,
         change_image=engine.change_image,
-        left_out=left_out,
+        skipped=skipped,
     )
     HEARTBEAT.watch_reading(loaders.stalled, config.launch.hang_timeout)
     synchronize = partial(torch.cuda.synchronize, ranks.device) if ranks.device.type == "cuda" else None

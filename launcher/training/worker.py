@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from launcher.config.resolved import read
-from launcher.data.unreadable import read_left_out
+from launcher.data.unreadable import read_skipped
 from launcher.rank.group import check_same_config, join_ranks
 from launcher.rank.stop import STOP
 from launcher.records.folder import RunFolder
@@ -33,7 +33,7 @@ def work(run_folder: Path) -> None:
         state = newest_for_all(folder, ranks)
         check_same_config(config)
         initial = read_initial(folder.initial) if state is None and config.model.weights is not None else None
-        trainer = build_trainer(config, ranks, read_left_out(folder.left_out, config.dataset), initial)
+        trainer = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset), initial)
         if state is not None:
             trainer.load_state_dict(state)
         compile_run(trainer)

@@ -20,7 +20,7 @@ from launcher.rank.group import claim
 from launcher.training.evaluation import logits_of
 from launcher.training.precision import Precision, choose_precision
 from launcher.training.trainer import of_this_run, set_backend
-from launcher.weights.export import source
+from launcher.weights.export_files import network_card
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def model_card(
     """What a checkpoint's network takes and gives; names of classes are the checkpoint's, else these, else numbers."""
     config, dataset = plan.config, plan.config.dataset
     return {
-        **source(config.model, dataset.classes or 0, changed=bool(surgeries)),
+        **network_card(config.model, dataset.classes or 0, changed=bool(surgeries)),
         "surgery": {name: surgery.values for name, surgery in surgeries.items()},
         "classes": state.get("classes") or classes or [str(number) for number in range(dataset.classes or 0)],
         "input": {

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from launcher.config.schema import RunConfig
-from launcher.data.available import evaluated_as
+from launcher.data.inspect import evaluated_as
 from launcher.data.loaders import EvaluationLoader, build_evaluation, build_loaders
 from launcher.data.sources.source import quiet
-from launcher.data.unreadable import read_left_out
+from launcher.data.unreadable import read_skipped
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder
@@ -82,17 +82,8 @@ def _pictures(
         with closing(loader):
             yield loader, notes
         return
-    loaders = build_loaders(
-        plan,
-        rank=0,
-        world_size=1,
-        local_world_size=1,
-        device=device,
-        change_order=None,
-        change_image=None,
-        left_out=read_left_out(folder.left_out, plan.config.dataset),
-    )
-    with closing(loaders):
+    skipped = read_skipped(folder.skipped, plan.config.dataset)
+    with closing(build_loaders(plan, device=device, skipped=skipped)) as loaders:
         yield loaders.evaluate, []
 
 

@@ -16,8 +16,8 @@ from launcher.config.keys import choices
 from launcher.config.resolved import read
 from launcher.config.schema import TorchvisionLoader
 from launcher.data.following import worker_count
+from launcher.data.images import UNREADABLE, ImageFiles
 from launcher.data.loaders import EvalLoader
-from launcher.data.pictures import UNREADABLE, GivenPictures
 from launcher.data.sampling import Shard
 from launcher.data.unreadable import reason
 from launcher.models.build import replace_relu
@@ -27,7 +27,7 @@ from launcher.records.folder import RunFolder
 from launcher.training.precision import Precision
 from launcher.weights.classifier import Classifier, classifier_of
 from launcher.weights.evaluate_run import saved
-from launcher.weights.exported import read_exported
+from launcher.weights.export_files import read_exported
 
 _BATCH = 64
 _LOADER = TorchvisionLoader(name="torchvision", workers="auto", prefetch=2)
@@ -43,7 +43,7 @@ _CHANGES: dict[str, Callable[..., Any]] = {
 
 
 @dataclass(frozen=True)
-class ClassifiedPicture:
+class ClassifiedImage:
     """The likeliest classes of a file and their probabilities, the likeliest first; or why it cannot be read."""
 
     file: str
@@ -73,11 +73,11 @@ def classifier_of_export(folder: Path, kind: str) -> Classifier:
     return Classifier(network.to(device), card, Precision(device.type, torch.float32), device)
 
 
-def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Iterator[ClassifiedPicture]:
+def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Iterator[ClassifiedImage]:
     """The likeliest `top` classes of each file, in the order of the files."""
     values, classes = classifier.card["input"], classifier.card["classes"]
     sides = values["resize"], values["size"]
-    pictures = GivenPictures(files, *sides, values["interpolation"], upright=values["exif_orientation"])
+    pictures = ImageFiles(files, *sides, values["interpolation"], upright=values["exif_orientation"])
     workers = worker_count(_LOADER, 1) if len(files) > _FEW else 0
     loader = EvalLoader(pictures, Shard(0, 1, workers, _LOADER.prefetch, classifier.device), _BATCH)
     try:
@@ -87,10 +87,8 @@ def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Itera
             for index, label, numbers, scores in found:
                 file = files[index]
                 if label == UNREADABLE:
-                    yield ClassifiedPicture(file, [], reason(Path(file)) or "it has changed meanwhile")
+                    yield ClassifiedImage(file, [], reason(Path(file)) or "it has changed meanwhile")
                 else:
-                    yield ClassifiedPicture(
-                        file, [(classes[n], score) for n, score in zip(numbers, scores, strict=True)]
-                    )
+                    yield ClassifiedImage(file, [(classes[n], score) for n, score in zip(numbers, scores, strict=True)])
     finally:
         loader.close()

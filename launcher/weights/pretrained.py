@@ -1,6 +1,6 @@
-"""The weights that a run starts from: read from where `model.weights` says, and fitted to the run's network.
+"""The weights that a run starts from: loaded from where `model.weights` says, and fitted to the run's network.
 
-Nothing of a file is executed. What is found goes into the run's folder before a rank starts; the ranks read that alone.
+The launcher writes them to the run folder before a rank starts; the ranks read that file alone.
 """
 
 from __future__ import annotations
@@ -17,53 +17,42 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from launcher import atomic
-from launcher.algorithms.base import Context
-from launcher.algorithms.engine import Engine
-from launcher.config.keys import nearest
-from launcher.config.models import TimmModel, TorchvisionModel, VisionTransformerModel
-from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
-from launcher.models.build import build_model, model_surgeries
+from launcher.models.build import build_model
 from launcher.models.parameters import parameters_of_head
-from launcher.plan.plan import plan_for
-from launcher.records.folder import RunFolder
-from launcher.training import checkpoint
-from launcher.weights.evaluate_run import saved
-from launcher.weights.export import WEIGHTS
-from launcher.weights.exported import differences, listed
-from launcher.weights.sources import FoundWeights, of_file, of_timm, of_torchvision, problem
+from launcher.weights.export_files import differences, first_few
+from launcher.weights.load import SourceWeights, engine_of, load_weights, problem, surgery_values
 
 
 @dataclass(frozen=True)
-class Initial:
-    """All weights of a run's network, the config that goes with them, and lines that the user should read."""
+class Pretrained:
+    """All weights of a run's network, the config that goes with them, and notes for the user."""
 
     config: RunConfig
     weights: dict[str, Tensor]
     notes: list[str]
 
     def write(self, path: Path) -> None:
-        """Write the weights as safetensors, whole or not at all."""
+        """Write the weights as safetensors, atomically."""
         with atomic.writing(path) as temporary:
             temporary.write_bytes(save(self.weights))
 
 
-def initial_weights(config: RunConfig, classes: list[str] | None, *, keep_normalization: bool) -> Initial:
-    """What `model.weights` says, for the classes of those names; a head of other classes is drawn anew.
+def pretrained_weights(config: RunConfig, classes: list[str] | None, *, keep_normalization: bool) -> Pretrained:
+    """Load the weights of `model.weights` for classes of these names; a head for other classes is drawn from the seed.
 
-    The config takes over the mean and deviation that the weights were trained with, unless told to keep its own.
+    The config takes over the mean and deviation that the weights were trained with, unless `keep_normalization`.
 
     Raises:
         UserError: there are no such weights, they cannot be read, or they are of another network.
     """
-    source = find(config)
+    source = load_weights(config.model)
     digest = _digest(source.tensors)
     if config.model.weights_sha256 not in (None, digest):
-        message = f"{source.told} has the digest {digest}: other weights than asked for"
+        message = f"{source.origin} has the digest {digest}: other weights than this key names"
         raise problem(config.model.weights_sha256, message, "model.weights_sha256")
-    network, surgery = _network(config)
-    weights, said = _fitted(network, surgery, source, classes, config)
-    notes = [f"starts from {source.told}: {said}"]
+    weights, head = _fitted(source, classes, config)
+    notes = [f"starts from {source.origin}: {head}"]
     config = replace(config, model=replace(config.model, weights_sha256=digest))
     dataset = config.dataset
     if source.mean and source.std and (source.mean, source.std) != (list(dataset.mean), list(dataset.std)):
@@ -72,117 +61,57 @@ def initial_weights(config: RunConfig, classes: list[str] | None, *, keep_normal
         else:
             notes.append(f"dataset.mean={source.mean} and dataset.std={source.std} are those of the weights")
             config = replace(config, dataset=replace(dataset, mean=source.mean, std=source.std))
-    return Initial(config, weights, notes)
+    return Pretrained(config, weights, notes)
 
 
-def find(config: RunConfig) -> FoundWeights:
-    """The weights that `model.weights` names.
-
-    Raises:
-        UserError: there are none, or they cannot be read.
-    """
-    asked = config.model.weights
-    assert asked is not None
-    if asked in ("torchvision", "timm"):
-        model = config.model
-        if isinstance(model, VisionTransformerModel):
-            raise problem(asked, "has none for this model; name a file, a run folder or an export")
-        own = "torchvision" if isinstance(model, TorchvisionModel) else "timm"
-        if asked != own:
-            raise problem(asked, f"has none for this model, which is {own}'s: model.weights={own}")
-        return of_torchvision(model.architecture) if isinstance(model, TorchvisionModel) else of_timm(model)
-    path = Path(asked)
-    if RunFolder(path).exists():
-        return _of_run(RunFolder(path), saved(RunFolder(path), best=False))
-    if path.is_file() and RunFolder(path.parent.parent).checkpoints == path.parent:
-        return _of_run(RunFolder(path.parent.parent), checkpoint.load(path))
-    if (path / WEIGHTS).is_file():
-        path /= WEIGHTS
-    if not path.is_file():
-        beside = nearest(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None
-        hint = f"; did you mean {path.parent / beside}?" if beside else ""
-        raise problem(asked, f"is no file, run folder or export{hint}")
-    return of_file(path)
-
-
-def _of_run(folder: RunFolder, state: dict[str, Any]) -> FoundWeights:
-    config = read(folder.config)
-    return FoundWeights(
-        f"{folder.path} at step {state['step']:,}",
-        state["weights"],
-        config.model.architecture,
-        _surgery(config),
-        state.get("classes"),
-        list(config.dataset.mean),
-        list(config.dataset.std),
-    )
-
-
-def _network(config: RunConfig) -> tuple[nn.Module, dict[str, Any]]:
-    """The run's network as it is drawn from its seed, on the CPU, and what changed it."""
+def _fitted(source: SourceWeights, classes: list[str] | None, config: RunConfig) -> tuple[dict[str, Tensor], str]:
+    """Return all weights of the run's network, and a note on its head."""
     assert config.dataset.classes is not None
-    engine = Engine(Context(plan_for(config, 1), config.dataset.classes))
+    engine = engine_of(config)
     network = build_model(config.model, config.dataset.classes, config.loss, config.seed)
     engine.change_model(network)
-    return network, _values(model_surgeries(config.model) | engine.surgeries())
-
-
-def _surgery(config: RunConfig) -> dict[str, Any]:
-    assert config.dataset.classes is not None
-    engine = Engine(Context(plan_for(config, 1), config.dataset.classes))
-    return _values(model_surgeries(config.model) | engine.surgeries())
-
-
-def _values(surgeries: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: surgery.values for name, surgery in surgeries.items()}
-
-
-def _fitted(
-    network: nn.Module, surgery: dict[str, Any], source: FoundWeights, classes: list[str] | None, config: RunConfig
-) -> tuple[dict[str, Tensor], str]:
-    """All weights of the network, and what is said of its head."""
-    own, given = network.state_dict(), dict(source.tensors)
-    _check_surgery(surgery, source, config)
+    _check_surgery(surgery_values(config, engine), source, config)
+    own, weights = network.state_dict(), dict(source.tensors)
     in_head = parameters_of_head(network)
     head = [name for name in own if name in in_head]
-    rows, said = _rows(own, head, given, source.classes, classes)
-    if isinstance(config.model, TimmModel) and (fitting := _fitted_by_timm(network, given, in_head)):
-        given, said = fitting, f"{said}; timm fitted the others to this network"
+    rows, note = _rows(own, head, weights, source.classes, classes)
+    if config.model.library == "timm" and (by_timm := _fitted_by_timm(network, weights, in_head)):
+        weights, note = by_timm, f"{note}; timm fitted the others to this network"
     for name in head:
         if rows is None:
-            given[name] = own[name]
-        elif name in given:
-            given[name] = given[name][rows]
-    # note: weights of old have no such counters, and no forward pass reads them
-    given = {name: tensor for name, tensor in own.items() if name.endswith("num_batches_tracked")} | given
-    _check_names(own, given, source, config)
-    return {name: given[name].detach().to(tensor.dtype).contiguous() for name, tensor in own.items()}, said
+            weights[name] = own[name]
+        elif name in weights:
+            weights[name] = weights[name][rows]
+    # note: older weights lack these counters, which no forward pass reads
+    weights = {name: tensor for name, tensor in own.items() if name.endswith("num_batches_tracked")} | weights
+    _check_names(own, weights, source, config)
+    return {name: weights[name].detach().to(tensor.dtype).contiguous() for name, tensor in own.items()}, note
 
 
-def _fitted_by_timm(network: nn.Module, given: Mapping[str, Tensor], in_head: set[str]) -> dict[str, Tensor] | None:
-    """Weights of another image side or of the authors' names, as timm reads its own; None where it changes nothing."""
+def _fitted_by_timm(network: nn.Module, weights: Mapping[str, Tensor], in_head: set[str]) -> dict[str, Tensor] | None:
+    """Return weights of another image size or of the authors' names as timm reads its own; None if that is no use."""
     # note: a second's import, which a network of timm's has cost already
     from launcher.models.timm_network import fitted
 
-    def backbone(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensor for name, tensor in weights.items() if name not in in_head}
+    def backbone(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in named.items() if name not in in_head}
 
     wanted = backbone(network.state_dict())
-    if not differences(wanted, backbone(given)):
+    if not differences(wanted, backbone(weights)):
         return None
-    found = fitted(network, given)
-    return None if differences(wanted, backbone(found)) else found
+    by_timm = fitted(network, weights)
+    return None if differences(wanted, backbone(by_timm)) else by_timm
 
 
 def _rows(
     own: Mapping[str, Tensor],
     head: Sequence[str],
-    given: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
     theirs: list[str] | None,
     ours: list[str] | None,
 ) -> tuple[Tensor | slice | None, str]:
-    """Which rows of the source's head are the run's classes, by name where both are known; None for a new head."""
-    shapes = {tuple(given[name].shape[:1]) for name in head if name in given}
+    """Return which rows of the source's head are the run's classes, by name if possible; None for a new head."""
+    shapes = {tuple(weights[name].shape[:1]) for name in head if name in weights}
     if len(shapes) != 1:
         return None, "a new head, since they have none"
     (known,), wanted = shapes.pop(), len(own[head[0]])
@@ -197,28 +126,31 @@ def _rows(
     return None, f"a new head for {wanted} classes instead of {known}"
 
 
-def _check_surgery(surgery: dict[str, Any], source: FoundWeights, config: RunConfig) -> None:
+def _check_surgery(surgery: dict[str, Any], source: SourceWeights, config: RunConfig) -> None:
     if source.surgery is None or source.surgery == surgery:
         return
+
+    def value(of: Mapping[str, Any], name: str) -> str:
+        return json.dumps(of[name]) if name in of else "off"
+
     different = [name for name in {**surgery, **source.surgery} if surgery.get(name) != source.surgery.get(name)]
-    said = "; ".join(f"{name}: {_on(source.surgery, name)} there, {_on(surgery, name)} here" for name in different)
-    raise problem(config.model.weights, f"{source.told} is of a network that computes something else: {said}")
-
-
-def _on(surgery: Mapping[str, Any], name: str) -> str:
-    return json.dumps(surgery[name]) if name in surgery else "off"
+    listed = "; ".join(
+        f"{name}: {value(source.surgery, name)} there, {value(surgery, name)} here" for name in different
+    )
+    message = f"{source.origin} is of a network that computes something else: {listed}"
+    raise problem(config.model.weights, message)
 
 
 def _check_names(
-    own: Mapping[str, Tensor], given: Mapping[str, Tensor], source: FoundWeights, config: RunConfig
+    own: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: SourceWeights, config: RunConfig
 ) -> None:
-    wrong = differences(own, given)
-    wrong += [f"{name} is not finite" for name, tensor in given.items() if not tensor.isfinite().all()]
+    wrong = differences(own, weights)
+    wrong += [f"{name} is not finite" for name, tensor in weights.items() if not tensor.isfinite().all()]
     if not wrong:
         return
     known = source.architecture not in (None, config.model.architecture)
     whose = f"of {source.architecture}" if known else "of another network"
-    message = f"weights {whose}, not of {config.model.architecture}: {listed(wrong)}; set model to theirs"
+    message = f"weights {whose}, not of {config.model.architecture}: {first_few(wrong)}; set model to theirs"
     raise problem(config.model.weights, message)
 
 

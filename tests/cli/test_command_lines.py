@@ -23,7 +23,7 @@ from launcher.config.compose import Composed, compose
 from launcher.config.keys import all_keys
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping, read, write
-from launcher.data.available import with_counts
+from launcher.data.inspect import inspect_data
 
 LINES = int(os.environ.get("COMMAND_LINES", "500"))
 FIRST = int(os.environ.get("COMMAND_LINES_FIRST", "0"))
@@ -125,7 +125,7 @@ def stopped(*_: Any, **__: Any) -> Any:
 
 
 def planned(composed: Composed) -> None:
-    make_plan(with_counts(composed.config, must_exist=True), composed.origins)
+    make_plan(inspect_data(composed.config, must_exist=True).config, composed.origins)
     raise Stopped
 
 

@@ -22,9 +22,9 @@ from launcher.data.following import worker_count
 from launcher.plan.plan import plan_for
 from launcher.records.folder import RunFolder, save_name
 from launcher.training import checkpoint
-from launcher.weights import predict as predicting
+from launcher.weights import predict as predict_module
 from launcher.weights.classifier import model_card, trained_network
-from launcher.weights.export import write_export
+from launcher.weights.export_files import write_export
 from tests import networks
 from tests.commands import refused, said
 from tests.saved_runs import finished
@@ -42,7 +42,7 @@ def run(tmp_path: Path) -> RunFolder:
 @pytest.fixture
 def export(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The run's three files, less the check of them, which needs torchvision's own networks."""
-    monkeypatch.setattr("launcher.weights.export.get_model", networks.tiny)
+    monkeypatch.setattr("launcher.weights.export_files.get_model", networks.tiny)
     config = resolved.read(run.config)
     state = checkpoint.load(run.checkpoints / save_name(0))
     plan = plan_for(config, 1)
@@ -104,9 +104,9 @@ def test_pictures_have_the_networks_classes_in_the_order_given(
     run: RunFolder, pictures: Path, workers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if workers:
-        monkeypatch.setattr(predicting, "_FEW", 0)
-        monkeypatch.setattr(predicting, "_BATCH", 2)
-        assert worker_count(predicting._LOADER, 1) > 0
+        monkeypatch.setattr(predict_module, "_FEW", 0)
+        monkeypatch.setattr(predict_module, "_BATCH", 2)
+        assert worker_count(predict_module._LOADER, 1) > 0
     rows = answers(str(run.path), f"{pictures}/b/deep", f"{pictures}/c.jpg", f"{pictures}", code=1)
     names = ["b/deep/e.webp", "b/deep/f.png", "c.jpg", "a.png", "broken.jpg", "c.jpg", "b/d.PNG"]
     names += ["b/deep/e.webp", "b/deep/f.png"]
@@ -192,12 +192,12 @@ def test_files_that_are_no_weights_are_one_line_and_never_run(
     kept, said_of_it = weights.read_bytes(), json.loads(card.read_text())
     for content in (b"", b"no weights", kept[:5000], pickle.dumps(Executed(trap)), b"\xff" * 64):
         weights.write_bytes(content)
-        assert "model.safetensors is no safetensors file, or cut short" in answer()
+        assert "model.safetensors is no whole safetensors file" in answer()
     weights.write_bytes(kept)
     torch.save({"format": 1, "state": Executed(trap)}, weights)
-    assert "is no safetensors file" in answer()
+    assert "is no whole safetensors file" in answer()
     weights.unlink()
-    assert "is no safetensors file" in answer()
+    assert "is no whole safetensors file" in answer()
     weights.write_bytes(kept)
     changes = {
         "does not hold a resnet18 of 2 classes": {"classes": ["a", "b"]},

@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.data.available import with_counts
 from launcher.data.batch import Loaded
 from launcher.data.ffcv.file import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
+from launcher.data.inspect import inspect_data
 from launcher.data.loaders import Loaders, build_loaders
 from launcher.plan.plan import Plan
 
@@ -30,7 +30,7 @@ def write_files(folder: Path, *words: str, skip_bad: bool = False) -> list[Path]
 
 
 def make_loaders(folder: Path, *words: str, rank: int = 0, world: int = 1) -> Loaders:
-    config = with_counts(compose(words_for(folder, *words)).config, must_exist=True)
+    config = inspect_data(compose(words_for(folder, *words)).config, must_exist=True).config
     assert config.dataset.train_samples is not None
     plan = Plan(config, world, config.dataset.train_samples)
     device = torch.device("cpu")

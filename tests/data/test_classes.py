@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.data.available import look_at_data
 from launcher.data.ffcv.file import open_beton
+from launcher.data.inspect import inspect_data
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
@@ -26,7 +26,7 @@ def add(folder: Path, split: str, name: str, count: int) -> None:
 
 
 def notes(folder: Path, *words: str) -> list[str]:
-    return look_at_data(compose(words_for(folder, *words)).config, must_exist=True).notes
+    return inspect_data(compose(words_for(folder, *words)).config, must_exist=True).notes
 
 
 @pytest.mark.parametrize("verb", ["plan", "estimate", "prepare", ""])

@@ -12,10 +12,10 @@ from PIL import Image, ImageOps
 from torchvision.datasets.folder import pil_loader
 
 from launcher.config.compose import compose
-from launcher.data.available import look_at_data
 from launcher.data.decode import decode
 from launcher.data.ffcv.file import open_beton
 from launcher.data.ffcv.manifest import manifest_path
+from launcher.data.inspect import inspect_data
 from launcher.errors import UserError
 
 from .conftest import make_loaders, words_for, write_files
@@ -155,12 +155,12 @@ def test_files_tell_whether_their_pictures_were_turned(folder: Path, tmp_path: P
     assert (manifest := open_beton(train).manifest) is not None
     assert manifest.converted == {"turned upright": 7}
     words = words_for(folder, "dataloader=ffcv", f"dataloader.folder={tmp_path}")
-    assert look_at_data(compose(words).config, must_exist=True).notes == []
+    assert inspect_data(compose(words).config, must_exist=True).notes == []
     with pytest.raises(UserError, match=r"exif_orientation=false: .* was written with the other value"):
-        look_at_data(compose([*words, "dataset.exif_orientation=false"]).config, must_exist=True)
+        inspect_data(compose([*words, "dataset.exif_orientation=false"]).config, must_exist=True)
     for file in tmp_path.glob("*.beton"):
         older = manifest_path(file).read_text().replace('"exif_orientation": true', '"exif_orientation": null')
         manifest_path(file).write_text(older)
-    (note,) = look_at_data(compose(words).config, must_exist=True).notes
+    (note,) = inspect_data(compose(words).config, must_exist=True).notes
     assert "not turned as EXIF data say" in note
-    assert look_at_data(compose([*words, "dataset.exif_orientation=false"]).config, must_exist=True).notes == []
+    assert inspect_data(compose([*words, "dataset.exif_orientation=false"]).config, must_exist=True).notes == []

@@ -16,11 +16,11 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data import identity as module
-from launcher.data.available import with_counts
 from launcher.data.ffcv.file import FFCVDataset
 from launcher.data.ffcv.manifest import manifest_path
 from launcher.data.ffcv.prepare import prepare
 from launcher.data.identity import identity, identity_if_there
+from launcher.data.inspect import inspect_data
 
 from .conftest import words_for, write_files
 
@@ -133,8 +133,8 @@ def test_only_the_pictures_that_are_read_count(flowers: Path, tmp_path: Path, wo
     assert of(flowers, *skipping) == whole
     assert of(flowers, *words) != whole
     config = compose(words_for(flowers, *skipping)).config
-    assert identity(config, left_out=broken) == whole
-    assert identity(config, left_out=broken[:1]) != whole
+    assert identity(config, skipped=broken) == whole
+    assert identity(config, skipped=broken[:1]) != whole
     folder = f"dataloader.folder={tmp_path / 'ffcv'}"
     files = write_files(flowers, *words, folder, skip_bad=True)
     assert of(flowers, *skipping, "dataloader=ffcv", folder) == whole
@@ -142,7 +142,7 @@ def test_only_the_pictures_that_are_read_count(flowers: Path, tmp_path: Path, wo
     assert {name for manifest in manifests for name in manifest["skipped"]} == {
         name.split("/", 1)[1] for name in broken
     }
-    kept = with_counts(config, must_exist=True).dataset
+    kept = inspect_data(config, must_exist=True).config.dataset
     assert [manifest["samples"] for manifest in manifests] == [kept.train_samples, kept.val_samples]
 
 
@@ -184,7 +184,7 @@ def test_built_in_pictures_are_known_by_what_determines_them(tmp_path: Path) -> 
     assert identity(compose([*small, "dataset.native_size=48"]).config) != found
     write = [*small, "dataloader=ffcv", "dataloader.workers=1", f"dataloader.folder={tmp_path / 'ffcv'}"]
     assert len(written(write)) == 2
-    assert identity(with_counts(compose(write).config, must_exist=True)) == found
+    assert identity(inspect_data(compose(write).config, must_exist=True).config) == found
     noise = ["dataset=imagenet", "dataloader=synthetic"]
     assert identity(compose(noise).config) == identity(compose([*noise, "seed=7"]).config)
     assert identity(compose(noise).config) != identity(compose([*noise, "dataset.classes=10"]).config)

@@ -122,7 +122,7 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
     (folder / "4.jpg").symlink_to(tmp_path / "nothing")
     found = scan(tmp_path / "data", "train")
     assert found.files == ["a/1.jpg", "a/2.jpg"]
-    assert found.skipped == 2
+    assert found.links == 2
 
 
 def test_normalised_pixels_by_the_formula() -> None:

@@ -70,7 +70,7 @@ def test_odd_pictures_are_converted_and_counted(odd: Path) -> None:
     assert len(stream(make_loaders(odd, "dataloader=ffcv", "dataset.train_samples=null"), epochs=(0,))) == 1
 
 
-def test_bad_pictures_are_all_named_or_left_out(odd: Path) -> None:
+def test_bad_pictures_are_all_named_or_skipped(odd: Path) -> None:
     spoil(odd)
     with pytest.raises(UserError, match=r"3 of 16 pictures .* a/cut.jpg .* a/empty.jpg .* a/text.jpg .* --skip-bad"):
         write_files(odd)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import time
 
-from launcher.data.pictures import Reading
+from launcher.data.images import Reading
 
 
 def test_only_what_is_read_for_too_long_has_stalled() -> None:

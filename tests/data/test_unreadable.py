@@ -10,10 +10,10 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data import unreadable as module
-from launcher.data.available import look_at_data
 from launcher.data.folder import splits
+from launcher.data.inspect import inspect_data
 from launcher.data.sources.source import quiet
-from launcher.data.unreadable import read_left_out, unreadable, write_left_out
+from launcher.data.unreadable import read_skipped, unreadable, write_skipped
 from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
 from tests.commands import said
@@ -88,13 +88,13 @@ def test_a_damaged_or_forbidden_cache_costs_time_alone(folder: Path, cache: Path
 
 
 def test_left_out_pictures_are_counted_told_and_decide_the_steps(folder: Path) -> None:
-    found = look_at_data(compose(words_for(folder, "dataset.skip_bad=true")).config, must_exist=True)
+    found = inspect_data(compose(words_for(folder, "dataset.skip_bad=true")).config, must_exist=True)
     assert (found.config.dataset.train_samples, found.config.dataset.val_samples) == (12, 6)
-    assert [*found.left_out] == [*BAD]
+    assert [*found.skipped] == [*BAD]
     assert found.notes[0].startswith(
         "dataset.skip_bad: 3 pictures cannot be read and are left out: train/cat/cut.jpg ("
     )
-    plain = look_at_data(compose(words_for(folder)).config, must_exist=True)
+    plain = inspect_data(compose(words_for(folder)).config, must_exist=True)
     assert (plain.config.dataset.train_samples, plain.config.dataset.val_samples) == (14, 7)
 
 
@@ -102,7 +102,7 @@ def test_a_class_of_which_nothing_is_left_is_refused(folder: Path) -> None:
     for number in range(6):
         (folder / "train" / "dog" / f"{number}.jpg").write_bytes(b"broken")
     with pytest.raises(UserError, match=r"no training pictures: dog \(3 validation pictures\)"):
-        look_at_data(compose(words_for(folder, "dataset.skip_bad=true")).config, must_exist=True)
+        inspect_data(compose(words_for(folder, "dataset.skip_bad=true")).config, must_exist=True)
 
 
 def test_a_share_for_validation_is_drawn_from_what_is_left(folder: Path) -> None:
@@ -110,19 +110,19 @@ def test_a_share_for_validation_is_drawn_from_what_is_left(folder: Path) -> None
 
     shutil.rmtree(folder / "val")
     words = words_for(folder, "dataset.skip_bad=true", "dataset.val_split=0.34")
-    found = look_at_data(compose(words).config, must_exist=True)
+    found = inspect_data(compose(words).config, must_exist=True)
     assert (found.config.dataset.train_samples, found.config.dataset.val_samples) == (8, 4)
 
 
 def test_the_list_of_a_run_is_what_counts_when_it_goes_on(folder: Path, tmp_path: Path) -> None:
     config = compose(words_for(folder, "dataset.skip_bad=true")).config
-    write_left_out(tmp_path / "left_out.json", {"train/cat/1.jpg": "it was broken"})
-    listed = read_left_out(tmp_path / "left_out.json", config.dataset)
-    again = look_at_data(config, must_exist=True, left_out=listed).config.dataset
+    write_skipped(tmp_path / "skipped.json", {"train/cat/1.jpg": "it was broken"})
+    listed = read_skipped(tmp_path / "skipped.json", config.dataset)
+    again = inspect_data(config, must_exist=True, skipped=listed).config.dataset
     assert (again.train_samples, again.val_samples) == (13, 7)
-    (tmp_path / "left_out.json").write_text("[1, ")
+    (tmp_path / "skipped.json").write_text("[1, ")
     with pytest.raises(UserError, match="what pictures the run leaves out"):
-        read_left_out(tmp_path / "left_out.json", config.dataset)
+        read_skipped(tmp_path / "skipped.json", config.dataset)
 
 
 def test_doctor_names_them_all(folder: Path) -> None:
@@ -131,8 +131,8 @@ def test_doctor_names_them_all(folder: Path) -> None:
     assert found[0].found == "3 of 21 cannot be read"
     assert "dataset.skip_bad=true" in found[0].advice
     assert [finding.found.split(" (")[0] for finding in found[1:]] == [str(folder / file) for file in BAD]
-    left_out = examine_data(compose(words_for(folder, "dataset.skip_bad=true")).config)
-    assert {finding.status for finding in left_out if finding.name == "pictures"} == {"warning"}
+    skipped = examine_data(compose(words_for(folder, "dataset.skip_bad=true")).config)
+    assert {finding.status for finding in skipped if finding.name == "pictures"} == {"warning"}
     of_test = examine_data(compose(words_for(folder, f"dataset.test_path={folder}")).config)
     told = [finding.found for finding in of_test if finding.name == "test pictures"]
     assert [line.split(" (")[0] for line in told] == ["1 of 7 cannot be read", str(folder / "val/dog/text.gif")]
@@ -150,7 +150,7 @@ def test_what_has_no_pictures_name_is_told(folder: Path) -> None:
     for name in ("a.heic", "b.HEIC", "notes.txt"):
         (folder / "train" / "cat" / name).touch()
     (folder / "val" / "dog" / "gone.jpg").symlink_to("/nowhere")
-    assert look_at_data(compose(words_for(folder)).config, must_exist=True).notes == [
+    assert inspect_data(compose(words_for(folder)).config, must_exist=True).notes == [
         "3 files in class folders have no picture's name and are left out: 2 .heic, 1 .txt",
         "1 links lead out of the split's folder, or to nothing, and are left out",
     ]

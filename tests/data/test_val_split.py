@@ -12,8 +12,8 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.config.schema import Dataset
-from launcher.data.available import look_at_data
 from launcher.data.folder import splits
+from launcher.data.inspect import inspect_data
 from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
 from tests.commands import refused, said
@@ -68,7 +68,7 @@ def test_who_is_drawn_depends_on_seed_and_names_alone(undivided: Path, tmp_path:
 
 def test_a_share_is_told_and_larger_shares_hold_the_smaller(undivided: Path) -> None:
     config = compose(words_for(undivided, "dataset.val_split=0.1", "seed=1")).config
-    found = look_at_data(config, must_exist=True)
+    found = inspect_data(config, must_exist=True)
     assert found.notes == [
         "dataset.val_split=0.1: 6 of 54 pictures are for validation, drawn from each class by seed=1",
         "1 class has no validation pictures, so that top-1 says nothing of it: fox (1 training pictures)",
@@ -110,10 +110,10 @@ def test_loaders_read_the_parts_and_no_picture_twice(undivided: Path, loader: st
 def test_ffcv_files_of_another_draw_are_not_taken(undivided: Path) -> None:
     write_files(undivided, "dataset.val_split=0.1")
     words = words_for(undivided, "dataloader=ffcv", "dataset.val_split=0.1")
-    assert look_at_data(compose(words).config, must_exist=True).config.dataset.val_samples == 6
+    assert inspect_data(compose(words).config, must_exist=True).config.dataset.val_samples == 6
     for other in ("seed=7", "dataset.val_split=0.2"):
         with pytest.raises(UserError, match=r"is not there; write it by: train prepare .*val_split=0.* seed="):
-            look_at_data(compose([*words, other]).config, must_exist=True)
+            inspect_data(compose([*words, other]).config, must_exist=True)
 
 
 def test_what_cannot_be_divided_is_refused(undivided: Path) -> None:

@@ -15,9 +15,9 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data.crops import centre_cut
-from launcher.data.decode import NoPicture, decode, size
+from launcher.data.decode import UnreadableImage, decode, size
 from launcher.data.folder import scan, splits
-from launcher.data.pictures import Pictures
+from launcher.data.images import Pictures
 from launcher.errors import UserError
 from launcher.measure.diagnosis import picture_facts
 from tests.commands import refused, said
@@ -108,7 +108,7 @@ def test_links_out_of_the_folder_and_in_loops_are_left_out(tmp_path: Path) -> No
         (train / "a" / name).symlink_to(target)
     found = scan(tmp_path / "data", "train")
     assert found.files == ["a/inside.png", "a/p.png", "b/p.png"]
-    assert found.skipped == 9
+    assert found.links == 9
 
 
 def test_a_split_that_is_a_loop_is_no_folder(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_picture_of_another_name_is_read_all_the_same(tmp_path: Path) -> None:
         assert decode(tmp_path / "p.jpg", upright=True).picture.size == size(tmp_path / "p.jpg") == (8, 6)
     for kind in ("EPS", "ICO", "TGA"):
         Image.new("RGB", (8, 6)).save(tmp_path / "p.jpg", kind)
-        with pytest.raises(NoPicture, match="none of"):
+        with pytest.raises(UnreadableImage, match="none of"):
             decode(tmp_path / "p.jpg", upright=True)
 
 

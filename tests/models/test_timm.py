@@ -18,7 +18,7 @@ from launcher.models.build import build_model
 from launcher.rank.group import Ranks
 from launcher.training import checkpoint
 from launcher.training.trainer import Trainer, build_trainer
-from launcher.weights.export import source, write_export
+from launcher.weights.export_files import network_card, write_export
 from tests.forked import python
 from tests.trainers import SMALL, steps, tensors
 
@@ -92,7 +92,7 @@ def test_an_architecture_trains_resumes_to_the_same_bits_and_exports(architectur
 def _export(run: Trainer, folder: Path) -> None:
     """The files, and what the run's network makes of noise."""
     classes = run.config.dataset.classes or 0
-    card = {**source(run.config.model, classes, changed=False), "classes": [str(n) for n in range(classes)]}
+    card = {**network_card(run.config.model, classes, changed=False), "classes": [str(n) for n in range(classes)]}
     folder.mkdir()
     network = run.train_step.model.eval()
     write_export(network.state_dict(), folder, card | {"surgery": {}, "flip_average": False}, {})
@@ -180,7 +180,7 @@ def test_no_class_prior_without_a_bias_in_the_last_layer() -> None:
 def test_weights_of_an_export_keep_timms_names(tmp_path: Path) -> None:
     network: Any = built()
     card: dict[str, Any] = {
-        **source(compose(["model=timm", "model.architecture=test_vit"]).config.model, 7, changed=False)
+        **network_card(compose(["model=timm", "model.architecture=test_vit"]).config.model, 7, changed=False)
     }
     assert card["load"].startswith("network = timm.create_model('test_vit', num_classes=7); ")
     write_export(network.state_dict(), tmp_path, card | {"classes": list("abcdefg"), "surgery": {}}, {})

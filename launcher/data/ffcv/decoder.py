@@ -24,7 +24,7 @@ with patch("numba.typed.Dict", dict):
 
 torch.set_num_threads(_threads)
 
-__all__ = ["KeyedCropDecoder", "PictureBytes", "Reader", "compiled_decode"]
+__all__ = ["ImageBytes", "KeyedCropDecoder", "Reader", "compiled_decode"]
 
 
 @njit(nogil=True)
@@ -126,7 +126,7 @@ def mirror(pixels: np.ndarray) -> None:
                 pixels[row, column, channel] = other
 
 
-class PictureBytes:
+class ImageBytes:
     """Reads each picture's bytes with FFCV's pread, into room that each thread has for itself.
 
     FFCV's own ways are none for us: its memory map ends the process when the file is cut off while it is read, and

@@ -13,7 +13,7 @@ from PIL import Image
 
 from launcher import randomness
 from launcher.config.schema import FFCVFile
-from launcher.data.decode import Decoded, NoPicture, decode
+from launcher.data.decode import Decoded, UnreadableImage, decode
 from launcher.data.ffcv.file import JPEG, PIXELS
 from launcher.data.sources.source import Piece, Storage
 
@@ -56,13 +56,13 @@ def encode_all(
 
 
 def _encode(
-    data: bytes | NoPicture, name: str, values: FFCVFile, *, upright: bool, as_jpeg: bool
+    data: bytes | UnreadableImage, name: str, values: FFCVFile, *, upright: bool, as_jpeg: bool
 ) -> Encoded | Unreadable:
     try:
-        if isinstance(data, NoPicture):
+        if isinstance(data, UnreadableImage):
             raise data
         decoded = decode(io.BytesIO(data), upright=upright)
-    except NoPicture as reason:
+    except UnreadableImage as reason:
         return Unreadable(str(reason))
     was = _unusual(decoded, name)
     pixels = shrink(np.asarray(decoded.picture), values.max_side)

@@ -12,12 +12,12 @@ import numpy as np
 import psutil
 
 from launcher.config import schema
-from launcher.data.available import check_counts
 from launcher.data.batch import Loaded, Overlap
 from launcher.data.crops import centre_boxes, random_crops, same_parts
 from launcher.data.ffcv.file import Beton, FFCVDataset
 from launcher.data.ffcv.pool import DecodingPool, Request
-from launcher.data.pictures import ChangeImage
+from launcher.data.images import ChangeImage
+from launcher.data.inspect import check_counts
 from launcher.data.sampling import ChangeOrder, Shard, epoch_order, eval_indices, rank_indices
 from launcher.plan.plan import Plan
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from launcher.data.batch import Loaded
-from launcher.data.ffcv.decoder import PictureBytes, Reader, compiled_decode
+from launcher.data.ffcv.decoder import ImageBytes, Reader, compiled_decode
 from launcher.data.ffcv.file import Beton
-from launcher.data.pictures import ChangeImage, Reading
+from launcher.data.images import ChangeImage, Reading
 from launcher.errors import UserError
 
 _PICTURES_A_TASK = 8
@@ -62,7 +62,7 @@ class DecodingPool:
         self._closed = threading.Event()
         self._reader = Reader(str(file.path))
         self._descriptor = os.open(file.path, os.O_RDONLY)
-        self._access = PictureBytes(self._reader, self._descriptor)
+        self._access = ImageBytes(self._reader, self._descriptor)
         self._rows = self._reader.metadata["f0"]
         self._decode, self._only_crop, self._scaled = compiled_decode(), only_crop, scaled
         self._room = threading.local()

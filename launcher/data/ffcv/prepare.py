@@ -146,7 +146,7 @@ def _write_source(source: Source, to: _Writing, report: Report) -> Manifest:
             values=dataclasses.asdict(values),
             exif_orientation=upright,
             converted=dict(sorted(writer.converted.items())),
-            skipped={**source.left_out, **bad},
+            skipped={**source.skipped, **bad},
             bytes=writer.partial.stat().st_size,
             sha256=_checksum(writer.partial, report),
             source=source.known_as or fingerprint(kept),

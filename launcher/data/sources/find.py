@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from launcher.config.schema import Dataset
 from launcher.data.classes import check_classes, same_classes
-from launcher.data.decode import NoPicture
+from launcher.data.decode import UnreadableImage
 from launcher.data.folder import TAR, Folder, is_folder, is_remote, only_prepared, problem, scan, sizes, splits
 from launcher.data.sources.remote import RemoteFiles, remote_folders
 from launcher.data.sources.source import Piece, Report, Source, Storage, below
@@ -34,7 +34,7 @@ class LocalFiles:
         except OSError as error:
             raise problem(file, f"cannot be read ({error.strerror})") from None
 
-    def read(self, pieces: Sequence[Piece]) -> list[bytes | NoPicture]:
+    def read(self, pieces: Sequence[Piece]) -> list[bytes | UnreadableImage]:
         return [_read(piece) for piece in pieces]
 
 
@@ -50,18 +50,18 @@ def folder_source(folder: Folder) -> Source:
     return Source(root, folder.split, folder.classes, files, folder.labels, storage, piece, lambda: sizes(folder))
 
 
-def _read(piece: Piece) -> bytes | NoPicture:
+def _read(piece: Piece) -> bytes | UnreadableImage:
     if (piece.size or 0) > MOST_BYTES:
-        return NoPicture("it is larger than 1 GiB")
+        return UnreadableImage("it is larger than 1 GiB")
     try:
         with Path(piece.file).open("rb") as file:
             file.seek(piece.start)
             data = file.read(MOST_BYTES + 1 if piece.size is None else piece.size)
     except OSError as error:
-        return NoPicture(error.strerror or str(error))
+        return UnreadableImage(error.strerror or str(error))
     if len(data) > MOST_BYTES:
-        return NoPicture("it is larger than 1 GiB")
-    return data if piece.size in (None, len(data)) else NoPicture(f"{piece.file} ends within it")
+        return UnreadableImage("it is larger than 1 GiB")
+    return data if piece.size in (None, len(data)) else UnreadableImage(f"{piece.file} ends within it")
 
 
 def open_sources(dataset: Dataset, seed: int, path: str, report: Report, *, skip_bad: bool) -> tuple[Source, Source]:
@@ -89,7 +89,7 @@ def _divided(dataset: Dataset, seed: int, path: Path, report: Report, *, skip_ba
     bad = unreadable(path, whole, report) if skip_bad else {}
     train, val = map(folder_source, splits(path, dataset, seed, bad))
     names = {name.removeprefix(whole[0].place): reason for name, reason in bad.items()}
-    return replace(train, left_out=names), val
+    return replace(train, skipped=names), val
 
 
 def open_source(path: str, split: str, report: Report) -> Source:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from launcher.data.decode import NoPicture
+from launcher.data.decode import UnreadableImage
 from launcher.data.folder import EXTENSIONS, problem
 from launcher.data.sources.source import Piece, Report, Source, below, labelled
 from launcher.errors import UserError
@@ -45,8 +45,8 @@ class RemoteFiles:
             cache.fetcher = _patient(cache.fetcher)
         return opened  # type: ignore[no-any-return]
 
-    def read(self, pieces: Sequence[Piece]) -> list[bytes | NoPicture]:
-        found: dict[int, bytes | NoPicture] = {}
+    def read(self, pieces: Sequence[Piece]) -> list[bytes | UnreadableImage]:
+        found: dict[int, bytes | UnreadableImage] = {}
         for pause in (*_PAUSES, None):
             missing = [number for number in range(len(pieces)) if number not in found]
             answers = _fetch(_system(self.url), [pieces[number] for number in missing])
@@ -111,7 +111,7 @@ def _system(url: str) -> Any:
     return system
 
 
-def _fetch(system: Any, pieces: Sequence[Piece]) -> list[bytes | NoPicture | OSError]:
+def _fetch(system: Any, pieces: Sequence[Piece]) -> list[bytes | UnreadableImage | OSError]:
     """The bytes of each, that it is not there, or that something failed which may succeed later."""
     starts = [None if piece.size is None else piece.start for piece in pieces]
     ends = [None if piece.size is None else piece.start + piece.size for piece in pieces]
@@ -139,9 +139,9 @@ def _patient(fetch: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
     return patient
 
 
-def _judged(piece: Piece, answer: Any) -> bytes | NoPicture | OSError:
+def _judged(piece: Piece, answer: Any) -> bytes | UnreadableImage | OSError:
     if isinstance(answer, FileNotFoundError):
-        return NoPicture("it is not there")
+        return UnreadableImage("it is not there")
     if isinstance(answer, BaseException):
         return OSError(f"{type(answer).__name__}: {answer}")
     if piece.size not in (None, len(answer)):

@@ -8,7 +8,7 @@ from typing import BinaryIO, Protocol
 
 import numpy as np
 
-from launcher.data.decode import NoPicture
+from launcher.data.decode import UnreadableImage
 
 # Told (what is done, how much of it, out of how much) while it is done.
 Report = Callable[[str, int, int], None]
@@ -37,7 +37,7 @@ class Storage(Protocol):
     def open(self, file: str, ahead: int) -> BinaryIO:
         """A file to read and seek in; what is far away is read `ahead` bytes at a time."""
 
-    def read(self, pieces: Sequence[Piece]) -> list[bytes | NoPicture]:
+    def read(self, pieces: Sequence[Piece]) -> list[bytes | UnreadableImage]:
         """The bytes of some pictures, or why one cannot be had.
 
         Raises:
@@ -51,7 +51,7 @@ class Source:
 
     `root` is what messages call the place; `piece` says where the picture of a number is in `storage`; `sizes` gives
     the bytes of each, None where only reading would tell. `known_as` stands for their list where that would mislead.
-    `left_out` says why some that lie there are not among them.
+    `skipped` says why some that lie there are not among them.
     """
 
     root: str
@@ -63,7 +63,7 @@ class Source:
     piece: Callable[[int], Piece]
     sizes: Callable[[], Sequence[int | None]]
     known_as: str | None = None
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)
 
 
 def below(path: str, name: str) -> str:

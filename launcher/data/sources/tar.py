@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from launcher.data.decode import NoPicture
+from launcher.data.decode import UnreadableImage
 from launcher.data.folder import EXTENSIONS, problem
 from launcher.data.sources.source import Piece, Report, Source, Storage, below, labelled
 from launcher.errors import UserError
@@ -184,7 +184,7 @@ def _val_classes(storage: Storage, path: str) -> list[str]:
         raise problem(path, f"holds no {DEVKIT}, which says of what class the validation pictures are; add it")
     (data,) = storage.read([Piece(DEVKIT, devkit)])
     try:
-        if isinstance(data, NoPicture):
+        if isinstance(data, UnreadableImage):
             raise ValueError(str(data))
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
             table, truth = (_content(tar, name) for name in (_TABLE, _TRUTH))

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 from scipy.io import savemat
 
-from launcher.data.decode import NoPicture
+from launcher.data.decode import UnreadableImage
 from launcher.data.sources.source import Source
 
 # note: not in the order of their names, as in the real table; the last is a node above the others
@@ -65,7 +65,7 @@ def said(what: str, done: int, total: int) -> None:
     assert done <= total
 
 
-def contents(source: Source) -> dict[str, tuple[int, bytes | NoPicture]]:
+def contents(source: Source) -> dict[str, tuple[int, bytes | UnreadableImage]]:
     numbers = range(len(source.files))
     read = source.storage.read([source.piece(number) for number in numbers])
     return dict(zip(source.files, zip(source.labels.tolist(), read, strict=True), strict=True))

@@ -17,10 +17,10 @@ import pytest
 from launcher.cli import diagnose
 from launcher.cli.main import main
 from launcher.config.compose import compose
-from launcher.data.available import with_counts
 from launcher.data.ffcv.file import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
 from launcher.data.folder import scan
+from launcher.data.inspect import inspect_data
 from launcher.data.sources import remote
 from launcher.data.sources.find import folder_source, open_source
 from launcher.doctor.examine import examine_data
@@ -117,7 +117,7 @@ def test_ffcv_files_of_a_url_are_those_of_the_folder_and_train(pictures: Path, t
     assert train.read_bytes() == here.read_bytes()
     words = words_for(Path(), f"dataset.path={url}", "dataloader=ffcv", f"dataloader.folder={tmp_path}")
     config = compose([words[0], *words[2:]]).config
-    assert with_counts(config, must_exist=True).dataset.train_samples == 42
+    assert inspect_data(config, must_exist=True).config.dataset.train_samples == 42
     assert str(tmp_path) in next(examine_data(config)).found
     assert diagnose._pictures(config) is None
 
@@ -154,7 +154,7 @@ def test_a_server_that_goes_away_is_one_line_and_the_same_command_goes_on(pictur
         write_url(url, f"dataloader.folder={tmp_path}")
 
 
-def test_a_picture_that_is_not_there_is_left_out(pictures: Path, tmp_path: Path) -> None:
+def test_a_picture_that_is_not_there_is_skipped(pictures: Path, tmp_path: Path) -> None:
     shutil.copytree(pictures, tmp_path / "p", ignore=shutil.ignore_patterns("ffcv"))
     with serve(tmp_path / "p") as url:
         source = open_source(url, "val", said)

@@ -15,8 +15,8 @@ from lab.study.sweep import check_existing, expand
 from launcher.cli import main as cli
 from launcher.config.compose import compose
 from launcher.config.resolved import as_mapping, write
-from launcher.data.available import with_counts
 from launcher.data.identity import identity
+from launcher.data.inspect import inspect_data
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from launcher.records.folder import create, note_dataset
@@ -76,7 +76,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_run: MakeRun)
             ended = (codes or {}).get(name, 0)
             (cell,) = (cell for cell in expand(list(words)) if cell.folder.name == name)
             shutil.rmtree(tmp_path / cell.folder, ignore_errors=True)
-            config = as_mapping(with_counts(cell.composed.config, must_exist=True))
+            config = as_mapping(inspect_data(cell.composed.config, must_exist=True).config)
             folder = make_run(str(cell.folder), finished=True if ended == 0 else None)
             (folder / "config.yaml").write_text(yaml.safe_dump(config))
             return ended
@@ -200,7 +200,7 @@ def test_an_ablation_trains_its_grid_and_reads_it_at_each_length(
     def train(line: list[str]) -> int:
         cell = compose(line[1:])
         trained.append(cell.config.run_name or "")
-        config = as_mapping(with_counts(cell.config, must_exist=True))
+        config = as_mapping(inspect_data(cell.config, must_exist=True).config)
         blur = cell.config.algorithms.blurpool is not None
         length = int(trained[-1].split("ep-")[0].rpartition("-")[2])
         folder = make_run(f"runs/{trained[-1]}", [0.5 + 0.1 * blur] * length, [60.0 + 30 * blur] * length)

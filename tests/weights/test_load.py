@@ -17,7 +17,7 @@ from torchvision.models import ResNet18_Weights
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
-from launcher.weights.pretrained import Initial, initial_weights
+from launcher.weights.pretrained import Pretrained, pretrained_weights
 from tests.networks import tiny
 
 pytestmark = pytest.mark.usefixtures("tiny_networks")
@@ -32,8 +32,8 @@ def config_of(*words: str) -> RunConfig:
     return replace(config, dataset=replace(config.dataset, classes=5))
 
 
-def start(*words: str) -> Initial:
-    return initial_weights(config_of(*words), CLASSES, keep_normalization=False)
+def start(*words: str) -> Pretrained:
+    return pretrained_weights(config_of(*words), CLASSES, keep_normalization=False)
 
 
 def test_torchvisions_own_lie_in_torchs_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -53,11 +53,11 @@ def test_torchvisions_own_lie_in_torchs_cache(monkeypatch: pytest.MonkeyPatch, t
     place.parent.mkdir(exist_ok=True)
     torch.save(whole, place)
     config = config_of(*TORCHVISION, "dataset.mean=[0.1,0.1,0.1]")
-    found = initial_weights(config, CLASSES, keep_normalization=False)
+    found = pretrained_weights(config, CLASSES, keep_normalization=False)
     assert torch.equal(found.weights["conv1.weight"], whole["conv1.weight"])
     assert found.weights["fc.weight"].shape == whole["fc.weight"][:5].shape
     assert found.config.dataset.mean == [0.485, 0.456, 0.406]
-    kept = initial_weights(config, CLASSES, keep_normalization=True)
+    kept = pretrained_weights(config, CLASSES, keep_normalization=True)
     assert kept.config.dataset.mean == [0.1, 0.1, 0.1]
     assert "were trained with dataset.mean=[0.485, 0.456, 0.406]" in kept.notes[1]
 
@@ -85,7 +85,7 @@ def test_timms_own_lie_in_the_hubs_cache(monkeypatch: pytest.MonkeyPatch, tmp_pa
     larger = start(*TIMM, "model.img_size=64")
     assert larger.weights["pos_embed"].shape != whole["pos_embed"].shape
     blob.write_bytes(blob.read_bytes()[:-1] + b"x")
-    with pytest.raises(UserError, match=f"{digest} is not what was to be downloaded; remove it"):
+    with pytest.raises(UserError, match=f"{digest} is damaged: its checksum is not its name; remove it"):
         start(*TIMM)
 
 

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from launcher.config import schema
 from launcher.data.crops import centre_cut, cut, random_crop
-from launcher.data.decode import NoPicture, decode
+from launcher.data.decode import UnreadableImage, decode
 from launcher.data.folder import Folder
 from launcher.errors import UserError
 
@@ -82,7 +82,7 @@ class Pictures(Dataset[tuple[np.ndarray, int, int]]):
         try:
             with self.reading.picture(index, worker.id if worker else 0):
                 return decode(self.path(index), upright=self.upright).picture
-        except NoPicture as reason:
+        except UnreadableImage as reason:
             message = f"{self.path(index)} cannot be read as a picture ({reason}); repair or remove it"
             more = "train doctor names all such pictures, dataset.skip_bad=true leaves them out of a new run"
             raise UserError(f"{message} ({more})") from None
@@ -96,7 +96,7 @@ class Pictures(Dataset[tuple[np.ndarray, int, int]]):
         return None if index is None else self.path(index)
 
 
-class CroppedPictures(Pictures):
+class TrainImages(Pictures):
     """Random resized crops, flipped; keyed by (epoch, sample index, side in pixels).
 
     A sample index modulo the number of pictures is its picture.
@@ -119,7 +119,7 @@ class CroppedPictures(Pictures):
         return pixels, int(self.labels[number]), index
 
 
-class CentredPictures(Pictures):
+class EvalImages(Pictures):
     """Centre crops of the resized pictures; keyed by the sample index."""
 
     def __init__(self, folder: Folder, resize: int, side: int, interpolation: str, *, upright: bool):
@@ -131,7 +131,7 @@ class CentredPictures(Pictures):
         return pixels, int(self.labels[index]), index
 
 
-class GivenPictures(CentredPictures):
+class ImageFiles(EvalImages):
     """The same of any files, of no class; what cannot be read is black, and its label says so."""
 
     def __init__(self, files: Sequence[str], resize: int, side: int, interpolation: str, *, upright: bool):

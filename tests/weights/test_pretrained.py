@@ -20,7 +20,7 @@ from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.models.build import build_model
 from launcher.training.checkpoint import read_initial
-from launcher.weights.pretrained import initial_weights
+from launcher.weights.pretrained import pretrained_weights
 from tests.networks import tiny
 from tests.runs import SMALL, Here
 
@@ -37,7 +37,7 @@ def config_of(weights: Path | str, *words: str) -> RunConfig:
 
 
 def start(weights: Path | str, *words: str, classes: list[str] | None = None) -> tuple[dict[str, Tensor], str]:
-    found = initial_weights(config_of(weights, *words), classes or CLASSES, keep_normalization=False)
+    found = pretrained_weights(config_of(weights, *words), classes or CLASSES, keep_normalization=False)
     return found.weights, found.notes[0]
 
 
@@ -88,7 +88,7 @@ def test_of_another_precision_and_without_counters(trained: dict[str, Tensor], t
 def test_another_number_of_classes_gets_the_head_that_the_seed_draws(file: Path, trained: dict[str, Tensor]) -> None:
     config = config_of(file)
     config = replace(config, dataset=replace(config.dataset, classes=3))
-    found = initial_weights(config, CLASSES[:3], keep_normalization=False)
+    found = pretrained_weights(config, CLASSES[:3], keep_normalization=False)
     fresh = build_model(config.model, 3, config.loss, config.seed).state_dict()
     assert torch.equal(found.weights["fc.weight"], fresh["fc.weight"])
     assert torch.equal(found.weights["layer2.0.conv2.weight"], trained["layer2.0.conv2.weight"])
@@ -125,7 +125,7 @@ def test_a_part_of_the_classes_keeps_their_rows(trained: dict[str, Tensor], tmp_
     path = named_checkpoint(trained, CLASSES, tmp_path / "file.pt")
     config = config_of(path)
     config = replace(config, dataset=replace(config.dataset, classes=2))
-    found = initial_weights(config, ["bee", "dog"], keep_normalization=False)
+    found = pretrained_weights(config, ["bee", "dog"], keep_normalization=False)
     assert torch.equal(found.weights["fc.bias"], trained["fc.bias"][[1, 3]])
 
 
@@ -182,7 +182,7 @@ def bad_file(kind: str, trained: dict[str, Tensor], path: Path) -> Path:
         ("code in a torch file", "could run code"),
         ("torch cut short", "is no file of weights, or is cut short"),
         ("safetensors cut short", "is no whole safetensors file"),
-        ("metadata of its own", "says of itself what is no JSON"),
+        ("metadata of its own", "has metadata that are no JSON"),
         ("no weights", "no mapping of names to tensors"),
         ("a picture's tensor", "no mapping of names to tensors"),
         ("a state of another program", "no mapping of names to tensors"),
@@ -210,13 +210,13 @@ def test_a_name_that_is_not_there(file: Path) -> None:
 
 def test_a_digest_that_is_given_is_checked(file: Path) -> None:
     config = config_of(file)
-    digest = initial_weights(config, CLASSES, keep_normalization=False).config.model.weights_sha256
+    digest = pretrained_weights(config, CLASSES, keep_normalization=False).config.model.weights_sha256
     assert digest is not None
     pinned = replace(config, model=replace(config.model, weights_sha256=digest))
-    assert initial_weights(pinned, CLASSES, keep_normalization=False).config == pinned
+    assert pretrained_weights(pinned, CLASSES, keep_normalization=False).config == pinned
     save_file({**load_file(file), "fc.bias": torch.ones(5)}, file)
-    with pytest.raises(UserError, match=f"model.weights_sha256={digest}: .* other weights than asked for"):
-        initial_weights(pinned, CLASSES, keep_normalization=False)
+    with pytest.raises(UserError, match=f"model.weights_sha256={digest}: .* other weights than this key names"):
+        pretrained_weights(pinned, CLASSES, keep_normalization=False)
 
 
 @pytest.mark.parametrize("source", ["runs/first", "runs/first/checkpoints/best.pt", "runs/first/export"])

@@ -16,7 +16,7 @@ from launcher.data.ffcv.file import Beton, FFCVDataset
 from launcher.data.folder import Folder, evaluated, is_folder, only_prepared, splits, without
 from launcher.data.shapes import FIGURES
 from launcher.data.sources.source import Report, quiet
-from launcher.data.unreadable import found_unreadable, unreadable
+from launcher.data.unreadable import find_skipped, unreadable
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 
@@ -24,40 +24,31 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Available:
+class Inspection:
     """The config with the number of classes and pictures that are there, and lines the user should read.
 
-    `left_out` are the pictures that cannot be read, below the data set's folder, and why: those of `dataset.skip_bad`.
+    `skipped` are the pictures that cannot be read, below the data set's folder, and why: those of `dataset.skip_bad`.
     `classes` are the names of the labels, where they are known.
     """
 
     config: RunConfig
     notes: list[str]
-    left_out: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
     classes: list[str] | None = None
 
 
-def with_counts(config: RunConfig, *, must_exist: bool, left_out: Collection[str] | None = None) -> RunConfig:
-    """The config with the number of classes and pictures read from the folder.
-
-    Raises:
-        UserError: as `look_at_data`.
-    """
-    return look_at_data(config, must_exist=must_exist, left_out=left_out).config
-
-
-def look_at_data(
-    config: RunConfig, *, must_exist: bool, left_out: Collection[str] | None = None, report: Report = quiet
-) -> Available:
+def inspect_data(
+    config: RunConfig, *, must_exist: bool, skipped: Collection[str] | None = None, report: Report = quiet
+) -> Inspection:
     """Count the classes and pictures of a data set, and see that each class can be learnt.
 
-    What `dataset.skip_bad` leaves out is `left_out`; where that is None, all pictures are read to find it.
+    What `dataset.skip_bad` leaves out is `skipped`; where that is None, all pictures are read to find it.
 
     Raises:
         UserError: a folder is not given, not there, or not what the config says; without `must_exist` only if
             the counts are neither in the config nor in a folder.
     """
-    found = _look(config, must_exist, left_out, report)
+    found = _look(config, must_exist, skipped, report)
     if not must_exist or config.dataset.test_path is None:
         return found
     _, notes = held_out(config.dataset, found.classes, report)
@@ -92,28 +83,28 @@ def evaluated_as(path: Path, dataset: Dataset, classes: Sequence[str], report: R
     return found, [*_told(bad), *notes]
 
 
-def _look(config: RunConfig, must_exist: bool, left_out: Collection[str] | None, report: Report) -> Available:
+def _look(config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report) -> Inspection:
     dataset = config.dataset
     known = not must_exist and None not in _given(dataset)
     if isinstance(config.dataloader, FFCVLoader):
-        return Available(config, []) if known else _look_at_files(config)
+        return Inspection(config, []) if known else _look_at_files(config)
     if dataset.kind == "shapes" or config.dataloader.name == "synthetic":
         if None in _given(dataset):
             raise _missing_counts(dataset)
         if config.dataloader.name == "synthetic":
-            return Available(config, [])
-        return Available(config, _look_at_shapes(dataset), classes=sorted(FIGURES))
+            return Inspection(config, [])
+        return Inspection(config, _look_at_shapes(dataset), classes=sorted(FIGURES))
     if known:
-        return Available(config, [])
+        return Inspection(config, [])
     if dataset.path is None or not is_folder(Path(dataset.path)):
         raise UserError(_not_there(dataset))
     path = Path(dataset.path)
-    bad = found_unreadable(dataset, config.seed, path, report) if left_out is None else {}
-    train, val = splits(path, dataset, config.seed, bad if left_out is None else left_out)
+    bad = find_skipped(dataset, config.seed, path, report) if skipped is None else {}
+    train, val = splits(path, dataset, config.seed, bad if skipped is None else skipped)
     notes = check_classes(train.classes, train.labels, val.labels, "dataset.path", dataset.path)
-    notes += _left_out(train, val, bad)
+    notes += _skipped(train, val, bad)
     counts = len(train.classes), len(train.files), len(val.files)
-    return replace(_counted(config, dataset.path, counts, notes), left_out=bad, classes=train.classes)
+    return replace(_counted(config, dataset.path, counts, notes), skipped=bad, classes=train.classes)
 
 
 def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
@@ -133,14 +124,14 @@ def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
         raise UserError(*problems)
 
 
-def _left_out(train: Folder, val: Folder, bad: dict[str, str]) -> list[str]:
+def _skipped(train: Folder, val: Folder, bad: dict[str, str]) -> list[str]:
     """What lies in the class folders and is not read."""
     notes = _told(bad)
     whole = [train] if train.root == val.root else [train, val]
     if others := sum((split.others for split in whole), Counter[str]()):
         kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(_SHOWN))
         notes.append(f"{others.total():,} files in class folders have no picture's name and are left out: {kinds}")
-    if links := sum(split.skipped for split in whole):
+    if links := sum(split.links for split in whole):
         notes.append(f"{links:,} links lead out of the split's folder, or to nothing, and are left out")
     return notes
 
@@ -152,7 +143,7 @@ def _told(bad: dict[str, str]) -> list[str]:
     return [f"dataset.skip_bad: {len(bad):,} pictures cannot be read and are left out: {shown}{more}"] * bool(bad)
 
 
-def _look_at_files(config: RunConfig) -> Available:
+def _look_at_files(config: RunConfig) -> Inspection:
     files = FFCVDataset.of(config)
     train, val = files.open("train"), files.open("val")
     files.open_small(train)
@@ -195,7 +186,7 @@ def _look_at_shapes(dataset: Dataset) -> list[str]:
     return check_classes([*FIGURES], train, val, "dataset.train_samples", dataset.train_samples)
 
 
-def _counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int], notes: list[str]) -> Available:
+def _counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int], notes: list[str]) -> Inspection:
     dataset = config.dataset
     classes, train, val = counts
     if dataset.classes is not None and classes != dataset.classes:
@@ -204,7 +195,7 @@ def _counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int],
     if dataset.val_split is not None:
         drawn = f"dataset.val_split={dataset.val_split:g}: {val:,} of {train + val:,} pictures are for validation, "
         notes = [drawn + f"drawn from each class by seed={config.seed}", *notes]
-    return Available(
+    return Inspection(
         replace(config, dataset=replace(dataset, classes=classes, train_samples=train, val_samples=val)), notes
     )
 

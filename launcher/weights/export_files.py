@@ -1,0 +1,240 @@
+"""The files of an export, written and read: weights, a model card, and a module that rebuilds the network anywhere.
+
+Nothing is executed where an export is read: its weights and its card say what the network is.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+from torchvision.models import get_model
+
+from launcher.config import schema
+from launcher.config.models import VisionTransformerModel, timm_architectures
+from launcher.errors import UserError
+from launcher.models.surgery import Surgery
+from launcher.models.vision_transformer import PARTS, VisionTransformer
+
+WEIGHTS, MODEL, CARD = "model.safetensors", "model.py", "model_card.json"
+FILES = (WEIGHTS, MODEL, CARD)
+
+_NO_NETWORK = "NETWORK: Callable[..., nn.Module] | None = None\n"
+_NO_SURGERY = "SURGERY: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}\n"
+_CARD_TYPES: dict[str, type] = {
+    **{"architecture": str, "surgery": dict, "classes": list, "input": dict, "flip_average": bool, "scores": str},
+}
+_INPUT_TYPES: dict[str, type] = {
+    **{"resize": int, "size": int, "interpolation": str, "exif_orientation": bool, "mean": list, "std": list},
+}
+_SHOWN = 10
+
+
+def write_export(
+    weights: Mapping[str, Tensor], folder: Path, card: Mapping[str, Any], surgeries: Mapping[str, Surgery]
+) -> None:
+    """Write the three files into an existing folder.
+
+    Without surgeries the weights load into the library's network, if it is of one, and compute the same there. With
+    surgeries every name starts with theirs: a library's network refuses the file, and only model.py loads it. The
+    metadata of the file hold the architecture and the surgeries.
+    card: what JSON can hold; at least the values of `network_card`, `classes`, and the values of `surgery` by name.
+
+    Raises:
+        ValueError: names other than the library's although there is no surgery.
+    """
+    if not surgeries:
+        _check_names(set(weights), card)
+    prefix = _prefix(surgeries)
+    tensors = {prefix + name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    metadata = {"format": "pt", "architecture": card["architecture"], "surgery": json.dumps(card["surgery"])}
+    # note: safetensors' own writer makes files that nobody else may read
+    (folder / WEIGHTS).write_bytes(save(tensors, metadata))
+    network = PARTS if card["library"] == VisionTransformerModel.library else ()
+    (folder / MODEL).write_text(model_source(surgeries, network), encoding="utf-8")
+    write_card(folder, card)
+
+
+def write_card(folder: Path, card: Mapping[str, Any]) -> None:
+    """Write or replace the card alone."""
+    (folder / CARD).write_text(json.dumps(dict(card), indent=2) + "\n", encoding="utf-8")
+
+
+def network_card(model: schema.Model, classes: int, *, changed: bool) -> dict[str, Any]:
+    """Return the card's values on the network and how to load it; `changed` says whether there are surgeries."""
+    # note: dropout and stochastic depth act in training only
+    arguments = {name: value for name, value in model.keywords().items() if "drop" not in name}
+    keywords = ", ".join(f"{name}={value!r}" for name, value in {"num_classes": classes, **arguments}.items())
+    constructors = {
+        "timm": f"timm.create_model({model.architecture!r}, {keywords})",
+        "torchvision": f"torchvision.models.{model.architecture}({keywords})",
+    }
+    load = "from model import load; network = load()"
+    if not changed and (made := constructors.get(model.library)):
+        load = f"network = {made}; network.load_state_dict(safetensors.torch.load_file('{WEIGHTS}'))"
+    return {"library": model.library, "architecture": model.architecture, "arguments": arguments, "load": load}
+
+
+def model_source(surgeries: Mapping[str, Surgery], network: Sequence[Callable[..., Any]] = ()) -> str:
+    """Return the source of a module that rebuilds a network with these surgeries, by name and in this order.
+
+    network: its parts and then itself, if it is no library's; their source may use what that of surgeries may.
+    """
+    parts = dict.fromkeys(part for surgery in surgeries.values() for part in (*surgery.parts, surgery.change))
+    rows = "".join(f'    "{name}": ({s.change.__name__}, {s.values!r}),\n' for name, s in surgeries.items())
+    text = Path(__file__).with_name("standalone.py").read_text(encoding="utf-8")
+    assert text.count(_NO_SURGERY) == text.count(_NO_NETWORK) == 1
+    if surgeries:
+        surgery = _NO_SURGERY.replace("{}", f"{{\n{rows}}}")
+        text = text.replace(_NO_SURGERY, "\n\n".join([*map(inspect.getsource, parts), surgery]))
+    if network:
+        own = _NO_NETWORK.replace("None\n", f"{network[-1].__name__}\n")
+        text = text.replace(_NO_NETWORK, "\n\n".join([*map(inspect.getsource, network), own]))
+    return text
+
+
+def read_exported(folder: Path, changes: Mapping[str, Callable[..., Any]]) -> tuple[nn.Module, dict[str, Any]]:
+    """Return the network of an export in evaluation mode, and its card.
+
+    changes: the surgeries by name, as `Surgery.change`; the values are the card's.
+
+    Raises:
+        UserError: a file is missing, damaged, or not of the network that the card describes.
+    """
+    card = read_card(folder / CARD)
+    path = folder / WEIGHTS
+    try:
+        weights, _, surgery = read_weights(path)
+    except ValueError as error:
+        raise UserError(f"{path} {error}; export the run again") from None
+    if unknown := [name for name in card["surgery"] if name not in changes]:
+        raise UserError(f"{folder / CARD}: no surgery {unknown[0]} here; use the model.py beside it")
+    try:
+        network = _plain_network(card)
+        for name, values in card["surgery"].items():
+            changes[name](network, **values)
+    # note: an edited card can make the builders raise anything
+    except Exception as error:
+        raise UserError(f"{folder / CARD} describes no network: {error}; export the run again") from None
+    different = differences(network.state_dict(), weights)
+    if surgery != card["surgery"]:
+        different.insert(0, "its surgery is another")
+    if different:
+        expected = f"a {card['architecture']} of {len(card['classes'])} classes"
+        raise UserError(f"{path} does not hold {expected} as {CARD} says: {first_few(different)}; export the run again")
+    network.load_state_dict(weights)
+    return network.eval(), card
+
+
+def read_weights(path: Path) -> tuple[dict[str, Tensor], str | None, dict[str, Any] | None]:
+    """Return a safetensors file's tensors by the network's own names, its architecture, and its surgery's values.
+
+    Architecture and surgery are None in a file that is no export's.
+
+    Raises:
+        ValueError: the file cannot be read, is not whole, or its metadata are damaged.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"is no whole safetensors file: {error}") from None
+    try:
+        surgery = json.loads(metadata.get("surgery", "null"))
+    except ValueError as error:
+        raise ValueError(f"has metadata that are no JSON: {error}") from None
+    if not isinstance(surgery, dict):
+        return tensors, metadata.get("architecture"), None
+    plain = {name.removeprefix(_prefix(surgery)): tensor for name, tensor in tensors.items()}
+    return plain, metadata.get("architecture"), surgery
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """Read a model's card, with everything that a network is rebuilt from.
+
+    Raises:
+        UserError: the card is missing, no JSON, or lacks a value.
+    """
+    try:
+        card = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing, which says what the weights beside it are") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read as JSON: {error}; export the run again") from None
+    values = card if isinstance(card, dict) else {}
+    if wrong := _wrong_values(values, _CARD_TYPES) or _wrong_values(values["input"], _INPUT_TYPES):
+        raise UserError(f"{path} has no proper {wrong[0]}; export the run again")
+    return values
+
+
+def differences(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
+    """Describe each name and shape in which weights differ from those that a network expects."""
+    shapes = [
+        f"{name} is {_shape(weights[name])} instead of {_shape(tensor)}"
+        for name, tensor in expected.items()
+        if name in weights and weights[name].shape != tensor.shape
+    ]
+    missing = [f"{name} is missing" for name in expected if name not in weights]
+    return shapes + missing + [f"{name} has no place here" for name in weights if name not in expected]
+
+
+def first_few(different: Sequence[str]) -> str:
+    """Join the first few descriptions, and count the others."""
+    return ", ".join(different[:_SHOWN]) + f" and {len(different) - _SHOWN:,} more" * (len(different) > _SHOWN)
+
+
+def _shape(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "a number"
+
+
+def _prefix(surgeries: Mapping[str, Any]) -> str:
+    return "+".join(surgeries) + "." if surgeries else ""
+
+
+def _wrong_values(values: dict[str, Any], types: dict[str, type]) -> list[str]:
+    """Return the names of values that are missing, of another type, empty lists, or sizes below one pixel."""
+    empty: dict[type, Any] = {int: range(-(2**63), 1), list: ([],)}
+    return [
+        name
+        for name, kind in types.items()
+        if type(values.get(name)) is not kind or values[name] in empty.get(kind, ())
+    ]
+
+
+def _plain_network(card: Mapping[str, Any]) -> nn.Module:
+    """Build the network of a card, without surgery and with weights still to be loaded; downloads nothing.
+
+    Raises:
+        ValueError: the card describes no classifier.
+    """
+    architecture, classes = card["architecture"], len(card["classes"])
+    if card.get("library") == VisionTransformerModel.library:
+        return VisionTransformer(classes, **card["arguments"])
+    if card.get("library") != "timm":
+        network: nn.Module = get_model(architecture, weights=None, num_classes=classes)
+        return network
+    # note: a second's import
+    import timm
+
+    from launcher.models.timm_network import FORBIDDEN
+
+    arguments: dict[str, Any] = card["arguments"]
+    if architecture not in timm_architectures() or not FORBIDDEN.keys().isdisjoint(arguments):
+        raise ValueError(f"no classifier of timm's: {architecture} with {arguments}")
+    return timm.create_model(architecture, num_classes=classes, **arguments)
+
+
+def _check_names(names: set[str], card: Mapping[str, Any]) -> None:
+    with torch.device("meta"):
+        expected = set(_plain_network(card).state_dict())
+    if names != expected:
+        unknown, missing = sorted(names - expected), sorted(expected - names)
+        raise ValueError(f"not the parameters of {card['architecture']}: unknown {unknown}, missing {missing}")

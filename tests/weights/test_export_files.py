@@ -1,0 +1,218 @@
+"""Networks that each method and activation have changed, exported and loaded where this project is not."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torchvision.models import get_model
+
+from launcher.algorithms.base import Context
+from launcher.algorithms.engine import Engine
+from launcher.config.algorithms import declarations
+from launcher.config.compose import compose
+from launcher.data.crops import centre_cut
+from launcher.data.decode import decode
+from launcher.models.build import build_model, model_surgeries
+from launcher.plan.plan import Plan
+from launcher.weights import standalone_onnx
+from launcher.weights.export_files import model_source, network_card, write_export
+from tests.forked import python
+from tests.two_ranks import in_a_fork
+
+EVERYTHING = "algorithms=[blurpool,squeeze_excite,stochastic_depth,ghost_batchnorm,channels_last,ema]"
+EVALUATED = "algorithms.stochastic_depth.keep_scaling=evaluation"
+VIT = ["model=vit", "model.width=32", "model.depth=2", "model.mlp_width=48", "model.heads=4"]
+CASES = {
+    **{name: [f"algorithms=[{name}]"] for name, method in declarations().items() if "change_model" in method.places},
+    "plain": ["algorithms=[]"],
+    "bottlenecks": ["algorithms=[stochastic_depth,blurpool]", EVALUATED, "model=resnet50"],
+    "blur_later": ["algorithms=[blurpool]", "algorithms.blurpool.blur_first=false"],
+    "blur_pool_only": ["algorithms=[blurpool]", "algorithms.blurpool.replace_convs=false"],
+    "blur_all": ["algorithms=[blurpool]", "algorithms.blurpool.min_channels=1"],
+    "scaled_branches": ["algorithms=[stochastic_depth]", EVALUATED, "algorithms.stochastic_depth.drop_rate=0.5"],
+    "silu": ["algorithms=[]", "model.activation=silu"],
+    **{name: ["algorithms=[]", f"model.activation={name}"] for name in ("gelu", "gelu_tanh")},
+    "everything": [EVERYTHING, EVALUATED, "model.activation=silu"],
+    "vit": [*VIT, "algorithms=[ema]"],
+    "vit_variant": [*VIT, "algorithms=[]", "model.pooling=attention", "model.layer_norm=post", "model.glu=true"],
+}
+CHANGED = {"blurpool", "squeeze_excite", *list(CASES)[list(CASES).index("plain") + 1 : -2]}
+OWN = {"vit", "vit_variant"}
+ELSEWHERE = """
+import importlib.util, sys
+sys.modules["launcher"] = None
+import torch
+images = torch.load(sys.argv[1])
+for folder in sys.argv[2:]:
+    spec = importlib.util.spec_from_file_location("model", folder + "/model.py")
+    model = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(model)
+    network = model.load()
+    assert type(network).__name__ in ("ResNet", "VisionTransformer") and not network.training
+    torch.save(model.predict(network, images), folder + "/logits.pt")
+"""
+
+
+@dataclass
+class Case:
+    """An export, and what the run's network makes of the images."""
+
+    folder: Path
+
+    @property
+    def expected(self) -> Tensor:
+        found: Tensor = torch.load(self.folder / "expected.pt")
+        return found
+
+    def plain(self) -> nn.Module:
+        """Torchvision's network, still without weights."""
+        architecture = json.loads((self.folder / "model_card.json").read_text())["architecture"]
+        with torch.device("meta"):
+            network: nn.Module = get_model(architecture, num_classes=6)
+        return network.eval()
+
+
+def trained(network: nn.Module) -> None:
+    """Give every parameter and statistic values of its own, so that what is loaded wrongly shows."""
+    generator = torch.Generator().manual_seed(1)
+    for name, tensor in network.state_dict().items():
+        if tensor.is_floating_point() and tensor.dim() < 2:
+            low = 0.5 if name.endswith(("running_var", "weight")) else -0.2
+            tensor.uniform_(low, low + 1, generator=generator)
+
+
+def make_cases(root: Path) -> None:
+    """In a process of its own, since networks of many sizes leave gaps in the memory of one that lasts."""
+    images = torch.load(root / "images.pt")
+    for name in CASES:
+        make_case(name, root / name, images)
+
+
+@torch.inference_mode()
+def make_case(name: str, folder: Path, images: Tensor) -> None:
+    config = compose(["dataset.native_size=32", *CASES[name]]).config
+    engine = Engine(Context(Plan(config, 1, train_samples=80), 6))
+    network = build_model(config.model, 6, config.loss, config.seed)
+    engine.change_model(network)
+    trained(network)
+    surgeries = model_surgeries(config.model) | engine.surgeries()
+    card = {
+        **network_card(config.model, 6, changed=bool(surgeries)),
+        "classes": list("abcdef"),
+        "surgery": {key: surgery.values for key, surgery in surgeries.items()},
+        "flip_average": False,
+    }
+    folder.mkdir()
+    write_export(network.state_dict(), folder, card, surgeries)
+    torch.save(network.eval()(images), folder / "expected.pt")
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    return torch.randn(3, 3, 48, 48, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory, images: Tensor) -> dict[str, Case]:
+    """All of them, and in each folder the logits that a process without this project has computed."""
+    root = tmp_path_factory.mktemp("exports")
+    torch.save(images, root / "images.pt")
+    in_a_fork(make_cases, root)
+    python(ELSEWHERE, str(root / "images.pt"), *(str(root / name) for name in CASES), folder=root)
+    return {name: Case(root / name) for name in CASES}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_export_computes_what_the_run_evaluates(name: str, cases: dict[str, Case]) -> None:
+    expected = cases[name].expected
+    assert expected.std() > 1e-3
+    torch.testing.assert_close(torch.load(cases[name].folder / "logits.pt"), expected, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", sorted(set(CASES) - CHANGED - OWN))
+def test_torchvision_loads_what_computes_the_same_there(name: str, cases: dict[str, Case], images: Tensor) -> None:
+    weights = load_file(cases[name].folder / "model.safetensors")
+    plain = cases[name].plain()
+    plain.load_state_dict(weights, strict=True, assign=True)
+    torch.testing.assert_close(plain(images), cases[name].expected, rtol=1e-4, atol=1e-4)
+    assert all(tensor.is_contiguous() for tensor in weights.values())
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", sorted(CHANGED))
+def test_torchvision_takes_nothing_of_what_computes_otherwise_there(
+    name: str, cases: dict[str, Case], images: Tensor
+) -> None:
+    weights = load_file(cases[name].folder / "model.safetensors")
+    plain = cases[name].plain()
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        plain.load_state_dict(weights, strict=True, assign=True)
+    assert set(plain.load_state_dict(weights, strict=False, assign=True).unexpected_keys) == set(weights)
+    # under torchvision's names they would have been taken, and wrong
+    bare = {key.split(".", 1)[1]: tensor for key, tensor in weights.items()}
+    assert not plain.load_state_dict(bare, strict=False, assign=True).missing_keys
+    assert (plain(images) - cases[name].expected).abs().max() > 1e-2
+
+
+def test_the_file_says_what_it_is(cases: dict[str, Case]) -> None:
+    with safe_open(cases["everything"].folder / "model.safetensors", framework="pt") as file:
+        metadata = file.metadata()
+    assert metadata["architecture"] == "resnet18"
+    assert list(json.loads(metadata["surgery"])) == ["silu", "squeeze_excite", "blurpool", "stochastic_depth"]
+
+
+def test_weights_of_another_surgery_are_refused(cases: dict[str, Case], tmp_path: Path) -> None:
+    for name, file in (("silu", "model.py"), ("silu", "model_card.json"), ("gelu", "model.safetensors")):
+        (tmp_path / file).write_bytes((cases[name].folder / file).read_bytes())
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        python("import model; model.load()", folder=tmp_path)
+    assert failed.value.stderr.strip().endswith(
+        "model.safetensors needs another model.py, for {'gelu': {'activation': 'gelu'}}"
+    )
+
+
+def test_names_that_torchvision_does_not_have_are_refused_without_surgery(tmp_path: Path) -> None:
+    state = get_model("resnet18", num_classes=6).state_dict()
+    model = compose(["model=resnet18"]).config.model
+    card = {**network_card(model, 6, changed=False), "classes": list("abcdef"), "surgery": {}}
+    with pytest.raises(ValueError, match=r"unknown \['squeeze\.weight'\]"):
+        write_export({**state, "squeeze.weight": torch.zeros(2)}, tmp_path, card, {})
+    del state["fc.bias"]
+    with pytest.raises(ValueError, match=r"missing \['fc\.bias'\]"):
+        write_export(state, tmp_path, card, {})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("size", [(40, 40), (90, 30), (30, 91), (500, 7), (7, 501)])
+@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "CMYK", "P", "1", "I;16"])
+def test_odd_pictures_are_prepared_as_in_training(mode: str, size: tuple[int, int], tmp_path: Path) -> None:
+    """In both modules that are written beside weights; 500 x 7 is longer than what is resized as a whole."""
+    file = tmp_path / ("picture.tiff" if mode == "CMYK" else "picture.png")
+    pixels = np.random.default_rng(3).integers(0, 65536, size[::-1], dtype=np.uint16)
+    coloured = np.random.default_rng(4).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+    (Image.fromarray(pixels) if mode == "I;16" else Image.fromarray(coloured).convert(mode)).save(file)
+    given = {"resize": 36, "size": 32, "interpolation": "bilinear", "exif_orientation": True}
+    card = {"classes": ["a"], "input": {**given, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}}
+    (tmp_path / "model_card.json").write_text(json.dumps(card))
+    (tmp_path / "model.py").write_text(model_source({}))
+    spec = importlib.util.spec_from_file_location("written", tmp_path / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    written = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(written)
+    cut = centre_cut(decode(file, upright=True).picture, 36, 32, "bilinear")
+    expected = (cut / 255.0 - card["input"]["mean"]) / card["input"]["std"]  # type: ignore[index]
+    for found in (written.transform(Image.open(file)).numpy(), standalone_onnx.transform(Image.open(file), card)):
+        np.testing.assert_allclose(found, expected.transpose(2, 0, 1), atol=1e-5)
