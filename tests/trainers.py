@@ -11,7 +11,7 @@ from launcher.config.compose import compose
 from launcher.config.defaults import options
 from launcher.config.schema import RunConfig
 from launcher.rank.group import Ranks
-from launcher.training.step import StepOutcome
+from launcher.training.outcome import StepOutcome
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Context
-from launcher.algorithms.masked import Restorable
+from launcher.algorithms.masked import Snapshot
 from launcher.config.algorithms import EMAConfig
 from launcher.data.batch import Moment
 from launcher.rank.peers import by_dtype
@@ -44,13 +44,13 @@ class EMA(Algorithm[EMAConfig]):
 
     def change_model(self, model: nn.Module) -> None:
         self._average = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        self._restorable = Restorable(self._average.values())
+        self._snapshot = Snapshot(self._average.values())
 
     def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:
         if self.values.acts_at(self.context.plan, moment.step):
-            self._restorable.keep()
+            self._snapshot.take()
             update_average(self._average, model.state_dict(), 1 - self._keep)
-            self._restorable.put_back_unless(applied)
+            self._snapshot.restore_unless(applied)
 
     def evaluation_weights(self) -> dict[str, Tensor]:
         return self._average

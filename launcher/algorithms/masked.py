@@ -1,4 +1,4 @@
-"""Changes that a step which is left out takes back: the choice is made on the device, for many tensors at once."""
+"""Undo the changes of a dropped step: the device decides, for many tensors at once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from launcher.rank.peers import by_dtype
 _INTEGERS = {1: torch.int8, 2: torch.int16}
 
 
-class Restorable:
-    """Tensors that are kept and, where a condition on the device does not hold, put back, bit for bit.
+class Snapshot:
+    """Copies of tensors to restore, bit for bit, unless a condition on the device holds.
 
     torch has no `where` over many tensors in one launch. Taken as integers they have: `before + flag * (now - before)`
     is exact in them whatever the bits mean, NaN and -0.0 too.
@@ -23,12 +23,12 @@ class Restorable:
         self._groups = by_dtype(map(_as_integers, tensors))
         self._before: list[list[Tensor]] = []
 
-    def keep(self) -> None:
-        """Remember the tensors as they are."""
+    def take(self) -> None:
+        """Copy the tensors."""
         self._before = [list(torch._foreach_mul(group, 1)) for group in self._groups]
 
-    def put_back_unless(self, condition: Tensor) -> None:
-        """Make them what they were when kept, unless the condition, boolean [], holds."""
+    def restore_unless(self, condition: Tensor) -> None:
+        """Make the tensors what they were when taken, unless the condition, boolean [], holds."""
         for group, before in zip(self._groups, self._before, strict=True):
             torch._foreach_sub_(group, before)
             torch._foreach_mul_(group, condition.to(group[0].dtype))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Context
 from launcher.algorithms.ema import update_average
-from launcher.algorithms.masked import Restorable
+from launcher.algorithms.masked import Snapshot
 from launcher.config.algorithms import SWAConfig
 from launcher.data.batch import Moment
 
@@ -30,14 +30,14 @@ class SWA(Algorithm[SWAConfig]):
         self._average = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         # note: on the device, where alone is known how many updates were of steps that were not left out
         self._count = torch.zeros((), dtype=torch.float64, device=next(model.parameters()).device)
-        self._restorable = Restorable([*self._average.values(), self._count])
+        self._snapshot = Snapshot([*self._average.values(), self._count])
 
     def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:
         if self.values.acts_at(self.context.plan, moment.step):
-            self._restorable.keep()
+            self._snapshot.take()
             update_average(self._average, model.state_dict(), (1 - self._count / (self._count + 1)).float())
             self._count += 1
-            self._restorable.put_back_unless(applied)
+            self._snapshot.restore_unless(applied)
 
     def evaluation_weights(self) -> dict[str, Tensor] | None:
         return self._average if self._count else None

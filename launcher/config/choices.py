@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Count, Duration, NotNegative, Positive, Probability
+from launcher.errors import Problem
 
 if TYPE_CHECKING:
     from launcher.config.schema import RunConfig
@@ -18,14 +19,14 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True, config=STRICT)
-class LearningRate:
+class OptimizerConfig:
     """What every optimizer has: `lr` is meant for `reference_batch_size`; `scale_lr` scales it to the batch in use.
 
     `backbone_lr` multiplies it for all but the last layer.
-    `no_decay` are the parameters that weight decay leaves out: `vectors` (biases, norm weights), those of
-    normalisation layers (`norms`), those with `bn` in their name (`bn_names`), or `none` of them;
-    `all_but_kernels` decays weights of convolutions and linear layers alone: no positions, tokens, layer scale either.
-    excludes: methods of training with which an optimizer has no defined meaning, and why.
+    `no_decay` are the parameters without weight decay: `vectors` (biases, norm weights), those of normalisation layers
+    (`norms`), those with `bn` in their name (`bn_names`), or `none` of them; `all_but_kernels` decays weights of
+    convolutions and linear layers alone: no positions, tokens, layer scale either.
+    excludes: algorithms with which an optimizer has no defined meaning, and why.
     """
 
     excludes: ClassVar[Mapping[str, str]] = {}
@@ -36,89 +37,99 @@ class LearningRate:
     backbone_lr: NotNegative
     weight_decay: NotNegative
     no_decay: Literal["none", "vectors", "norms", "bn_names", "all_but_kernels"]
+    name: str
 
     def acts_at(self, plan: RunPlan, step: int) -> int | None:
         """As `AlgorithmConfig.acts_at`: for an optimizer that does more at some steps."""
         return None
 
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        """What cannot work about its values."""
+        yield from ()
+
+    def notes(self, plan: RunPlan) -> Iterator[str]:
+        """What works but is worth a look."""
+        yield from ()
+
 
 @dataclass(frozen=True, config=STRICT)
-class DecoupledSGDConfig(LearningRate):
-    name: Literal["decoupled_sgd"]
+class MomentumConfig(OptimizerConfig):
     momentum: Probability
+
+
+@dataclass(frozen=True, config=STRICT)
+class NesterovConfig(MomentumConfig):
     dampening: Probability
     nesterov: bool
 
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if self.nesterov and (not self.momentum or self.dampening):
+            message = "needs momentum above 0 and dampening 0; nesterov=false is plain momentum"
+            yield Problem(message, "optimizer.nesterov", self.nesterov)
+
 
 @dataclass(frozen=True, config=STRICT)
-class SGDConfig(LearningRate):
+class SGDConfig(NesterovConfig):
     name: Literal["sgd"]
-    momentum: Probability
-    dampening: Probability
-    nesterov: bool
 
 
 @dataclass(frozen=True, config=STRICT)
-class LAMBConfig(LearningRate):
-    name: Literal["lamb"]
-    beta1: Beta
-    beta2: Beta
-    epsilon: Positive
-    max_grad_norm: Positive | None
+class DecoupledSGDConfig(NesterovConfig):
+    name: Literal["decoupled_sgd"]
 
 
 @dataclass(frozen=True, config=STRICT)
-class AdamWConfig(LearningRate):
-    name: Literal["adamw"]
-    beta1: Beta
-    beta2: Beta
-    epsilon: Positive
-
-
-@dataclass(frozen=True, config=STRICT)
-class NAdamWConfig(LearningRate):
-    name: Literal["nadamw"]
-    beta1: Beta
-    beta2: Beta
-    epsilon: Positive
-
-
-@dataclass(frozen=True, config=STRICT)
-class LARSConfig(LearningRate):
+class LARSConfig(MomentumConfig):
     name: Literal["lars"]
-    momentum: Probability
     trust_coefficient: Positive
     epsilon: NotNegative
 
 
 @dataclass(frozen=True, config=STRICT)
-class LionConfig(LearningRate):
+class LionConfig(OptimizerConfig):
     name: Literal["lion"]
     beta1: Beta
     beta2: Beta
 
 
 @dataclass(frozen=True, config=STRICT)
-class MuonConfig(LearningRate):
-    """Muon's momentum and iterations for matrices and convolutions; the betas are of AdamW, for all else."""
-
-    name: Literal["muon"]
-    momentum: Beta
-    nesterov: bool
-    iterations: Count
+class AdamConfig(OptimizerConfig):
     beta1: Beta
     beta2: Beta
     epsilon: Positive
 
 
 @dataclass(frozen=True, config=STRICT)
-class SOAPConfig(LearningRate):
+class AdamWConfig(AdamConfig):
+    name: Literal["adamw"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class NAdamWConfig(AdamConfig):
+    name: Literal["nadamw"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class LAMBConfig(AdamConfig):
+    name: Literal["lamb"]
+    max_grad_norm: Positive | None
+
+
+@dataclass(frozen=True, config=STRICT)
+class MuonConfig(AdamConfig):
+    """Muon's momentum and iterations for matrices and convolutions; the betas are of AdamW, for all else."""
+
+    name: Literal["muon"]
+    momentum: Beta
+    nesterov: bool
+    iterations: Count
+
+
+@dataclass(frozen=True, config=STRICT)
+class SOAPConfig(AdamConfig):
     """`beta2` averages the Kronecker factors too, whose bases follow them every `interval` steps up to `max_side`."""
 
     name: Literal["soap"]
-    beta1: Beta
-    beta2: Beta
-    epsilon: Positive
     interval: Count
     max_side: Count
 
@@ -127,18 +138,16 @@ class SOAPConfig(LearningRate):
 
 
 @dataclass(frozen=True, config=STRICT)
-class ScheduleFreeAdamWConfig(LearningRate):
+class ScheduleFreeAdamWConfig(AdamConfig):
     """Step k (from 1) weighs k^`step_power` * lr^`lr_power` in the average, which is what is evaluated and saved.
 
-    Every `statistics_interval` steps a forward pass with the averaged weights moves the statistics of batch norm.
+    Every `statistics_interval` steps a forward pass with the averaged weights updates the statistics of batch norm.
     """
 
     excludes = dict.fromkeys(["ema", "swa"], "both give the weights to evaluate and save; keep one")
 
     name: Literal["schedule_free_adamw"]
     beta1: Annotated[float, Field(gt=0, lt=1)]
-    beta2: Beta
-    epsilon: Positive
     step_power: NotNegative
     lr_power: NotNegative
     statistics_interval: Count
@@ -146,20 +155,31 @@ class ScheduleFreeAdamWConfig(LearningRate):
     def acts_at(self, plan: RunPlan, step: int) -> int:
         return int(step % self.statistics_interval == 0)
 
+    def notes(self, plan: RunPlan) -> Iterator[str]:
+        if (schedule := plan.config.schedule.name) != "constant":
+            yield (
+                f"optimizer={self.name} averages weights instead of a schedule; with schedule={schedule} the learning "
+                "rate falls too, with schedule=constant it does not"
+            )
 
-Optimizer = Annotated[
-    DecoupledSGDConfig
-    | SGDConfig
-    | LARSConfig
-    | LAMBConfig
-    | AdamWConfig
-    | NAdamWConfig
-    | LionConfig
-    | MuonConfig
-    | SOAPConfig
-    | ScheduleFreeAdamWConfig,
-    Field(discriminator="name"),
-]
+
+def by_name(*declarations: type[Any]) -> Any:
+    """The type of a group of options: the declaration whose `name` is the value's."""
+    if len(declarations) == 1:
+        return declarations[0]
+    return Annotated[Union[(*declarations,)], Field(discriminator="name")]
+
+
+def declared(base: type[Any]) -> Iterator[type[Any]]:
+    """The declarations of a group of options: all classes below its base that have none below them."""
+    for declaration in base.__subclasses__():
+        yield from declared(declaration) if declaration.__subclasses__() else [declaration]
+
+
+if TYPE_CHECKING:
+    Optimizer = OptimizerConfig
+else:
+    Optimizer = by_name(*declared(OptimizerConfig))
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -19,9 +19,9 @@ from launcher.launch.stopping import Stopped
 from launcher.measure.measurement import ANSWER, REQUEST, MeasureRequest
 from launcher.plan.step_kinds import StepSample
 from launcher.rank.group import join_ranks
-from launcher.rank.stop import STOP, Asked
+from launcher.rank.stop import STOP, Requests
 from launcher.records.folder import RunFolder
-from launcher.training.step import StepOutcome
+from launcher.training.outcome import StepOutcome
 from launcher.training.trainer import Trainer, build_trainer
 
 WARMUP_STEPS = 2
@@ -62,8 +62,8 @@ class StepTimer:
         # note: where other parameters learn, DDP is made anew, which is no part of a step
         chosen = 0 if self.run.train_step.engine.changing_parameters else number % len(sample.steps)
         moment = self.run.moment(sample.steps[chosen])
-        before, self._last = self._last, self.run.train_step(images, labels, indices, moment, Asked(STOP.asked))
-        if before is not None and before.report().asked.stop:
+        before, self._last = self._last, self.run.train_step(images, labels, indices, moment, Requests(STOP.asked))
+        if before is not None and before.report().requests.stop:
             raise Stopped
 
     def mean(self, count: int, work: Callable[[int], object]) -> float:

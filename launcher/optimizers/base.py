@@ -1,31 +1,53 @@
-"""What the optimizers of this package share: their state, and changes that a step which is left out does not make.
+"""What all optimizers share: hooks for the training step, state, and updates that a dropped step does not make.
 
-Libraries' optimizers read the step's number or the learning rate on the host, and cannot be told on the device to leave
-a step out. These go over weights, gradients and state in PyTorch's fused kernels, many tensors a launch.
+Optimizers of libraries read the step's number or the learning rate on the host, and cannot drop a step on the device.
+These update weights and state in PyTorch's fused kernels, many tensors a launch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from launcher.config.choices import OptimizerConfig
+
 Rate = float | Tensor
+Values = TypeVar("Values", bound=OptimizerConfig)
 
 
-class MaskedOptimizer(Optimizer):
+class MaskedOptimizer(Optimizer, Generic[Values]):
     """Where `found_inf`, float32 [] on the device, is 1, a step leaves weights and state as they are, bit for bit.
 
-    A learning rate is a number, or float32 [] on the device. `number` is the run's own of the step that is taken.
+    groups: parameters with their `weight_decay`. lr: the schedule's peak at first; a number, or float32 [] on the
+    device. number: the run's own of the step being taken.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], **settings: Any):
-        super().__init__(groups, {**settings, "weight_decay": 0.0})
+    # Whether a step can be captured in a CUDA graph: state stays in its memory, the host decides nothing.
+    capturable: ClassVar[bool] = True
+    # Whether `before_gradients` alone updates the running statistics of batch norm.
+    updates_statistics: ClassVar[bool] = False
+
+    def __init__(self, groups: list[dict[str, Any]], lr: float, values: Values):
+        super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
+        self.values = values
         self.found_inf: Tensor | None = None
         self.number = 0
+
+    @classmethod
+    def separate_parameters(cls, model: nn.Module) -> list[str]:
+        """Names of the parameters that get groups of their own, marked `separate`."""
+        return []
+
+    def before_gradients(self, forward: Callable[[], None]) -> None:
+        """Act before the step's gradients; `forward` does the batch's forward passes and keeps nothing of them."""
+
+    def evaluation_weights(self, model: nn.Module) -> dict[str, Tensor] | None:
+        """The state dict to evaluate and save instead of the model's own; None for that."""
+        return None
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -47,58 +69,41 @@ class MaskedOptimizer(Optimizer):
         return [self.state[parameter][name] for parameter in parameters]
 
     def _count(self, group: dict[str, Any], device: torch.device) -> Tensor:
-        """Count a step, unless it is left out; returns how many there were, float32 []."""
+        """Count a step that is not dropped; returns the count, float32 []."""
         steps: Tensor = group.get("step", torch.zeros(())).to(device, torch.float32)
         group["step"] = steps.add_(1 if self.found_inf is None else 1 - self.found_inf)
         return steps
 
     def _subtract(self, tensors: list[Tensor], directions: list[Tensor], rate: Rate, decay: float = 0.0) -> None:
         """tensors -= rate * (directions + decay * tensors)"""
-        torch._fused_sgd_(
-            tensors,
-            directions,
-            [],
-            lr=rate,
-            weight_decay=decay,
-            momentum=0.0,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=False,
-            found_inf=self.found_inf,
-        )
+        self._sgd(tensors, directions, [], rate, decay)
 
     def _move(self, averages: list[Tensor], values: list[Tensor], part: float) -> None:
         """averages += part * (values - averages)"""
         self._subtract(averages, list(torch._foreach_sub(averages, values)), part)
 
-    def _adamw(
+    def _sgd(
         self,
-        targets: list[Tensor],
+        tensors: list[Tensor],
         gradients: list[Tensor],
-        moments: tuple[list[Tensor], list[Tensor]],
-        group: dict[str, Any],
-        *,
-        lr: Rate,
-        beta1: float,
-        weight_decay: float = 0.0,
-        clip: Tensor | None = None,
+        buffers: list[Tensor],
+        rate: Rate,
+        decay: float,
+        momentum: float = 0.0,
+        nesterov: bool = False,
     ) -> None:
-        """Move Adam's moments by the gradients divided by `clip`, and the targets by AdamW's step."""
-        torch._fused_adamw_(
-            targets,
+        """PyTorch's SGD; without momentum there are no buffers."""
+        torch._fused_sgd_(
+            tensors,
             gradients,
-            *moments,
-            [],
-            [group["step"]] * len(targets),
-            lr=lr,
-            beta1=beta1,
-            beta2=group["betas"][1],
-            weight_decay=weight_decay,
-            eps=group["eps"],
-            amsgrad=False,
+            buffers,
+            lr=rate,
+            weight_decay=decay,
+            momentum=momentum,
+            dampening=0.0,
+            nesterov=nesterov,
             maximize=False,
-            grad_scale=clip,
+            is_first_step=False,
             found_inf=self.found_inf,
         )
 
@@ -110,3 +115,11 @@ def trust_ratios(
     ours, theirs = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(directions))
     ratios = trust * ours / (theirs + decay * ours + eps)
     return list(torch.where((ours > 0) & (theirs > 0), ratios, 1.0).unbind())
+
+
+def by_shape(tensors: list[Tensor]) -> list[list[int]]:
+    """Positions of the tensors of each shape."""
+    positions: dict[torch.Size, list[int]] = {}
+    for position, tensor in enumerate(tensors):
+        positions.setdefault(tensor.shape, []).append(position)
+    return list(positions.values())

@@ -1,56 +1,42 @@
-"""Optimizers, built from the config, and which parameters each of their groups has.
-
-Where the attribute `found_inf`, float32 [] on the device, is 1, a step leaves weights and state as they are, bit for
-bit; torch.optim's fused ones have it too. A learning rate is a number, or float32 [] on the device.
-"""
+"""Build the optimizer of a run: its class found by the declaration's name, its parameter groups by the config."""
 
 from __future__ import annotations
 
+import pkgutil
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from launcher.config import choices
+from launcher import optimizers
+from launcher.config.choices import OptimizerConfig
 from launcher.models.parameters import KERNELS, parameter_kinds, parameters_of_head
-from launcher.optimizers.adaptive import LAMB, NAdamW, ScheduleFreeAdamW
-from launcher.optimizers.matrices import SOAP, Muon
-from launcher.optimizers.momentum import LARS, SGD, DecoupledSGD, Lion
+from launcher.optimizers.base import MaskedOptimizer
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
 
 
-def build_optimizer(config: choices.Optimizer, model: nn.Module, lr: float) -> Optimizer:
-    """The optimizer that the config names, over all parameters of the model; `lr` is the schedule's peak."""
-    groups = _parameter_groups(model, config)
-    match config:
-        case choices.DecoupledSGDConfig():
-            return DecoupledSGD(groups, lr, config.momentum, config.dampening, config.nesterov)
-        case choices.SGDConfig():
-            return SGD(groups, lr, config.momentum, config.dampening, config.nesterov)
-        case choices.LARSConfig():
-            return LARS(groups, lr, config.momentum, config.trust_coefficient, config.epsilon)
-        case choices.LionConfig():
-            return Lion(groups, lr, (config.beta1, config.beta2))
-    betas, eps = (config.beta1, config.beta2), config.epsilon
-    match config:
-        case choices.AdamWConfig():
-            return torch.optim.AdamW(groups, lr, betas, eps, fused=True)
-        case choices.NAdamWConfig():
-            return NAdamW(groups, lr, betas, eps)
-        case choices.LAMBConfig():
-            return LAMB(groups, lr, betas, eps, max_grad_norm=config.max_grad_norm)
-        case choices.MuonConfig():
-            own = {"momentum": config.momentum, "nesterov": config.nesterov, "iterations": config.iterations}
-            return Muon(groups, lr, betas, eps, **own)
-        case choices.SOAPConfig():
-            return SOAP(groups, lr, betas, eps, config.interval, config.max_side)
-        case choices.ScheduleFreeAdamWConfig():
-            return ScheduleFreeAdamW(groups, lr, betas, eps, config.step_power, config.lr_power)
+def build_optimizer(config: OptimizerConfig, model: nn.Module, lr: float) -> MaskedOptimizer[Any]:
+    """Build the optimizer that the config names, over all parameters of the model; `lr` is the schedule's peak."""
+    kind = class_of(config)
+    return kind(_parameter_groups(model, config, kind.separate_parameters(model)), lr, config)
 
 
-def set_lr(optimizer: Optimizer, lr: float | Tensor) -> None:
+def class_of(config: OptimizerConfig) -> type[MaskedOptimizer[Any]]:
+    """Find the class named as the config's, without `Config`, in the files of this room.
+
+    Raises:
+        LookupError: there is none.
+    """
+    name = type(config).__name__.removesuffix("Config")
+    for module in pkgutil.iter_modules(optimizers.__path__, f"{optimizers.__name__}."):
+        if (kind := getattr(import_module(module.name), name, None)) is not None:
+            return kind  # type: ignore[no-any-return]
+    raise LookupError(f"launcher/optimizers/ has no class {name}")
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: float | Tensor) -> None:
     """Set the learning rate of the next step."""
     for group in optimizer.param_groups:
         part, before = group.get("lr_part"), group["lr"]
@@ -63,15 +49,14 @@ def set_lr(optimizer: Optimizer, lr: float | Tensor) -> None:
             group["lr"] = lr * part
 
 
-def _parameter_groups(model: nn.Module, config: choices.Optimizer) -> list[dict[str, Any]]:
-    """All parameters, in groups by what the config leaves out of weight decay, Muon's matrices, and the last layer."""
+def _parameter_groups(model: nn.Module, config: OptimizerConfig, separate: list[str]) -> list[dict[str, Any]]:
+    """All parameters, in groups by weight decay, by what the optimizer updates separately, and by the last layer."""
     groups: list[dict[str, Any]] = [{"params": list(model.parameters()), "weight_decay": config.weight_decay}]
     if config.no_decay != "none":
         decayed, spared = _split(model, list(model.parameters()), undecayed(model, config.no_decay))
         groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": spared, "weight_decay": 0.0}]
-    if isinstance(config, choices.MuonConfig):
-        parts = [(group, _split(model, group["params"], orthogonal(model))) for group in groups]
-        groups = [{**group, "params": part[at], "orthogonal": at == 1} for group, part in parts for at in (0, 1)]
+    parts = [(group, _split(model, group["params"], separate)) for group in groups]
+    groups = [{**group, "params": part[at], "separate": at == 1} for group, part in parts for at in (0, 1) if part[at]]
     if config.backbone_lr != 1:
         parts = [(group, _split(model, group["params"], sorted(parameters_of_head(model)))) for group in groups]
         groups = [{**group, "params": part[1]} for group, part in parts if part[1]]
@@ -85,13 +70,6 @@ def _split(
     """Parameters without those of the names, and those."""
     chosen = {id(parameter) for name, parameter in model.named_parameters() if name in names}
     return [p for p in parameters if id(p) not in chosen], [p for p in parameters if id(p) in chosen]
-
-
-def orthogonal(model: nn.Module) -> list[str]:
-    """Names of the parameters that Muon gives orthogonal steps: of kernels all but the head's and depthwise ones."""
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    kinds = parameter_kinds(model)
-    return [name for name, kind in kinds.items() if kind in ("matrix", "convolution") and shapes[name][1] > 1]
 
 
 def undecayed(model: nn.Module, rule: str) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from launcher.config.choices import DecoupledSGDConfig, SGDConfig
 from launcher.config.fields import parse_duration
 from launcher.config.schema import FFCVLoader, MultiStep
 from launcher.errors import Problem, UserError
@@ -60,13 +59,8 @@ def _milestones(plan: Plan) -> Iterator[Problem]:
             yield Problem(message, "schedule.milestones", schedule.milestones)
 
 
-def _nesterov(plan: Plan) -> Iterator[Problem]:
-    optimizer = plan.config.optimizer
-    if not isinstance(optimizer, SGDConfig | DecoupledSGDConfig) or not optimizer.nesterov:
-        return
-    if not optimizer.momentum or optimizer.dampening:
-        message = "needs momentum above 0 and dampening 0; nesterov=false is plain momentum"
-        yield Problem(message, "optimizer.nesterov", optimizer.nesterov)
+def _optimizer(plan: Plan) -> Iterator[Problem]:
+    yield from plan.config.optimizer.problems(plan)
 
 
 def _weights(plan: Plan) -> Iterator[Problem]:
@@ -122,7 +116,7 @@ _RULES: tuple[Callable[[Plan], Iterator[Problem]], ...] = (
     _classes,
     _warmup,
     _milestones,
-    _nesterov,
+    _optimizer,
     _weights,
     _checkpointing,
     _algorithms,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from launcher.config.choices import ScheduleFreeAdamWConfig
 from launcher.config.layers import leaves
 from launcher.config.models import VisionTransformerModel
 from launcher.config.resolved import as_mapping
@@ -40,13 +39,8 @@ def _told(value: str | list[str]) -> str:
     return value if isinstance(value, str) else f"[{','.join(value)}]"
 
 
-def _schedule(plan: Plan) -> Iterator[str]:
-    optimizer, schedule = plan.config.optimizer, plan.config.schedule
-    if isinstance(optimizer, ScheduleFreeAdamWConfig) and schedule.name != "constant":
-        yield (
-            f"optimizer={optimizer.name} averages weights instead of a schedule; with schedule={schedule.name} the "
-            "learning rate falls too, with schedule=constant it does not"
-        )
+def _optimizer(plan: Plan) -> Iterator[str]:
+    yield from plan.config.optimizer.notes(plan)
 
 
 def _partial_batch(plan: Plan) -> Iterator[str]:
@@ -88,7 +82,7 @@ def _gradient_dtype(plan: Plan) -> Iterator[str]:
 _RULES: tuple[Callable[[Plan], Iterator[str]], ...] = (
     _learning_rate,
     _fitted,
-    _schedule,
+    _optimizer,
     _partial_batch,
     _batch_norm,
     _average,

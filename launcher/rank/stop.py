@@ -18,14 +18,14 @@ def hold() -> None:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked of a run: of one rank, or of any. It crosses ranks with a step's own flags, on the device."""
+class Requests:
+    """What a rank requests of the run, or any rank does; sent between ranks with a step's own flags, on the device."""
 
     stop: bool = False
     save: bool = False
 
 
-NOTHING = Asked()
+NO_REQUESTS = Requests()
 
 
 class StopFlag:

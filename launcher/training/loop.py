@@ -2,16 +2,12 @@
 
 for each epoch:
     for each step:
-        step           augment, normalise, mix; forward and backward; optimizer; averages (training/step.py)
-        settle         what became of the step before, which the device has done by now: its line is written
-        not finite     a loss or gradients that are not: skip, roll back, or stop (training/nonfinite.py)
-        advance        count the step
-        log            a line every logger.interval
-        end of epoch   the line of the epoch
-        asked          with the step before, of any rank: to save by the clock, or to stop
-        evaluate       every eval_every and at the end
-        save           every checkpoint.every and so many minutes, the best, and the last
-        stop           when asked to, at the target, and at the end
+        step         augment, normalise, mix; forward and backward; optimizer; averages (training/step.py)
+            finish the one before, which the device has done by now: skip it, roll back or stop where it was not
+            finite (training/nonfinite.py); count the step; a line every logger.interval and at the end of an epoch
+        evaluate     every eval_every and at the end
+        save         every checkpoint.every and so many minutes, the best, and the last
+        last         when a rank requested a stop, at the target, and at the end
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ from contextlib import closing
 from launcher.data.inspect import held_out
 from launcher.data.loaders import build_evaluation
 from launcher.rank.heartbeat import HEARTBEAT
-from launcher.rank.stop import Asked, StopFlag
+from launcher.rank.stop import Requests, StopFlag
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.saving import Saver
@@ -37,30 +33,15 @@ def train(trainer: Trainer, logger: MetricLogger, saver: Saver, guard: NonFinite
     while not (stopping or trainer.is_done):
         trainer.clock.start_training()
         batches = trainer.rest_of_epoch()
-        for images, labels, indices in batches:
-            moment, requests = trainer.moment(trainer.next_step), Asked(stop.asked, saver.is_due())
-            outcome = trainer.train_step(images, labels, indices, moment, requests)
-            # note: only now, as the device has a step to do, the host waits to learn of the one before
-            before = guard.settle()
-            if before.rolled_back:
+        for batch in batches:
+            step = guard.step(batch, Requests(stop.asked, saver.is_due()), batches.waited)
+            if step.rolled_back:
                 break
-            if before.left_out:
-                outcome = trainer.train_step(images, labels, indices, moment, requests)
-            guard.watch(outcome)
-            trainer.advance(outcome, batches.waited)
-            logger.log_step()
-            if trainer.is_at_epoch_end:
-                logger.log_epoch()
-
-            asked = before.asked
-            due = asked.stop or asked.save or trainer.is_done or trainer.evaluation_is_due or trainer.save_is_due
-            if due and guard.settle().rolled_back:
-                break
-            stopping = asked.stop
+            stopping = step.requests.stop
             if trainer.evaluation_is_due and not stopping:
                 stopping = not evaluate(trainer, logger, stop)
             last = stopping or trainer.is_done
-            if last or asked.save or trainer.save_is_due:
+            if last or step.requests.save or trainer.save_is_due:
                 with trainer.clock.saving():
                     saver.save(trainer.state_dict(), best=trainer.is_best, last=last)
             if last:

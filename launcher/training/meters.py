@@ -12,8 +12,7 @@ import torch
 import torch.distributed as dist
 
 from launcher.rank.group import Ranks
-from launcher.training.late import HostCopy
-from launcher.training.step import StepOutcome
+from launcher.training.outcome import AsyncRead, StepOutcome
 
 
 class Clock:
@@ -102,7 +101,7 @@ class LateMeans:
 
     steps: int
     waited: float
-    losses: HostCopy
+    losses: AsyncRead
     train_seconds: float | None
 
 
@@ -119,7 +118,7 @@ class StepMeter:
         self._steps, self._waited = 0, 0.0
 
     def add(self, outcome: StepOutcome, waited: float) -> None:
-        self._losses += outcome.counted
+        self._losses += outcome.loss_and_count
         self._steps += 1
         self._waited += waited
 
@@ -128,7 +127,7 @@ class StepMeter:
         if self._ranks.world_size > 1:
             dist.all_reduce(self._losses)
         seconds = None if self._losses.is_cuda else self._clock.seconds("training")
-        taken = LateMeans(self._steps, self._waited, HostCopy(self._losses), seconds)
+        taken = LateMeans(self._steps, self._waited, AsyncRead(self._losses), seconds)
         self._reset()
         return taken
 

@@ -3,59 +3,82 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from launcher.data.batch import Loaded
 from launcher.errors import UserError
 from launcher.rank.peers import gather
-from launcher.rank.stop import NOTHING, Asked
+from launcher.rank.stop import NO_REQUESTS, Requests
 from launcher.records.folder import RunFolder, save_name, saves
 from launcher.records.metrics import NonFiniteRecord
 from launcher.training import checkpoint
 from launcher.training.metric_logger import MetricLogger
+from launcher.training.outcome import StepOutcome
 from launcher.training.saving import Saver, newest_for_all
-from launcher.training.step import StepOutcome
 from launcher.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
-class Settled:
-    """What became of the last step: left out as it was not finite, taken back to an earlier save, what was asked."""
+class StepResult:
+    """How the last finished step ended: dropped as not finite, or rolled back to a checkpoint; what was requested."""
 
-    left_out: bool = False
+    dropped: bool = False
     rolled_back: bool = False
-    asked: Asked = NOTHING
+    requests: Requests = NO_REQUESTS
 
 
 class NonFiniteGuard:
-    """Applies the policy `nonfinite`; every rank calls it together, since a step is finite on all or none."""
+    """Takes the run's steps under the policy `nonfinite`; every rank calls it together.
+
+    A step is finite on all ranks or on none.
+    """
 
     def __init__(self, trainer: Trainer, folder: RunFolder, logger: MetricLogger, saver: Saver):
         self._trainer, self._folder, self._logger, self._saver = trainer, folder, logger, saver
         self._settings = trainer.config.nonfinite
         self._rollbacks = 0
-        self._last: StepOutcome | None = None
+        self._previous: StepOutcome | None = None
 
-    def watch(self, outcome: StepOutcome) -> None:
-        """Take note of a step that was queued, whose end nobody knows yet."""
-        self._last = outcome
+    def step(self, batch: Loaded, requests: Requests, waited: float) -> StepResult:
+        """Take and log the next step on a batch that was waited for so many seconds; returns how the one before ended.
 
-    def settle(self) -> Settled:
-        """Learn what became of the last step, once, deal with it if it was not finite, and write its lines.
+        Where an evaluation, a checkpoint or the end is due after the step, the step itself is finished too.
 
         Raises:
             UserError: the run must end.
         """
-        outcome, self._last = self._last, None
+        trainer = self._trainer
+        moment = trainer.moment(trainer.next_step)
+        outcome = trainer.train_step(*batch, moment, requests)
+        # note: only now, as the device has a step to do, the host waits to learn of the one before
+        previous = self._finish_previous()
+        if previous.rolled_back:
+            return previous
+        if previous.dropped:
+            outcome = trainer.train_step(*batch, moment, requests)
+        self._previous = outcome
+        trainer.advance(outcome, waited)
+        self._logger.log_step()
+        if trainer.is_at_epoch_end:
+            self._logger.log_epoch()
+        stop, save = previous.requests.stop, previous.requests.save or trainer.save_is_due
+        if stop or save or trainer.evaluation_is_due or trainer.is_done:
+            return replace(self._finish_previous(), requests=previous.requests)
+        return previous
+
+    def _finish_previous(self) -> StepResult:
+        """Learn how the last step ended, deal with it if it was not finite, and write its lines."""
+        outcome, self._previous = self._previous, None
         if outcome is None:
-            return Settled()
+            return StepResult()
         report = outcome.report()
         if report.finite:
             self._trainer.skipped_in_a_row = 0
         elif self._handle(outcome, report.loss):
             self._logger.drop_late()
-            return Settled(rolled_back=True)
+            return StepResult(rolled_back=True)
         self._logger.write_late()
-        return Settled(left_out=not report.finite, asked=report.asked)
+        return StepResult(dropped=not report.finite, requests=report.requests)
 
     def _handle(self, outcome: StepOutcome, loss: float) -> bool:
         """Returns whether the run was rolled back."""

@@ -21,7 +21,6 @@ from launcher.data.batch import Moment, Overlap
 from launcher.data.loaders import EvaluationLoader, Loaders, build_loaders
 from launcher.errors import UserError, is_of_the_machine
 from launcher.models.build import build_model
-from launcher.optimizers.adaptive import ScheduleFreeAdamW
 from launcher.optimizers.build import build_optimizer
 from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import Ranks, distribute
@@ -30,8 +29,9 @@ from launcher.rank.peers import broadcast_first
 from launcher.training.evaluation import Evaluation, evaluate
 from launcher.training.losses import Objective, build_loss
 from launcher.training.meters import Clock, Meters
+from launcher.training.outcome import StepOutcome
 from launcher.training.precision import choose_precision
-from launcher.training.step import StepOutcome, TrainStep
+from launcher.training.step import TrainStep
 
 
 @dataclass
@@ -121,11 +121,9 @@ class Trainer:
             self.best_top1, self.best_step = result.top1, self.next_step
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights that evaluation and export use: averages of an algorithm or the optimizer, or the model's own."""
+        """The weights to evaluate and export: averages of an algorithm or of the optimizer, or the model's own."""
         step = self.train_step
-        averages = step.engine.evaluation_weights()
-        if averages is None and isinstance(step.optimizer, ScheduleFreeAdamW):
-            averages = step.optimizer.averaged(step.model)
+        averages = step.engine.evaluation_weights() or step.optimizer.evaluation_weights(step.model)
         return averages or step.model.state_dict()
 
     def _parts(self) -> dict[str, Any]:

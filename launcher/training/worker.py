@@ -72,7 +72,7 @@ def _why_not_captured(trainer: Trainer) -> str | None:
         return "with several ranks the exchange within DDP would be captured too, which no GPU has run yet"
     if changing := trainer.train_step.engine.changing_parameters:
         return f"{changing[0]} changes which parameters learn"
-    if any(group.get("capturable") is False for group in trainer.train_step.optimizer.param_groups):
+    if not trainer.train_step.optimizer.capturable:
         return f"optimizer.name={trainer.config.optimizer.name} is not built to be captured"
     return None
 

@@ -11,7 +11,7 @@ from torchvision.models import resnet18
 
 from launcher.config.compose import compose
 from launcher.errors import UserError
-from launcher.optimizers.build import DecoupledSGD
+from launcher.optimizers.sgd import DecoupledSGD
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 

@@ -15,7 +15,7 @@ from torchvision.models import resnet18
 from launcher.algorithms.layer_freezing import frozen_layers, layers_of
 from launcher.config.compose import compose
 from launcher.data.batch import Moment
-from launcher.optimizers.build import DecoupledSGD
+from launcher.optimizers.sgd import DecoupledSGD
 from launcher.rank.group import Ranks
 from launcher.training import trainer
 from tests.networks import tiny

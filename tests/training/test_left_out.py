@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from launcher.rank.group import Ranks
-from launcher.rank.stop import Asked, StopFlag
+from launcher.rank.stop import Requests, StopFlag
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.training import checkpoint
@@ -143,9 +143,9 @@ def _differ(rank: int, folder: Path) -> None:
         images, labels, indices = next(iter(run.rest_of_epoch()))
         before = state_of(run)
         moment = run.moment(run.next_step)
-        report = run.train_step(images, labels, indices, moment, Asked(rank == 1 and number == 2)).report()
+        report = run.train_step(images, labels, indices, moment, Requests(rank == 1 and number == 2)).report()
         same = all(map(torch.equal, state_of(run), before))
-        told.append([report.finite, report.asked.stop, same])
+        told.append([report.finite, report.requests.stop, same])
         run.next_step += 1
     (folder / f"{rank}.json").write_text(json.dumps(told))
 

@@ -22,10 +22,10 @@ from launcher.rank.stop import StopFlag
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.training import trainer as building
-from launcher.training.late import HostCopy
 from launcher.training.loop import train
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
+from launcher.training.outcome import AsyncRead
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
@@ -101,7 +101,7 @@ def trained_without_waiting(config: RunConfig, ranks: Ranks, folder: Path) -> Tr
         nothing_waits() as allowed,
         pytest.MonkeyPatch.context() as patched,
     ):
-        for owner, name in ((HostCopy, "read"), (Trainer, "evaluate"), (Trainer, "state_dict"), (Saver, "save")):
+        for owner, name in ((AsyncRead, "read"), (Trainer, "evaluate"), (Trainer, "state_dict"), (Saver, "save")):
             patched.setattr(owner, name, _inside(allowed, getattr(owner, name)))
         inner, step = run.loaders.train.epoch, run.train_step
         # note: DDP compares the parameters of all ranks when it is made, anew where others learn

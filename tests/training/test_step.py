@@ -75,8 +75,8 @@ def test_an_overflow_is_the_loss_scalers_business(
 def test_the_running_statistics_and_their_counters_are_kept_and_put_back_in_one_launch_each() -> None:
     statistics = build("algorithms=[]", "schedule.warmup=0ba").train_step._statistics
     with Launches() as launches:
-        statistics.keep()
-        statistics.put_back_unless(torch.tensor(True))
+        statistics.take()
+        statistics.restore_unless(torch.tensor(True))
     assert launches.count == 1 + 3 + 1, "kept by one; taken from, masked and added to by three, and the mask"
 
 

@@ -1,4 +1,4 @@
-"""NAdamW against AlgoPerf's formula and timm's, Schedule-Free AdamW against its paper's three sequences."""
+"""Schedule-Free AdamW beside the three sequences of its paper, and what a run evaluates and saves with it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timm.optim
 import torch
 from torch import Tensor, nn
 
@@ -20,32 +19,6 @@ from launcher.plan.plan import Plan
 from launcher.training import checkpoint
 from tests.formulas import PEAK, assert_follows, packaged, set_gradients, small_model
 from tests.trainers import build, steps
-
-
-def nadamw(weight: Tensor, gradient: Tensor, lr: float, step: int, state: dict[str, Any]) -> Tensor:
-    """Choi et al. 2019, table 1, with decay apart from the gradient: AlgoPerf's baseline."""
-    state["m"] = 0.8 * state.get("m", 0.0) + 0.2 * gradient
-    state["v"] = 0.95 * state.get("v", 0.0) + 0.05 * gradient**2
-    ahead = (0.8 * state["m"] + 0.2 * gradient) / (1 - 0.8**step)
-    update = ahead / ((state["v"] / (1 - 0.95**step)).sqrt() + 1e-3)
-    return weight - lr * (update + (0.3 if weight.ndim > 1 else 0.0) * weight)
-
-
-def test_nadamw_is_algoperfs() -> None:
-    assert_follows(packaged("nadamw", beta1=0.8, beta2=0.95, epsilon=1e-3, weight_decay=0.3), nadamw)
-
-
-def test_nadamw_is_timms() -> None:
-    model, twin = small_model(), small_model()
-    config = packaged("nadamw", beta1=0.8, beta2=0.95, weight_decay=0.3, no_decay="none")
-    ours = build_optimizer(config, model, PEAK)
-    theirs = timm.optim.NAdamW(twin.parameters(), PEAK, betas=(0.8, 0.95), eps=1e-8, weight_decay=0.3)
-    for step in range(4):
-        for network, one in ((model, ours), (twin, theirs)):
-            set_gradients(network, step)
-            set_lr(one, PEAK / (step + 1))
-            one.step()
-    torch.testing.assert_close(model.state_dict(), twin.state_dict())
 
 
 class Sequences:
@@ -81,7 +54,7 @@ def test_what_is_evaluated_is_the_average_and_training_goes_on_where_it_was() ->
     config = packaged("schedule_free_adamw", beta1=0.8, beta2=0.95, epsilon=1e-3, weight_decay=0.3)
     model, expected = small_model(), Sequences(0.0, 2.0, 0.3)
     built = build_optimizer(config, model, PEAK)
-    fresh = built.averaged(model)
+    fresh = built.evaluation_weights(model)
     assert all(map(torch.equal, fresh.values(), model.state_dict().values()))
     states: list[dict[str, Any]] = [{} for _ in model.parameters()]
     weights = [p.detach().double() for p in model.parameters()]
@@ -90,10 +63,10 @@ def test_what_is_evaluated_is_the_average_and_training_goes_on_where_it_was() ->
         built.step()
         given = zip(weights, model.parameters(), states, strict=True)
         weights = [expected(w, p.grad.double(), PEAK, step, state) for w, p, state in given]
-    averages = built.averaged(model)
+    averages = built.evaluation_weights(model)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    with built.at_average():
-        inside = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    inside: dict[str, Tensor] = {}
+    built.before_gradients(lambda: inside.update({name: t.clone() for name, t in model.state_dict().items()}))
     for (name, _), state in zip(model.named_parameters(), states, strict=True):
         torch.testing.assert_close(averages[name].double(), state["x"], rtol=1e-5, atol=1e-6)
         assert torch.equal(inside[name], averages[name])
@@ -159,4 +132,4 @@ def test_a_rate_of_zero_averages_nothing() -> None:
     set_lr(built, 0.0)
     built.step()
     assert all(map(torch.equal, before, model.parameters()))
-    assert all(math.isfinite(float(value.sum())) for value in built.averaged(model).values())
+    assert all(math.isfinite(float(value.sum())) for value in built.evaluation_weights(model).values())

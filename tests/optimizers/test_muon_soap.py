@@ -11,8 +11,8 @@ from timm import create_model
 from torch import Tensor, nn
 from torchvision.models import get_model
 
-from launcher.optimizers.build import build_optimizer, orthogonal, set_lr
-from launcher.optimizers.matrices import newton_schulz
+from launcher.optimizers.build import build_optimizer, set_lr
+from launcher.optimizers.muon import Muon, newton_schulz
 from tests.formulas import PEAK, assert_follows, packaged, set_gradients, small_model
 
 
@@ -86,12 +86,12 @@ def test_muon_is_timms_and_pytorchs(whose: str, shape: tuple[int, int]) -> None:
 
 def test_muon_leaves_heads_positions_and_depthwise_convolutions_to_adamw() -> None:
     resnet = get_model("resnet18")
-    assert set(orthogonal(resnet)) == {n for n, p in resnet.named_parameters() if p.ndim == 4}
+    assert set(Muon.separate_parameters(resnet)) == {n for n, p in resnet.named_parameters() if p.ndim == 4}
     vit = create_model("test_vit", num_classes=5)
     kernels = {name for name, p in vit.named_parameters() if p.ndim in (2, 4) and "head" not in name}
-    assert set(orthogonal(vit)) == kernels
+    assert set(Muon.separate_parameters(vit)) == kernels
     convnext = create_model("test_convnext", num_classes=5)
-    assert not [name for name in orthogonal(convnext) if "conv_dw" in name]
+    assert not [name for name in Muon.separate_parameters(convnext) if "conv_dw" in name]
 
 
 class SOAPFormula:

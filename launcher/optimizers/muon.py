@@ -1,0 +1,66 @@
+"""Muon: steps that are orthogonal as matrices; weights of one shape are updated together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from launcher.config.choices import MuonConfig
+from launcher.models.parameters import parameter_kinds
+from launcher.optimizers.adam import Adam
+from launcher.optimizers.base import by_shape
+
+# Of Jordan et al. 2024, chosen for the slope at zero: singular values come out between 0.7 and 1.2.
+_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+
+
+class Muon(Adam[MuonConfig]):
+    """Muon (Jordan et al. 2024) for kernels but the head's and depthwise ones, AdamW for all else.
+
+    With gradient g, momentum m, weight decay c, and a weight as a matrix of its first dimension by all others:
+
+        b = m * b + (1 - m) * g
+        u = newton_schulz(b)                 (Nesterov: of (1 - m) * g + m * b)
+        w = w - lr * (0.2 * sqrt(longer side) * u + c * w)
+
+    The factor gives steps of AdamW's size (Liu et al. 2025, Muon is Scalable), so that one lr serves both.
+    """
+
+    @classmethod
+    def separate_parameters(cls, model: nn.Module) -> list[str]:
+        """Names of the parameters that get orthogonal steps."""
+        shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        kinds = parameter_kinds(model)
+        return [name for name, kind in kinds.items() if kind in ("matrix", "convolution") and shapes[name][1] > 1]
+
+    def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
+        values, lr, decay = self.values, group["lr"], group["weight_decay"]
+        if not group["separate"]:
+            steps = self._count(group, parameters[0].device)
+            settings = {"lr": lr, "beta1": values.beta1, "weight_decay": decay}
+            self._adamw(parameters, gradients, self._moments(parameters), steps, **settings)
+            return
+        averages = self._state(parameters, "momentum_buffer")
+        self._move(averages, gradients, 1 - values.momentum)
+        ahead = torch._foreach_lerp(gradients, averages, values.momentum) if values.nesterov else averages
+        directions = [torch.empty_like(parameter) for parameter in parameters]
+        for positions in by_shape(parameters):
+            stacked = torch.stack([ahead[position].flatten(1) for position in positions])
+            steps = 0.2 * max(stacked.shape[1:]) ** 0.5 * newton_schulz(stacked, values.iterations)
+            shaped = steps.to(stacked.dtype).view(-1, *parameters[positions[0]].shape)
+            torch._foreach_copy_([directions[position] for position in positions], list(shaped.unbind()))
+        self._subtract(parameters, directions, lr, decay)
+
+
+def newton_schulz(matrices: Tensor, iterations: int) -> Tensor:
+    """Matrices [n, rows, columns] with their singular values near 1, by products in bfloat16."""
+    a, b, c = _NEWTON_SCHULZ
+    tall = matrices.shape[1] > matrices.shape[2]
+    wide = (matrices.mT if tall else matrices).bfloat16()
+    wide = wide / wide.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    for _ in range(iterations):
+        square = wide @ wide.mT
+        wide = torch.baddbmm(wide, torch.baddbmm(square, square, square, beta=b, alpha=c), wide, beta=a)
+    return wide.mT if tall else wide

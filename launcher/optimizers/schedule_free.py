@@ -1,0 +1,83 @@
+"""Schedule-Free AdamW (Defazio et al. 2024): an average of the weights in the place of a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from launcher.config.choices import ScheduleFreeAdamWConfig
+from launcher.optimizers.adam import Adam
+
+
+class ScheduleFreeAdamW(Adam[ScheduleFreeAdamWConfig]):
+    """AdamW without a schedule, as the authors' library computes it.
+
+    The model's weights are y, where gradients g are taken; z is kept, and x, the average of z, follows from both:
+
+        y = beta1 * x + (1 - beta1) * z
+        z = z - lr * (g / (sqrt(v / (1 - beta2^k)) + eps) + c * y)        (v: Adam's, c: weight decay)
+        x = (1 - p) * x + p * z           p = q / (sum of all q),  q = k^step_power * (highest lr so far)^lr_power
+    """
+
+    # note: the weight of each step in the average lies in new memory, and forward passes come in between
+    capturable = False
+    updates_statistics = True
+
+    def before_gradients(self, forward: Callable[[], None]) -> None:
+        """At every `statistics_interval`th step do the forward passes with the averages x, which are evaluated."""
+        if self.number % self.values.statistics_interval:
+            return
+        with torch.no_grad():
+            parameters = self._averaged()
+            before = [parameter.clone() for parameter in parameters]
+            if parameters:
+                torch._foreach_copy_(parameters, self._averages(parameters))
+            forward()
+            if parameters:
+                torch._foreach_copy_(parameters, before)
+
+    @torch.no_grad()
+    def evaluation_weights(self, model: nn.Module) -> dict[str, Tensor]:
+        """The model's state dict with the averages x in the place of its weights."""
+        state = dict(model.state_dict())
+        names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+        if parameters := self._averaged():
+            averages = self._averages(parameters)
+            state.update({names[p]: average for p, average in zip(parameters, averages, strict=True)})
+        return state
+
+    def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
+        beta1, lr = self.values.beta1, group["lr"]
+        ends = self._state(parameters, "z", torch.clone)
+        # note: without a first moment
+        directions = self._direction(parameters, gradients, group, 0.0, None)
+        part = self._part(group)
+        if group["weight_decay"]:
+            torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
+        towards = list(torch._foreach_sub(parameters, ends))
+        torch._foreach_mul_(towards, part)
+        torch._foreach_add_(towards, torch._foreach_mul(directions, lr * (1 - beta1 * (1 - part))))
+        self._subtract(parameters, towards, 1.0)
+        self._subtract(ends, directions, lr)
+
+    def _part(self, group: dict[str, Any]) -> Tensor:
+        """The weight p of this step's z in the average, float32 []."""
+        steps: Tensor = group["step"]
+        lr = torch.as_tensor(group["lr"], dtype=torch.float32, device=steps.device)
+        highest, total = (group.get(name, torch.zeros(())).to(steps.device) for name in ("highest_lr", "total_weight"))
+        applied = torch.ones_like(steps) if self.found_inf is None else 1 - self.found_inf
+        group["highest_lr"] = torch.where(applied > 0, torch.maximum(highest, lr), highest)
+        weight = steps**self.values.step_power * group["highest_lr"] ** self.values.lr_power
+        group["total_weight"] = total + weight * applied
+        return torch.where(group["total_weight"] > 0, weight / group["total_weight"], 0.0)
+
+    def _averaged(self) -> list[Tensor]:
+        """The parameters that have been updated."""
+        return [p for group in self.param_groups for p in group["params"] if "z" in self.state[p]]
+
+    def _averages(self, parameters: list[Tensor]) -> list[Tensor]:
+        ends = [self.state[parameter]["z"] for parameter in parameters]
+        return list(torch._foreach_lerp(parameters, ends, 1 - 1 / self.values.beta1))

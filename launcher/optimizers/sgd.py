@@ -1,0 +1,131 @@
+"""SGD with coupled or decoupled decay, LARS, and Lion: optimizers with one average of gradients."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from launcher.algorithms.masked import Snapshot
+from launcher.config.choices import DecoupledSGDConfig, LARSConfig, LionConfig, MomentumConfig, SGDConfig
+from launcher.optimizers.base import MaskedOptimizer, trust_ratios
+
+Values = TypeVar("Values", bound=MomentumConfig)
+# note: the first step makes g of m * -0.0 + g, bit for bit
+_MINUS_ZERO = partial(torch.full_like, fill_value=-0.0)
+
+
+class Momentum(MaskedOptimizer[Values]):
+    """Has the momentum b = m * b + (1 - d) * g of gradients g, with dampening d; b = g at the first step."""
+
+    def _descend(
+        self,
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        group: dict[str, Any],
+        decay: float = 0.0,
+        dampening: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
+        momentum = self.values.momentum
+        buffers = self._state(parameters, "momentum_buffer", _MINUS_ZERO) if momentum else []
+        if momentum and dampening:
+            if decay:
+                gradients = list(torch._foreach_add(gradients, parameters, alpha=decay))
+            self._push(buffers, gradients, group, dampening)
+            if nesterov:
+                buffers = list(torch._foreach_add(gradients, buffers, alpha=momentum))
+            gradients, buffers, momentum, decay = buffers, [], 0.0, 0.0
+        self._sgd(parameters, gradients, buffers, group["lr"], decay, momentum, nesterov)
+
+    def _push(self, buffers: list[Tensor], gradients: list[Tensor], group: dict[str, Any], dampening: float) -> None:
+        """Move the momentum by dampened gradients, at the first step that is not dropped by whole ones."""
+        if "first" not in group:
+            group["first"] = torch.stack([buffer.count_nonzero() == 0 for buffer in buffers]).all()
+        before = Snapshot([*buffers, group["first"]])
+        before.take()
+        torch._foreach_mul_(buffers, self.values.momentum)
+        part = (1 - dampening * (~group["first"]).double()).to(buffers[0].dtype)
+        torch._foreach_add_(buffers, torch._foreach_mul(gradients, part))
+        group["first"].fill_(False)
+        if self.found_inf is not None:
+            before.restore_unless(self.found_inf == 0)
+
+
+class SGD(Momentum[SGDConfig]):
+    """SGD with momentum, as torch.optim's computes it.
+
+    With gradient g, weight decay c, momentum m and dampening d:
+
+        b = m * b + (1 - d) * (g + c * w)          (b = g + c * w at the first step)
+        w = w - lr * b                             (Nesterov, with d = 0: lr * (g + c * w + m * b))
+
+    torch's own fused one leaves the momentum uninitialised where the very first step is dropped.
+    """
+
+    def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
+        values = self.values
+        self._descend(parameters, gradients, group, group["weight_decay"], values.dampening, values.nesterov)
+
+
+class DecoupledSGD(Momentum[DecoupledSGDConfig]):
+    """SGD with momentum whose weight decay is apart from the gradient (SGDW, Loshchilov & Hutter 2019).
+
+    With gradient g, momentum m, dampening d and peak learning rate lr0:
+
+        b = m * b + (1 - d) * g          (b = g at the first step)
+        w = w * (1 - lr / lr0 * weight_decay)
+        w = w - lr * b                   (Nesterov: lr * (g + m * b))
+
+    The decay follows the schedule's multiplier, not the size of the learning rate. lr0 is the constructor's `lr`, saved
+    with the state as the groups' `peak_lr`.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], lr: float, values: DecoupledSGDConfig):
+        super().__init__([{"peak_lr": lr * group.get("lr_part", 1.0), **group} for group in groups], lr, values)
+
+    def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
+        rate = group["weight_decay"] / group["peak_lr"] if group["peak_lr"] else 0.0
+        lr = group["lr"] if self.found_inf is None else group["lr"] * (1 - self.found_inf)
+        if rate:
+            torch._foreach_mul_(parameters, 1 - rate * lr)
+        self._descend(parameters, gradients, group, dampening=self.values.dampening, nesterov=self.values.nesterov)
+
+
+class LARS(Momentum[LARSConfig]):
+    """LARS (You et al. 2017): what is decayed moves by a part of its own norm, the rest as with SGD.
+
+    With gradient g, weight decay c, momentum m and trust coefficient t:
+
+        r = t * |w| / (|g| + c * |w| + eps)        (1 where |w| or |g| is 0, or c is)
+        b = m * b + r * (g + c * w)
+        w = w - lr * b
+
+    The momentum holds no learning rate, as in timm, and in NVIDIA's MLPerf entries by their factor lr / last lr on m.
+    """
+
+    def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
+        if decay := group["weight_decay"]:
+            trust, eps = self.values.trust_coefficient, self.values.epsilon
+            ratios = trust_ratios(parameters, gradients, trust=trust, decay=decay, eps=eps)
+            gradients = list(torch._foreach_add(gradients, parameters, alpha=decay))
+            torch._foreach_mul_(gradients, ratios)
+        self._descend(parameters, gradients, group)
+
+
+class Lion(MaskedOptimizer[LionConfig]):
+    """Lion (Chen et al. 2023): every weight moves by lr, in the direction of an average of gradients.
+
+    With gradient g and weight decay c:
+
+        w = w - lr * (sign(beta1 * m + (1 - beta1) * g) + c * w)
+        m = beta2 * m + (1 - beta2) * g
+    """
+
+    def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
+        averages = self._state(parameters, "exp_avg")
+        signs = list(torch._foreach_sign(torch._foreach_lerp(averages, gradients, 1 - self.values.beta1)))
+        self._subtract(parameters, signs, group["lr"], group["weight_decay"])
+        self._move(averages, gradients, 1 - self.values.beta2)

@@ -1,0 +1,118 @@
+"""Optimizers beside the formulas of their papers, in float64, and beside other libraries' implementations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import timm.optim
+import torch
+from torch import Tensor, nn
+
+from launcher.config.schema import Optimizer
+from launcher.optimizers.build import build_optimizer, set_lr
+from tests.formulas import PEAK, Formula, assert_follows, packaged, set_gradients, small_model
+
+
+def lars(weight: Tensor, gradient: Tensor, lr: float, step: int, state: dict[str, Any]) -> Tensor:
+    """You et al. 2017, algorithm 1, its momentum times lr / last lr as in MLPerf's entries; vectors as with SGD."""
+    rate, decay = lr, 0.0
+    if weight.ndim > 1:
+        decay = 0.01
+        rate = lr * 0.02 * weight.norm() / (gradient.norm() + decay * weight.norm() + 1e-3)
+    momentum = 0.9 * lr / state.get("last", lr)
+    state["last"] = lr
+    state["v"] = momentum * state.get("v", 0.0) + rate * (gradient + decay * weight)
+    return weight - state["v"]
+
+
+def lion(weight: Tensor, gradient: Tensor, lr: float, step: int, state: dict[str, Any]) -> Tensor:
+    """Chen et al. 2023, algorithm 2."""
+    average = state.get("m", torch.zeros_like(weight))
+    update = torch.sign(0.9 * average + 0.1 * gradient)
+    state["m"] = 0.8 * average + 0.2 * gradient
+    return weight - lr * (update + (0.3 if weight.ndim > 1 else 0.0) * weight)
+
+
+def nadamw(weight: Tensor, gradient: Tensor, lr: float, step: int, state: dict[str, Any]) -> Tensor:
+    """Choi et al. 2019, table 1, with decay apart from the gradient: AlgoPerf's baseline."""
+    state["m"] = 0.8 * state.get("m", 0.0) + 0.2 * gradient
+    state["v"] = 0.95 * state.get("v", 0.0) + 0.05 * gradient**2
+    ahead = (0.8 * state["m"] + 0.2 * gradient) / (1 - 0.8**step)
+    update = ahead / ((state["v"] / (1 - 0.95**step)).sqrt() + 1e-3)
+    return weight - lr * (update + (0.3 if weight.ndim > 1 else 0.0) * weight)
+
+
+FORMULAS = [
+    (packaged("lars", trust_coefficient=0.02, epsilon=1e-3, weight_decay=0.01), lars),
+    (packaged("lion", beta1=0.9, beta2=0.8, weight_decay=0.3), lion),
+    (packaged("nadamw", beta1=0.8, beta2=0.95, epsilon=1e-3, weight_decay=0.3), nadamw),
+]
+
+
+@pytest.mark.parametrize(("config", "formula"), FORMULAS, ids=["lars", "lion", "nadamw"])
+def test_an_optimizer_follows_its_paper(config: Optimizer, formula: Formula) -> None:
+    assert_follows(config, formula)
+
+
+Peer = Callable[[Any], torch.optim.Optimizer]
+MOMENTUM = {"momentum": 0.9, "dampening": 0.0}
+PEERS: list[tuple[str, dict[str, Any], Peer]] = [
+    *(
+        (
+            "sgd",
+            {**MOMENTUM, "nesterov": nesterov, "weight_decay": 0.01},
+            lambda p, nesterov=nesterov: torch.optim.SGD(p, PEAK, 0.9, weight_decay=0.01, nesterov=nesterov),
+        )
+        for nesterov in (False, True)
+    ),
+    *(
+        (
+            "decoupled_sgd",
+            {**MOMENTUM, "nesterov": nesterov, "weight_decay": 0.0},
+            lambda p, nesterov=nesterov: torch.optim.SGD(p, PEAK, 0.9, nesterov=nesterov),
+        )
+        for nesterov in (False, True)
+    ),
+    (
+        "adamw",
+        {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.05},
+        lambda p: torch.optim.AdamW(p, PEAK, (0.9, 0.99), 1e-8, 0.05, foreach=False),
+    ),
+    (
+        "nadamw",
+        {"beta1": 0.8, "beta2": 0.95, "weight_decay": 0.3},
+        lambda p: timm.optim.NAdamW(p, PEAK, betas=(0.8, 0.95), eps=1e-8, weight_decay=0.3),
+    ),
+    (
+        "lars",
+        {"trust_coefficient": 0.02, "weight_decay": 0.01},
+        lambda p: timm.optim.Lars(p, PEAK, momentum=0.9, weight_decay=0.01, trust_coeff=0.02, eps=0.0),
+    ),
+    *(
+        ("lion", {"weight_decay": decay}, lambda p, decay=decay: timm.optim.Lion(p, PEAK, weight_decay=decay))
+        for decay in (0.0, 0.3)
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "peer"), PEERS)
+def test_an_optimizer_is_that_of_another_library(name: str, values: dict[str, Any], peer: Peer) -> None:
+    model, twin = small_model(), small_model()
+    ours = build_optimizer(packaged(name, no_decay="none", **values), model, PEAK)
+    theirs = peer(twin.parameters())
+    for step in range(4):
+        for network, one in ((model, ours), (twin, theirs)):
+            set_gradients(network, step)
+            set_lr(one, PEAK / (step + 1))
+            one.step()
+    torch.testing.assert_close(model.state_dict(), twin.state_dict())
+
+
+def test_lars_takes_what_has_no_norm_as_it_is() -> None:
+    model = small_model()
+    nn.init.zeros_(model[0].weight)
+    set_gradients(model, 0)
+    build_optimizer(packaged("lars", weight_decay=0.01), model, PEAK).step()
+    torch.testing.assert_close(model[0].weight.detach(), -PEAK * model[0].weight.grad)
