@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from launcher.algorithms.base import Algorithm, DrawingAlgorithm, Drawn
+from launcher.algorithms.base import Algorithm, Transform
 from launcher.measure.worker import WARMUP_STEPS, StepTimer, agreed_count, answer
 from launcher.plan.step_kinds import StepKind, StepSample, step_kinds, step_samples
 from launcher.training.trainer import Trainer
@@ -132,11 +132,10 @@ def _instrument(run: Trainer, splitter: Splitter) -> None:
         for point in ("before_step", "change_batch", "choose", "compute_gradients", "change_gradients", "after_step"):
             if getattr(type(algorithm), point, None) is not getattr(Algorithm, point, None):
                 splitter.wrap(algorithm, point, name)
-        if isinstance(algorithm, DrawingAlgorithm):
-            algorithm.draw = partial(_drawn_in_parts, splitter, name, splitter.timed(algorithm.draw, name))  # type: ignore[method-assign]
+        algorithm.change_batch = partial(_timed, splitter, name, algorithm.change_batch)  # type: ignore[method-assign]
 
 
-def _drawn_in_parts(splitter: Splitter, name: str, draw: Callable[..., Drawn], *arguments: Any) -> Drawn:
-    """Draw, and have what is done with it later count for the same algorithm."""
-    drawn = draw(*arguments)
-    return replace(drawn, apply=splitter.timed(drawn.apply, name))
+def _timed(splitter: Splitter, name: str, change: Callable[..., Transform | None], *arguments: Any) -> Transform | None:
+    """Make an algorithm's transform, and have its application count for the same algorithm."""
+    transform = change(*arguments)
+    return transform and replace(transform, apply=splitter.timed(transform.apply, name))

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms.base import DrawingAlgorithm, Drawn
+from launcher.algorithms.base import Algorithm, Transform
 from launcher.algorithms.image_operations import ARRAYS, Choice, apply
 from launcher.algorithms.randaugment import SETS, chosen, magnitudes
-from launcher.config.algorithms import AugMixConfig
+from launcher.config.batch_algorithms import AugMixConfig
+from launcher.config.declaration import Size
 from launcher.data.batch import Batch
 
 NAMES = SETS["safe"]
@@ -81,11 +82,11 @@ def mix(images: Tensor, drawn: Sequence[Tensor]) -> Tensor:
     return blended.round().clamp(0, 255).to(torch.uint8)
 
 
-class AugMix(DrawingAlgorithm[AugMixConfig]):
+class AugMix(Algorithm[AugMixConfig]):
     """Mixes chains of operations on the device for the whole batch."""
 
-    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
+    def change_batch(self, batch: Batch, size: Size) -> Transform:
         moment = batch.moment
-        chosen = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, side=width)
-        arrays = chosen.arrays(height, width, fixed=self.fixed_shapes(batch.images.device))
-        return Drawn(arrays, lambda batch, drawn: replace(batch, images=mix(batch.images, drawn)))
+        chosen = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, side=size[1])
+        arrays = chosen.arrays(*size, fixed=self.context.fixed_shapes(batch.images.device))
+        return Transform(arrays, lambda batch, *drawn: replace(batch, images=mix(batch.images, drawn)))

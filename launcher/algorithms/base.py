@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from launcher.config.declaration import AlgorithmConfig
-from launcher.data.batch import Batch, Moment, to_device
+from launcher.config.declaration import AlgorithmConfig, Size
+from launcher.data.batch import Batch, Moment
 from launcher.models.surgery import Surgery
 from launcher.plan.plan import Plan
 
@@ -33,6 +33,24 @@ class Gradients(Protocol):
 
 
 @dataclass(frozen=True)
+class Transform:
+    """What happens to one batch: `apply(batch, *tensors)` returns the changed one.
+
+    arrays: what it needs on the device, such as random draws; `apply` gets them as tensors there, in this order. The
+    arrays of all transforms of a step go there in one copy.
+    sets_model: it hands the arrays to the model instead, in no order with the others, and leaves the batch as it is.
+    """
+
+    arrays: Sequence[np.ndarray]
+    apply: Callable[..., Batch]
+    sets_model: bool = False
+
+
+# A transform with its arrays on the device.
+Sent = tuple[Transform, list[Tensor]]
+
+
+@dataclass(frozen=True)
 class Context:
     """What an algorithm may know of the run: the plan (with the whole config) and the number of classes.
 
@@ -42,6 +60,10 @@ class Context:
     plan: Plan
     classes: int
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext
+
+    def fixed_shapes(self, device: torch.device) -> bool:
+        """Whether arrays must have the same shapes at every step, which costs time where nothing is gained."""
+        return device.type != "cpu" or self.plan.config.compile == "on"
 
 
 class Algorithm(Generic[ConfigT]):
@@ -55,8 +77,6 @@ class Algorithm(Generic[ConfigT]):
     changes_what_learns = False
     # what `change_model` cannot do without in a model, if it is of no use without: `there is no ...`
     needs: ClassVar[str | None] = None
-    # whether what it does to a batch is to tell the model of it, in no order with the other changes
-    sets_model = False
 
     def __init__(self, values: ConfigT, context: Context):
         self.values = values
@@ -80,13 +100,9 @@ class Algorithm(Generic[ConfigT]):
     def before_step(self, model: nn.Module, moment: Moment) -> None:
         """Change which parameters learn in the step numbered `moment.step`."""
 
-    def change_batch(self, batch: Batch) -> Batch:
-        """Change a batch on the device, and what the model does with it."""
-        return batch
-
-    def size_after(self, height: int, width: int, moment: Moment) -> tuple[int, int]:
-        """Height and width in pixels of what `change_batch` makes of images of this size."""
-        return height, width
+    def change_batch(self, batch: Batch, size: Size) -> Transform | None:
+        """What happens to a batch, whose images have this size when their turn comes; None: nothing."""
+        return None
 
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
         """Compute the gradients of a step; returns the detached mean loss of the batch, not finite if a pass's was not.
@@ -116,40 +132,12 @@ class Algorithm(Generic[ConfigT]):
         """Take back what `state_dict` gave."""
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """What chance decides about a batch: `arrays`, and what `apply` does to it with them as tensors on its device."""
-
-    arrays: Sequence[np.ndarray]
-    apply: Callable[[Batch, Sequence[Tensor]], Batch]
-
-
-# Of a batch that a method does not act on.
-UNCHANGED = Drawn((), lambda batch, _: batch)
-
-
-class DrawingAlgorithm(Algorithm[ConfigT]):
-    """An algorithm that changes the batch by chance; what all of them draw goes to the device in one copy a step."""
-
-    @abstractmethod
-    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
-        """Draw for a batch, whose images will have this size when their turn comes."""
-
-    def change_batch(self, batch: Batch) -> Batch:
-        drawn = self.draw(batch, *batch.images.shape[-2:])
-        return drawn.apply(batch, to_device(*drawn.arrays, device=batch.images.device))
-
-    def fixed_shapes(self, device: torch.device) -> bool:
-        """Whether what is drawn must have the same shapes at every step, which costs work where nothing is gained."""
-        return device.type != "cpu" or self.context.plan.config.compile == "on"
-
-
 class ChoosingAlgorithm(Algorithm[ConfigT]):
-    """An algorithm that leaves pictures out when the batch is changed, and says in `chosen` which it keeps.
+    """An algorithm that leaves samples out when the batch is changed, and says in `chosen` which it keeps.
 
     The choice is known on the device alone: later ones draw for all `indices`, and take of it what is `chosen`.
     """
 
     @abstractmethod
     def choose(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
-        """The pictures of a batch that the step is to learn from."""
+        """The samples of a batch that the step is to learn from."""

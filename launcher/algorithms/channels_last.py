@@ -7,8 +7,9 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from launcher.algorithms.base import Algorithm
+from launcher.algorithms.base import Algorithm, Transform
 from launcher.config.algorithms import ChannelsLastConfig
+from launcher.config.declaration import Size
 from launcher.data.batch import Batch
 
 
@@ -18,5 +19,9 @@ class ChannelsLast(Algorithm[ChannelsLastConfig]):
     def change_model(self, model: nn.Module) -> None:
         model.to(memory_format=torch.channels_last)
 
-    def change_batch(self, batch: Batch) -> Batch:
-        return replace(batch, images=batch.images.contiguous(memory_format=torch.channels_last))
+    def change_batch(self, batch: Batch, size: Size) -> Transform:
+        return Transform((), _in_channels_last)
+
+
+def _in_channels_last(batch: Batch) -> Batch:
+    return replace(batch, images=batch.images.contiguous(memory_format=torch.channels_last))

@@ -8,15 +8,15 @@ import numpy as np
 from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms.base import DrawingAlgorithm, Drawn
-from launcher.config.algorithms import ColOutConfig
-from launcher.data.batch import Batch, Moment
-from launcher.plan import schedule as sizes
+from launcher.algorithms.base import Algorithm, Transform
+from launcher.config.batch_algorithms import ColOutConfig, length_after_colout
+from launcher.config.declaration import Size
+from launcher.data.batch import Batch
 
 
 def kept(length: int, dropped: float, random: np.random.Generator) -> np.ndarray:
     """floor((1 - dropped) * length) of the indices 0..length-1, drawn without replacement and sorted."""
-    return np.sort(random.permutation(length)[: sizes.kept(length, dropped)])
+    return np.sort(random.permutation(length)[: length_after_colout(length, dropped)])
 
 
 def colout(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -24,13 +24,11 @@ def colout(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return images.index_select(2, rows).index_select(3, columns)
 
 
-class ColOut(DrawingAlgorithm[ColOutConfig]):
+class ColOut(Algorithm[ColOutConfig]):
     """Draws rows and columns anew for each step, the same on all ranks."""
 
-    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
+    def change_batch(self, batch: Batch, size: Size) -> Transform:
+        height, width = size
         random = randomness.generator(batch.moment.seed, "colout", batch.moment.step)
         rows, columns = kept(height, self.values.rows, random), kept(width, self.values.columns, random)
-        return Drawn([rows, columns], lambda batch, drawn: replace(batch, images=colout(batch.images, *drawn)))
-
-    def size_after(self, height: int, width: int, moment: Moment) -> tuple[int, int]:
-        return sizes.kept(height, self.values.rows), sizes.kept(width, self.values.columns)
+        return Transform([rows, columns], lambda batch, *kept: replace(batch, images=colout(batch.images, *kept)))

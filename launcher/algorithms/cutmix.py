@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
 
-from launcher.algorithms.base import UNCHANGED, DrawingAlgorithm, Drawn
+from launcher.algorithms.base import Algorithm, Transform
 from launcher.algorithms.cutout import erase
 from launcher.algorithms.mixing import draws_of, is_chosen, mix_targets
-from launcher.config.algorithms import CutMixConfig
+from launcher.config.batch_algorithms import CutMixConfig
+from launcher.config.declaration import Size
 from launcher.data.batch import Batch
 
 
@@ -32,21 +32,20 @@ def paste(images: Tensor, order: Tensor, edges: Tensor) -> Tensor:
     return erase(images, edges, images[order])
 
 
-class CutMix(DrawingAlgorithm[CutMixConfig]):
+class CutMix(Algorithm[CutMixConfig]):
     """One box of area z ~ Beta(alpha, alpha) and one permutation for a process's batch."""
 
-    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
+    def change_batch(self, batch: Batch, size: Size) -> Transform | None:
         if not is_chosen("cutmix", self.context.plan.config.algorithms, batch.moment):
-            return UNCHANGED
-        draws = draws_of("cutmix", batch.moment)
+            return None
+        (height, width), draws = size, draws_of("cutmix", batch.moment)
         part = draws.beta(self.values.alpha, self.values.alpha)
         top, bottom, left, right = box(height, width, part, int(draws.integers(height)), int(draws.integers(width)))
         weight = np.array((bottom - top) * (right - left) / (height * width), dtype=np.float32)
 
-        def mix(batch: Batch, drawn: Sequence[Tensor]) -> Batch:
-            order, edges, weight = drawn
+        def mix(batch: Batch, order: Tensor, edges: Tensor, weight: Tensor) -> Batch:
             targets = mix_targets(batch.targets, order, weight, self.context.classes, self.values.smoothed)
             return replace(batch, images=paste(batch.images, order, edges), targets=targets)
 
         edges = np.array([[top, left, bottom, right]])
-        return Drawn([draws.permutation(len(batch.images)), edges, weight], mix)
+        return Transform([draws.permutation(len(batch.images)), edges, weight], mix)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms.base import DrawingAlgorithm, Drawn
-from launcher.config.algorithms import CutOutConfig
+from launcher.algorithms.base import Algorithm, Transform
+from launcher.config.batch_algorithms import CutOutConfig
+from launcher.config.declaration import Size
 from launcher.data.batch import Batch
 
 
@@ -32,10 +33,10 @@ def square_boxes(centres: np.ndarray, side: int | np.ndarray, height: int, width
     return np.concatenate([(middle - side // 2).clip(0), (middle + side // 2).clip(max=(height, width))], axis=1)
 
 
-class CutOut(DrawingAlgorithm[CutOutConfig]):
+class CutOut(Algorithm[CutOutConfig]):
     """Blanks normalised pictures with zero, the mean colour."""
 
-    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
+    def change_batch(self, batch: Batch, size: Size) -> Transform:
         centres = randomness.uniforms(batch.moment.seed, "cutout", batch.moment.epoch, batch.indices, 2)
-        boxes = square_boxes(centres, int(self.values.size * min(height, width)), height, width)
-        return Drawn([boxes], lambda batch, drawn: replace(batch, images=erase(batch.images, *drawn)))
+        boxes = square_boxes(centres, int(self.values.size * min(size)), *size)
+        return Transform([boxes], lambda batch, boxes: replace(batch, images=erase(batch.images, boxes)))

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Context
-from launcher.algorithms.masked import Snapshot
 from launcher.config.algorithms import EMAConfig
 from launcher.data.batch import Moment
-from launcher.rank.peers import by_dtype
+from launcher.foreach import Snapshot, by_dtype
 
 
 def keep_rate(half_life: float, interval: float) -> float:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
-from launcher.algorithms.base import Algorithm, ChoosingAlgorithm, Context, DrawingAlgorithm, Gradients, Loss
+from launcher.algorithms.base import Algorithm, ChoosingAlgorithm, Context, Gradients, Loss, Sent, Transform
 from launcher.config.declaration import NORMALIZE, POINTS, AlgorithmConfig
 from launcher.data.batch import Batch, Moment, to_device
 from launcher.models.surgery import Surgery
-
-# What is done to a batch at one place of their order.
-Change = Callable[[Batch], Batch]
 
 
 def class_of(name: str, declaration: type[AlgorithmConfig]) -> type[Algorithm[AlgorithmConfig]]:
@@ -39,9 +37,9 @@ class Engine:
 
     def __init__(self, context: Context):
         self._active = build(context)
-        self._choosing = {name: one for name, one in self._active.items() if isinstance(one, ChoosingAlgorithm)}
-        self._setting = {name for name, one in self._active.items() if one.sets_model}
-        self.apply: Callable[[Sequence[Change], Batch], Batch] = one_after_the_other
+        self._plan = context.plan
+        # note: compiled code may take its place
+        self.apply: Callable[[Sequence[Sent], Batch], Batch] = apply_in_turn
         self._acting = {point: context.plan.config.algorithms.acting(point) for point in POINTS}
 
     def _at(self, point: str) -> list[Algorithm[AlgorithmConfig]]:
@@ -93,40 +91,32 @@ class Engine:
     def change_batch(self, batch: Batch, model: nn.Module, loss: Loss, normalize: Callable[[Tensor], Tensor]) -> Batch:
         """Augment, normalise and mix a batch of uint8 images.
 
-        All that is drawn goes to the device in one copy, in another what follows a choice among the pictures.
+        All arrays go to the device in one copy, in another those that follow a choice among the samples.
         """
-        names = self._acting["change_batch"]
-        choices = [number for number, name in enumerate(names, 1) if name in self._choosing]
-        for first, last in itertools.pairwise([0, *choices, len(names)]):
-            changes = self._changes(names[first:last], batch, normalize)
-            batch = self.apply([changes[name] for name in changes if name not in self._setting], batch)
-            for name in (name for name in changes if name in self._setting):
-                batch = changes[name](batch)
-            if last in choices:
-                batch = self._choosing[names[last - 1]].choose(batch, model, loss)
-        return batch
+        names: list[str] = []
+        for name in self._acting["change_batch"]:
+            algorithm = self._active.get(name)
+            if isinstance(algorithm, ChoosingAlgorithm):
+                batch = algorithm.choose(self._transformed(batch, names, normalize), model, loss)
+                names = []
+            else:
+                names.append(name)
+        return self._transformed(batch, names, normalize)
 
-    def _changes(self, names: Sequence[str], batch: Batch, normalize: Callable[[Tensor], Tensor]) -> dict[str, Change]:
-        """By name and in order, what is done to the batch before a choice; what is drawn for it is on its device."""
-        (height, width), drawn = batch.images.shape[-2:], {}
-        for name in names:
-            if name != NORMALIZE:
-                algorithm = self._active[name]
-                if isinstance(algorithm, DrawingAlgorithm):
-                    drawn[name] = algorithm.draw(batch, height, width)
-                height, width = algorithm.size_after(height, width, batch.moment)
-        tensors = iter(to_device(*(a for one in drawn.values() for a in one.arrays), device=batch.images.device))
-        changes: dict[str, Change] = {}
+    def _transformed(self, batch: Batch, names: Sequence[str], normalize: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch after the transforms of these algorithms."""
+        transforms: list[Transform | None] = []
+        height, width = batch.images.shape[-2:]
         for name in names:
             if name == NORMALIZE:
-                changes[name] = partial(_normalized, normalize)
-            elif name in drawn:
-                changes[name] = partial(
-                    _applied, drawn[name].apply, list(itertools.islice(tensors, len(drawn[name].arrays)))
-                )
-            elif name not in self._choosing:
-                changes[name] = self._active[name].change_batch
-        return changes
+                transforms.append(Transform((), lambda batch: replace(batch, images=normalize(batch.images))))
+                continue
+            algorithm = self._active[name]
+            transforms.append(algorithm.change_batch(batch, (height, width)))
+            height, width = algorithm.values.size_after(self._plan, batch.moment.step, (height, width))
+        sent = on_device(filter(None, transforms), batch.images.device)
+        batch = self.apply([one for one in sent if not one[0].sets_model], batch)
+        return apply_in_turn([one for one in sent if one[0].sets_model], batch)
 
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
         """Compute a step's gradients; at most one algorithm changes how."""
@@ -157,18 +147,18 @@ class Engine:
             algorithm.load_state_dict(state[name])
 
 
-def one_after_the_other(changes: Sequence[Change], batch: Batch) -> Batch:
-    for change in changes:
-        batch = change(batch)
+def on_device(transforms: Iterable[Transform], device: torch.device) -> list[Sent]:
+    """Transforms with their arrays on the device, all sent in one copy."""
+    transforms = list(transforms)
+    tensors = iter(to_device(*(array for one in transforms for array in one.arrays), device=device))
+    return [(one, list(itertools.islice(tensors, len(one.arrays)))) for one in transforms]
+
+
+def apply_in_turn(transforms: Sequence[Sent], batch: Batch) -> Batch:
+    """The batch after the transforms."""
+    for transform, tensors in transforms:
+        batch = transform.apply(batch, *tensors)
     return batch
-
-
-def _normalized(normalize: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
-    return replace(batch, images=normalize(batch.images))
-
-
-def _applied(apply: Callable[[Batch, Sequence[Tensor]], Batch], drawn: list[Tensor], batch: Batch) -> Batch:
-    return apply(batch, drawn)
 
 
 def _change_image(

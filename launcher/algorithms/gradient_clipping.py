@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm
 from launcher.config.algorithms import GradientClippingConfig
-from launcher.rank.peers import gradients_of
+from launcher.foreach import gradients_of
 
 _SMALLEST_WEIGHT_NORM = 1e-3
 _SMALLEST_GRADIENT_NORM = 1e-6

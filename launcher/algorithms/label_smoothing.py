@@ -7,8 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from launcher.algorithms.base import Algorithm
-from launcher.config.algorithms import LabelSmoothingConfig
+from launcher.algorithms.base import Algorithm, Transform
+from launcher.config.batch_algorithms import LabelSmoothingConfig
+from launcher.config.declaration import Size
 from launcher.data.batch import Batch
 
 
@@ -29,5 +30,6 @@ def one_hot(targets: Tensor, classes: int) -> Tensor:
 class LabelSmoothing(Algorithm[LabelSmoothingConfig]):
     """Smooths the targets of each training batch."""
 
-    def change_batch(self, batch: Batch) -> Batch:
-        return replace(batch, targets=smooth(batch.targets, self.values.smoothing, self.context.classes))
+    def change_batch(self, batch: Batch, size: Size) -> Transform:
+        smoothing, classes = self.values.smoothing, self.context.classes
+        return Transform((), lambda batch: replace(batch, targets=smooth(batch.targets, smoothing, classes)))

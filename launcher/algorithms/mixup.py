@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
 
-from launcher.algorithms.base import UNCHANGED, DrawingAlgorithm, Drawn
+from launcher.algorithms.base import Algorithm, Transform
 from launcher.algorithms.mixing import draws_of, is_chosen, mix_targets
-from launcher.config.algorithms import MixUpConfig
+from launcher.config.batch_algorithms import MixUpConfig
+from launcher.config.declaration import Size
 from launcher.data.batch import Batch
 
 
@@ -19,18 +19,17 @@ def mix_images(images: Tensor, order: Tensor, weight: Tensor) -> Tensor:
     return images.lerp(images[order], weight)
 
 
-class MixUp(DrawingAlgorithm[MixUpConfig]):
+class MixUp(Algorithm[MixUpConfig]):
     """One weight min(z, 1 - z), z ~ Beta(alpha, alpha), and one permutation for a process's batch."""
 
-    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
+    def change_batch(self, batch: Batch, size: Size) -> Transform | None:
         if not is_chosen("mixup", self.context.plan.config.algorithms, batch.moment):
-            return UNCHANGED
+            return None
         draws = draws_of("mixup", batch.moment)
         z = draws.beta(self.values.alpha, self.values.alpha)
         weight = np.array(min(z, 1 - z), dtype=np.float32)
 
-        def mix(batch: Batch, drawn: Sequence[Tensor]) -> Batch:
-            order, weight = drawn
+        def mix(batch: Batch, order: Tensor, weight: Tensor) -> Batch:
             # note: in the pictures' own format, and for the targets the same number
             weight = weight.to(batch.images.dtype)
             return replace(
@@ -39,4 +38,4 @@ class MixUp(DrawingAlgorithm[MixUpConfig]):
                 targets=mix_targets(batch.targets, order, weight.float(), self.context.classes, self.values.smoothed),
             )
 
-        return Drawn([draws.permutation(len(batch.images)), weight], mix)
+        return Transform([draws.permutation(len(batch.images)), weight], mix)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,18 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from launcher.algorithms.base import UNCHANGED, DrawingAlgorithm, Drawn
-from launcher.config.algorithms import ProgressiveResizingConfig
-from launcher.data.batch import Batch, Moment
+from launcher.algorithms.base import Algorithm, Transform
+from launcher.config.batch_algorithms import ProgressiveResizingConfig
+from launcher.config.declaration import Size
+from launcher.data.batch import Batch
 
 
-def resize(images: Tensor, side: int, interpolation: str) -> Tensor:
-    """Floating-point images [B, C, H, W] to [B, C, side, side]: bilinear with antialias, or nearest; order kept."""
-    if images.shape[-2:] == (side, side):
-        return images
+def resize(images: Tensor, size: Size, interpolation: str) -> Tensor:
+    """Resize floating-point images [B, C, H, W] to a size: bilinear with antialias, or nearest."""
     if interpolation == "nearest":
-        return F.interpolate(images, size=(side, side), mode="nearest")
-    return interpolate(images, size=(side, side))
+        return F.interpolate(images, size=size, mode="nearest")
+    return interpolate(images, size=size)
 
 
 def interpolate(images: Tensor, **to: Any) -> Tensor:
@@ -30,23 +28,19 @@ def interpolate(images: Tensor, **to: Any) -> Tensor:
     return F.interpolate(values, mode="bilinear", antialias=True, **to).to(images.dtype)
 
 
-class ProgressiveResizing(DrawingAlgorithm[ProgressiveResizingConfig]):
-    """Resizes each batch on the device to the step's side, which chance has no part in."""
+class ProgressiveResizing(Algorithm[ProgressiveResizingConfig]):
+    """Resizes each batch on the device to the step's size."""
 
-    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
-        side = self.context.plan.resized_size(batch.moment.step)
-        if (height, width) == (side, side):
-            return UNCHANGED
+    def change_batch(self, batch: Batch, size: Size) -> Transform | None:
+        new = self.values.size_after(self.context.plan, batch.moment.step, size)
+        if size == new:
+            return None
 
-        def resized(batch: Batch, _: Sequence[Tensor]) -> Batch:
-            images = resize(batch.images, side, self.values.interpolation)
+        def resized(batch: Batch) -> Batch:
+            images = resize(batch.images, new, self.values.interpolation)
             # note: some resize kernels answer in NCHW order whatever they are given
             if batch.images.is_contiguous(memory_format=torch.channels_last):
                 images = images.contiguous(memory_format=torch.channels_last)
             return replace(batch, images=images)
 
-        return Drawn((), resized)
-
-    def size_after(self, height: int, width: int, moment: Moment) -> tuple[int, int]:
-        side = self.context.plan.resized_size(moment.step)
-        return side, side
+        return Transform((), resized)

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from launcher import randomness
 from launcher.algorithms import pillow_operations
-from launcher.algorithms.base import DrawingAlgorithm, Drawn
+from launcher.algorithms.base import Algorithm, Transform
 from launcher.algorithms.cutout import erase, square_boxes
 from launcher.algorithms.image_operations import ARRAYS, BLACK, Choice, Colour, apply
-from launcher.config.algorithms import RandAugmentConfig
+from launcher.config.batch_algorithms import RandAugmentConfig
+from launcher.config.declaration import Size
 from launcher.data.batch import Batch, constant
 
 _LEVELS = 10
@@ -163,17 +164,17 @@ def boxes_of(
     ]
 
 
-class RandAugment(DrawingAlgorithm[RandAugmentConfig]):
+class RandAugment(Algorithm[RandAugmentConfig]):
     """On the device for the whole batch, or with `where: loader` picture by picture; the same draws either way."""
 
-    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
+    def change_batch(self, batch: Batch, size: Size) -> Transform:
         moment = batch.moment
-        choices = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, side=width)
-        names, fixed, fill = SETS[self.values.operations], self.fixed_shapes(batch.images.device), self._fill()
-        where = {"seed": moment.seed, "epoch": moment.epoch, "side": width}
+        where = {"seed": moment.seed, "epoch": moment.epoch, "side": size[1]}
+        choices = choose(self.values, batch.indices, **where)
+        names, fixed, fill = SETS[self.values.operations], self.context.fixed_shapes(batch.images.device), self._fill()
         boxes = boxes_of(self.values, choices, batch.indices, **where)
 
-        def augment(batch: Batch, drawn: Sequence[Tensor]) -> Batch:
+        def augment(batch: Batch, *drawn: Tensor) -> Batch:
             images, cuts = batch.images, drawn[: len(boxes)]
             for turn, start in enumerate(range(len(boxes), len(drawn), ARRAYS)):
                 images = apply(images, drawn[start : start + ARRAYS], fill)
@@ -181,8 +182,8 @@ class RandAugment(DrawingAlgorithm[RandAugmentConfig]):
                     images = erase(images, cuts[turn], constant(fill, torch.uint8, images.device))
             return replace(batch, images=images)
 
-        arrays = [array for one in choices for array in one.arrays(names, height, width, fixed=fixed)]
-        return Drawn([*boxes, *arrays], augment)
+        arrays = [array for one in choices for array in one.arrays(names, *size, fixed=fixed)]
+        return Transform([*boxes, *arrays], augment)
 
     def change_image(self, image: np.ndarray, index: int, epoch: int) -> np.ndarray:
         picture = Image.fromarray(image)

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms.base import DrawingAlgorithm, Drawn
+from launcher.algorithms.base import Algorithm, Transform
 from launcher.algorithms.cutout import erase
-from launcher.config.algorithms import RandomErasingConfig
+from launcher.config.batch_algorithms import RandomErasingConfig
+from launcher.config.declaration import Size
 from launcher.data.batch import Batch
 
 _TRIES = 10
@@ -44,16 +45,16 @@ def random_boxes(
     return boxes
 
 
-class RandomErasing(DrawingAlgorithm[RandomErasingConfig]):
+class RandomErasing(Algorithm[RandomErasingConfig]):
     """Erases in normalised pictures: zero is the mean colour, noise is standard normal."""
 
-    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
+    def change_batch(self, batch: Batch, size: Size) -> Transform:
         values, moment = self.values, batch.moment
         draws = randomness.uniforms(moment.seed, "random_erasing", moment.epoch, batch.indices, 1 + 4 * _TRIES)
-        boxes = random_boxes(draws, values.probability, values.area, values.ratio, height, width)
-        return Drawn([boxes], self._erase)
+        boxes = random_boxes(draws, values.probability, values.area, values.ratio, *size)
+        return Transform([boxes], self._erase)
 
-    def _erase(self, batch: Batch, drawn: Sequence[Tensor]) -> Batch:
+    def _erase(self, batch: Batch, boxes: Tensor) -> Batch:
         images, moment = batch.images, batch.moment
         fill: Tensor | float = 0.0
         if self.values.fill == "noise":
@@ -61,5 +62,4 @@ class RandomErasing(DrawingAlgorithm[RandomErasingConfig]):
             # note: torch takes seeds below 2^63
             generator.manual_seed(randomness.key(moment.seed, "random_erasing", moment.step, moment.rank) >> 1)
             fill = torch.empty_like(images).normal_(generator=generator)
-        (boxes,) = drawn
         return replace(batch, images=erase(images, boxes, fill))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from launcher.algorithms.base import Algorithm
-from launcher.config.algorithms import RepeatedAugmentationConfig
+from launcher.config.batch_algorithms import RepeatedAugmentationConfig
 
 
 def repeat(order: np.ndarray, repeats: int, batch_size: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from launcher.algorithms.base import Algorithm, Gradients
 from launcher.config.algorithms import SAMConfig
 from launcher.data.batch import Batch
-from launcher.rank.peers import global_norm
+from launcher.foreach import global_norm
 
 
 @torch.no_grad()

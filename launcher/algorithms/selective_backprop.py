@@ -12,7 +12,7 @@ from launcher import randomness
 from launcher.algorithms.base import ChoosingAlgorithm, Loss
 from launcher.algorithms.label_smoothing import one_hot
 from launcher.algorithms.progressive_resizing import interpolate
-from launcher.config.algorithms import SelectiveBackpropConfig
+from launcher.config.batch_algorithms import SelectiveBackpropConfig
 from launcher.data.batch import Batch, to_device
 from launcher.rank.peers import broadcast_first
 

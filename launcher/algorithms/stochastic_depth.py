@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,8 +9,9 @@ from torch import Tensor, nn
 from torchvision.models import resnet
 
 from launcher import randomness
-from launcher.algorithms.base import Context, DrawingAlgorithm, Drawn
+from launcher.algorithms.base import Algorithm, Context, Transform
 from launcher.config.algorithms import StochasticDepthConfig
+from launcher.config.declaration import Size
 from launcher.data.batch import Batch
 from launcher.models.checkpointing import is_recomputing
 from launcher.models.surgery import Surgery
@@ -70,11 +70,10 @@ class BranchDrop:
         return branch * kept.to(branch.dtype).view(-1, 1, 1, 1)
 
 
-class StochasticDepth(DrawingAlgorithm[StochasticDepthConfig]):
+class StochasticDepth(Algorithm[StochasticDepthConfig]):
     """Draws for every (epoch, sample, block) whether the block's branch is kept."""
 
     needs = "residual block of torchvision's; those of timm's models are dropped by model.drop_path_rate=0.1"
-    sets_model = True
 
     def __init__(self, values: StochasticDepthConfig, context: Context):
         super().__init__(values, context)
@@ -94,14 +93,13 @@ class StochasticDepth(DrawingAlgorithm[StochasticDepthConfig]):
         values = {"drop_rate": self.values.drop_rate, "distribution": self.values.distribution}
         return Surgery(scale_branches, values, (drop_rates, last_of_branches, times_keep_rate))
 
-    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
+    def change_batch(self, batch: Batch, size: Size) -> Transform:
         moment = batch.moment
         draws = randomness.uniforms(moment.seed, "stochastic_depth", moment.epoch, batch.indices, len(self._drops))
         keep_rates = [drop.keep_rate for drop in self._drops]
-        return Drawn([(draws < keep_rates).T.astype("float32")], self._set)
+        return Transform([(draws < keep_rates).T.astype("float32")], self._set, sets_model=True)
 
-    def _set(self, batch: Batch, drawn: Sequence[Tensor]) -> Batch:
-        (kept,) = drawn
+    def _set(self, batch: Batch, kept: Tensor) -> Batch:
         if batch.chosen is not None:
             kept = kept[:, batch.chosen]
         # note: in the same memory at every step, as a captured one needs

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Context
 from launcher.algorithms.ema import update_average
-from launcher.algorithms.masked import Snapshot
 from launcher.config.algorithms import SWAConfig
 from launcher.data.batch import Moment
+from launcher.foreach import Snapshot
 
 
 class SWA(Algorithm[SWAConfig]):

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from launcher import randomness
-from launcher.algorithms.base import Context, DrawingAlgorithm, Drawn
+from launcher.algorithms.base import Algorithm, Context, Transform
 from launcher.algorithms.image_operations import Choice, apply
 from launcher.algorithms.randaugment import chosen
-from launcher.config.algorithms import TrivialAugmentConfig
+from launcher.config.batch_algorithms import TrivialAugmentConfig
+from launcher.config.declaration import Size
 from launcher.data.batch import Batch
 
 NAMES = (
@@ -65,14 +66,14 @@ def choose(magnitudes: dict[str, np.ndarray], indices: np.ndarray, *, seed: int,
     return chosen(operations, drawn)
 
 
-class TrivialAugment(DrawingAlgorithm[TrivialAugmentConfig]):
+class TrivialAugment(Algorithm[TrivialAugmentConfig]):
     """One operation a picture, or none, on the device for the whole batch."""
 
     def __init__(self, values: TrivialAugmentConfig, context: Context):
         super().__init__(values, context)
         self._space = space(values.bins)
 
-    def draw(self, batch: Batch, height: int, width: int) -> Drawn:
+    def change_batch(self, batch: Batch, size: Size) -> Transform:
         choice = choose(self._space, batch.indices, seed=batch.moment.seed, epoch=batch.moment.epoch)
-        arrays = choice.arrays(NAMES, height, width, fixed=self.fixed_shapes(batch.images.device))
-        return Drawn(arrays, lambda batch, drawn: replace(batch, images=apply(batch.images, drawn)))
+        arrays = choice.arrays(NAMES, *size, fixed=self.context.fixed_shapes(batch.images.device))
+        return Transform(arrays, lambda batch, *drawn: replace(batch, images=apply(batch.images, drawn)))

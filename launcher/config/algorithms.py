@@ -1,4 +1,4 @@
-"""Each method of training, declared: types of its values, which stand in conf/algorithms/, and its places in a step."""
+"""Each algorithm, declared: types of its values, which stand in conf/algorithms/, and its places in a step."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from typing import Annotated, Literal, get_args, get_type_hints
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher.config.declaration import NORMALIZE, AlgorithmConfig, RunPlan
-from launcher.config.fields import (
-    STRICT,
-    Count,
-    Duration,
-    FractionRange,
-    NotNegative,
-    Positive,
-    PositiveRange,
-    Probability,
-    Within,
+from launcher.config.batch_algorithms import (
+    AugMixConfig,
+    ColOutConfig,
+    CutMixConfig,
+    CutOutConfig,
+    LabelSmoothingConfig,
+    MixUpConfig,
+    ProgressiveResizingConfig,
+    RandAugmentConfig,
+    RandomErasingConfig,
+    RepeatedAugmentationConfig,
+    SelectiveBackpropConfig,
+    TrivialAugmentConfig,
 )
+from launcher.config.declaration import NORMALIZE, AlgorithmConfig, RunPlan
+from launcher.config.fields import STRICT, Count, Duration, Positive, Within
 from launcher.errors import Problem
 
-_POLICIES = "both are complete augmentation policies; keep one"
 _FREEZING_LEVELS = 4
 
 
@@ -102,50 +105,6 @@ class SWAConfig(
 
 
 @dataclass(frozen=True, config=STRICT)
-class LabelSmoothingConfig(AlgorithmConfig, change_batch=50):
-    smoothing: Probability
-
-
-@dataclass(frozen=True, config=STRICT)
-class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10):
-    initial_scale: Annotated[float, Field(gt=0, le=1)]
-    delay: Probability
-    finetune: Probability
-    size_multiple: Count
-    interpolation: Literal["bilinear", "nearest"]
-    granularity: Literal["step", "epoch"]
-    where: Literal["device", "loader"]
-
-    def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        if self.delay + self.finetune > 1:
-            message = f"delay ({self.delay:g}) and finetune are parts of the run: together at most 1"
-            yield Problem(message, "finetune", self.finetune)
-
-
-@dataclass(frozen=True, config=STRICT)
-class MixUpConfig(AlgorithmConfig, change_batch=60):
-    alpha: Positive
-    probability: Probability
-    smoothed: Literal["both", "first"]
-
-
-@dataclass(frozen=True, config=STRICT)
-class CutMixConfig(AlgorithmConfig, change_batch=70):
-    alpha: Positive
-    probability: Probability
-    smoothed: Literal["both", "first"]
-
-    def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        mixup = plan.config.algorithms.mixup
-        if mixup and mixup.probability + self.probability > 1:
-            message = (
-                f"MixUp (probability {mixup.probability:g}) and CutMix share the batches: their probabilities add up "
-                f"to at most 1, such as algorithms.mixup.probability=0.5 algorithms.cutmix.probability=0.5"
-            )
-            yield Problem(message, "probability", self.probability)
-
-
-@dataclass(frozen=True, config=STRICT)
 class SAMConfig(AlgorithmConfig, compute_gradients=10):
     rho: Positive
     interval: Count
@@ -154,61 +113,6 @@ class SAMConfig(AlgorithmConfig, compute_gradients=10):
 
     def acts_at(self, plan: RunPlan, step: int) -> int:
         return (step + 1) % self.interval == 0
-
-
-@dataclass(frozen=True, config=STRICT)
-class RandAugmentConfig(AlgorithmConfig, change_image=10, change_batch=-40):
-    severity: Annotated[float, Field(gt=0, le=10)]
-    depth: Annotated[int, Field(ge=0)]
-    operations: Literal["all", "original", "safe", "timm_increasing", "autoaugment"]
-    probability: Annotated[float, Field(gt=0, le=1)]
-    severity_distribution: Literal["uniform", "normal", "fixed"]
-    severity_deviation: NotNegative
-    where: Literal["device", "loader"]
-
-    def place(self, point: str) -> int | None:
-        acts = (point == "change_image") == (self.where == "loader")
-        return super().place(point) if acts else None
-
-
-@dataclass(frozen=True, config=STRICT)
-class TrivialAugmentConfig(AlgorithmConfig, change_batch=-30, excludes={"randaugment": _POLICIES}):
-    bins: Annotated[int, Field(ge=2)]
-
-
-@dataclass(frozen=True, config=STRICT)
-class AugMixConfig(AlgorithmConfig, change_batch=-20, excludes={"randaugment": _POLICIES, "trivialaugment": _POLICIES}):
-    severity: Annotated[float, Field(gt=0, le=10)]
-    width: Count
-    depth: Literal[-1] | Count
-    alpha: Positive
-
-
-@dataclass(frozen=True, config=STRICT)
-class ColOutConfig(AlgorithmConfig, change_batch=-10):
-    rows: Annotated[float, Field(ge=0, lt=1)]
-    columns: Annotated[float, Field(ge=0, lt=1)]
-    order: Literal["before_resizing", "after_resizing"]
-
-    def place(self, point: str) -> int | None:
-        """Behind progressive resizing if `order` says so."""
-        after = point == "change_batch" and self.order == "after_resizing"
-        return ProgressiveResizingConfig.places[point] + 5 if after else super().place(point)
-
-
-@dataclass(frozen=True, config=STRICT)
-class CutOutConfig(AlgorithmConfig, change_batch=20):
-    size: Annotated[float, Field(gt=0, le=1)]
-
-
-@dataclass(frozen=True, config=STRICT)
-class RandomErasingConfig(
-    AlgorithmConfig, change_batch=30, excludes={"cutout": "both erase a rectangle of each picture; keep one"}
-):
-    probability: Probability
-    area: FractionRange
-    ratio: PositiveRange
-    fill: Literal["zero", "noise"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -226,31 +130,6 @@ class LayerFreezingConfig(AlgorithmConfig, before_step=10):
         """Which quarter of its way the freezing is nearest to, from 1 on."""
         done = (step / plan.total_steps - self.start) / (1 - self.start)
         return 1 + round(_FREEZING_LEVELS * done) if done > 0 else 0
-
-
-@dataclass(frozen=True, config=STRICT)
-class SelectiveBackpropConfig(
-    AlgorithmConfig,
-    change_batch=40,
-    excludes={"sam": "SAM's two passes need the same batch, which selective backprop would choose anew"},
-):
-    start: Probability
-    end: Probability
-    keep: Annotated[float, Field(gt=0, le=1)]
-    interval: Count
-    scale: Annotated[float, Field(gt=0, le=1)]
-
-    def acts_at(self, plan: RunPlan, step: int) -> int:
-        return self.start <= step / plan.total_steps < self.end and (step + 1) % self.interval == 0
-
-    def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        if self.start >= self.end:
-            yield Problem(f"must be greater than start ({self.start:g})", "end", self.end)
-
-
-@dataclass(frozen=True, config=STRICT)
-class RepeatedAugmentationConfig(AlgorithmConfig, change_order=10):
-    repeats: Annotated[int, Field(ge=2)]
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -24,6 +24,8 @@ POINTS = (
 )
 # The loop's own work among what changes a batch.
 NORMALIZE = "<normalize>"
+# Height and width in pixels.
+Size = tuple[int, int]
 
 
 class RunPlan(Protocol):
@@ -32,7 +34,11 @@ class RunPlan(Protocol):
     @property
     def config(self) -> RunConfig: ...
     @property
+    def steps_per_epoch(self) -> int: ...
+    @property
     def total_steps(self) -> int: ...
+    @property
+    def train_size(self) -> int: ...
     @property
     def rank_batch(self) -> int: ...
     @property
@@ -60,6 +66,14 @@ class AlgorithmConfig:
     def acts_at(self, plan: RunPlan, step: int) -> int | None:
         """For a method of some steps alone: 0 at the others, else a number that steps of equal cost share."""
         return None
+
+    def loaded_size(self, plan: RunPlan, step: int) -> int | None:
+        """Size in pixels of the crops that it has the loader make for a step; None: any."""
+        return None
+
+    def size_after(self, plan: RunPlan, step: int, size: Size) -> Size:
+        """Size of images of `size` after `change_batch` at a step; at later steps it is never smaller."""
+        return size
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         """What cannot work about its values; the keys are the fields' names."""

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from launcher.config.choices import AdamConfig, AdamWConfig, LAMBConfig, NAdamWConfig
+from launcher.foreach import global_norm
 from launcher.optimizers.base import MaskedOptimizer, Rate, trust_ratios
-from launcher.rank.peers import global_norm
 
 Values = TypeVar("Values", bound=AdamConfig)
 

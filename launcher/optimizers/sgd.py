@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from launcher.algorithms.masked import Snapshot
 from launcher.config.choices import DecoupledSGDConfig, LARSConfig, LionConfig, MomentumConfig, SGDConfig
+from launcher.foreach import Snapshot
 from launcher.optimizers.base import MaskedOptimizer, trust_ratios
 
 Values = TypeVar("Values", bound=MomentumConfig)

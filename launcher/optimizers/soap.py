@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from launcher.algorithms.masked import Snapshot
 from launcher.config.choices import SOAPConfig
+from launcher.foreach import Snapshot
 from launcher.optimizers.adam import Adam
 from launcher.optimizers.base import by_shape
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,20 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import in_steps
 from launcher.config.keys import longest_share
 from launcher.config.layers import Layers, leaves
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import FFCVLoader, RunConfig
 from launcher.config.validate import validate
-from launcher.plan.schedule import (
-    dilated_epochs,
-    multiplier,
-    progressive_size,
-    scaled,
-    schedule_steps,
-    side_after_colout,
-)
+from launcher.plan.schedule import dilated_epochs, multiplier, scaled, schedule_steps
 
 
 def plan_for(config: RunConfig, processes: int) -> Plan:
@@ -120,24 +115,23 @@ class Plan:
         return self.image_side(self.config.image.train_size)
 
     def image_size(self, step: int) -> int:
-        """Side the model trains on at a step: what ColOut leaves, unless resizing follows it."""
-        side, colout = self.resized_size(step), self.config.algorithms.colout
-        resized_again = self.config.algorithms.progressive_resizing and colout and colout.order == "before_resizing"
-        return side if colout is None or resized_again else side_after_colout(colout, side)
+        """Size that the model trains on at a step; of a square of as many pixels where height and width differ."""
+        size = (self.loaded_size(step),) * 2
+        for values in self._resizing:
+            size = values.size_after(self, step, size)
+        return round(math.sqrt(size[0] * size[1]))
 
-    def resized_size(self, step: int) -> int:
-        """Side that progressive resizing makes at a step; without it that of the crops."""
-        values = self.config.algorithms.progressive_resizing
-        if values is None:
-            return self.train_size
-        return progressive_size(
-            values, self.train_size, step=step, steps_per_epoch=self.steps_per_epoch, total_steps=self.total_steps
-        )
+    @cached_property
+    def _resizing(self) -> list[AlgorithmConfig]:
+        """The algorithms that change the size of images, in their order."""
+        algorithms = self.config.algorithms
+        active = [algorithms.active().get(name) for name in algorithms.acting("change_batch")]
+        return [one for one in active if one and type(one).size_after is not AlgorithmConfig.size_after]
 
     def loaded_size(self, step: int) -> int:
-        """Side of the crops that the loader makes for a step: that step's, or the largest, to be resized later."""
-        values = self.config.algorithms.progressive_resizing
-        return self.resized_size(step) if values and values.where == "loader" else self.train_size
+        """Size of the crops that the loader makes for a step: that step's, or the largest, to be resized later."""
+        sizes = [values.loaded_size(self, step) for values in self._resizing]
+        return min((size for size in sizes if size), default=self.train_size)
 
     def reads_small(self, step: int) -> bool:
         """Whether a step's crops come from the small pictures beside the full ones (dataloader.files.small_side).

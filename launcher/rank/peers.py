@@ -7,7 +7,9 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
+
+from launcher.foreach import by_dtype
 
 T = TypeVar("T")
 
@@ -28,14 +30,6 @@ def highest(values: Tensor) -> Tensor:
     return values
 
 
-def by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Tensors in groups of one dtype, in the order of the first: torch's foreach functions are one launch for each."""
-    groups: dict[torch.dtype, list[Tensor]] = {}
-    for tensor in tensors:
-        groups.setdefault(tensor.dtype, []).append(tensor)
-    return list(groups.values())
-
-
 @torch.no_grad()
 def broadcast_first(tensors: Iterable[Tensor]) -> None:
     """Overwrite every rank's tensors by rank 0's, in place; one message a dtype."""
@@ -46,14 +40,3 @@ def broadcast_first(tensors: Iterable[Tensor]) -> None:
         dist.broadcast(message, src=0)
         parts = message.split([tensor.numel() for tensor in group])
         torch._foreach_copy_(group, [part.view_as(tensor) for part, tensor in zip(parts, group, strict=True)])
-
-
-def gradients_of(model: nn.Module) -> list[Tensor]:
-    """All gradients that there are."""
-    return [p.grad for p in model.parameters() if p.grad is not None]
-
-
-def global_norm(tensors: list[Tensor]) -> Tensor:
-    """The 2-norm [] of all tensors taken as one vector."""
-    norm: Tensor = torch.stack(torch._foreach_norm(tensors)).norm()
-    return norm

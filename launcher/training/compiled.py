@@ -8,22 +8,24 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from launcher import paths
-from launcher.algorithms.engine import one_after_the_other
+from launcher.algorithms.base import Sent
+from launcher.algorithms.engine import apply_in_turn
 from launcher.data.batch import Batch, constant
 from launcher.errors import is_of_the_machine
 from launcher.plan.step_kinds import step_kinds
 from launcher.probe import processor_features
 from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.peers import gather
-from launcher.training.compiled_changes import CompiledChanges, first_line
 from launcher.training.step import frozen_statistics
 from launcher.training.trainer import Trainer
 
@@ -55,7 +57,7 @@ def compile_run(trainer: Trainer) -> None:
             reason = first_line(error)
     reasons = [reason for reason in gather(reason) if reason]
     if reasons:
-        trainer.train_step.engine.apply = one_after_the_other
+        trainer.train_step.engine.apply = apply_in_turn
         for module in (trainer.train_step.objective, trainer.evaluation_model):
             module._compiled_call_impl = None
     if trainer.ranks.is_first:
@@ -111,15 +113,15 @@ def _processor() -> str:
     return hashlib.sha256(" ".join(processor_features()).encode()).hexdigest()[:8]
 
 
-def _compile(trainer: Trainer) -> CompiledChanges:
+def _compile(trainer: Trainer) -> CompiledTransforms:
     """Calls go to compiled code from now on, as `nn.Module.compile` has it: names and states stay as they are."""
     objective, model, size = trainer.train_step.objective, trainer.evaluation_model, trainer.plan.rank_eval_batch
     objective._compiled_call_impl = _compiled(objective)
     whole = _compiled(model)
     # note: the last batch may be smaller, which is no reason for another graph
     model._compiled_call_impl = lambda images: whole(images) if len(images) == size else model._call_impl(images)
-    trainer.train_step.engine.apply = changes = CompiledChanges(BACKEND)
-    return changes
+    trainer.train_step.engine.apply = transforms = CompiledTransforms(BACKEND)
+    return transforms
 
 
 def _compiled(module: nn.Module) -> Callable[..., Tensor]:
@@ -127,7 +129,7 @@ def _compiled(module: nn.Module) -> Callable[..., Tensor]:
     return compiled
 
 
-def _rehearse(trainer: Trainer, changes: CompiledChanges) -> str | None:
+def _rehearse(trainer: Trainer, transforms: CompiledTransforms) -> str | None:
     """Prepare, forward and backward for every kind of step, and an evaluated batch, on black pictures.
 
     Nothing is changed. A kind's batches are prepared several times, as chance has ways of its own. Returns why what
@@ -155,9 +157,9 @@ def _rehearse(trainer: Trainer, changes: CompiledChanges) -> str | None:
                 with frozen_statistics(step.model):
                     _differentiate(step.objective, images, targets)
             HEARTBEAT.beat()
-    changes.close()
+    transforms.close()
     _evaluate(trainer)
-    return changes.reason
+    return transforms.reason
 
 
 def _differentiate(objective: nn.Module, images: Tensor, targets: Tensor) -> None:
@@ -192,3 +194,63 @@ def _buffers_kept(model: nn.Module) -> Iterator[None]:
     finally:
         for buffer, value in zip(model.buffers(), before, strict=True):
             buffer.copy_(value)
+
+
+class CompiledTransforms:
+    """Applies transforms to a batch as `apply_in_turn` does, in few passes over the images.
+
+    It compiles what it meets until `close`. Later draws may give other transforms, or tensors of other shapes: those
+    run uncompiled, so that no step compiles. `reason` says why nothing is compiled, if so.
+    """
+
+    def __init__(self, backend: str):
+        # note: a second size makes the graph that serves all others
+        self._compiled = torch.compile(_transformed, backend=backend, fullgraph=True)
+        self._met: set[Hashable] = set()
+        self._is_open = True
+        self.reason: str | None = None
+
+    def close(self) -> None:
+        """Compile nothing more."""
+        self._is_open = False
+
+    def __call__(self, transforms: Sequence[Sent], batch: Batch) -> Batch:
+        key = batch.images.shape, batch.targets.shape, tuple(map(_signature, transforms))
+        if not (self._is_open or key in self._met):
+            return apply_in_turn(transforms, batch)
+        try:
+            applies, tensors = [one.apply for one, _ in transforms], [tensors for _, tensors in transforms]
+            images, targets = self._compiled(batch.images, batch.targets, applies, tensors)
+        except Exception as error:
+            if is_of_the_machine(error):
+                raise
+            self.reason = first_line(error)
+            self._met.clear()
+            self.close()
+            return apply_in_turn(transforms, batch)
+        self._met.add(key)
+        return replace(batch, images=images, targets=targets)
+
+
+def first_line(error: Exception) -> str:
+    """What went wrong; dynamo's own first line names the backend alone."""
+    cause = getattr(error, "inner_exception", error)
+    return str(cause).strip().partition("\n")[0] or type(cause).__name__
+
+
+def _transformed(
+    images: Tensor, targets: Tensor, applies: list[Callable[..., Batch]], tensors: list[list[Tensor]]
+) -> tuple[Tensor, Tensor]:
+    unknown: Any = None  # note: code that read them would hold for one step alone
+    batch = Batch(images, targets, unknown, unknown)
+    for apply, own in zip(applies, tensors, strict=True):
+        batch = apply(batch, *own)
+    return batch.images, batch.targets
+
+
+def _signature(sent: Sent) -> Hashable:
+    """What decides on a graph: the function, its numbers, and the shapes of its tensors."""
+    transform, tensors = sent
+    cells = [cell.cell_contents for cell in getattr(transform.apply, "__closure__", None) or ()]
+    numbers = tuple(cell for cell in cells if isinstance(cell, int | tuple))
+    return transform.apply.__qualname__, numbers, tuple(tensor.shape for tensor in tensors)

@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from launcher.algorithms.engine import Engine
-from launcher.algorithms.masked import Snapshot
 from launcher.config.models import TimmModel
 from launcher.data.batch import Batch, Moment, normalize
+from launcher.foreach import Snapshot, global_norm, gradients_of
 from launcher.optimizers.base import MaskedOptimizer
 from launcher.optimizers.build import set_lr
 from launcher.plan.plan import Plan
 from launcher.randomness import key
 from launcher.rank.heartbeat import HEARTBEAT
-from launcher.rank.peers import global_norm, gradients_of, highest
+from launcher.rank.peers import highest
 from launcher.rank.stop import NO_REQUESTS, Requests
 from launcher.training.captured import CapturedSteps
 from launcher.training.losses import Loss, Objective

@@ -19,6 +19,7 @@ from launcher.algorithms.engine import build
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
 from launcher.plan.plan import Plan
+from tests.transforms import transformed
 
 SIDE = 32
 
@@ -38,7 +39,7 @@ def batch_of(indices: np.ndarray, *, normalised: bool = False, epoch: int = 3) -
 
 
 def changed(algorithm: Algorithm, batch: Batch) -> torch.Tensor:
-    return algorithm.change_batch(batch).images
+    return transformed(algorithm, batch).images
 
 
 @pytest.mark.parametrize("name", ["randaugment", "trivialaugment", "augmix", "cutout", "random_erasing"])

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torchvision.models import resnet18
 
+from tests.transforms import transformed
+
 
 def test_order_changes_and_values_do_not(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
     model = resnet18(num_classes=10).eval()
@@ -15,7 +17,7 @@ def test_order_changes_and_values_do_not(bound: Callable[..., Any], batch: Calla
     expected = model(images)
     algorithm = bound("channels_last")
     algorithm.change_model(model)
-    changed = algorithm.change_batch(replace(batch(), images=images))
+    changed = transformed(algorithm, replace(batch(), images=images))
     assert model.layer1[0].conv1.weight.is_contiguous(memory_format=torch.channels_last)
     assert changed.images.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(changed.images, images)

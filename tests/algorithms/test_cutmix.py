@@ -16,6 +16,7 @@ from torchvision.transforms import v2
 
 from launcher.algorithms.cutmix import box, paste
 from launcher.algorithms.mixing import mix_targets
+from tests.transforms import transformed
 
 
 @given(st.integers(8, 40), st.integers(8, 40), st.floats(0.01, 0.99), st.integers(0, 2**31))
@@ -51,7 +52,7 @@ def test_targets_follow_the_pixels(bound: Callable[..., Any], batch: Callable[..
     """With pictures of one value each, the share of another's pixels is the share of its class."""
     made = batch(side=16, step=step)
     made = replace(made, images=torch.arange(8.0).view(8, 1, 1, 1).expand(8, 3, 16, 16).contiguous())
-    changed = bound("cutmix").change_batch(made)
+    changed = transformed(bound("cutmix"), made)
     for image, target in zip(changed.images[:, 0], changed.targets, strict=True):
         pixels = F.one_hot(image.long(), 10).float().mean((0, 1))
         torch.testing.assert_close(target, pixels)

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from launcher.algorithms.base import Algorithm, ChoosingAlgorithm, Context, DrawingAlgorithm
+from launcher.algorithms.base import Algorithm, ChoosingAlgorithm, Context
 from launcher.algorithms.engine import Engine, class_of
 from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
@@ -169,6 +169,10 @@ def test_preparing_a_batch_waits_for_no_copy(words: list[str]) -> None:
     assert copies.longest_float32 < images.numel() or config.algorithms.augmix
     assert prepared.targets.is_cuda
     # note: one of all that is drawn, and in the first step the fill colour that timm's set and AutoAugment's have
-    drawing = {name for name, one in engine.active.items() if isinstance(one, DrawingAlgorithm)}
-    drawing -= {"progressive_resizing"}
-    assert copies.count == bool(drawing) + ("timm" in words[0] or "vit" in words[0])
+    drawn = set(config.algorithms.acting("change_batch")) - {
+        NORMALIZE,
+        "progressive_resizing",
+        "label_smoothing",
+        "channels_last",
+    }
+    assert copies.count == bool(drawn) + ("timm" in words[0] or "vit" in words[0])

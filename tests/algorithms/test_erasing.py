@@ -13,6 +13,7 @@ from scipy import stats
 from launcher.algorithms import colout, cutout, random_erasing
 from launcher.algorithms.base import Algorithm
 from launcher.data.batch import Batch
+from tests.transforms import transformed
 
 SIDE = 32
 
@@ -21,7 +22,7 @@ Made = Callable[..., Batch]
 
 
 def changed(algorithm: Algorithm, batch: Batch) -> torch.Tensor:
-    return algorithm.change_batch(batch).images
+    return transformed(algorithm, batch).images
 
 
 def test_colout_keeps_sorted_rows_and_columns_of_all_pictures_alike(bound: Bound, batch: Made) -> None:

@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 
 from launcher.algorithms.label_smoothing import smooth
+from tests.transforms import transformed
 
 
 def test_loss_is_that_of_torchs_own_smoothing(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
     made = batch()
-    changed = bound("label_smoothing", smoothing=0.13).change_batch(made)
+    changed = transformed(bound("label_smoothing", smoothing=0.13), made)
     logits = torch.randn(8, 10)
     expected = F.cross_entropy(logits, made.targets, label_smoothing=0.13)
     torch.testing.assert_close(F.cross_entropy(logits, changed.targets), expected)

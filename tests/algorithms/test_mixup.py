@@ -14,6 +14,7 @@ from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine, build
 from launcher.algorithms.mixing import mix_targets
 from launcher.algorithms.mixup import mix_images
+from tests.transforms import transformed
 
 
 def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -53,7 +54,7 @@ def test_weights_are_the_smaller_half_of_a_beta(bound: Callable[..., Any], batch
     algorithm = bound("mixup", alpha=0.4)
     made = batch(size=8, side=2, targets=torch.arange(8))
     weights = [
-        weight_of(algorithm.change_batch(replace(made, moment=batch(step=step).moment)), made.targets)
+        weight_of(transformed(algorithm, replace(made, moment=batch(step=step).moment)), made.targets)
         for step in range(600)
     ]
     # gamma variates give a Beta without its own generator
@@ -69,7 +70,7 @@ def test_draws_depend_on_seed_step_and_rank_only(bound: Callable[..., Any], batc
     made = batch()
 
     def mixed(**moment: int) -> Tensor:
-        changed = algorithm.change_batch(replace(made, moment=batch(**moment).moment))
+        changed = transformed(algorithm, replace(made, moment=batch(**moment).moment))
         assert changed.images.is_contiguous(memory_format=torch.channels_last)
         return changed.images
 
@@ -93,7 +94,7 @@ def test_mixup_and_cutmix_share_the_batches(
     loaded, counts = batch(side=4), {"mixup": 0, "cutmix": 0}
     for step in range(1000):
         at = replace(loaded, moment=batch(size=1, side=1, step=step).moment)
-        acted = [name for name in both if both[name].change_batch(at) is not at]
+        acted = [name for name in both if transformed(both[name], at) is not at]
         assert len(acted) <= 1
         for name in acted:
             counts[name] += 1

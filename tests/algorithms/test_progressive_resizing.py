@@ -10,6 +10,7 @@ from PIL import Image
 from torch.nn.functional import interpolate
 
 from launcher.algorithms.progressive_resizing import resize
+from tests.transforms import transformed
 
 
 @pytest.mark.parametrize(("step", "expected"), [(0, 32), (39, 32), (40, 32), (60, 48), (79, 64), (80, 64), (99, 64)])
@@ -17,7 +18,7 @@ def test_side_follows_the_schedule(
     bound: Callable[..., Any], batch: Callable[..., Any], step: int, expected: int
 ) -> None:
     made = batch(side=64, step=step)
-    changed = bound("progressive_resizing").change_batch(made)
+    changed = transformed(bound("progressive_resizing"), made)
     assert changed.images.shape == (8, 3, expected, expected)
     assert changed.images.is_contiguous(memory_format=torch.channels_last)
     if expected == 64:
@@ -27,13 +28,13 @@ def test_side_follows_the_schedule(
 def test_bilinear_is_pillows_filter() -> None:
     pixels = np.random.default_rng(0).random((30, 30), dtype=np.float32)
     expected = np.asarray(Image.fromarray(pixels).resize((12, 12), Image.Resampling.BILINEAR))
-    result = resize(torch.from_numpy(pixels)[None, None], 12, "bilinear")[0, 0]
+    result = resize(torch.from_numpy(pixels)[None, None], (12, 12), "bilinear")[0, 0]
     np.testing.assert_allclose(result.numpy(), expected, atol=1e-5)
 
 
 def test_nearest_takes_pixels_as_they_are() -> None:
     images = torch.arange(64.0).view(1, 1, 8, 8)
-    assert torch.equal(resize(images, 4, "nearest"), images[..., ::2, ::2])
+    assert torch.equal(resize(images, (4, 4), "nearest"), images[..., ::2, ::2])
 
 
 def test_nearest_takes_the_pixels_that_composer_takes() -> None:
@@ -42,7 +43,7 @@ def test_nearest_takes_the_pixels_that_composer_takes() -> None:
     for pinned in range(88, 176, 4):
         expected = interpolate(images, scale_factor=pinned / 176, mode="nearest")
         if expected.shape[-1] == pinned:
-            assert torch.equal(resize(images, pinned, "nearest"), expected)
+            assert torch.equal(resize(images, (pinned, pinned), "nearest"), expected)
         else:
             assert (pinned, expected.shape[-1]) == (120, 119)
-            assert (resize(images, 119, "nearest") - expected).abs().max() <= 2
+            assert (resize(images, (119, 119), "nearest") - expected).abs().max() <= 2

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchvision.models import resnet18, resnet50
 
 from launcher.algorithms.stochastic_depth import drop_rates
+from tests.transforms import transformed
 
 
 def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -49,7 +50,7 @@ def test_names_stay_and_whole_branches_drop(
     assert list(model.state_dict()) == names
     recorder = Recorder(model)
     made = batch(size=16, side=32)
-    algorithm.change_batch(made)
+    transformed(algorithm, made)
     model(made.images)
     kept = recorder.take()
     assert kept.shape == ({resnet18: 8, resnet50: 16}[build], 16)
@@ -61,7 +62,7 @@ def test_drop_rates_of_many_draws(bound: Callable[..., Any], batch: Callable[...
     algorithm = bound("stochastic_depth", drop_rate=0.4)
     algorithm.change_model(model)
     made = replace(batch(), indices=np.arange(20000))
-    algorithm.change_batch(made)
+    transformed(algorithm, made)
     measured = torch.stack([drop.kept for drop in algorithm._drops]).mean(1)
     expected = 1 - 0.4 * torch.arange(1, 9) / 8
     torch.testing.assert_close(measured, expected, rtol=0, atol=4 * 0.5 / 20000**0.5)
@@ -75,7 +76,7 @@ def test_a_sample_has_its_own_draws_in_parts_passes_and_any_order(
     algorithm.change_model(model)
     recorder = Recorder(model)
     made = batch(side=32)
-    algorithm.change_batch(made)
+    transformed(algorithm, made)
     model(made.images)
     whole = recorder.take()
     model(made.images)
@@ -86,10 +87,10 @@ def test_a_sample_has_its_own_draws_in_parts_passes_and_any_order(
         parts.append(recorder.take())
     assert torch.equal(torch.cat(parts, 1), whole)
     order = np.array([3, 1, 7])
-    algorithm.change_batch(replace(made, indices=order))
+    transformed(algorithm, replace(made, indices=order))
     model(made.images[order])
     assert torch.equal(recorder.take(), whole[:, order])
-    algorithm.change_batch(replace(made, moment=batch(step=10).moment))
+    transformed(algorithm, replace(made, moment=batch(step=10).moment))
     model(made.images)
     assert not torch.equal(recorder.take(), whole)
 
@@ -102,7 +103,7 @@ def test_where_the_keep_rate_scales(bound: Callable[..., Any], batch: Callable[.
     block, plain = model.layer1[0], copy.deepcopy(model.layer1[0])
     plain.bn2._forward_hooks.clear()
     images = torch.randn(8, 64, 8, 8)
-    algorithm.change_batch(batch())
+    transformed(algorithm, batch())
     kept = algorithm._drops[0].kept.view(-1, 1, 1, 1)
 
     def residual(layer: nn.Module) -> Tensor:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from launcher.config.choices import LAMBConfig
 from launcher.config.compose import compose
 from launcher.plan.plan import Plan
-from launcher.plan.schedule import multiplier, progressive_size
+from launcher.plan.schedule import multiplier
 
 IMAGES = 1_281_167
 
@@ -30,14 +30,12 @@ def test_decoupled_decay_of_the_baseline_is_nvidias_coupled_one() -> None:
 )
 def test_ffcv_sides_and_learning_rates_are_those_of_each_published_length(epochs: int, start: int, end: int) -> None:
     config = compose(["recipe=ffcv_rn50", f"epochs={epochs}"]).config
-    resizing, steps = config.algorithms.progressive_resizing, IMAGES // config.batch_size
-    assert resizing is not None
-    assert steps == 312
+    plan, steps = Plan(config, 8, IMAGES), IMAGES // config.batch_size
+    assert (plan.train_size, steps) == (192, 312)
     for epoch in range(epochs):
         side = np.interp(epoch, [start, end], [160, 192])
         for step in (epoch * steps, epoch * steps + steps - 1):
-            found = progressive_size(resizing, 192, step=step, steps_per_epoch=steps, total_steps=epochs * steps)
-            assert found == int(np.round(side / 32)) * 32
+            assert plan.image_size(step) == int(np.round(side / 32)) * 32
             lr = multiplier(config.schedule, step, steps_per_epoch=steps, total_steps=epochs * steps)
             assert lr == pytest.approx(np.interp(step / steps, [0, 2, epochs], [1e-4, 1, 0]), abs=1e-12)
 
@@ -86,10 +84,12 @@ def composers_side(full: int, epoch: int, epochs: int, *, initial: float, delay:
 )
 def test_published_sides_of_every_epoch_are_composers(name: str, epochs: int, initial: float, delay: float) -> None:
     plan = Plan(compose([f"recipe={name}", f"epochs={epochs}", "fidelity=published"]).config, 8, IMAGES)
+    resizing = plan.config.algorithms.progressive_resizing
+    assert resizing is not None
     sides = [composers_side(176, e, epochs, initial=initial, delay=delay, finetune=0.2) for e in range(epochs)]
     seen = [int((1 - 0.05) * side) for side in sides] if name == "hot" else sides
     for last in (0, 624):
-        assert [plan.resized_size(625 * epoch + last) for epoch in range(epochs)] == sides
+        assert [resizing.size(plan, 625 * epoch + last) for epoch in range(epochs)] == sides
         assert [plan.image_size(625 * epoch + last) for epoch in range(epochs)] == seen
     assert (seen[0], seen[-1]) == ((98, 167) if name == "hot" else (88, 176))
 

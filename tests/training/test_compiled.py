@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
+from launcher.algorithms.base import Transform
 from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
 from launcher.models.build import build_model
 from launcher.rank.group import Ranks
 from launcher.training import checkpoint, compiled, trainer
-from launcher.training.compiled_changes import CompiledChanges
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
 from tests.trainers import EARLY, SIDE_FOR_BF16, SMALL, VIT, build, steps, tensors
@@ -167,16 +167,17 @@ def test_a_batch_that_was_not_met_before_training_is_prepared_uncompiled() -> No
         return replace(batch, images=batch.images * batch.moment.step)
 
     batch = Batch(torch.ones(2, 3, 4, 4), torch.zeros(2, dtype=torch.long), np.arange(2), Moment(0, 0, 5, 9))
-    changes, start = CompiledChanges("eager"), compiled.graphs()
-    changes([doubled], batch)
-    changes.close()
+    twice, stepped = ((Transform((), apply), list[Tensor]()) for apply in (doubled, by_step))
+    transforms, start = compiled.CompiledTransforms("eager"), compiled.graphs()
+    transforms([twice], batch)
+    transforms.close()
     assert compiled.graphs() == start + 1
-    for chain, side, value in (([doubled], 4, 2), ([doubled], 5, 2), ([doubled, doubled], 4, 4), ([by_step], 4, 5)):
-        assert changes(chain, replace(batch, images=torch.ones(2, 3, side, side))).images.eq(value).all()
+    for chain, side, value in (([twice], 4, 2), ([twice], 5, 2), ([twice, twice], 4, 4), ([stepped], 4, 5)):
+        assert transforms(chain, replace(batch, images=torch.ones(2, 3, side, side))).images.eq(value).all()
     assert compiled.graphs() == start + 1
     # note: what reads the step would hold for it alone
-    broken = CompiledChanges("eager")
-    assert broken([by_step], batch).images.eq(5).all()
+    broken = compiled.CompiledTransforms("eager")
+    assert broken([stepped], batch).images.eq(5).all()
     assert broken.reason
 
 

@@ -1,0 +1,184 @@
+"""Algorithms that change the samples of a batch, declared; `launcher.config.algorithms` has the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from launcher.config.declaration import AlgorithmConfig, RunPlan, Size
+from launcher.config.fields import (
+    STRICT,
+    Count,
+    FractionRange,
+    NotNegative,
+    Positive,
+    PositiveRange,
+    Probability,
+)
+from launcher.errors import Problem
+
+_POLICIES = "both are complete augmentation policies; keep one"
+
+
+def length_after_colout(length: int, dropped: float) -> int:
+    """Rows or columns that ColOut keeps: floor((1 - dropped) * length)."""
+    return int((1 - dropped) * length)
+
+
+@dataclass(frozen=True, config=STRICT)
+class RepeatedAugmentationConfig(AlgorithmConfig, change_order=10):
+    repeats: Annotated[int, Field(ge=2)]
+
+
+@dataclass(frozen=True, config=STRICT)
+class RandAugmentConfig(AlgorithmConfig, change_image=10, change_batch=-40):
+    severity: Annotated[float, Field(gt=0, le=10)]
+    depth: Annotated[int, Field(ge=0)]
+    operations: Literal["all", "original", "safe", "timm_increasing", "autoaugment"]
+    probability: Annotated[float, Field(gt=0, le=1)]
+    severity_distribution: Literal["uniform", "normal", "fixed"]
+    severity_deviation: NotNegative
+    where: Literal["device", "loader"]
+
+    def place(self, point: str) -> int | None:
+        acts = (point == "change_image") == (self.where == "loader")
+        return super().place(point) if acts else None
+
+
+@dataclass(frozen=True, config=STRICT)
+class TrivialAugmentConfig(AlgorithmConfig, change_batch=-30, excludes={"randaugment": _POLICIES}):
+    bins: Annotated[int, Field(ge=2)]
+
+
+@dataclass(frozen=True, config=STRICT)
+class AugMixConfig(AlgorithmConfig, change_batch=-20, excludes={"randaugment": _POLICIES, "trivialaugment": _POLICIES}):
+    severity: Annotated[float, Field(gt=0, le=10)]
+    width: Count
+    depth: Literal[-1] | Count
+    alpha: Positive
+
+
+@dataclass(frozen=True, config=STRICT)
+class ColOutConfig(AlgorithmConfig, change_batch=-10):
+    rows: Annotated[float, Field(ge=0, lt=1)]
+    columns: Annotated[float, Field(ge=0, lt=1)]
+    order: Literal["before_resizing", "after_resizing"]
+
+    def place(self, point: str) -> int | None:
+        """Behind progressive resizing if `order` says so."""
+        after = point == "change_batch" and self.order == "after_resizing"
+        return ProgressiveResizingConfig.places[point] + 5 if after else super().place(point)
+
+    def size_after(self, plan: RunPlan, step: int, size: Size) -> Size:
+        return length_after_colout(size[0], self.rows), length_after_colout(size[1], self.columns)
+
+
+@dataclass(frozen=True, config=STRICT)
+class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10):
+    initial_scale: Annotated[float, Field(gt=0, le=1)]
+    delay: Probability
+    finetune: Probability
+    size_multiple: Count
+    interpolation: Literal["bilinear", "nearest"]
+    granularity: Literal["step", "epoch"]
+    where: Literal["device", "loader"]
+
+    def size(self, plan: RunPlan, step: int) -> int:
+        """Size in pixels at a step, rounded to `size_multiple`; `granularity: epoch` changes it at epochs only.
+
+        `interpolation: nearest` gives the sizes of the published code, a pixel smaller at two of the multiples.
+        """
+        step = step // plan.steps_per_epoch * plan.steps_per_epoch if self.granularity == "epoch" else step
+        full, scale = plan.train_size, self.scale(step / plan.total_steps)
+        if scale == 1.0:
+            return full
+        size = max(self.size_multiple, round(scale * full / self.size_multiple) * self.size_multiple)
+        # note: Composer gives PyTorch the scale, not the size: 176 * (120 / 176) is less than 120, and floored to 119
+        return math.floor(full * (size / full)) if self.interpolation == "nearest" else size
+
+    def scale(self, progress: float) -> float:
+        """Scale at a part of the run: initial for `delay`, 1 for the last `finetune`, linear between."""
+        ramp = 1 - self.delay - self.finetune
+        if progress < self.delay:
+            return self.initial_scale
+        if progress >= 1 - self.finetune or ramp <= 0:
+            return 1.0
+        return self.initial_scale + (1 - self.initial_scale) * (progress - self.delay) / ramp
+
+    def loaded_size(self, plan: RunPlan, step: int) -> int | None:
+        return self.size(plan, step) if self.where == "loader" else None
+
+    def size_after(self, plan: RunPlan, step: int, size: Size) -> Size:
+        return (self.size(plan, step),) * 2
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if self.delay + self.finetune > 1:
+            message = f"delay ({self.delay:g}) and finetune are parts of the run: together at most 1"
+            yield Problem(message, "finetune", self.finetune)
+
+
+@dataclass(frozen=True, config=STRICT)
+class CutOutConfig(AlgorithmConfig, change_batch=20):
+    size: Annotated[float, Field(gt=0, le=1)]
+
+
+@dataclass(frozen=True, config=STRICT)
+class RandomErasingConfig(
+    AlgorithmConfig, change_batch=30, excludes={"cutout": "both erase a rectangle of each picture; keep one"}
+):
+    probability: Probability
+    area: FractionRange
+    ratio: PositiveRange
+    fill: Literal["zero", "noise"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class SelectiveBackpropConfig(
+    AlgorithmConfig,
+    change_batch=40,
+    excludes={"sam": "SAM's two passes need the same batch, which selective backprop would choose anew"},
+):
+    start: Probability
+    end: Probability
+    keep: Annotated[float, Field(gt=0, le=1)]
+    interval: Count
+    scale: Annotated[float, Field(gt=0, le=1)]
+
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        return self.start <= step / plan.total_steps < self.end and (step + 1) % self.interval == 0
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if self.start >= self.end:
+            yield Problem(f"must be greater than start ({self.start:g})", "end", self.end)
+
+
+@dataclass(frozen=True, config=STRICT)
+class LabelSmoothingConfig(AlgorithmConfig, change_batch=50):
+    smoothing: Probability
+
+
+@dataclass(frozen=True, config=STRICT)
+class MixUpConfig(AlgorithmConfig, change_batch=60):
+    alpha: Positive
+    probability: Probability
+    smoothed: Literal["both", "first"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class CutMixConfig(AlgorithmConfig, change_batch=70):
+    alpha: Positive
+    probability: Probability
+    smoothed: Literal["both", "first"]
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        mixup = plan.config.algorithms.mixup
+        if mixup and mixup.probability + self.probability > 1:
+            message = (
+                f"MixUp (probability {mixup.probability:g}) and CutMix share the batches: their probabilities add up "
+                f"to at most 1, such as algorithms.mixup.probability=0.5 algorithms.cutmix.probability=0.5"
+            )
+            yield Problem(message, "probability", self.probability)
