@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-# A mapping of verbs to `Verb`s.
+from launcher.errors import one_line
+
+# A mapping of verbs to pairs: the module of the verb's file, and what the verb is for.
 VERBS = "train.verbs"
 # By the name of a verb, a module with `configure(parser)` and `answer(arguments)`, the exit code or None to pass on.
 OPTIONS = "train.options"
@@ -14,7 +19,38 @@ OPTIONS = "train.options"
 LOGGERS = "train.loggers"
 
 
+def is_verbs(added: object) -> bool:
+    """Whether an entry point of `VERBS` is what it must be."""
+    return isinstance(added, Mapping) and all(
+        isinstance(verb, str) and isinstance(pair, tuple) and len(pair) == 2 for verb, pair in added.items()
+    )
+
+
+def is_option(added: object) -> bool:
+    """Whether an entry point of `OPTIONS` is what it must be."""
+    return callable(getattr(added, "configure", None)) and callable(getattr(added, "answer", None))
+
+
 @cache
-def registered(group: str) -> dict[str, Any]:
-    """Name to loaded object of each entry point of a group."""
-    return {point.name: point.load() for point in sorted(entry_points(group=group), key=lambda point: point.name)}
+def registered(group: str, is_valid: Callable[[object], bool]) -> dict[str, Any]:
+    """Name to loaded object of each entry point of a group; a broken one is skipped with a warning."""
+    loaded = {}
+    for point in sorted(entry_points(group=group), key=lambda point: point.name):
+        try:
+            added = point.load()
+            if not is_valid(added):
+                raise TypeError(f"it is not what {group} takes")
+        # note: another package's code is imported, which may raise anything
+        except Exception as error:
+            _warn(point, error)
+        else:
+            loaded[point.name] = added
+    return loaded
+
+
+def _warn(point: EntryPoint, error: Exception) -> None:
+    if "RANK" in os.environ:
+        return  # note: the launcher has printed it once
+    package = f" of the package {point.dist.name}" if point.dist else ""
+    reason = one_line(str(error) or type(error).__name__)
+    print(f"warning: {point.name} = {point.value}{package} is skipped: {reason}", file=sys.stderr)

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from launcher import __version__, plugins
 from launcher.errors import EXIT_USER_ERROR, FAILED, MachineError, UserError, one_line, shown
-from launcher.plugins import registered
+from launcher.plugins import is_option, is_verbs, registered
 
 VERBS = {
     "run": "train a model (the verb may be left out)",
@@ -35,9 +35,10 @@ VERBS = {
     "doctor": "is this machine ready: GPUs, driver, data, memory, disk, loaders",
 }
 _MODULES = {verb: f"launcher.cli.{verb}" for verb in VERBS} | {"eval": "launcher.cli.evaluate"}
-for _added in registered(plugins.VERBS).values():
+for _added in registered(plugins.VERBS, is_verbs).values():
     for _verb, (_module, _meaning) in _added.items():
-        VERBS[_verb], _MODULES[_verb] = _meaning, _module
+        VERBS.setdefault(_verb, _meaning)
+        _MODULES.setdefault(_verb, _module)
 # note: ranks take seconds to import what they need, in which these read their words and look at the data
 _TRAINING = {"run", "resume", "replay", "estimate", "diagnose", "tune"}
 # note: what these leave is memory alone, which takes Python a tenth of a second to free, and after torch two
@@ -136,7 +137,7 @@ def parser_of(verb: str, module: ModuleType) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     module.configure(parser)
-    if (options := registered(plugins.OPTIONS).get(verb)) is not None:
+    if (options := registered(plugins.OPTIONS, is_option).get(verb)) is not None:
         options.configure(parser)
     return parser
 

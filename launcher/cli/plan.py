@@ -18,7 +18,7 @@ from launcher.console import console, verbatim
 from launcher.plan.checks import check
 from launcher.plan.notes import notes
 from launcher.plan.plan import Plan, plan_for, planned_processes
-from launcher.plugins import registered
+from launcher.plugins import is_option, registered
 
 EXAMPLES = [
     "train plan recipe=hot epochs=240",
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    options = registered(plugins.OPTIONS).get("plan")
+    options = registered(plugins.OPTIONS, is_option).get("plan")
     if options is not None and (code := options.answer(arguments)) is not None:
         return int(code)
     composed = compose(arguments.overrides)

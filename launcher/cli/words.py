@@ -131,19 +131,26 @@ class _Reading:
                 found.append(f"recipe={word}")
             else:
                 self.problems.append(Problem(f"{shown(word)} is no verb and no key=value; {self._instead(word)}"))
+                if self._may_be_verb(word):
+                    # note: what follows are the words of a verb that is not there
+                    self.problems = self.problems[-1:]
+                    return []
         return found
+
+    def _may_be_verb(self, word: str) -> bool:
+        return self._verb == "run" and word == self._words[0] and word.isidentifier()
 
     def _instead(self, word: str) -> str:
         """The line that was meant by one with a word that is neither verb, recipe nor key=value."""
         if word in self._verbs:
             return f"the verb comes first: {self._line(f'train {word}', word)}"
-        verbs = self._verbs if self._verb == "run" and word == self._words[0] else ()
+        verbs = self._verbs if self._may_be_verb(word) else ()
         close = nearest(word, [*verbs, *recipes.names()])
         if close is None:
-            return "`train --help` lists the verbs, `train ls` the recipes"
-        return (
-            f"did you mean {self._line(f'train {close}' if close in verbs else f'{self._start} recipe={close}', word)}?"
-        )
+            return "`train --help` lists the installed verbs, `train ls` the recipes"
+        if close in verbs:
+            return f"did you mean {self._line(f'train {close}', word)}? `train --help` lists the installed verbs"
+        return f"did you mean {self._line(f'{self._start} recipe={close}', word)}?"
 
     def _line(self, start: str, *without: str) -> str:
         """The command line once more, without some words."""

@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.algorithms import Algorithms
-from launcher.config.choices import Jsonl, Optimizer, Records, TensorBoard
+from launcher.config.choices import Jsonl, Optimizer, Records, TensorBoard, is_logger
 from launcher.config.fields import (
     STRICT,
     AnyPath,
@@ -259,7 +259,8 @@ Dataloader = Annotated[TorchvisionLoader | FFCVLoader | SyntheticLoader, Field(d
 if TYPE_CHECKING:
     Logger = Records
 else:
-    Logger = Annotated[Union[(Jsonl, TensorBoard, *registered(LOGGERS).values())], Field(discriminator="name")]
+    _ADDED = registered(LOGGERS, is_logger).values()
+    Logger = Annotated[Union[(Jsonl, TensorBoard, *_ADDED)], Field(discriminator="name")]
 
 
 @dataclass(frozen=True, config=STRICT)

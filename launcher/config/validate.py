@@ -47,6 +47,7 @@ def validate(layers: Layers) -> RunConfig:
         expectations: dict[str, list[str]] = {}
         for details in error.errors(include_url=False):
             key = _dotted(details["loc"], layers.values, details["type"] == "missing")
+            key += ".name" * (details["type"] == "union_tag_invalid")
             expected = message(key, dict(details))
             if expected not in expectations.setdefault(key, []):
                 expectations[key].append(expected)
@@ -120,6 +121,8 @@ def message(key: str, details: dict[str, Any]) -> str:
         return _no_such_key(key, details.get("input"))
     if kind == "missing":
         return MISSING
+    if kind == "union_tag_invalid":
+        return f"no installed package provides this; one of {context['expected_tags']}".replace("'", "")
     if kind == "literal_error":
         choices = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         found = nearest(str(details["input"]), choices)
