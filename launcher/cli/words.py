@@ -131,8 +131,8 @@ class _Reading:
                 found.append(f"recipe={word}")
             else:
                 self.problems.append(Problem(f"{shown(word)} is no verb and no key=value; {self._instead(word)}"))
-                if self._may_be_verb(word):
-                    # note: what follows are the words of a verb that is not there
+                if self._may_be_verb(word) and not any("=" in other for other in self._words):
+                    # note: what follows are the words of a verb that is not installed
                     self.problems = self.problems[-1:]
                     return []
         return found
