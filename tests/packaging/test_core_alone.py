@@ -18,8 +18,10 @@ from importlib.metadata import EntryPoint
 _all = importlib.metadata.entry_points
 _broken = [EntryPoint("theirs", "nowhere.at:all", group) for group in filter(None, os.environ["BROKEN"].split())]
 def entry_points(**query):
-    own = (point for point in _all(**query) if not point.value.startswith("lab."))
-    return importlib.metadata.EntryPoints([*own, *(p for p in _broken if p.group == query["group"])]) if query else _all()
+    if not query:
+        return _all()
+    own = [point for point in _all(**query) if not point.value.startswith("lab.")]
+    return importlib.metadata.EntryPoints(own + [point for point in _broken if point.group == query["group"]])
 importlib.metadata.entry_points = entry_points
 sys.modules["lab"] = None
 """
