@@ -1,0 +1,107 @@
+"""Write the tables of README.md, docs/recipes.md and docs/efficiency.md that hold published figures.
+
+Run it after a change of published.yaml or of a recipe's header: .venv/bin/python scripts/write_figures.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from lab.study.curves import Curve
+from lab.study.published import benchmarked_machines, published_curves, stated_speedups
+from launcher.config.recipes import Published, Recipe, ablations, listing
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "docs/recipes.md", "docs/efficiency.md")
+
+
+def tables() -> dict[str, str]:
+    """Name of each table's mark in the pages, and the table."""
+    return {
+        "recipes": _recipes(),
+        "results": _results(listing()),
+        "ablations": _results(ablations()),
+        "machines": _machines(),
+        "speed-ups": _speedups(),
+    }
+
+
+def written(page: str) -> str:
+    """A page with its tables of now between their marks."""
+    for name, table in tables().items():
+        page = re.sub(f"(<!-- {name}: [^\n]*-->\n).*?(<!-- end -->)", rf"\g<1>\n{table}\n\g<2>", page, flags=re.DOTALL)
+    return page
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _recipes() -> str:
+    """A line a recipe, with the figures of the first machine of its header."""
+    rows = []
+    for recipe in listing():
+        results = recipe.about.published
+        first = [one for one in results if one.hardware == results[0].hardware]
+        rows.append([f"`{recipe.name}`", recipe.about.summary, *_figures(first)])
+    return _table(["recipe", "what it is", "published top-1 %", "minutes", "on"], rows)
+
+
+def _results(recipes: Sequence[Recipe]) -> str:
+    """A line a recipe, machine and source."""
+    rows = []
+    for recipe in recipes:
+        groups = groupby(recipe.about.published, key=lambda one: (one.hardware, one.source))
+        for (_, source), results in groups:
+            found = list(results)
+            epochs = ", ".join(str(one.epochs or "–") for one in found)
+            rows.append([f"`{recipe.name}`", epochs, *_figures(found), source])
+        if not recipe.about.published:
+            rows.append(
+                [f"`{recipe.name}`", "–", "–", "–", "–", f"{recipe.about.summary}; no figure of it is published"]
+            )
+    return _table(["recipe", "epochs", "top-1 %", "minutes", "on", "source"], rows)
+
+
+def _figures(results: Sequence[Published]) -> list[str]:
+    """Accuracies, minutes and the machine of results on one machine."""
+    if not results:
+        return ["–", "–", "–"]
+    minutes = [one.minutes for one in results]
+    times = ", ".join("–" if one is None else f"{one:g}" for one in minutes) if any(minutes) else "–"
+    return [", ".join(f"{one.top1:g}" for one in results), times, results[0].hardware]
+
+
+def _machines() -> str:
+    rows = []
+    for machine in benchmarked_machines():
+        curves = [c for c in published_curves() if c.setting.hardware == machine.name]
+        points = "; ".join(map(_points, curves)) or f"none: {machine.why}"
+        rows.append([f"{machine.name} ({machine.cloud})", f"8 {machine.gpu}", points])
+    return _table(["machine", "GPUs", "published points: top-1 % in minutes, *derived*"], rows)
+
+
+def _points(curve: Curve) -> str:
+    points = [f"{point.quality:.4g} in {point.cost('time'):g}" for point in curve.points]
+    marked = [f"*{text}*" if point.note else text for text, point in zip(points, curve.points, strict=True)]
+    model = "" if curve.setting.model == "resnet50" else f" ({curve.setting.model})"
+    return f"{curve.name}{model} {', '.join(marked)}"
+
+
+def _speedups() -> str:
+    rows = []
+    for one in stated_speedups():
+        computed = "-" if one.computed is None else f"{one.computed:.2f}x"
+        numbers = "-" if one.computed is None else f"{one.slow:g} / {one.fast:g} {one.unit}"
+        rows.append([one.claim, one.told, computed, numbers, one.verdict])
+    return _table(["claim", "stated", "computed", "from", "verdict"], rows)
+
+
+if __name__ == "__main__":
+    for name in PAGES:
+        (ROOT / name).write_text(written((ROOT / name).read_text()))
+        print(name)
