@@ -21,7 +21,7 @@ from rich.table import Table
 from benchmarks.peers import repeat
 from benchmarks.result import Result
 from benchmarks.step import CLASSES, composed_step, machine, measure
-from launcher.config.algorithms import declarations
+from launcher.config.algorithms import Algorithms
 from launcher.training.precision import Precision
 
 PLAIN = "none"
@@ -88,7 +88,7 @@ def _table(results: list[Result]) -> Table:
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     on_gpu = torch.cuda.is_available()
     # note: the order of samples costs nothing in the step
-    names = [name for name, method in declarations().items() if method.places.keys() - {"change_order"}]
+    names = [name for name, method in Algorithms.declarations().items() if method.places.keys() - {"change_order"}]
     parser = argparse.ArgumentParser(description="The cost of each algorithm as a ratio of the plain training step.")
     parser.add_argument("--algorithms", nargs="+", default=names, choices=names, metavar="NAME")
     parser.add_argument("--model", default="resnet50")

@@ -10,7 +10,7 @@ from launcher.plan.step_kinds import step_kinds, step_samples
 def made_up(plan: Plan) -> list[CountedStep]:
     """A step that moves 1 kB, computes 1 MFLOP and holds 1,100 bytes a pixel of each picture; two passes with SAM."""
     found = []
-    for sample in step_samples(step_kinds(plan), sides=2):
+    for sample in step_samples(step_kinds(plan), sizes=2):
         pixels = plan.rank_batch * sample.kind.image_size**2
         passes = 2 if "sam" in sample.kind.acting else 1
         works = [

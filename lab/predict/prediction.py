@@ -74,8 +74,7 @@ def loading_rate(plan: Plan, machine: Hardware, side: int, values: Mapping[str, 
     here = max(1, (machine.cores or 1) // (machine.gpus or 1))
     own = here if isinstance(loader, FFCVLoader) else min(_MOST_PROCESSES, here)
     workers = (own if loader.workers == "auto" else loader.workers) * (machine.gpus or 1)
-    policy = plan.config.algorithms.randaugment
-    operations = policy.depth if policy and policy.where == "loader" else 0
+    operations = sum(one.loader_operations for one in plan.config.algorithms.active().values())
     return decoding_threads(kind, workers, machine.cores, values) * thread_rate(kind, side, operations, values)
 
 
@@ -149,7 +148,8 @@ class Rates:
 
     def parts(self, counted: CountedStep, config: RunConfig) -> Parts:
         """The seconds of one step on each of the GPUs, launched as a config says."""
-        fused, channels_last = config.compile == "on", config.algorithms.channels_last is not None
+        fused = config.compile == "on"
+        channels_last = any(one.in_channels_last for one in config.algorithms.active().values())
         stack = self.values["stacks"]["fused" if fused else "eager"]
         works = counted.fused if fused else counted.eager
         arithmetic = memory = 0.0

@@ -105,7 +105,7 @@ def steps_key(plan: Plan) -> str:
 
 
 def _samples(plan: Plan) -> list[StepSample]:
-    return step_samples(step_kinds(plan), sides=_SIDES)
+    return step_samples(step_kinds(plan), sizes=_SIDES)
 
 
 def _path(key: str) -> Path:

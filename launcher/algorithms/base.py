@@ -73,8 +73,12 @@ class Algorithm(Generic[ConfigT]):
     Randomness comes only from `launcher.randomness`, keyed by the batch's moment and sample indices.
     """
 
+    # how an export makes the change again that evaluation sees; None: it sees none
+    surgery: ClassVar[Surgery | None] = None
     # whether `before_step` changes which parameters learn
     changes_what_learns = False
+    # whether `compute_gradients` leaves batch-norm statistics unmoved in some passes
+    freezes_statistics = False
     # what `change_model` cannot do without in a model, if it is of no use without: `there is no ...`
     needs: ClassVar[str | None] = None
 
@@ -85,9 +89,9 @@ class Algorithm(Generic[ConfigT]):
     def change_model(self, model: nn.Module) -> None:
         """Change the model in place before the optimizer is built; parameter names stay torchvision's if they can."""
 
-    def surgery(self) -> Surgery | None:
-        """How an exported model makes the change again; None: at evaluation the plain network computes the same."""
-        return None
+    def surgery_values(self) -> dict[str, Any] | None:
+        """Keyword arguments of `surgery.change`; None: at evaluation the plain network computes the same."""
+        return dict(vars(self.values))
 
     def change_order(self, order: np.ndarray) -> np.ndarray:
         """Change the sample indices [N] that an epoch reads; the length stays, index modulo N is the picture."""

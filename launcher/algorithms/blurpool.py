@@ -79,9 +79,7 @@ def blur_pool(
 
 class BlurPool(Algorithm[BlurPoolConfig]):
     needs = "strided convolution of that many inputs, and no max-pool"
+    surgery = Surgery(blur_pool, parts=(binomial_filter, blur, BlurConv2d, BlurMaxPool2d))
 
     def change_model(self, model: nn.Module) -> None:
         blur_pool(model, **asdict(self.values))
-
-    def surgery(self) -> Surgery:
-        return Surgery(blur_pool, asdict(self.values), (binomial_filter, blur, BlurConv2d, BlurMaxPool2d))

@@ -26,6 +26,18 @@ def class_of(name: str, declaration: type[AlgorithmConfig]) -> type[Algorithm[Al
     return found
 
 
+def surgery_of(name: str) -> Surgery | None:
+    """The surgery of an algorithm's class, without values; None where no algorithm of this name has one."""
+    if not name.isidentifier():
+        return None
+    try:
+        members = vars(importlib.import_module(f"launcher.algorithms.{name}")).values()
+    except ModuleNotFoundError:
+        return None
+    classes = [one for one in members if isinstance(one, type) and issubclass(one, Algorithm)]
+    return next((one.surgery for one in classes if one.surgery), None)
+
+
 def build(context: Context) -> dict[str, Algorithm[AlgorithmConfig]]:
     """Name to bound algorithm."""
     active = context.plan.config.algorithms.active()
@@ -69,8 +81,12 @@ class Engine:
 
     def surgeries(self) -> dict[str, Surgery]:
         """By name and in order, the changes of the model that evaluation sees."""
-        names = self._acting["change_model"]
-        return {name: surgery for name in names if (surgery := self._active[name].surgery()) is not None}
+        found = {}
+        for name in self._acting["change_model"]:
+            surgery, values = self._active[name].surgery, self._active[name].surgery_values()
+            if surgery is not None and values is not None:
+                found[name] = replace(surgery, values=values)
+        return found
 
     def change_order(self, order: np.ndarray) -> np.ndarray:
         """The sample indices [N] that an epoch reads."""

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from launcher.algorithms.base import Algorithm, Transform
 from launcher.config.batch_algorithms import LabelSmoothingConfig
 from launcher.config.declaration import Size
-from launcher.data.batch import Batch
+from launcher.data.batch import Batch, one_hot
 
 
 def smooth(targets: Tensor, smoothing: float, classes: int) -> Tensor:
     """`(1 - s) y + s / C`: int64 class indices [B] or class weights [B, C] to float32 weights [B, C]."""
     weights = one_hot(targets, classes)
     return weights * (1 - smoothing) + smoothing / classes
-
-
-def one_hot(targets: Tensor, classes: int) -> Tensor:
-    """Class indices [B] as float32 weights [B, C]; weights stay as they are."""
-    if targets.ndim > 1:
-        return targets
-    # note: F.one_hot looks at the values first
-    return (targets[:, None] == torch.arange(classes, device=targets.device)).float()
 
 
 class LabelSmoothing(Algorithm[LabelSmoothingConfig]):

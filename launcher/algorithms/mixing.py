@@ -6,9 +6,8 @@ import numpy as np
 from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms.label_smoothing import one_hot
 from launcher.config.algorithms import Algorithms
-from launcher.data.batch import Moment
+from launcher.data.batch import Moment, one_hot
 
 
 def share(name: str, algorithms: Algorithms) -> tuple[float, float]:

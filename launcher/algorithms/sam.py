@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from launcher.algorithms.base import Algorithm, Gradients
+from launcher.algorithms.base import Algorithm, Context, Gradients
 from launcher.config.algorithms import SAMConfig
 from launcher.data.batch import Batch
 from launcher.foreach import global_norm
@@ -30,6 +30,10 @@ class SAM(Algorithm[SAMConfig]):
     NaN: its gradients make those of all ranks NaN, so that the step treats them as any others that are not finite.
     """
 
+    def __init__(self, values: SAMConfig, context: Context):
+        super().__init__(values, context)
+        self.freezes_statistics = values.batchnorm == "once"
+
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
         if not self.values.acts_at(self.context.plan, batch.moment.step):
             return gradients(batch)
@@ -39,7 +43,7 @@ class SAM(Algorithm[SAMConfig]):
         finite = norm.isfinite()
         norm = torch.where(finite, norm, torch.nan)
         before = climb(weights, _gradients_of(weights), norm, self.values.rho, self.values.epsilon)
-        uphill = gradients(batch, update_statistics=self.values.batchnorm == "both_passes")
+        uphill = gradients(batch, update_statistics=not self.freezes_statistics)
         with torch.no_grad():
             torch._foreach_copy_(weights, before)
         # note: a gradient may overflow under a finite loss, which is the loss scaler's business

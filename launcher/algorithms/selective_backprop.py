@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from launcher import randomness
 from launcher.algorithms.base import ChoosingAlgorithm, Loss
-from launcher.algorithms.label_smoothing import one_hot
 from launcher.algorithms.progressive_resizing import interpolate
 from launcher.config.batch_algorithms import SelectiveBackpropConfig
-from launcher.data.batch import Batch, to_device
+from launcher.data.batch import Batch, one_hot, to_device
 from launcher.rank.peers import broadcast_first
 
 

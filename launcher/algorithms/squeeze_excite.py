@@ -51,13 +51,11 @@ def squeeze_excite(network: nn.Module, *, latent_channels: int, min_channels: in
 
 class SqueezeExcite(Algorithm[SqueezeExciteConfig]):
     needs = "convolution of that many channels"
+    surgery = Surgery(squeeze_excite, parts=(SqueezeExcite2d, excite))
 
     def change_model(self, model: nn.Module) -> None:
         for name, block in squeeze_excite(model, **asdict(self.values)).items():
             self._draw(block, name)
-
-    def surgery(self) -> Surgery:
-        return Surgery(squeeze_excite, asdict(self.values), (SqueezeExcite2d, excite))
 
     def _draw(self, block: SqueezeExcite2d, name: str) -> None:
         key = randomness.key(self.context.plan.config.seed, f"squeeze_excite of {name}")

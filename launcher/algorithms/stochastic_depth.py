@@ -74,6 +74,7 @@ class StochasticDepth(Algorithm[StochasticDepthConfig]):
     """Draws for every (epoch, sample, block) whether the block's branch is kept."""
 
     needs = "residual block of torchvision's; those of timm's models are dropped by model.drop_path_rate=0.1"
+    surgery = Surgery(scale_branches, parts=(drop_rates, last_of_branches, times_keep_rate))
 
     def __init__(self, values: StochasticDepthConfig, context: Context):
         super().__init__(values, context)
@@ -87,11 +88,10 @@ class StochasticDepth(Algorithm[StochasticDepthConfig]):
         for layer, drop in zip(layers, self._drops, strict=True):
             layer.register_forward_hook(drop)
 
-    def surgery(self) -> Surgery | None:
+    def surgery_values(self) -> dict[str, Any] | None:
         if self.values.keep_scaling == "training":
             return None
-        values = {"drop_rate": self.values.drop_rate, "distribution": self.values.distribution}
-        return Surgery(scale_branches, values, (drop_rates, last_of_branches, times_keep_rate))
+        return {"drop_rate": self.values.drop_rate, "distribution": self.values.distribution}
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         moment = batch.moment

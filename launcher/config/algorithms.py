@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, get_args, get_type_hints
+from typing import Annotated, Literal, Self, get_args, get_type_hints
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -27,11 +27,20 @@ from launcher.config.fields import STRICT, Count, Duration, Positive, Within
 from launcher.errors import Problem
 
 _FREEZING_LEVELS = 4
+_MUCH_OF_THE_START = 0.05
 
 
 @dataclass(frozen=True, config=STRICT)
 class ChannelsLastConfig(AlgorithmConfig, change_model=50, change_batch=80):
     """Keep images and weights in channels-last memory order; no values."""
+
+    in_channels_last = True
+
+    @classmethod
+    def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
+        if bound == "step" and values is None:
+            return "algorithms.channels_last=on: the memory order that convolutions are fastest in"
+        return None
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -39,6 +48,8 @@ class BackboneFreezingConfig(
     AlgorithmConfig, before_step=20, excludes={"layer_freezing": "both say which layers learn"}
 ):
     until: Annotated[Duration, Within(0.1)]
+
+    spares_pretrained = True
 
     def acts_at(self, plan: RunPlan, step: int) -> int:
         return step < plan.every(self.until)
@@ -87,6 +98,15 @@ class EMAConfig(AlgorithmConfig, change_model=60, after_step=10, evaluation_weig
     def acts_at(self, plan: RunPlan, step: int) -> int:
         return (step + 1) % plan.every(self.update_interval) == 0
 
+    def notes(self, plan: RunPlan) -> Iterator[str]:
+        left = 2 ** (-plan.total_steps / max(1, plan.steps(self.half_life)))
+        if plan.total_steps and left > _MUCH_OF_THE_START:
+            yield (
+                f"the averaged weights, which are evaluated, end with {left:.0%} of the initial ones: "
+                f"algorithms.ema.half_life={self.half_life} is long for {plan.total_steps} steps; a tenth of them is "
+                f"{max(1, plan.total_steps // 10)}ba"
+            )
+
 
 @dataclass(frozen=True, config=STRICT)
 class SWAConfig(
@@ -113,6 +133,12 @@ class SAMConfig(AlgorithmConfig, compute_gradients=10):
 
     def acts_at(self, plan: RunPlan, step: int) -> int:
         return (step + 1) % self.interval == 0
+
+    @classmethod
+    def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
+        if bound == "step" and values is not None and values.interval < 10:
+            return f"algorithms.sam.interval=10: a second gradient every 10 steps, not every {values.interval}"
+        return None
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -172,7 +198,7 @@ class Algorithms:
             found[NORMALIZE] = 0
         return sorted(found, key=found.__getitem__)
 
-
-def declarations() -> dict[str, type[AlgorithmConfig]]:
-    """Name to declaration of every method."""
-    return {name: get_args(hint)[0] for name, hint in get_type_hints(Algorithms).items()}
+    @classmethod
+    def declarations(cls) -> dict[str, type[AlgorithmConfig]]:
+        """Name to declaration of every algorithm."""
+        return {name: get_args(hint)[0] for name, hint in get_type_hints(cls).items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -47,6 +47,16 @@ class RandAugmentConfig(AlgorithmConfig, change_image=10, change_batch=-40):
     def place(self, point: str) -> int | None:
         acts = (point == "change_image") == (self.where == "loader")
         return super().place(point) if acts else None
+
+    @property
+    def loader_operations(self) -> int:
+        return self.depth if self.where == "loader" else 0
+
+    @classmethod
+    def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
+        if bound == "data" and values is not None and values.where == "loader":
+            return "algorithms.randaugment.where=device: augments whole batches on the device, not image by image"
+        return None
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -114,6 +124,14 @@ class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10):
 
     def size_after(self, plan: RunPlan, step: int, size: Size) -> Size:
         return (self.size(plan, step),) * 2
+
+    @classmethod
+    def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
+        if bound == "data" and values is not None and values.where == "device":
+            return "algorithms.progressive_resizing.where=loader: crops at the step's size, not full ones to be shrunk"
+        if bound == "step" and values is None:
+            return "algorithms.progressive_resizing=on: smaller images first; changes what is learnt"
+        return None
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         if self.delay + self.finetune > 1:

@@ -26,7 +26,7 @@ class OptimizerConfig:
     `no_decay` are the parameters without weight decay: `vectors` (biases, norm weights), those of normalisation layers
     (`norms`), those with `bn` in their name (`bn_names`), or `none` of them; `all_but_kernels` decays weights of
     convolutions and linear layers alone: no positions, tokens, layer scale either.
-    excludes: algorithms with which an optimizer has no defined meaning, and why.
+    excludes: points of the loop at which no algorithm may act beside an optimizer, and why.
     """
 
     excludes: ClassVar[Mapping[str, str]] = {}
@@ -144,7 +144,9 @@ class ScheduleFreeAdamWConfig(AdamConfig):
     Every `statistics_interval` steps a forward pass with the averaged weights updates the statistics of batch norm.
     """
 
-    excludes = dict.fromkeys(["ema", "swa"], "both give the weights to evaluate and save; keep one")
+    excludes: ClassVar[Mapping[str, str]] = {
+        "evaluation_weights": "both give the weights to evaluate and save; keep one"
+    }
 
     name: Literal["schedule_free_adamw"]
     beta1: Annotated[float, Field(gt=0, lt=1)]

@@ -1,9 +1,9 @@
-"""What is known of a method of training without its tensors: where in the loop it acts, when, and with what not."""
+"""What is known of an algorithm without its tensors: where in the loop it acts, when, and with what not."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
 
 from launcher.errors import Problem
 
@@ -43,18 +43,23 @@ class RunPlan(Protocol):
     def rank_batch(self) -> int: ...
     @property
     def accumulation(self) -> int: ...
+    def steps(self, duration: str) -> int: ...
     def every(self, duration: str) -> int: ...
 
 
 class AlgorithmConfig:
-    """A method's declaration: its values are the fields of a frozen dataclass, the rest stands in its class line.
+    """An algorithm's declaration: its values are the fields of a frozen dataclass; the launcher reads the rest.
 
-    places: at each point of the loop at which it acts, its place among the methods there; smaller numbers come first.
-    excludes: methods with which it has no defined meaning, and why.
+    places: at each point of the loop at which it acts, its place among the algorithms there; smaller ones come first.
+    excludes: algorithms with which it has no defined meaning, and why.
+    spares_pretrained: it is of use only with pretrained weights.
+    in_channels_last: it puts weights and images into channels-last memory order.
     """
 
     places: ClassVar[Mapping[str, int]] = {}
     excludes: ClassVar[Mapping[str, str]] = {}
+    spares_pretrained: ClassVar[bool] = False
+    in_channels_last: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, excludes: Mapping[str, str] | None = None, **places: int) -> None:
         cls.places, cls.excludes = places, excludes or {}
@@ -64,7 +69,7 @@ class AlgorithmConfig:
         return self.places.get(point)
 
     def acts_at(self, plan: RunPlan, step: int) -> int | None:
-        """For a method of some steps alone: 0 at the others, else a number that steps of equal cost share."""
+        """For an algorithm of some steps alone: 0 at the others, else a number that steps of equal cost share."""
         return None
 
     def loaded_size(self, plan: RunPlan, step: int) -> int | None:
@@ -75,6 +80,20 @@ class AlgorithmConfig:
         """Size of images of `size` after `change_batch` at a step; at later steps it is never smaller."""
         return size
 
+    @property
+    def loader_operations(self) -> int:
+        """Operations on each image in a loader's worker."""
+        return 0
+
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         """What cannot work about its values; the keys are the fields' names."""
         yield from ()
+
+    def notes(self, plan: RunPlan) -> Iterator[str]:
+        """What works but is worth a look before the run."""
+        yield from ()
+
+    @classmethod
+    def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
+        """What to change about it in a run that loading or the steps bound; values: None where it is off."""
+        return None

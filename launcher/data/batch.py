@@ -50,6 +50,14 @@ class Batch:
     chosen: Tensor | None = None
 
 
+def one_hot(targets: Tensor, classes: int) -> Tensor:
+    """Class indices [B] as float32 weights [B, C]; weights stay as they are."""
+    if targets.ndim > 1:
+        return targets
+    # note: F.one_hot looks at the values first
+    return (targets[:, None] == torch.arange(classes, device=targets.device)).float()
+
+
 def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype) -> Tensor:
     """uint8 images [B, 3, H, W] to `dtype` with mean 0 and deviation 1, for `mean` and `std` of pixels in [0, 1].
 

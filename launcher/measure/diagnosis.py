@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -144,17 +145,16 @@ def _loader(config: RunConfig, around: Surroundings) -> Iterator[str]:
             yield "Pillow-SIMD in place of Pillow resizes faster (scripts/setup.sh builds it)"
 
 
-def _decoding(config: RunConfig, around: Surroundings) -> Iterator[str]:
-    randaugment = config.algorithms.randaugment
-    if randaugment is not None and randaugment.where == "loader":
-        yield "algorithms.randaugment.where=device: augments whole batches on the device, not one picture after another"
+def _algorithms(bound: Literal["data", "step"], config: RunConfig, around: Surroundings) -> Iterator[str]:
+    active = config.algorithms.active()
+    for name, kind in config.algorithms.declarations().items():
+        if line := kind.advice(active.get(name), bound):
+            yield line
 
 
 def _crops(config: RunConfig, around: Surroundings) -> Iterator[str]:
-    resizing, loader = config.algorithms.progressive_resizing, config.dataloader
-    if resizing is not None and resizing.where == "device":
-        yield "algorithms.progressive_resizing.where=loader: crops at the step's side, not full ones to be shrunk"
-    elif isinstance(loader, FFCVLoader) and not loader.dct_scaling and loader.files.jpeg_share > 0:
+    loader = config.dataloader
+    if isinstance(loader, FFCVLoader) and not loader.dct_scaling and loader.files.jpeg_share > 0:
         yield "dataloader.dct_scaling=true: decodes JPEGs at a part of their size where crops are small"
 
 
@@ -175,26 +175,11 @@ def _precision(config: RunConfig, around: Surroundings) -> Iterator[str]:
         yield "precision=auto: mixed precision in place of fp32"
 
 
-def _memory_format(config: RunConfig, around: Surroundings) -> Iterator[str]:
-    if config.algorithms.channels_last is None:
-        yield "algorithms.channels_last=on: the memory order that convolutions are fastest in"
-
-
-def _resizing(config: RunConfig, around: Surroundings) -> Iterator[str]:
-    if config.algorithms.progressive_resizing is None:
-        yield "algorithms.progressive_resizing=on: smaller pictures first; changes what is learnt"
-
-
 def _deterministic(config: RunConfig, around: Surroundings) -> Iterator[str]:
     if around.measured.device != "cpu" and config.deterministic:
         yield "deterministic=false: the fastest kernels, whose sums may differ in the last bit"
 
 
-def _sam(config: RunConfig, around: Surroundings) -> Iterator[str]:
-    if (sam := config.algorithms.sam) is not None and sam.interval < 10:
-        yield f"algorithms.sam.interval=10: SAM's second gradient at every 10th step, not every {sam.interval}th"
-
-
 Rule = Callable[[RunConfig, Surroundings], Iterator[str]]
-_LOADING: tuple[Rule, ...] = (_workers, _decoding, _loader, _crops, _files, _cache)
-_STEP: tuple[Rule, ...] = (_precision, _memory_format, _deterministic, _sam, _resizing)
+_LOADING: tuple[Rule, ...] = (_workers, partial(_algorithms, "data"), _loader, _crops, _files, _cache)
+_STEP: tuple[Rule, ...] = (_precision, partial(_algorithms, "step"), _deterministic)

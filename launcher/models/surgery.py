@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -17,5 +17,5 @@ class Surgery:
     """
 
     change: Callable[..., Any]
-    values: dict[str, Any]
+    values: dict[str, Any] = field(default_factory=dict)
     parts: tuple[Callable[..., Any], ...] = ()

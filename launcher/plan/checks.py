@@ -64,12 +64,12 @@ def _optimizer(plan: Plan) -> Iterator[Problem]:
 
 
 def _weights(plan: Plan) -> Iterator[Problem]:
-    """A rate or a beginning that spares what weights have learnt needs weights."""
+    """What spares pretrained weights needs them."""
     config, part = plan.config, plan.config.optimizer.backbone_lr
-    given = ["algorithms.backbone_freezing"] * (config.algorithms.backbone_freezing is not None)
-    given += [f"optimizer.backbone_lr={part:g}"] * (part != 1)
-    if config.model.weights is None and given:
-        spare = f"{' and '.join(given)} spare{'s' * (len(given) == 1)} what weights have learnt"
+    sparing = [f"algorithms.{name}" for name, one in config.algorithms.active().items() if one.spares_pretrained]
+    sparing += [f"optimizer.backbone_lr={part:g}"] * (part != 1)
+    if config.model.weights is None and sparing:
+        spare = f"{' and '.join(sparing)} spare{'s' * (len(sparing) == 1)} what weights have learnt"
         yield Problem(f"{spare}; set it to theirs: a run folder, a file, timm or torchvision", "model.weights", None)
 
 
@@ -87,27 +87,22 @@ def _algorithms(plan: Plan) -> Iterator[Problem]:
             if other in active:
                 message = f"cannot be combined with {other}: {reason} (algorithms.{other}=off or algorithms.{name}=off)"
                 yield Problem(message, f"algorithms.{name}", "on")
-        if name in optimizer.excludes:
-            message = f"cannot be combined with optimizer={optimizer.name}: {optimizer.excludes[name]}"
-            yield Problem(message, f"algorithms.{name}", "on")
+        for point, reason in optimizer.excludes.items():
+            if values.place(point) is not None:
+                message = f"cannot be combined with optimizer={optimizer.name}: {reason}"
+                yield Problem(message, f"algorithms.{name}", "on")
         for problem in values.problems(plan):
             yield replace(problem, key=f"algorithms.{name}.{problem.key}")
 
 
-def _small_pictures(plan: Plan) -> Iterator[Problem]:
-    loader, resizing = plan.config.dataloader, plan.config.algorithms.progressive_resizing
+def _small_files(plan: Plan) -> Iterator[Problem]:
+    loader = plan.config.dataloader
     if not isinstance(loader, FFCVLoader) or loader.files.small_side is None or plan.reads_small(0):
         return
-    if resizing is None or resizing.where == "device":
-        message = (
-            f"no step reads them, since all crops are made at {plan.train_size} px; "
-            "algorithms.progressive_resizing=on algorithms.progressive_resizing.where=loader makes smaller ones"
-        )
-    else:
-        least = -(-plan.loaded_size(0) * loader.files.max_side // plan.train_size)
-        message = (
-            f"no step reads pictures as small as that; the first ones' crops of {plan.loaded_size(0)} px want {least}"
-        )
+    size = plan.loaded_size(0)
+    least = -(-size * loader.files.max_side // plan.train_size)
+    remedy = f"set it to {least}" if size < plan.train_size else "set it to null"
+    message = f"no step reads images as small as that, since no crops are smaller than {size} px; {remedy}"
     yield Problem(message, "dataloader.files.small_side", loader.files.small_side)
 
 
@@ -120,5 +115,5 @@ _RULES: tuple[Callable[[Plan], Iterator[Problem]], ...] = (
     _weights,
     _checkpointing,
     _algorithms,
-    _small_pictures,
+    _small_files,
 )

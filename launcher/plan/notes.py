@@ -11,7 +11,6 @@ from launcher.plan.plan import Plan
 
 _FEW_IMAGES = 16
 _MUCH_LEFT_OUT = 0.1
-_MUCH_OF_THE_START = 0.05
 
 
 def notes(plan: Plan) -> list[str]:
@@ -55,17 +54,9 @@ def _batch_norm(plan: Plan) -> Iterator[str]:
         yield f"batch norm sees only {images} images a forward pass"
 
 
-def _average(plan: Plan) -> Iterator[str]:
-    ema = plan.config.algorithms.ema
-    if not ema or not plan.total_steps:
-        return
-    left = 2 ** (-plan.total_steps / max(1, plan.steps(ema.half_life)))
-    if left > _MUCH_OF_THE_START:
-        yield (
-            f"the averaged weights, which are evaluated, end with {left:.0%} of the initial ones: "
-            f"algorithms.ema.half_life={ema.half_life} is long for {plan.total_steps} steps; a tenth of them is "
-            f"{max(1, plan.total_steps // 10)}ba"
-        )
+def _algorithms(plan: Plan) -> Iterator[str]:
+    for values in plan.config.algorithms.active().values():
+        yield from values.notes(plan)
 
 
 def _compiled(plan: Plan) -> Iterator[str]:
@@ -85,7 +76,7 @@ _RULES: tuple[Callable[[Plan], Iterator[str]], ...] = (
     _optimizer,
     _partial_batch,
     _batch_norm,
-    _average,
+    _algorithms,
     _compiled,
     _gradient_dtype,
 )

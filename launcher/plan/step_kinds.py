@@ -1,4 +1,4 @@
-"""Where the cost of a step differs over a run: the kinds of steps, how many of each, and which of them to measure."""
+"""How the cost of a step changes over a run: the kinds of steps, how many of each, and which to measure."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _STEPS = 8
 
 @dataclass(frozen=True, order=True)
 class StepKind:
-    """Steps that cost the same: the side in pixels, and the methods that do more or less then than at other steps.
+    """Steps of equal cost: the image size in pixels, and the algorithms that do more or less than at other steps.
 
-    One that has several costs is `name/N` at its Nth.
+    An algorithm of several costs is `name/N` at its Nth.
     """
 
     image_size: int
@@ -30,7 +30,7 @@ class StepKind:
 
 @dataclass(frozen=True)
 class StepSample:
-    """A kind of step to measure, and up to eight of its steps, spread over the run."""
+    """A kind of step to measure, and up to eight of its steps over the run."""
 
     kind: StepKind
     steps: tuple[int, ...]
@@ -50,7 +50,7 @@ def _by_kind(plan: Plan) -> dict[StepKind, Sequence[int]]:
     active: dict[str, AlgorithmConfig | OptimizerConfig]
     active = {**plan.config.algorithms.active(), optimizer.name: optimizer}
     periodic = {name: own for name, own in active.items() if own.acts_at(plan, 0) is not None}
-    for steps in of_equal_side(plan, range(plan.total_steps)):
+    for steps in of_equal_size(plan, range(plan.total_steps)):
         if not periodic:
             kinds[StepKind(plan.image_size(steps[0]), ())] = steps
             continue
@@ -65,8 +65,8 @@ def _by_kind(plan: Plan) -> dict[StepKind, Sequence[int]]:
     return kinds
 
 
-def of_equal_side(plan: Plan, steps: range) -> Iterator[range]:
-    """The steps in parts of one side each, in order: it never shrinks during a run."""
+def of_equal_size(plan: Plan, steps: range) -> Iterator[range]:
+    """The steps in ranges of one image size each, in order; it never shrinks during a run."""
     if not steps:
         return
     first, last = plan.image_size(steps[0]), plan.image_size(steps[-1])
@@ -75,24 +75,24 @@ def of_equal_side(plan: Plan, steps: range) -> Iterator[range]:
         return
     end = bisect_right(steps, first, key=plan.image_size)
     yield steps[:end]
-    yield from of_equal_side(plan, steps[end:])
+    yield from of_equal_size(plan, steps[end:])
 
 
 def common_acting(kinds: dict[StepKind, Sequence[int]]) -> tuple[str, ...]:
-    """What acts at most steps of the run: mostly nothing."""
+    """The algorithms that act at most steps of the run: mostly none."""
     counts: dict[tuple[str, ...], int] = defaultdict(int)
     for kind, steps in kinds.items():
         counts[kind.acting] += len(steps)
     return max(counts, key=lambda acting: counts[acting])
 
 
-def step_samples(kinds: dict[StepKind, Sequence[int]], sides: int = _SIZES) -> list[StepSample]:
-    """The kinds to look at: the commonest at up to so many sides, the others at the smallest and largest of theirs."""
+def step_samples(kinds: dict[StepKind, Sequence[int]], sizes: int = _SIZES) -> list[StepSample]:
+    """The kinds to measure: the commonest at up to `sizes` sizes, the others at their smallest and largest."""
     common = common_acting(kinds)
     chosen = []
     for acting in sorted({kind.acting for kind in kinds}, key=lambda acting: (acting != common, acting)):
-        sizes = sorted(kind.image_size for kind in kinds if kind.acting == acting)
-        for size in _spread(sizes, sides if acting == common else 2):
+        own = sorted(kind.image_size for kind in kinds if kind.acting == acting)
+        for size in _spread(own, sizes if acting == common else 2):
             kind = StepKind(size, acting)
             chosen.append(StepSample(kind, tuple(_spread(kinds[kind], _STEPS))))
     return chosen

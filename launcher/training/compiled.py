@@ -136,7 +136,7 @@ def _rehearse(trainer: Trainer, transforms: CompiledTransforms) -> str | None:
     prepares them cannot be compiled.
     """
     step, plan = trainer.train_step, trainer.plan
-    sam = plan.config.algorithms.sam
+    freezes = any(one.freezes_statistics for one in step.engine.active.values())
     sides = {kind.image_size for kind in step_kinds(plan)}
     seen: set[object] = set()
     with _buffers_kept(step.model):
@@ -153,7 +153,7 @@ def _rehearse(trainer: Trainer, transforms: CompiledTransforms) -> str | None:
             if len(sides) > 1:
                 torch._dynamo.mark_dynamic(images, [2, 3])
             _differentiate(step.objective, images, targets)
-            if sam and sam.batchnorm == "once":
+            if freezes:
                 with frozen_statistics(step.model):
                     _differentiate(step.objective, images, targets)
             HEARTBEAT.beat()

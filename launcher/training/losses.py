@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from launcher.algorithms.label_smoothing import one_hot
 from launcher.config import schema
+from launcher.data.batch import one_hot
 
 # logits [B, classes] and targets (int64 [B], or floating-point class weights [B, classes]) to a scalar
 Loss = Callable[[Tensor, Tensor], Tensor]

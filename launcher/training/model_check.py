@@ -1,4 +1,4 @@
-"""What of a run its model cannot do, found before it starts by asking the model itself, without memory for it."""
+"""What the model of a run cannot do, found before the start by the model itself, without memory for it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from launcher.algorithms.engine import build
 from launcher.errors import Problem, Problems, UserError
 from launcher.models.build import build_model
 from launcher.plan.plan import Plan
-from launcher.plan.step_kinds import of_equal_side
+from launcher.plan.step_kinds import of_equal_size
 
-_FAR = 256  # pixels around a side among which another one is looked for
+_FAR = 256  # pixels around a size that does not fit, to look for one that does
 
 
 def check_model(plan: Plan, origins: Mapping[str, str]) -> None:
-    """See that every method finds in the model what it changes, and that the model takes images of every side.
+    """Check that every algorithm finds in the model what it changes, and that the model takes images of every size.
 
     Raises:
-        UserError: with all that does not fit; timm refuses the model's values.
+        UserError: everything that does not fit; or timm refuses the model's values.
     """
     config = plan.config
     assert config.dataset.classes is not None
@@ -33,13 +33,13 @@ def check_model(plan: Plan, origins: Mapping[str, str]) -> None:
     with problems.collected():
         with torch.device("meta"):
             network = build_model(config.model, config.dataset.classes, config.loss, config.seed)
-        problems += [*_methods(plan, network), *_sides(plan, network.eval())]
+        problems += [*_algorithms(plan, network), *_sizes(plan, network.eval())]
     if problems:
         raise UserError(*(replace(p, origin=origins.get(p.key or "")) for p in problems))
 
 
-def _methods(plan: Plan, network: nn.Module) -> Iterator[Problem]:
-    """A problem for each method that leaves the network as it is."""
+def _algorithms(plan: Plan, network: nn.Module) -> Iterator[Problem]:
+    """A problem for each algorithm that leaves the network as it is."""
     assert plan.config.dataset.classes is not None
     active = build(Context(plan, plan.config.dataset.classes))
     for name in plan.config.algorithms.acting("change_model"):
@@ -57,53 +57,60 @@ def _shape(network: nn.Module) -> list[Any]:
     return [(type(m), len(m._forward_hooks), len(m._buffers), len(m._modules)) for m in network.modules()]
 
 
-def _sides(plan: Plan, network: nn.Module) -> Iterator[Problem]:
-    """A problem for the first training side that the network does not take, and for the evaluation's."""
+def _sizes(plan: Plan, network: nn.Module) -> Iterator[Problem]:
+    """A problem for the first training size that the network does not take, and for the evaluation's."""
     config, image = plan.config, plan.config.image
-    parts = of_equal_side(plan, range(plan.total_steps))
+    parts = of_equal_size(plan, range(plan.total_steps))
     steps = {plan.image_size(part[0]): part[0] for part in parts}
     evaluated = plan.image_side(image.eval_size)
-    asked = [(side, "image.train_size", image.train_size, f"step {step} trains on") for side, step in steps.items()]
-    told: set[str] = set()
+    trained = [(size, "image.train_size", image.train_size, f"step {step} trains on") for size, step in steps.items()]
+    refused: set[str] = set()
     # note: training and evaluation often look for the same
     refusal = cache(partial(_refusal, network, plan))
-    for side, key, value, who in [*asked, (evaluated, "image.eval_size", image.eval_size, "evaluation takes")]:
-        if key in told or (reason := refusal(side)) is None:
+    for size, key, value, who in [*trained, (evaluated, "image.eval_size", image.eval_size, "evaluation takes")]:
+        if key in refused or (reason := refusal(size)) is None:
             continue
-        told.add(key)
-        fitting = next((other for other in _around(side) if refusal(other) is None), None)
-        nearest = f"the nearest side that fits is {fitting} px" if fitting else f"nor any side within {_FAR} px"
-        remedy = _remedy(network, {*steps, evaluated}, side)
+        refused.add(key)
+        fitting = next((other for other in _around(size) if refusal(other) is None), None)
+        nearest = f"the nearest size that fits is {fitting} px" if fitting else f"nor any size within {_FAR} px"
+        remedy = _remedy(network, {*steps, evaluated}, size)
         if len(steps) > 1:
-            remedy += "; algorithms.progressive_resizing=off trains on one side"
+            remedy += f"; {' '.join(_changing_size(plan))} trains on one size"
         yield Problem(
-            f"{who} {side} px, which {config.model.architecture} does not take ({reason}); {nearest}{remedy}",
+            f"{who} {size} px, which {config.model.architecture} does not take ({reason}); {nearest}{remedy}",
             key,
             value,
         )
 
 
-def _remedy(network: nn.Module, sides: set[int], side: int) -> str:
-    """What would make the network take the sides, if its constructor offers it."""
-    if len(sides) > 1 and any(getattr(module, "dynamic_img_size", None) is False for module in network.modules()):
+def _changing_size(plan: Plan) -> list[str]:
+    """The words that turn the algorithms off by which the image size changes during the run."""
+    size, last = (plan.train_size, plan.train_size), plan.total_steps - 1
+    active = plan.config.algorithms.active().items()
+    return [f"algorithms.{n}=off" for n, v in active if v.size_after(plan, 0, size) != v.size_after(plan, last, size)]
+
+
+def _remedy(network: nn.Module, sizes: set[int], size: int) -> str:
+    """What would make the network take the sizes, if its constructor offers it."""
+    if len(sizes) > 1 and any(getattr(module, "dynamic_img_size", None) is False for module in network.modules()):
         return ", and model.arguments.dynamic_img_size=true takes several"
     return (
-        f", and model.img_size={side} builds it for this one"
+        f", and model.img_size={size} builds it for this one"
         if "img_size" in inspect.signature(type(network)).parameters
         else ""
     )
 
 
-def _around(side: int) -> Iterable[int]:
-    """Sides by their distance, the larger first."""
-    return (other for far in range(1, _FAR + 1) for other in (side + far, side - far) if other > 0)
+def _around(size: int) -> Iterable[int]:
+    """Sizes by their distance, the larger first."""
+    return (other for far in range(1, _FAR + 1) for other in (size + far, size - far) if other > 0)
 
 
-def _refusal(network: nn.Module, plan: Plan, side: int) -> str | None:
-    """What a network says of two images of a side; None if it makes logits of them."""
+def _refusal(network: nn.Module, plan: Plan, size: int) -> str | None:
+    """What a network says of two images of a size; None if it makes logits of them."""
     try:
         with torch.no_grad():
-            logits = network(torch.empty(2, 3, side, side, device="meta"))
+            logits = network(torch.empty(2, 3, size, size, device="meta"))
     except Exception as error:
         return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
     if not isinstance(logits, Tensor) or logits.shape != (2, plan.config.dataset.classes):

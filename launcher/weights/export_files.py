@@ -17,9 +17,11 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torchvision.models import get_model
 
+from launcher.algorithms.engine import surgery_of
 from launcher.config import schema
 from launcher.config.models import VisionTransformerModel, timm_architectures
 from launcher.errors import UserError
+from launcher.models.build import model_surgery
 from launcher.models.surgery import Surgery
 from launcher.models.vision_transformer import PARTS, VisionTransformer
 
@@ -100,10 +102,8 @@ def model_source(surgeries: Mapping[str, Surgery], network: Sequence[Callable[..
     return text
 
 
-def read_exported(folder: Path, changes: Mapping[str, Callable[..., Any]]) -> tuple[nn.Module, dict[str, Any]]:
+def read_exported(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
     """Return the network of an export in evaluation mode, and its card.
-
-    changes: the surgeries by name, as `Surgery.change`; the values are the card's.
 
     Raises:
         UserError: a file is missing, damaged, or not of the network that the card describes.
@@ -111,20 +111,22 @@ def read_exported(folder: Path, changes: Mapping[str, Callable[..., Any]]) -> tu
     card = read_card(folder / CARD)
     path = folder / WEIGHTS
     try:
-        weights, _, surgery = read_weights(path)
+        weights, _, written = read_weights(path)
     except ValueError as error:
         raise UserError(f"{path} {error}; export the run again") from None
-    if unknown := [name for name in card["surgery"] if name not in changes]:
+    surgeries = {name: model_surgery(name) or surgery_of(name) for name in card["surgery"]}
+    if unknown := [name for name, surgery in surgeries.items() if surgery is None]:
         raise UserError(f"{folder / CARD}: no surgery {unknown[0]} here; use the model.py beside it")
     try:
         network = _plain_network(card)
-        for name, values in card["surgery"].items():
-            changes[name](network, **values)
+        for name, one in surgeries.items():
+            if one:
+                one.change(network, **card["surgery"][name])
     # note: an edited card can make the builders raise anything
     except Exception as error:
         raise UserError(f"{folder / CARD} describes no network: {error}; export the run again") from None
     different = differences(network.state_dict(), weights)
-    if surgery != card["surgery"]:
+    if written != card["surgery"]:
         different.insert(0, "its surgery is another")
     if different:
         expected = f"a {card['architecture']} of {len(card['classes'])} classes"

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from launcher.algorithms.blurpool import blur_pool
-from launcher.algorithms.squeeze_excite import squeeze_excite
-from launcher.algorithms.stochastic_depth import scale_branches
-from launcher.config.keys import choices
 from launcher.config.resolved import read
 from launcher.config.schema import TorchvisionLoader
 from launcher.data.following import worker_count
@@ -20,7 +15,6 @@ from launcher.data.images import UNREADABLE, ImageFiles
 from launcher.data.loaders import EvalLoader
 from launcher.data.sampling import Shard
 from launcher.data.unreadable import reason
-from launcher.models.build import replace_relu
 from launcher.plan.plan import plan_for
 from launcher.rank.group import claim
 from launcher.records.folder import RunFolder
@@ -33,13 +27,6 @@ _BATCH = 64
 _LOADER = TorchvisionLoader(name="torchvision", workers="auto", prefetch=2)
 # note: so many are read sooner than worker processes start
 _FEW = 256
-# note: by its name in a card, what `Surgery.change` is for each algorithm and activation
-_CHANGES: dict[str, Callable[..., Any]] = {
-    "blurpool": blur_pool,
-    "squeeze_excite": squeeze_excite,
-    "stochastic_depth": scale_branches,
-    **dict.fromkeys(choices("model.activation"), replace_relu),
-}
 
 
 @dataclass(frozen=True)
@@ -68,7 +55,7 @@ def classifier_of_export(folder: Path, kind: str) -> Classifier:
         UserError: a file of it is missing, damaged, or of another network.
         MachineError: the GPU cannot be used.
     """
-    network, card = read_exported(folder, _CHANGES)
+    network, card = read_exported(folder)
     device = claim(kind, 0)
     return Classifier(network.to(device), card, Precision(device.type, torch.float32), device)
 

@@ -14,14 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from launcher.algorithms.base import Algorithm, ChoosingAlgorithm, Context
 from launcher.algorithms.engine import Engine, class_of
-from launcher.config.algorithms import declarations
+from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
 from launcher.config.declaration import NORMALIZE, POINTS
 from launcher.data.batch import Batch, Moment, _constant, normalize
 from launcher.plan.plan import Plan
 from tests.networks import tiny
 
-METHODS = declarations()
+METHODS = Algorithms.declarations()
 
 
 @pytest.mark.parametrize("name", METHODS)

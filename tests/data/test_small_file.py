@@ -186,9 +186,9 @@ def test_pictures_that_are_not_smaller_are_refused(pictures: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        (["algorithms.progressive_resizing.where=device"], "no step reads them, since all crops are made at 32 px"),
-        (["algorithms.progressive_resizing=off"], "no step reads them, since all crops are made at 32 px"),
-        (["dataloader.files.small_side=20"], "the first ones' crops of 16 px want 24"),
+        (["algorithms.progressive_resizing.where=device"], "no crops are smaller than 32 px; set it to null"),
+        (["algorithms.progressive_resizing=off"], "no crops are smaller than 32 px; set it to null"),
+        (["dataloader.files.small_side=20"], "no crops are smaller than 16 px; set it to 24"),
     ],
 )
 def test_pictures_that_no_step_would_read_are_refused(more: list[str], expected: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.config.algorithms import declarations
+from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.plan.checks import check
@@ -160,7 +160,7 @@ def test_combinations_without_meaning_are_refused_with_the_reason(first: str, se
 
 
 def test_every_excluded_name_is_a_method() -> None:
-    methods = declarations()
+    methods = Algorithms.declarations()
     assert {name for method in methods.values() for name in method.excludes} <= methods.keys()
 
 

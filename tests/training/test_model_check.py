@@ -87,7 +87,7 @@ def test_the_side_the_step_and_the_nearest_side_that_fits_are_told() -> None:
     train, evaluation = refused(FIXED)
     assert train == (
         "image.train_size=1 (recipe x): step 0 trains on 64 px, which vit_tiny_patch16_224 does not take "
-        "(Input height (64) doesn't match model (224)); the nearest side that fits is "
+        "(Input height (64) doesn't match model (224)); the nearest size that fits is "
         "224 px, and model.img_size=64 builds it for this one"
     )
     assert evaluation.startswith("image.eval_size=1: evaluation takes 64 px, which vit_tiny_patch16_224 does not take")
@@ -99,11 +99,11 @@ def test_a_progressive_schedule_of_a_fixed_model_names_the_first_step_that_does_
     (line,) = refused(FIXED, "model.img_size=64", *resizing)
     assert "step 0 trains on 32 px" in line
     assert line.endswith(
-        "the nearest side that fits is 64 px, and model.arguments.dynamic_img_size=true takes several; "
-        "algorithms.progressive_resizing=off trains on one side"
+        "the nearest size that fits is 64 px, and model.arguments.dynamic_img_size=true takes several; "
+        "algorithms.progressive_resizing=off trains on one size"
     )
     (line,) = refused(FIXED, "model.arguments.dynamic_img_size=true", *resizing)
-    assert "should be divisible by patch size (16)); the nearest side that fits is 32 px" in line
+    assert "should be divisible by patch size (16)); the nearest size that fits is 32 px" in line
     assert "takes several" not in line
 
 
@@ -112,7 +112,7 @@ def test_sides_that_no_window_divides_or_no_stem_takes_are_refused_by_the_model_
     assert "trains on 120 px" in line
     assert "divisible by window" in line
     (line, _) = refused("model.architecture=convnext_atto", "dataset.native_size=28")
-    assert "the nearest side that fits is 32 px" in line
+    assert "the nearest size that fits is 32 px" in line
 
 
 def test_what_plans_trains_or_measures_refuses_before_anything_is_written(tmp_path, monkeypatch) -> None:

@@ -84,7 +84,7 @@ def test_a_model_that_differs_from_the_runs_is_not_kept(
 ) -> None:
     folder = finished(tmp_path, "precision=fp32")
     with monkeypatch.context() as patch:
-        patch.setattr(BlurPool, "surgery", lambda self: None)
+        patch.setattr(BlurPool, "surgery", None)
         refused(folder, "logits are not those of the run's own network")
     with monkeypatch.context() as patch:
         card = export_module.model_card

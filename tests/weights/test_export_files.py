@@ -19,7 +19,7 @@ from torchvision.models import get_model
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
-from launcher.config.algorithms import declarations
+from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
 from launcher.data.crops import centre_cut
 from launcher.data.decode import decode
@@ -34,7 +34,11 @@ EVERYTHING = "algorithms=[blurpool,squeeze_excite,stochastic_depth,ghost_batchno
 EVALUATED = "algorithms.stochastic_depth.keep_scaling=evaluation"
 VIT = ["model=vit", "model.width=32", "model.depth=2", "model.mlp_width=48", "model.heads=4"]
 CASES = {
-    **{name: [f"algorithms=[{name}]"] for name, method in declarations().items() if "change_model" in method.places},
+    **{
+        name: [f"algorithms=[{name}]"]
+        for name, method in Algorithms.declarations().items()
+        if "change_model" in method.places
+    },
     "plain": ["algorithms=[]"],
     "bottlenecks": ["algorithms=[stochastic_depth,blurpool]", EVALUATED, "model=resnet50"],
     "blur_later": ["algorithms=[blurpool]", "algorithms.blurpool.blur_first=false"],

@@ -172,7 +172,7 @@ def test_a_step_that_averages_too_is_derived_from_one_that_does_not_as_if_it_wer
     words = ("recipe=hot", "dataset=shapes", "model=resnet18", "batch_size=4", "epochs=2", "schedule.warmup=1ep",
              "algorithms.progressive_resizing=off", "algorithms.randaugment=off")  # fmt: skip
     plan = plan_for(compose(words).config, 1)
-    samples = step_samples(step_kinds(plan), sides=2)
+    samples = step_samples(step_kinds(plan), sizes=2)
     assert {("sam",), ("ema", "sam")} <= {sample.kind.acting for sample in samples}
     for derived, sample in zip(step_trace.trace_steps(plan, samples), samples, strict=True):
         (alone,) = step_trace.trace_steps(plan, [sample])

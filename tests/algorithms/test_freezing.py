@@ -10,12 +10,16 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch import nn
 from torchvision.models import resnet18
 
 from launcher.algorithms.layer_freezing import frozen_layers, layers_of
 from launcher.config.compose import compose
 from launcher.data.batch import Moment
+from launcher.errors import UserError
 from launcher.optimizers.sgd import DecoupledSGD
+from launcher.plan.checks import check
+from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
 from launcher.training import trainer
 from tests.networks import tiny
@@ -28,29 +32,29 @@ def test_the_frozen_part_grows_linearly(progress: float, expected: int) -> None:
     assert frozen_layers(41, progress, start=0.5, final_fraction=0.8) == expected
 
 
+def learn(model: nn.Module, algorithm: Any, made: Any) -> set[str]:
+    """Names of the parameters that a step moves."""
+    # note: with momentum and decay, so that a gradient of zero would still move the weights
+    values = compose(["optimizer=decoupled_sgd", "optimizer.momentum=0.9"]).config.optimizer
+    optimizer = DecoupledSGD([{"params": list(model.parameters()), "weight_decay": 0.1}], 0.1, values)  # type: ignore[arg-type]
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    algorithm.before_step(model, made.moment)
+    optimizer.zero_grad(set_to_none=True)
+    F.cross_entropy(model(made.images), made.targets).backward()
+    optimizer.step()
+    return {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
+
+
 def test_the_first_layers_stop_and_the_last_always_learns(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
     model = resnet18(num_classes=10)
     layers = layers_of(model)
-    assert layers[0] is model.conv1
-    assert layers[-1] is model.fc
-    assert len(layers) == 41
+    assert (layers[0], layers[-1], len(layers)) == (model.conv1, model.fc, 41)
     algorithm = bound("layer_freezing", final_fraction=0.99)
-    # note: with momentum and decay, so that a gradient of zero would still move the weights
-    optimizer = DecoupledSGD([{"params": list(model.parameters()), "weight_decay": 0.1}], 0.1, 0.9, 0.0, False)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    own = [{names[id(parameter)] for parameter in layer.parameters(recurse=False)} for layer in layers]
     for step, frozen in ((0, 0), (75, 19), (99, 38)):
-        before = {name: p.detach().clone() for name, p in model.named_parameters()}
-        made = batch(side=32, step=step)
-        algorithm.before_step(model, made.moment)
-        optimizer.zero_grad(set_to_none=True)
-        F.cross_entropy(model(made.images), made.targets).backward()
-        optimizer.step()
-        still = [all(torch.equal(p, before[n]) for n, p in named(model, layer)) for layer in layers]
-        assert still == [True] * frozen + [False] * (41 - frozen)
-
-
-def named(model: torch.nn.Module, layer: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    own = {id(p) for p in layer.parameters(recurse=False)}
-    return [(name, p) for name, p in model.named_parameters() if id(p) in own]
+        moved = learn(model, algorithm, batch(side=32, step=step))
+        assert [not moved & layer for layer in own] == [True] * frozen + [False] * (41 - frozen)
 
 
 def test_a_resumed_run_freezes_the_same(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
@@ -96,3 +100,47 @@ def _learn(rank: int, algorithm: str, folder: Path) -> None:
 def test_ranks_average_and_exchange_what_learns_and_nothing_else(algorithm: str, sets: int, tmp_path: Path) -> None:
     on_ranks(3, _learn, algorithm, tmp_path)
     assert [int((tmp_path / f"{rank}").read_text()) for rank in range(3)] == [sets] * 3
+
+
+def test_the_head_alone_learns_until_then(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+    model = resnet18(num_classes=10)
+    algorithm = bound("backbone_freezing", until="30ba")
+    assert learn(model, algorithm, batch(side=32, step=29)) == {"fc.weight", "fc.bias"}
+    assert learn(model, algorithm, batch(side=32, step=30)) == {name for name, _ in model.named_parameters()}
+
+
+def test_the_head_is_found_by_what_it_is(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+    """timm's vision transformer calls its last layer otherwise, and has linear layers everywhere."""
+    import timm
+
+    model = timm.create_model("test_vit", num_classes=10, img_size=32)
+    made = batch(side=32, step=0)
+    assert learn(model, bound("backbone_freezing", until="1ba"), made) == {"head.weight", "head.bias"}
+
+
+def checked(*words: str) -> None:
+    config = compose(["dataset=shapes", "launch=cpu", *words]).config
+    assert config.dataset.train_samples is not None
+    check(Plan(config, 1, config.dataset.train_samples), {})
+
+
+def test_a_whole_run_is_refused() -> None:
+    words = ["algorithms=[backbone_freezing]", "model.weights=runs/first"]
+    checked(*words, "epochs=2")
+    with pytest.raises(UserError, match=r"algorithms\.backbone_freezing\.until=1ep.*shorten it: 0\.1dur"):
+        checked(*words, "epochs=1")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["algorithms=[backbone_freezing]"], r"algorithms\.backbone_freezing spares"),
+        (["optimizer.backbone_lr=0.5"], r"optimizer\.backbone_lr=0\.5 spares"),
+        (["recipe=finetune"], r"algorithms\.backbone_freezing and optimizer\.backbone_lr=0\.1 spare"),
+    ],
+)
+def test_without_weights_there_is_nothing_to_spare(words: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=rf"^model\.weights=null: {said} what .*; set it to theirs: [^\n]*timm[^\n]*$"):
+        checked(*words)
+    checked(*words, "model.weights=timm")
+    checked(*words, "algorithms.backbone_freezing=off", "optimizer.backbone_lr=1.0")

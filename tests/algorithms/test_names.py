@@ -1,0 +1,55 @@
+"""No file but an algorithm's own and its declaration contains its name."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher.config.algorithms import Algorithms
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN = ("launcher/algorithms/", "launcher/config/algorithms.py", "launcher/config/batch_algorithms.py")
+NAMES = re.compile(rf"\b({'|'.join(Algorithms.declarations())})\b")
+EXAMPLE = "an example in a help text or an error"
+# file and name -> why it may stand there
+ALLOWED = {
+    **dict.fromkeys([("launcher/cli/main.py", "mixup"), ("launcher/cli/main.py", "sam")], EXAMPLE),
+    **{("launcher/cli/run.py", name): EXAMPLE for name in ("cutmix", "mixup", "ema", "blurpool")},
+    **{("launcher/config/compose.py", name): EXAMPLE for name in ("ema", "blurpool")},
+    ("launcher/config/overrides.py", "mixup"): EXAMPLE,
+    ("lab/cli/ablate.py", "mixup"): EXAMPLE,
+    ("lab/cli/curve.py", "sam"): EXAMPLE,
+    ("launcher/weights/load.py", "ema"): "a key in the checkpoints of other programs",
+    ("launcher/config/keys.py", "colout"): "a key that run folders of before lack",
+    ("lab/predict/prediction.py", "channels_last"): "the memory order, whichever algorithm asks for it",
+}
+
+
+def words(tree: ast.Module) -> Iterator[str]:
+    """Identifiers, imported modules and strings of a file, without comments and docstrings."""
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in docstrings:
+                yield text
+            case ast.Name(id=text) | ast.Attribute(attr=text) | ast.arg(arg=text) | ast.alias(name=text):
+                yield text
+            case ast.keyword(arg=str(text)) | ast.ImportFrom(module=str(text)):
+                yield text
+
+
+def test_no_other_file_contains_the_name_of_an_algorithm() -> None:
+    found = set()
+    for path in (path for room in ("launcher", "lab") for path in sorted((ROOT / room).rglob("*.py"))):
+        file = str(path.relative_to(ROOT))
+        if not file.startswith(OWN):
+            found |= {(file, name) for text in words(ast.parse(path.read_text())) for name in NAMES.findall(text)}
+    assert found <= ALLOWED.keys()
