@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
+import numpy as np
+
 from lab.study.curves import PUBLISHED, dataset_names
 from lab.study.published import published
 from lab.study.runs import RunSummary
@@ -168,8 +170,7 @@ def profile(seconds: Seconds, submission: str, ratio: float) -> float:
 
 def score(seconds: Seconds, submission: str) -> float:
     """The profile's integral over ratios from 1 to 4, divided by 3, by the trapezoids of MLCommons' scoring."""
-    ratios = [1 + (MAX_RATIO - 1) * number / (_POINTS - 1) for number in range(_POINTS)]
-    shares = [profile(seconds, submission, ratio) for ratio in ratios]
+    shares = [profile(seconds, submission, ratio) for ratio in np.linspace(1, MAX_RATIO, _POINTS)]
     return (sum(shares) - (shares[0] + shares[-1]) / 2) / (_POINTS - 1)
 
 

@@ -36,7 +36,7 @@ _ENHANCEMENTS = dict.fromkeys(("brightness", "color", "contrast", "sharpness"), 
 
 
 def space(bins: int) -> dict[str, np.ndarray]:
-    """Each operation's magnitudes float64 [2, bins], of positive and negative sign: torchvision's TrivialAugmentWide.
+    """Each operation's magnitudes float64 [2, bins], of either sign: torchvision's TrivialAugmentWide of 2021.
 
     Computed in float32 as there, which decides on pixels where a magnitude is cut to a whole number.
     """
@@ -47,7 +47,7 @@ def space(bins: int) -> dict[str, np.ndarray]:
     plain = {name: np.zeros(bins) for name in NAMES}
     plain["posterize"] = 8 - np.round(np.arange(bins) / (bins - 1) * 6)
     # note: the first whole value at or above the threshold, which float32 would round
-    plain["solarize"] = np.ceil(255 * strengths(1, 0))
+    plain["solarize"] = np.ceil(strengths(255, 0))
     found = {name: np.stack([sizes, sizes]) for name, sizes in plain.items()}
     for name, most in _SIGNED.items():
         sizes = np.trunc(strengths(0, most)) if name.startswith("translate") else strengths(0, most)

@@ -12,6 +12,7 @@ import torch
 import torchvision.transforms.v2 as T
 from PIL import Image
 from scipy import stats
+from torchvision.transforms import autoaugment
 
 from launcher.algorithms import augmix, image_operations, randaugment, trivialaugment
 from launcher.algorithms.base import Algorithm, Context
@@ -266,17 +267,18 @@ def test_trivialaugment_draws_evenly_from_torchvisions_space() -> None:
 
 @pytest.mark.parametrize("name", trivialaugment.NAMES)
 def test_trivialaugment_makes_torchvisions_pixels_at_each_strength(name: str) -> None:
-    theirs = T.TrivialAugmentWide(interpolation=T.InterpolationMode.BILINEAR)
-    transform = "".join(part.capitalize() for part in name.split("_")).replace("Autocontrast", "AutoContrast")
+    """Of the class of 2021, whose numbers for solarize the newer one's differ from by a level at 11 of 31 strengths."""
+    published = autoaugment.TrivialAugmentWide()._augmentation_space(31)
+    operation = "".join(part.capitalize() for part in name.split("_")).replace("Autocontrast", "AutoContrast")
     picture = np.random.default_rng(1).normal(128, 60, (SIDE, SIDE, 3)).clip(0, 255).astype(np.uint8)
-    space, signed = theirs._AUGMENTATION_SPACE[transform]
-    strength, magnitudes = space(31, SIDE, SIDE), trivialaugment.space(31)
+    strength, signed = published[operation]
+    magnitudes = trivialaugment.space(31)
     for number in range(31):
-        magnitude = 0.0 if strength is None else float(strength[number])
+        magnitude = float(strength[number]) if strength.ndim else 0.0
         expected = [
             np.asarray(
-                theirs._apply_image_or_video_transform(
-                    Image.fromarray(picture), transform, sign * magnitude, theirs.interpolation, theirs._fill
+                autoaugment._apply_op(
+                    Image.fromarray(picture), operation, sign * magnitude, T.InterpolationMode.BILINEAR, None
                 )
             ).astype(int)
             for sign in ((1, -1) if signed else (1,))
@@ -286,7 +288,7 @@ def test_trivialaugment_makes_torchvisions_pixels_at_each_strength(name: str) ->
         ours = image_operations.operate(name, image, torch.tensor(sizes, dtype=torch.float32))[0].permute(1, 2, 0)
         # note: which sense of a movement is positive does not matter, both are as likely
         wrong = min((np.abs(ours.numpy().astype(int) - other) > 1).mean() for other in expected)
-        assert wrong < 0.005, number
+        assert wrong < (1e-9 if name == "solarize" else 0.005), number
 
 
 def test_augmix_weights_sum_to_one_and_mix_within_the_originals_range() -> None:

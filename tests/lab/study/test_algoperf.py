@@ -42,6 +42,13 @@ def test_profile_and_score_by_hand() -> None:
     assert profile(seconds, "c", 4.5) == 0.5
 
 
+def test_ratios_are_those_of_the_benchmarks_scoring() -> None:
+    """Where they were a rounding above, a submission would miss a point of its profile."""
+    for number, ratio in enumerate(np.linspace(1, 4, 100)[1:-1], 1):
+        seconds = {"fastest": {"x": 1.0}, "other": {"x": float(ratio)}}
+        assert score(seconds, "other") == pytest.approx((99.5 - number) / 99, abs=1e-12), number
+
+
 def test_a_workload_that_nobody_reaches_scores_nothing() -> None:
     seconds = {"a": {"x": math.inf}, "b": {"x": math.inf}}
     assert (score(seconds, "a"), profile(seconds, "a", 4)) == (0.0, 0.0)
