@@ -16,7 +16,7 @@ from launcher.config.schema import FFCVFiles, FFCVLoader
 from launcher.data.ffcv.encode import Encoded, encode_all
 from launcher.data.ffcv.file import file_name
 from launcher.data.ffcv.writer import BetonWriter
-from launcher.data.sources.find import LocalFiles
+from launcher.data.sources.source import Files as SourceFiles
 from launcher.data.sources.source import Piece
 
 
@@ -94,7 +94,7 @@ def _write(folder: Path, values: FFCVFiles) -> Path:
     target = folder / "ffcv" / file_name("train", values)
     labels = np.arange(len(pieces)) % len(_CLASSES)
     writer = BetonWriter(target, labels, max_side=values.max_side, identity="")
-    for number, picture in enumerate(encode_all(LocalFiles(), pieces, range(len(pieces)), values, upright=False)):
+    for number, picture in enumerate(encode_all(SourceFiles("/"), pieces, range(len(pieces)), values, upright=False)):
         assert isinstance(picture, Encoded)
         writer.add(number, picture)
     writer.finish()

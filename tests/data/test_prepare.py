@@ -24,8 +24,7 @@ from launcher.data.ffcv import writer as beton_writer
 from launcher.data.ffcv.encode import Encoded, aligned_interval, encode_all
 from launcher.data.ffcv.file import ROW, ROWS_START, FFCVDataset, file_name, full_values, open_beton
 from launcher.data.ffcv.manifest import manifest_path, read_manifest
-from launcher.data.sources.find import LocalFiles
-from launcher.data.sources.source import Piece
+from launcher.data.sources.source import Files, Piece
 from launcher.errors import UserError
 
 from .conftest import make_loaders, stream, words_for, write_files
@@ -145,7 +144,7 @@ def test_one_process_at_a_time_writes_a_file(pictures: Path, tmp_path: Path) -> 
 def test_pictures_are_stored_as_ffcv_stores_them(tmp_path: Path, share: float, mode: str) -> None:
     picture(300, 420).save(tmp_path / "a.png")
     values = dataclasses.replace(FILES, max_side=200, jpeg_share=share, quality=80)
-    (ours,) = encode_all(LocalFiles(), [Piece("a.png", f"{tmp_path}/a.png")], [0], values, upright=True)
+    (ours,) = encode_all(Files("/"), [Piece("a.png", f"{tmp_path}/a.png")], [0], values, upright=True)
     pieces: list[np.ndarray] = []
 
     def allocate(size: int) -> tuple[int, np.ndarray]:

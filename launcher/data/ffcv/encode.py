@@ -15,7 +15,7 @@ from launcher import randomness
 from launcher.config.schema import FFCVFile
 from launcher.data.decode import Decoded, UnreadableImage, decode
 from launcher.data.ffcv.file import JPEG, PIXELS
-from launcher.data.sources.source import Piece, Storage
+from launcher.data.sources.source import Files, Piece
 
 
 @dataclass(frozen=True)
@@ -37,21 +37,21 @@ class Unreadable:
 
 
 def encode_all(
-    storage: Storage, pieces: Sequence[Piece], numbers: Sequence[int], values: FFCVFile, *, upright: bool
+    files: Files, pieces: Sequence[Piece], numbers: Sequence[int], values: FFCVFile, *, upright: bool
 ) -> list[Encoded | Unreadable]:
     """Encode some pictures; `numbers` are their places in the data set, which decide who is stored as a JPEG.
 
     `upright` turns pictures as their EXIF data say.
 
     Raises:
-        UserError: the storage cannot be read.
+        UserError: the files cannot be read.
     """
     # note: OpenCV's own threads would compete with the other worker processes
     cv2.setNumThreads(1)
     chances = randomness.uniforms(0, "jpeg", 0, np.array(numbers), 1)[:, 0]
     return [
         _encode(data, piece.name, values, upright=upright, as_jpeg=bool(chance < values.jpeg_share))
-        for data, piece, chance in zip(storage.read(pieces), pieces, chances, strict=True)
+        for data, piece, chance in zip(files.read(pieces), pieces, chances, strict=True)
     ]
 
 

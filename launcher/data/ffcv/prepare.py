@@ -87,7 +87,7 @@ def _named(dataset: Dataset, train: Source, val: Source) -> tuple[Source, Source
         # note: their bytes depend on the JPEG library, which makes them no other data set
         name = shapes_folder(dataset).name
     elif dataset.val_split is not None:
-        lists = (zip(source.files, source.sizes(), strict=True) for source in (train, val))
+        lists = (zip(source.names, source.sizes(), strict=True) for source in (train, val))
         name = divided(itertools.chain(*lists), dataset.val_split)
     return dataclasses.replace(train, known_as=name), dataclasses.replace(val, known_as=name)
 
@@ -130,15 +130,15 @@ def _write_source(source: Source, to: _Writing, report: Report) -> Manifest:
     writer = BetonWriter(to.path, source.labels, max_side=values.max_side, identity=identity)
     try:
         bad = _add_all(writer, source, encode, to.workers, report)
-        if len(bad) == len(source.files):
+        if len(bad) == len(source.names):
             raise UserError(f"{source.root} holds no picture that can be read: {_listed(bad)}")
         if bad and not to.skip_bad:
             raise UserError(
-                f"{len(bad)} of {len(source.files):,} pictures in {source.root} cannot be read: {_listed(bad)}; repair "
+                f"{len(bad)} of {len(source.names):,} pictures in {source.root} cannot be read: {_listed(bad)}; repair "
                 "them and run the same command again, or leave them out by --skip-bad (the others are done)"
             )
         samples = writer.finish()
-        kept = ((name, size) for name, size in zip(source.files, source.sizes(), strict=True) if name not in bad)
+        kept = ((name, size) for name, size in zip(source.names, source.sizes(), strict=True) if name not in bad)
         manifest = Manifest(
             split=source.split,
             samples=samples,
@@ -161,12 +161,12 @@ def _write_source(source: Source, to: _Writing, report: Report) -> Manifest:
 
 def _add_all(writer: BetonWriter, source: Source, encode: Encode, workers: int, report: Report) -> dict[str, str]:
     """Encode and add all pictures that are missing; returns file and reason of those that cannot be read."""
-    missing, total = writer.missing, len(source.files)
+    missing, total = writer.missing, len(source.names)
     done, bad, saved = total - len(missing), {}, time.monotonic()
     try:
         for number, picture in _encoded(source, missing, encode, workers):
             if isinstance(picture, Unreadable):
-                bad[source.files[number]] = picture.reason
+                bad[source.names[number]] = picture.reason
             else:
                 writer.add(number, picture)
             done += 1
@@ -185,14 +185,14 @@ def _encoded(
 ) -> Iterator[tuple[int, Encoded | Unreadable]]:
     """The pictures of those numbers in their order, encoded by worker processes."""
     parts = [numbers[first : first + _PICTURES_A_TASK].tolist() for first in range(0, len(numbers), _PICTURES_A_TASK)]
-    tasks = ((source.storage, [source.piece(number) for number in part], part) for part in parts)
+    tasks = ((source.files, [source.piece(number) for number in part], part) for part in parts)
     for part, pictures in zip(parts, in_workers(encode, tasks, workers), strict=True):
         yield from zip(part, pictures, strict=True)
 
 
 def _identity(source: Source, values: FFCVFile, upright: bool) -> str:
     """Equal for equal lists of pictures and equal values."""
-    facts = [source.root, source.files, source.labels.tolist(), dataclasses.asdict(values), upright]
+    facts = [source.root, source.names, source.labels.tolist(), dataclasses.asdict(values), upright]
     return hashlib.sha256(json.dumps(facts).encode(errors="surrogateescape")).hexdigest()
 
 

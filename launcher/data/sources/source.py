@@ -1,17 +1,28 @@
-"""What `train prepare` reads: the pictures of one split, wherever they lie; imports no torch."""
+"""What `train prepare` reads: the images of one split, in files here or in a bucket, by fsspec; imports no torch."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO, Protocol
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
 from launcher.data.decode import UnreadableImage
+from launcher.data.folder import is_remote, problem
+from launcher.errors import UserError
 
-# Told (what is done, how much of it, out of how much) while it is done.
+# Seconds before a read that failed is tried again, besides what fsspec's file system tries itself.
+_PAUSES = (1.0, 4.0, 16.0)
+# note: no image that is decoded has as many; a hostile file must not fill the memory
+_MOST_BYTES = 1 << 30
+
+# Called with (what is done, how much of it, out of how much) while it is done.
 Report = Callable[[str, int, int], None]
+T = TypeVar("T")
 
 
 def quiet(what: str, done: int, total: int) -> None:
@@ -20,7 +31,7 @@ def quiet(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Piece:
-    """A picture as bytes [start, start + size) of a file, to its end where `size` is None; `name` is the picture's."""
+    """An image as bytes [start, start + size) of a file, to its end where `size` is None; `name` is the image's."""
 
     name: str
     file: str
@@ -28,38 +39,137 @@ class Piece:
     size: int | None = None
 
 
-class Storage(Protocol):
-    """Where files lie. Goes to worker processes, so it holds nothing that is open."""
+@dataclass(frozen=True)
+class Files:
+    """The files below a path or URL: s3://, gs://, https:// and what else fsspec knows.
+
+    Goes to worker processes, so it holds nothing that is open.
+    """
+
+    url: str
 
     def holds(self, file: str) -> bool:
-        """Whether a file is there."""
+        """Return whether a file is there."""
+        if not is_remote(self.url):
+            return Path(file).is_file()
+        system = self.system()
+        try:
+            return bool(system.info(file)["type"] == "file")
+        except FileNotFoundError as error:
+            # note: fsspec raises the same where a web server cannot be reached, or refuses
+            cause = error.__cause__
+            if isinstance(cause, OSError) or getattr(cause, "status", 404) != 404:
+                raise self.unreachable(cause or error) from None
+            return False
+        except Exception as error:
+            raise self.unreachable(error) from None
 
     def open(self, file: str, ahead: int) -> BinaryIO:
-        """A file to read and seek in; what is far away is read `ahead` bytes at a time."""
+        """Open a file to read and seek in; a remote one is read `ahead` bytes at a time."""
+        system = self.system()
+        try:
+            opened: Any = system.open(file, "rb", block_size=ahead, cache_type="readahead")
+        except Exception as error:
+            raise self.unreachable(error) from None
+        if cache := getattr(opened, "cache", None):
+            fetch = cache.fetcher
+            cache.fetcher = lambda start, end: _retried(partial(fetch, start, end))
+        return opened  # type: ignore[no-any-return]
 
     def read(self, pieces: Sequence[Piece]) -> list[bytes | UnreadableImage]:
-        """The bytes of some pictures, or why one cannot be had.
+        """Read the bytes of some images, or why one cannot be read.
 
         Raises:
-            UserError: none can be had now, such as without a network.
+            UserError: none can be read now, such as without a network.
         """
+        system = self.system()
+        files = [piece.file for piece in pieces]
+        bounds = [self._bounds(piece) for piece in pieces]
+
+        def read() -> list[bytes | UnreadableImage]:
+            answers = system.cat_ranges(files, *map(list, zip(*bounds, strict=True)), on_error="return")
+            return [self._content(*both) for both in zip(pieces, answers, strict=True)]
+
+        try:
+            return _retried(read)
+        except Exception as error:
+            raise self.unreachable(error) from None
+
+    def system(self) -> Any:
+        """Return fsspec's file system.
+
+        Raises:
+            UserError: its kind is not known, or a package is missing.
+        """
+        import fsspec
+
+        if not is_remote(self.url):
+            return fsspec.filesystem("file")
+        try:
+            system, _ = fsspec.core.url_to_fs(self.url)
+        except ImportError as error:
+            message = f"needs a package that is not installed ({error}); pip install it beside this program"
+            raise problem(self.url, message) from None
+        except ValueError as error:
+            raise problem(self.url, f"{error}; known are s3://, gs://, https:// and what else fsspec knows") from None
+        return system
+
+    def unreachable(self, error: BaseException) -> UserError:
+        """Return an error that may pass as one line."""
+        reason = str(error) if type(error) is OSError else f"{type(error).__name__}: {error}"
+        return problem(self.url, f"cannot be read ({reason}); what is done is kept, the same command goes on")
+
+    def _bounds(self, piece: Piece) -> tuple[int | None, int | None]:
+        if piece.size is None:
+            # note: some web servers give whole files only
+            return (None, None) if is_remote(self.url) else (0, _MOST_BYTES + 1)
+        return piece.start, piece.start + min(piece.size, _MOST_BYTES + 1)
+
+    def _content(self, piece: Piece, answer: Any) -> bytes | UnreadableImage:
+        """Return an image's bytes or what is wrong with its file; raise what may pass."""
+        if isinstance(answer, FileNotFoundError):
+            return UnreadableImage("it is not there")
+        if isinstance(answer, OSError) and not is_remote(self.url):
+            return UnreadableImage(answer.strerror or str(answer))
+        if isinstance(answer, BaseException):
+            raise answer
+        if len(answer) > _MOST_BYTES:
+            return UnreadableImage("it is larger than 1 GiB")
+        if piece.size in (None, len(answer)):
+            return bytes(answer)
+        if not is_remote(self.url):
+            return UnreadableImage(f"{piece.file} ends within it")
+        raise OSError(f"{len(answer):,} bytes came instead of {piece.size:,}")
+
+
+def _retried(read: Callable[[], T]) -> T:
+    """Read, and after a failure that may pass again, after a pause."""
+    for pause in _PAUSES:
+        try:
+            return read()
+        except ValueError:
+            # note: of a server that gives no ranges of files
+            raise
+        except Exception:
+            time.sleep(pause)
+    return read()
 
 
 @dataclass(frozen=True)
 class Source:
-    """The pictures of one split, sorted by class and name: `files` are CLASS/NAME, `labels` int64 [N].
+    """The images of one split, sorted by class and name: `names` are CLASS/NAME, `labels` int64 [N].
 
-    `root` is what messages call the place; `piece` says where the picture of a number is in `storage`; `sizes` gives
-    the bytes of each, None where only reading would tell. `known_as` stands for their list where that would mislead.
-    `skipped` says why some that lie there are not among them.
+    `root` is the place in messages; `piece` returns where in `files` an image's bytes are; `sizes` returns the bytes
+    of each, None where only reading would tell. `known_as` replaces their list's fingerprint where that would mislead.
+    `skipped` gives the reasons for files that lie there and are not among them.
     """
 
     root: str
     split: str
     classes: list[str]
-    files: list[str]
+    names: list[str]
     labels: np.ndarray
-    storage: Storage
+    files: Files
     piece: Callable[[int], Piece]
     sizes: Callable[[], Sequence[int | None]]
     known_as: str | None = None
@@ -67,13 +177,13 @@ class Source:
 
 
 def below(path: str, name: str) -> str:
-    """The path or URL of a name in a folder."""
+    """Return the path or URL of a name in a folder."""
     return f"{path.rstrip('/')}/{name}"
 
 
-def labelled(pictures: Sequence[Sequence[str]]) -> tuple[list[str], list[str], np.ndarray]:
-    """The classes of sorted (class, name), the pictures as CLASS/NAME, and their labels int64."""
-    classes = sorted({name for name, _ in pictures})
+def labelled(images: Sequence[Sequence[str]]) -> tuple[list[str], list[str], np.ndarray]:
+    """Return the classes of sorted (class, name), the images as CLASS/NAME, and their labels int64."""
+    classes = sorted({name for name, _ in images})
     numbers = {name: number for number, name in enumerate(classes)}
-    labels = np.array([numbers[name] for name, _ in pictures], np.int64)
-    return classes, ["/".join(picture) for picture in pictures], labels
+    labels = np.array([numbers[name] for name, _ in images], np.int64)
+    return classes, ["/".join(image) for image in images], labels

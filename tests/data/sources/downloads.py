@@ -66,6 +66,6 @@ def said(what: str, done: int, total: int) -> None:
 
 
 def contents(source: Source) -> dict[str, tuple[int, bytes | UnreadableImage]]:
-    numbers = range(len(source.files))
-    read = source.storage.read([source.piece(number) for number in numbers])
-    return dict(zip(source.files, zip(source.labels.tolist(), read, strict=True), strict=True))
+    numbers = range(len(source.names))
+    read = source.files.read([source.piece(number) for number in numbers])
+    return dict(zip(source.names, zip(source.labels.tolist(), read, strict=True), strict=True))

@@ -49,7 +49,7 @@ def test_the_pictures_and_classes_are_those_that_torchvision_unpacks(
     downloads: Path, unpacked: Path, split: str
 ) -> None:
     ours, theirs = open_source(str(downloads), split, said), folder_source(scan(unpacked, split))
-    assert (ours.files, ours.classes) == (theirs.files, theirs.classes)
+    assert (ours.names, ours.classes) == (theirs.names, theirs.classes)
     assert contents(ours) == contents(theirs)
 
 
@@ -160,7 +160,7 @@ def test_an_inner_tar_file_that_lacks_its_end_does_not_run_into_the_next(tmp_pat
             with tarfile.open(fileobj=inner, mode="w") as tar:
                 add(tar, f"{name}_1.JPEG", bytes(range(256)) * 2)
             add(train, f"{name}.tar", inner.getvalue()[:1024])
-    assert open_source(str(tmp_path), "train", said).files == ["n01/n01_1.JPEG", "n02/n02_1.JPEG"]
+    assert open_source(str(tmp_path), "train", said).names == ["n01/n01_1.JPEG", "n02/n02_1.JPEG"]
 
 
 def test_what_is_missing_beside_the_validation_pictures_is_named(downloads: Path, tmp_path: Path) -> None:
@@ -171,6 +171,6 @@ def test_what_is_missing_beside_the_validation_pictures_is_named(downloads: Path
     write_devkit(kit)
     with tarfile.open(tmp_path / "ILSVRC2012_img_val.tar", "a") as tar:
         add(tar, "ILSVRC2012_val_00000008.JPEG", jpeg(8))
-    assert "holds 8 pictures, ILSVRC2012_devkit_t12.tar.gz the classes of 7" in refusal(tmp_path, "val")
+    assert "holds 8 images, ILSVRC2012_devkit_t12.tar.gz the classes of 7" in refusal(tmp_path, "val")
     kit.write_bytes(kit.read_bytes()[:100])
     assert "cannot be read" in refusal(tmp_path, "val")
