@@ -132,7 +132,7 @@ def _plain_ffcv(name: str, kind: str, folder: Path, files: Files) -> Opened:
 
 def _keyed_ffcv(name: str, kind: str, only_crop: bool, scaled: bool, folder: Path, files: Files) -> Opened:
     """The project's decoding of an FFCV file."""
-    from launcher.data.ffcv.file import open_beton
+    from launcher.data.ffcv.beton import open_beton
     from launcher.data.ffcv.pool import DecodingPool, Request
 
     file = open_beton(getattr(files, kind))

@@ -13,9 +13,8 @@ import numpy as np
 
 from launcher.config.compose import compose
 from launcher.config.schema import FFCVFiles, FFCVLoader
-from launcher.data.ffcv.encode import Encoded, encode_all
-from launcher.data.ffcv.file import file_name
-from launcher.data.ffcv.writer import BetonWriter
+from launcher.data.ffcv.dataset import file_name
+from launcher.data.ffcv.writer import BetonWriter, Encoded, encode_all
 from launcher.data.sources.source import Files as SourceFiles
 from launcher.data.sources.source import Piece
 

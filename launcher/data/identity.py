@@ -13,7 +13,8 @@ import numpy as np
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import FFCVLoader, RunConfig
-from launcher.data.ffcv.file import Beton, FFCVDataset
+from launcher.data.ffcv.beton import Beton
+from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.folder import is_folder, scan, sizes, splits, without
 from launcher.data.shapes import drawn_as, ensure_folder
 from launcher.data.sources.source import quiet

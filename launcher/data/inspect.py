@@ -12,7 +12,8 @@ import numpy as np
 
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
 from launcher.data.classes import as_trained, check_classes
-from launcher.data.ffcv.file import Beton, FFCVDataset
+from launcher.data.ffcv.beton import Beton
+from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.folder import Folder, evaluated, is_folder, only_prepared, splits, without
 from launcher.data.shapes import FIGURES
 from launcher.data.sources.source import Report, quiet

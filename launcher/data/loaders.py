@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,44 +18,43 @@ from launcher.data.folder import Folder, splits
 from launcher.data.following import worker_count
 from launcher.data.images import ChangeImage, EvalImages, TrainImages
 from launcher.data.inspect import check_counts
-from launcher.data.sampling import ChangeOrder, Shard, epoch_order, eval_indices, rank_indices
+from launcher.data.sampling import ChangeOrder, Shard, eval_indices, train_batches
 from launcher.data.shapes import ensure_folder
 from launcher.data.worker_processes import Keys, batches, data_loader, shut_down
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 
 
-class TrainLoader(Protocol):
-    """Yields (uint8 images [B, 3, H, W], int64 labels [B], int64 sample indices [B] on the CPU) of this rank."""
-
-    def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
-        """The batches of an epoch from a step on; skipping costs nothing."""
-        ...
+class Loader:
+    """What every loader has; one without files and processes needs no more."""
 
     def stalled(self, seconds: float) -> Path | None:
-        """A file that has been read for more than so many seconds."""
-        ...
+        """Return a file whose reading has lasted for more than so many seconds."""
+        return None
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End all worker processes and threads."""
 
 
-class EvaluationLoader(Protocol):
-    """Yields the like of this rank's validation pictures, each once.
+class TrainLoader(Loader, ABC):
+    """Yields (uint8 images [B, 3, H, W], int64 labels [B], int64 sample indices [B] on the CPU) of this rank."""
 
-    `classes` are the names of the labels, where they are known.
-    """
+    @abstractmethod
+    def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
+        """Return the batches of an epoch from a step on; skipping costs nothing."""
 
-    classes: list[str] | None
 
+class EvaluationLoader(Loader, ABC):
+    """Yields the same for this rank's validation images, each once; `classes` are the labels' names, if known."""
+
+    classes: list[str] | None = None
+
+    @abstractmethod
     def __iter__(self) -> Iterator[Loaded]: ...
 
     def file(self, index: int) -> Path | None:
-        """The picture file of a sample, where it has one of its own."""
-        ...
-
-    def stalled(self, seconds: float) -> Path | None: ...
-
-    def close(self) -> None: ...
+        """Return the image file of a sample, if it has one of its own."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Loaders:
     evaluate: EvaluationLoader
 
     def stalled(self, seconds: float) -> Path | None:
-        """A file that has been read for more than so many seconds."""
+        """Return a file whose reading has lasted for more than so many seconds."""
         return self.train.stalled(seconds) or self.evaluate.stalled(seconds)
 
     def close(self) -> None:
@@ -87,8 +86,7 @@ def build_loaders(
     """Build one rank's loaders; those of class folders are without the images `skipped`."""
     config = plan.config
     if isinstance(config.dataloader, schema.SyntheticLoader):
-        synthetic = SyntheticTrain(plan, config.dataloader.batches, rank, device)
-        return Loaders(synthetic, synthetic.evaluation())
+        return Loaders(SyntheticTrain(plan, config.dataloader.batches, rank, device), SyntheticEval(plan, device))
     workers = worker_count(config.dataloader, local_world_size)
     shard = Shard(rank, world_size, workers, config.dataloader.prefetch, device)
     if isinstance(config.dataloader, schema.FFCVLoader):
@@ -96,31 +94,38 @@ def build_loaders(
     train, val = splits(ensure_folder(config.dataset), config.dataset, config.seed, skipped)
     check_counts(plan, len(train.classes), len(train.files), train.root)
     image, upright = config.image, config.dataset.exif_orientation
-    crops = TrainImages(train, image, seed=config.seed, upright=upright, change_image=change_image)
-    return Loaders(ShuffledLoader(plan, crops, shard, change_order), _evaluation(plan, val, shard))
+    images = TrainImages(train, image, seed=config.seed, upright=upright, change_image=change_image)
+    return Loaders(ShuffledLoader(plan, images, shard, change_order), _evaluation(plan, val, shard))
 
 
 def build_evaluation(
     plan: Plan,
-    pictures: Folder,
+    folder: Folder,
     device: torch.device,
     *,
     rank: int = 0,
     world_size: int = 1,
     local_world_size: int = 1,
 ) -> EvaluationLoader:
-    """The pictures of a folder as the run evaluates its own; on one rank, its share."""
+    """Build the loader of another folder's images, prepared as the run's own; on one rank, its part of them."""
     values = plan.config.dataloader
     assert not isinstance(values, schema.SyntheticLoader)
     shard = Shard(rank, world_size, worker_count(values, local_world_size), values.prefetch, device)
-    return _evaluation(plan, pictures, shard)
+    return _evaluation(plan, folder, shard)
 
 
-def _evaluation(plan: Plan, pictures: Folder, shard: Shard) -> EvalLoader:
-    image, upright = plan.config.image, plan.config.dataset.exif_orientation
-    sides = plan.image_side(image.eval_resize), plan.image_side(image.eval_size)
-    centres = EvalImages(pictures, *sides, image.eval_interpolation, upright=upright)
-    return EvalLoader(centres, shard, plan.rank_eval_batch)
+def _evaluation(plan: Plan, folder: Folder, shard: Shard) -> EvalLoader:
+    image = plan.config.image
+    images = EvalImages(
+        folder.root,
+        folder.files,
+        folder.labels,
+        resize=plan.image_side(image.eval_resize),
+        size=plan.image_side(image.eval_size),
+        interpolation=image.eval_interpolation,
+        upright=plan.config.dataset.exif_orientation,
+    )
+    return EvalLoader(images, shard, plan.rank_eval_batch, folder.classes)
 
 
 def _ffcv_loaders(
@@ -139,111 +144,84 @@ def _ffcv_loaders(
     return build_ffcv_loaders(plan, values, shard, change_order, change_image)
 
 
-class ShuffledLoader:
+class ShuffledLoader(TrainLoader):
     """Training batches through torch's DataLoader with persistent workers."""
 
-    def __init__(self, plan: Plan, pictures: TrainImages, shard: Shard, change_order: ChangeOrder | None):
+    def __init__(self, plan: Plan, images: TrainImages, shard: Shard, change_order: ChangeOrder | None):
         self._plan, self._shard, self._change_order = plan, shard, change_order
-        self._pictures, self._samples = pictures, len(pictures.labels)
-        self._keys = Keys()
-        self._loader = data_loader(pictures, self._keys, shard)
+        self._images, self._keys = images, Keys()
+        self._loader = data_loader(images, self._keys, shard)
         self._finish = weakref.finalize(self, shut_down, self._loader)
 
     def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
-        order = epoch_order(self._plan.config.seed, epoch, self._samples)
-        if self._change_order is not None:
-            order = self._change_order(order)
-        plan, shard = self._plan, self._shard
-        self._keys.batches = (
-            [
-                (epoch, int(i), plan.loaded_size(epoch * plan.steps_per_epoch + step))
-                for i in rank_indices(order, step, plan.config.batch_size, shard.rank, shard.world_size)
-            ]
-            for step in range(first_step, plan.steps_per_epoch)
-        )
-        return Overlap(batches(self._loader), shard.device)
+        plan, samples = self._plan, len(self._images.labels)
+        steps = train_batches(plan, self._shard, samples, epoch, first_step, self._change_order)
+        self._keys.batches = ([(epoch, i, plan.loaded_size(step)) for i in indices.tolist()] for step, indices in steps)
+        return Overlap(batches(self._loader), self._shard.device)
 
     def stalled(self, seconds: float) -> Path | None:
-        return self._pictures.stalled(seconds)
+        return self._images.stalled(seconds)
 
     def close(self) -> None:
         self._finish()
 
 
-class EvalLoader:
-    """This rank's share of the validation pictures, each once, in batches whose last may be smaller."""
+class EvalLoader(EvaluationLoader):
+    """This rank's part of the images, each once, in batches whose last may be smaller."""
 
-    def __init__(self, pictures: EvalImages, shard: Shard, batch_size: int):
-        self._pictures, self._shard = pictures, shard
-        self.classes: list[str] | None = pictures.classes
+    def __init__(self, images: EvalImages, shard: Shard, batch_size: int, classes: list[str] | None = None):
+        self._images, self._shard, self.classes = images, shard, classes
         self._keys = Keys()
         self._keys.batches = [
-            batch.tolist() for batch in eval_indices(len(pictures.labels), batch_size, shard.rank, shard.world_size)
+            batch.tolist() for batch in eval_indices(len(images.labels), batch_size, shard.rank, shard.world_size)
         ]
-        self._loader = data_loader(pictures, self._keys, shard)
+        self._loader = data_loader(images, self._keys, shard)
         self._finish = weakref.finalize(self, shut_down, self._loader)
 
     def __iter__(self) -> Iterator[Loaded]:
         return iter(Overlap(batches(self._loader), self._shard.device))
 
     def file(self, index: int) -> Path | None:
-        return self._pictures.path(index)
+        return self._images.path(index)
 
     def stalled(self, seconds: float) -> Path | None:
-        return self._pictures.stalled(seconds)
+        return self._images.stalled(seconds)
 
     def close(self) -> None:
         self._finish()
 
 
-class SyntheticTrain:
+class SyntheticTrain(TrainLoader):
     """A few batches of noise, on the device already, that take turns: the speed of the step without any loading."""
 
     def __init__(self, plan: Plan, batches: int, rank: int, device: torch.device):
         self._plan, self._rank, self._device = plan, rank, device
-        self._batches = [self._draw(rank, number, plan.rank_batch, plan.train_size) for number in range(batches)]
+        sizes = plan.rank_batch, plan.train_size
+        self._batches = [_noise(plan, device, rank, number, *sizes) for number in range(batches)]
 
     def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
         return Overlap((self._numbered(step) for step in range(first_step, self._plan.steps_per_epoch)), self._device)
-
-    def evaluation(self) -> SyntheticEval:
-        side = self._plan.image_side(self._plan.config.image.eval_size)
-        return SyntheticEval([self._draw(0, -1, self._plan.rank_eval_batch, side)])
-
-    def stalled(self, seconds: float) -> None:
-        return None
-
-    def close(self) -> None:
-        self._batches = []
 
     def _numbered(self, step: int) -> Loaded:
         images, labels, _ = self._batches[step % len(self._batches)]
         first = step * self._plan.config.batch_size + self._rank * self._plan.rank_batch
         return images, labels, np.arange(first, first + len(labels))
 
-    def _draw(self, rank: int, number: int, count: int, side: int) -> Loaded:
-        random = randomness.generator(self._plan.config.seed, "synthetic", rank, number)
-        pixels = random.integers(0, 256, (count, side, side, 3), dtype=np.uint8)
-        labels = random.integers(0, self._plan.config.dataset.classes or 1, count)
-        images = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(self._device)
-        return images, torch.from_numpy(labels).to(self._device), np.arange(count)
 
-
-class SyntheticEval:
+class SyntheticEval(EvaluationLoader):
     """One batch of noise, so that evaluation has something to count."""
 
-    def __init__(self, batches: list[Loaded]):
-        self._batches = batches
-        self.classes: list[str] | None = None
+    def __init__(self, plan: Plan, device: torch.device):
+        size = plan.image_side(plan.config.image.eval_size)
+        self._batch = _noise(plan, device, 0, -1, plan.rank_eval_batch, size)
 
     def __iter__(self) -> Iterator[Loaded]:
-        return iter(self._batches)
+        yield self._batch
 
-    def file(self, index: int) -> None:
-        return None
 
-    def stalled(self, seconds: float) -> None:
-        return None
-
-    def close(self) -> None:
-        self._batches = []
+def _noise(plan: Plan, device: torch.device, rank: int, number: int, count: int, size: int) -> Loaded:
+    random = randomness.generator(plan.config.seed, "synthetic", rank, number)
+    pixels = random.integers(0, 256, (count, size, size, 3), dtype=np.uint8)
+    labels = random.integers(0, plan.config.dataset.classes or 1, count)
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(device)
+    return images, torch.from_numpy(labels).to(device), np.arange(count)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from launcher import randomness
+from launcher.plan.plan import Plan
 
 # sample indices of an epoch -> those that it reads instead
 ChangeOrder = Callable[[np.ndarray], np.ndarray]
@@ -16,7 +17,7 @@ ChangeOrder = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Shard:
-    """A rank's part of each global batch: whose it is, how it is loaded, and where it goes."""
+    """A rank's part of each global batch: whose it is, how it is loaded, and to which device it goes."""
 
     rank: int
     world_size: int
@@ -26,21 +27,33 @@ class Shard:
 
 
 def epoch_order(seed: int, epoch: int, samples: int) -> np.ndarray:
-    """Sample indices int64 [samples] in the order that an epoch reads them."""
+    """Return sample indices int64 [samples] in the order that an epoch reads them."""
     return randomness.generator(seed, "order", epoch).permutation(samples)
 
 
 def rank_indices(order: np.ndarray, step: int, batch_size: int, rank: int, world_size: int) -> np.ndarray:
-    """A rank's share [batch_size / world_size] of the global batch of a step within the epoch.
+    """Return a rank's batch [batch_size / world_size] of the global batch of a step within the epoch.
 
-    The shares of all ranks, joined, are the same global batch for any number of ranks.
+    The batches of all ranks, joined, are the same global batch for any number of ranks.
     """
-    share = batch_size // world_size
-    first = step * batch_size + rank * share
-    return order[first : first + share]
+    count = batch_size // world_size
+    first = step * batch_size + rank * count
+    return order[first : first + count]
+
+
+def train_batches(
+    plan: Plan, shard: Shard, samples: int, epoch: int, first_step: int, change_order: ChangeOrder | None
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the step of the run and this rank's sample indices for each step of an epoch, from a step on."""
+    order = epoch_order(plan.config.seed, epoch, samples)
+    if change_order is not None:
+        order = change_order(order)
+    for step in range(first_step, plan.steps_per_epoch):
+        indices = rank_indices(order, step, plan.config.batch_size, shard.rank, shard.world_size)
+        yield epoch * plan.steps_per_epoch + step, indices
 
 
 def eval_indices(samples: int, batch_size: int, rank: int, world_size: int) -> list[np.ndarray]:
-    """A rank's evaluation batches: the ranks' together hold each sample exactly once; the last may be smaller."""
+    """Return a rank's evaluation batches: all ranks' together hold each sample once; the last may be smaller."""
     mine = np.arange(rank, samples, world_size)
     return [mine[first : first + batch_size] for first in range(0, len(mine), batch_size)]

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from launcher.data.batch import Loaded
 from launcher.data.following import clean_processes, follow_parent
-from launcher.data.images import Pictures, Reading
+from launcher.data.images import Images, Reading
 from launcher.data.sampling import Shard
 from launcher.errors import MachineError, Problem, UserError
 
@@ -33,11 +33,11 @@ class Keys:
         return iter(self.batches)
 
 
-def data_loader(pictures: Pictures, keys: Keys, shard: Shard) -> DataLoader[Any]:
+def data_loader(images: Images, keys: Keys, shard: Shard) -> DataLoader[Any]:
     """Persistent workers, or none."""
-    pictures.reading = Reading(max(1, shard.workers))
+    images.reading = Reading(max(1, shard.workers))
     return DataLoader(
-        pictures,
+        images,
         batch_sampler=keys,  # type: ignore[arg-type]
         num_workers=shard.workers,
         collate_fn=_collate,

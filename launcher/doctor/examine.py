@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from launcher.config.schema import FFCVLoader, Launch, RunConfig, TorchvisionLoader
-from launcher.data.ffcv.file import FFCVDataset
+from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.folder import Folder, evaluated, splits
 from launcher.data.following import worker_count
 from launcher.data.inspect import inspect_data

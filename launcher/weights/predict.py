@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from launcher.config.resolved import read
 from launcher.config.schema import TorchvisionLoader
 from launcher.data.following import worker_count
-from launcher.data.images import UNREADABLE, ImageFiles
+from launcher.data.images import UNREADABLE, ReadableImages
 from launcher.data.loaders import EvalLoader
 from launcher.data.sampling import Shard
 from launcher.data.unreadable import reason
@@ -63,10 +64,17 @@ def classifier_of_export(folder: Path, kind: str) -> Classifier:
 def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Iterator[ClassifiedImage]:
     """The likeliest `top` classes of each file, in the order of the files."""
     values, classes = classifier.card["input"], classifier.card["classes"]
-    sides = values["resize"], values["size"]
-    pictures = ImageFiles(files, *sides, values["interpolation"], upright=values["exif_orientation"])
+    images = ReadableImages(
+        Path(),
+        files,
+        np.zeros(len(files), np.int64),
+        resize=values["resize"],
+        size=values["size"],
+        interpolation=values["interpolation"],
+        upright=values["exif_orientation"],
+    )
     workers = worker_count(_LOADER, 1) if len(files) > _FEW else 0
-    loader = EvalLoader(pictures, Shard(0, 1, workers, _LOADER.prefetch, classifier.device), _BATCH)
+    loader = EvalLoader(images, Shard(0, 1, workers, _LOADER.prefetch, classifier.device), _BATCH)
     try:
         for pixels, labels, indices in loader:
             best = classifier.probabilities(pixels.to(classifier.device)).topk(min(top, len(classes)))

@@ -12,7 +12,7 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data.batch import Loaded
-from launcher.data.ffcv.file import FFCVDataset
+from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
 from launcher.data.inspect import inspect_data
 from launcher.data.loaders import Loaders, build_loaders

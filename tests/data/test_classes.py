@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.data.ffcv.file import open_beton
+from launcher.data.ffcv.beton import open_beton
 from launcher.data.inspect import inspect_data
 from launcher.errors import UserError
 from launcher.plan.checks import check

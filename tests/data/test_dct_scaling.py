@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from launcher.data.ffcv.beton import open_beton
 from launcher.data.ffcv.decoder import fewest_eighths, scaled_box
-from launcher.data.ffcv.file import open_beton
 from launcher.data.ffcv.pool import DecodingPool, Request
 
 from .conftest import make_loaders, same, stream, write_files

@@ -13,8 +13,7 @@ from torchvision.datasets.folder import pil_loader
 
 from launcher.config.compose import compose
 from launcher.data.decode import decode
-from launcher.data.ffcv.file import open_beton
-from launcher.data.ffcv.manifest import manifest_path
+from launcher.data.ffcv.beton import manifest_path, open_beton
 from launcher.data.inspect import inspect_data
 from launcher.errors import UserError
 
@@ -84,14 +83,14 @@ def read(folder: Path, *words: str) -> tuple[torch.Tensor, torch.Tensor]:
 def test_a_picture_is_turned_as_its_camera_was_held(kind: str, orientation: int) -> None:
     save(orientation, file := io.BytesIO(), kind)
     decoded = decode(file, upright=True)
-    assert np.abs(np.asarray(decoded.picture).astype(int) - UPRIGHT).mean() < 3
-    assert decoded.picture.tobytes() == ImageOps.exif_transpose(Image.open(file)).convert("RGB").tobytes()
+    assert np.abs(np.asarray(decoded.image).astype(int) - UPRIGHT).mean() < 3
+    assert decoded.image.tobytes() == ImageOps.exif_transpose(Image.open(file)).convert("RGB").tobytes()
 
 
 @pytest.mark.parametrize("orientation", STORED)
 def test_as_published_is_what_torchvision_reads(tmp_path: Path, orientation: int) -> None:
     save(orientation, tmp_path / "p.jpg", "JPEG")
-    assert decode(tmp_path / "p.jpg", upright=False).picture.tobytes() == pil_loader(tmp_path / "p.jpg").tobytes()
+    assert decode(tmp_path / "p.jpg", upright=False).image.tobytes() == pil_loader(tmp_path / "p.jpg").tobytes()
 
 
 @pytest.mark.parametrize("value", [0, 9, 65535])
@@ -99,17 +98,17 @@ def test_orientations_that_do_not_exist_turn_nothing(value: int) -> None:
     exif, file = Image.Exif(), io.BytesIO()
     exif[0x0112] = value
     Image.fromarray(UPRIGHT).save(file, "JPEG", exif=exif)
-    assert decode(file, upright=True).picture.size == (120, 80)
+    assert decode(file, upright=True).image.size == (120, 80)
 
 
 def test_broken_exif_data_change_no_pixel(tmp_path: Path) -> None:
     Image.fromarray(UPRIGHT).save(tmp_path / "p.jpg", exif=b"Exif\0\0II*\0\xff\xff\xff\xff" + b"\xff" * 40)
-    assert decode(tmp_path / "p.jpg", upright=True).picture.size == (120, 80)
+    assert decode(tmp_path / "p.jpg", upright=True).image.size == (120, 80)
 
 
 def test_sixteen_bits_are_scaled_not_cut_off(tmp_path: Path) -> None:
     Image.fromarray((np.arange(256, dtype=np.uint16) * 257).reshape(16, 16)).save(tmp_path / "p.png")
-    assert np.array_equal(np.asarray(decode(tmp_path / "p.png", upright=True).picture)[..., 0].ravel(), np.arange(256))
+    assert np.array_equal(np.asarray(decode(tmp_path / "p.png", upright=True).image)[..., 0].ravel(), np.arange(256))
 
 
 @pytest.mark.parametrize(

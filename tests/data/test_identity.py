@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.data.ffcv.file import FFCVDataset
-from launcher.data.ffcv.manifest import manifest_path
+from launcher.data.ffcv.beton import manifest_path
+from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
 from launcher.data.identity import identity, identity_if_there
 from launcher.data.inspect import inspect_data

@@ -21,9 +21,9 @@ from launcher.cli.main import main
 from launcher.config.compose import compose
 from launcher.data.ffcv import prepare
 from launcher.data.ffcv import writer as beton_writer
-from launcher.data.ffcv.encode import Encoded, aligned_interval, encode_all
-from launcher.data.ffcv.file import ROW, ROWS_START, FFCVDataset, file_name, full_values, open_beton
-from launcher.data.ffcv.manifest import manifest_path, read_manifest
+from launcher.data.ffcv.beton import ROW, ROWS_START, manifest_path, open_beton, read_manifest
+from launcher.data.ffcv.dataset import FFCVDataset, file_name, full_values
+from launcher.data.ffcv.writer import Encoded, aligned_interval, encode_all
 from launcher.data.sources.source import Files, Piece
 from launcher.errors import UserError
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from launcher.cli.main import main
 from launcher.config.compose import compose
 from launcher.data.crops import same_parts
-from launcher.data.ffcv.file import FFCVDataset, file_name, open_beton, small_values
-from launcher.data.ffcv.manifest import read_manifest
+from launcher.data.ffcv.beton import open_beton, read_manifest
+from launcher.data.ffcv.dataset import FFCVDataset, file_name, small_values
 from launcher.data.ffcv.prepare import prepare
 from launcher.errors import UserError
 from launcher.plan.checks import check

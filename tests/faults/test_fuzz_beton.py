@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.data.ffcv.file import ALLOCATION, HEADER, ROW, ROWS_START, FFCVDataset, open_beton
-from launcher.data.ffcv.manifest import manifest_path, read_manifest
+from launcher.data.ffcv.beton import ALLOCATION, HEADER, ROW, ROWS_START, manifest_path, open_beton, read_manifest
+from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.errors import UserError
 
 pytest.importorskip("ffcv", exc_type=ImportError)

@@ -17,7 +17,6 @@ from launcher.config.compose import compose
 from launcher.data.crops import centre_cut
 from launcher.data.decode import UnreadableImage, decode, size
 from launcher.data.folder import scan, splits
-from launcher.data.images import Pictures
 from launcher.errors import UserError
 from launcher.measure.diagnosis import picture_facts
 from tests.commands import refused, said
@@ -42,7 +41,7 @@ def test_odd_names_are_read_like_any(tmp_path: Path) -> None:
     assert [len(split.files) for split in splits(tmp_path, DATASET, 0)] == [len(ODD_NAMES)] * 2
     found = scan(tmp_path, "train")
     assert sorted(map(os.fsencode, found.classes)) == sorted(ODD_NAMES)
-    pictures = Pictures(found, upright=True)
+    pictures = Images(found.root, found.files, found.labels, upright=True)
     assert all(pictures.open(number).getpixel((0, 0)) == (200, 10, 10) for number in range(len(ODD_NAMES)))
 
 
@@ -50,7 +49,8 @@ def test_what_is_wrong_with_an_odd_name_is_one_line(tmp_path: Path) -> None:
     folder_of(tmp_path, *ODD_NAMES)
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/train/not\xffutf8/p.png"))
     odd.write_bytes(b"")
-    pictures = Pictures(scan(tmp_path, "train"), upright=True)
+    found = scan(tmp_path, "train")
+    pictures = Images(found.root, found.files, found.labels, upright=True)
     lines = []
     for number in range(len(ODD_NAMES)):
         try:
@@ -58,7 +58,7 @@ def test_what_is_wrong_with_an_odd_name_is_one_line(tmp_path: Path) -> None:
         except UserError as error:
             lines.append(str(error))
     assert len(lines) == 1
-    assert r"not\udcffutf8/p.png cannot be read as a picture" in lines[0]
+    assert r"not\udcffutf8/p.png cannot be read as an image" in lines[0]
     odd.unlink()
     assert r"1 class has no training pictures: not\udcffutf8" in refused(
         "plan", "dataset=image_folder", f"dataset.path='{tmp_path}'"
@@ -181,16 +181,16 @@ def test_what_is_no_fair_picture_is_one_line(
     (tmp_path / "train" / "a" / "p.png").write_bytes(content() if callable(content) else content)
     found = scan(tmp_path, "train")
     with pytest.raises(
-        UserError, match=rf"a/p\.png cannot be read as a picture \(.*({expected}).*\); repair or remove it"
+        UserError, match=rf"a/p\.png cannot be read as an image \(.*({expected}).*\); repair or remove it"
     ):
-        Pictures(found, upright=True).open(0)
+        Images(found.root, found.files, found.labels, upright=True).open(0)
     picture_facts(found)
 
 
 def test_a_picture_of_another_name_is_read_all_the_same(tmp_path: Path) -> None:
     for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "MPO"):
         Image.new("RGB", (8, 6), (250, 250, 250)).save(tmp_path / "p.jpg", kind)
-        assert decode(tmp_path / "p.jpg", upright=True).picture.size == size(tmp_path / "p.jpg") == (8, 6)
+        assert decode(tmp_path / "p.jpg", upright=True).image.size == size(tmp_path / "p.jpg") == (8, 6)
     for kind in ("EPS", "ICO", "TGA"):
         Image.new("RGB", (8, 6)).save(tmp_path / "p.jpg", kind)
         with pytest.raises(UnreadableImage, match="none of"):

@@ -216,7 +216,7 @@ def test_odd_pictures_are_prepared_as_in_training(mode: str, size: tuple[int, in
     assert spec.loader is not None
     written = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(written)
-    cut = centre_cut(decode(file, upright=True).picture, 36, 32, "bilinear")
+    cut = centre_cut(decode(file, upright=True).image, 36, 32, "bilinear")
     expected = (cut / 255.0 - card["input"]["mean"]) / card["input"]["std"]  # type: ignore[index]
     for found in (written.transform(Image.open(file)).numpy(), standalone_onnx.transform(Image.open(file), card)):
         np.testing.assert_allclose(found, expected.transpose(2, 0, 1), atol=1e-5)

@@ -1,4 +1,4 @@
-"""Training and evaluation batches from FFCV files: the stream of launcher.data.loaders, decoded by threads."""
+"""Training and evaluation batches from FFCV files: the same samples as launcher.data.loaders, decoded by threads."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ import psutil
 from launcher.config import schema
 from launcher.data.batch import Loaded, Overlap
 from launcher.data.crops import centre_boxes, random_crops, same_parts
-from launcher.data.ffcv.file import Beton, FFCVDataset
+from launcher.data.ffcv.beton import Beton
+from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.pool import DecodingPool, Request
 from launcher.data.images import ChangeImage
 from launcher.data.inspect import check_counts
-from launcher.data.sampling import ChangeOrder, Shard, epoch_order, eval_indices, rank_indices
+from launcher.data.loaders import EvaluationLoader, TrainLoader
+from launcher.data.sampling import ChangeOrder, Shard, eval_indices, train_batches
 from launcher.plan.plan import Plan
 
 # Part of the free memory that files may take: workers, pinned batches and evaluation need the rest.
@@ -104,10 +106,10 @@ def build_ffcv_loaders(
     )
 
 
-class FFCVTrain:
-    """Random resized crops of the pictures of an FFCV file, in the epoch's order.
+class FFCVTrain(TrainLoader):
+    """Random resized crops of the images of an FFCV file, in the epoch's order.
 
-    Steps with crops so small that the smaller pictures beside them do read those, the same parts of them.
+    Steps whose crops are small enough read the same parts of the smaller images beside them.
     """
 
     def __init__(
@@ -138,20 +140,15 @@ class FFCVTrain:
 
     def _requests(self, epoch: int, first_step: int) -> Iterator[tuple[DecodingPool, Request]]:
         plan, full = self._plan, self._full
-        config = plan.config
-        order = epoch_order(config.seed, epoch, full.file.samples)
-        if self._change_order is not None:
-            order = self._change_order(order)
-        for step in range(first_step, plan.steps_per_epoch):
-            indices = rank_indices(order, step, config.batch_size, self._shard.rank, self._shard.world_size)
+        steps = train_batches(plan, self._shard, full.file.samples, epoch, first_step, self._change_order)
+        for step, indices in steps:
             numbers = indices % full.file.samples
             sizes = full.heights[numbers], full.widths[numbers]
-            boxes = random_crops(config.image, *sizes, seed=config.seed, epoch=epoch, indices=indices)
-            of_run = epoch * plan.steps_per_epoch + step
-            small = self._small if plan.reads_small(of_run) else None
+            boxes = random_crops(plan.config.image, *sizes, seed=plan.config.seed, epoch=epoch, indices=indices)
+            small = self._small if plan.reads_small(step) else None
             if small is not None:
                 boxes = same_parts(boxes, *sizes, small.heights[numbers], small.widths[numbers])
-            yield small or full, Request(epoch, indices, boxes, plan.loaded_size(of_run))
+            yield small or full, Request(epoch, indices, boxes, plan.loaded_size(step))
 
 
 def _close(pools: list[DecodingPool]) -> None:
@@ -159,8 +156,8 @@ def _close(pools: list[DecodingPool]) -> None:
         pool.close()
 
 
-class FFCVEval:
-    """This rank's share of the validation pictures, centre crops, each once; the last batch may be smaller."""
+class FFCVEval(EvaluationLoader):
+    """This rank's part of the validation images, centre crops, each once; the last batch may be smaller."""
 
     def __init__(self, pool: DecodingPool, shard: Shard, batch_size: int, resize: int):
         self._pool, self._shard, self._resize = pool, shard, resize
@@ -170,9 +167,6 @@ class FFCVEval:
 
     def __iter__(self) -> Iterator[Loaded]:
         return iter(Overlap(self._pool.batches(map(self._request, self._indices)), self._shard.device))
-
-    def file(self, index: int) -> None:
-        return None
 
     def stalled(self, seconds: float) -> Path | None:
         return self._pool.stalled(seconds)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from launcher.data.batch import Loaded
+from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.decoder import ImageBytes, Reader, compiled_decode
-from launcher.data.ffcv.file import Beton
 from launcher.data.images import ChangeImage, Reading
 from launcher.errors import UserError
 
@@ -152,7 +152,7 @@ class DecodingPool:
         numbers = request.indices[part] % self.file.samples
         # note: the first call compiles, which takes longer than a disk may
         self._decode_part(request, slice(0), images)
-        with self._reading.picture(int(numbers[0]), self._room.reader):
+        with self._reading.image(int(numbers[0]), self._room.reader):
             failed = self._decode_part(request, part, images)
         if failed >= 0:
             self._check_size()

@@ -1,4 +1,4 @@
-"""Writes the FFCV files of a data set from its pictures, and checks them; imports no torch."""
+"""`train prepare`: write the FFCV files of a data set from its images, and check them; imports no torch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.schema import Dataset, FFCVFile
-from launcher.data.ffcv.encode import Encoded, Unreadable, encode_all
-from launcher.data.ffcv.file import FFCVDataset, full_values, open_beton, small_values
-from launcher.data.ffcv.manifest import Manifest, checksum, manifest_path, write_manifest
-from launcher.data.ffcv.writer import BetonWriter
+from launcher.data.decode import UnreadableImage
+from launcher.data.ffcv.beton import Manifest, manifest_path, open_beton, write_manifest
+from launcher.data.ffcv.dataset import FFCVDataset, full_values, small_values
+from launcher.data.ffcv.writer import BetonWriter, Encoded, encode_all
 from launcher.data.following import in_workers
 from launcher.data.identity import divided, fingerprint
 from launcher.data.shapes import ensure_shapes, shapes_folder
@@ -28,39 +28,40 @@ from launcher.errors import Problem, UserError
 from launcher.probe import usable_cores
 
 SPLITS = ("train", "val")
-Encode = Callable[..., list[Encoded | Unreadable]]
-_PICTURES_A_TASK = 16
+Encode = Callable[..., list[Encoded | UnreadableImage]]
+_IMAGES_A_TASK = 16
 _SECONDS_A_SAVE = 30.0
 _SHOWN = 10
+_CHUNK = 1 << 24
 
 
 def prepare(wanted: FFCVDataset, *, skip_bad: bool, report: Report) -> Iterator[tuple[Path, Manifest]]:
-    """Write the files that are not there yet; yields each file and its manifest.
+    """Write the files that are missing; yields each file and its manifest.
 
     Raises:
-        UserError: the pictures are not there, some cannot be read (without `skip_bad`), or the disk is full.
+        UserError: the images are missing, some cannot be read (without `skip_bad`), or the disk is full.
     """
     loader, dataset = wanted.loader, wanted.dataset
-    for split, given in (("train", loader.train), ("val", loader.val)):
-        if given is not None:
-            message = "names a file that is there already; leave it out to write one, or give dataloader.folder"
-            raise UserError(Problem(message, f"dataloader.{split}", given))
+    for split, file in (("train", loader.train), ("val", loader.val)):
+        if file is not None:
+            message = "names an existing file; remove the key to write one, or set dataloader.folder"
+            raise UserError(Problem(message, f"dataloader.{split}", file))
     small_path, small = wanted.small_path(), small_values(loader.files)
     files = [(split, wanted.path(split), full_values(loader.files)) for split in SPLITS]
     files += [("train", small_path, small)] if small_path and small else []
-    if all(_is_written(path) for _, path, _ in files):
-        sources = {}
-    else:
-        found = open_sources(dataset, wanted.seed, _where(dataset), report, skip_bad=skip_bad)
-        sources = dict(zip(SPLITS, _named(dataset, *found), strict=True))
+    sources = {}
+    if not all(_is_written(path) for _, path, _ in files):
+        train, val = open_sources(dataset, wanted.seed, _where(dataset), report, skip_bad=skip_bad)
+        known_as = _known_as(dataset, train, val)
+        sources = {source.split: dataclasses.replace(source, known_as=known_as) for source in (train, val)}
     workers = usable_cores() if loader.workers == "auto" else loader.workers
     for split, path, values in files:
         if _is_written(path):
             manifest = open_beton(path).manifest
             assert manifest is not None
         else:
-            writing = _Writing(path, values, upright=dataset.exif_orientation, workers=workers, skip_bad=skip_bad)
-            manifest = _write(sources[split], writing, report)
+            job = _Job(sources[split], path, values, dataset.exif_orientation, workers, skip_bad, report)
+            manifest = job.run()
         yield path, manifest
 
 
@@ -72,24 +73,23 @@ def verify(wanted: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest
     """
     splits = [wanted.open(split) for split in SPLITS]
     small = wanted.open_small(splits[0])
-    for found in [*splits, *([small] if small else [])]:
-        if found.manifest is None:
-            raise UserError(f"{found.path} has no manifest ({manifest_path(found.path).name}) to compare it with")
-        if _checksum(found.path, report) != found.manifest.sha256:
-            raise UserError(f"{found.path} is damaged: its checksum is not its manifest's; remove it, write it again")
-        yield found.path, found.manifest
+    for file in [*splits, *([small] if small else [])]:
+        if file.manifest is None:
+            raise UserError(f"{file.path} has no manifest ({manifest_path(file.path).name}) to compare it with")
+        if _checksum(file.path, report) != file.manifest.sha256:
+            raise UserError(f"{file.path} is damaged: its checksum is not its manifest's; remove it, write it again")
+        yield file.path, file.manifest
 
 
-def _named(dataset: Dataset, train: Source, val: Source) -> tuple[Source, Source]:
-    """The same, known by another name than their own lists where that tells more."""
-    name = None
+def _known_as(dataset: Dataset, train: Source, val: Source) -> str | None:
+    """Return what replaces the fingerprint of each split's list, if anything."""
     if dataset.kind == "shapes" and dataset.path is None:
         # note: their bytes depend on the JPEG library, which makes them no other data set
-        name = shapes_folder(dataset).name
-    elif dataset.val_split is not None:
-        lists = (zip(source.names, source.sizes(), strict=True) for source in (train, val))
-        name = divided(itertools.chain(*lists), dataset.val_split)
-    return dataclasses.replace(train, known_as=name), dataclasses.replace(val, known_as=name)
+        return shapes_folder(dataset).name
+    if dataset.val_split is None:
+        return None
+    lists = (zip(source.names, source.sizes(), strict=True) for source in (train, val))
+    return divided(itertools.chain(*lists), dataset.val_split)
 
 
 def _is_written(path: Path) -> bool:
@@ -104,107 +104,108 @@ def _where(dataset: Dataset) -> str:
 
 
 @dataclass(frozen=True)
-class _Writing:
-    """Which file is written, and how."""
+class _Job:
+    """One file to write: from which images, and how."""
 
+    source: Source
     path: Path
     values: FFCVFile
     upright: bool
     workers: int
     skip_bad: bool
+    report: Report
 
+    def run(self) -> Manifest:
+        """Write the file and its manifest, or go on where an interrupted writer stopped."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            writer = BetonWriter(
+                self.path, self.source.labels, max_side=self.values.max_side, identity=self._identity()
+            )
+            try:
+                return self._write(writer)
+            finally:
+                writer.close()
+        except OSError as error:
+            message = f"{self.path} cannot be written ({error.strerror}); what is done is kept, "
+            message += "the same command goes on"
+            raise UserError(Problem(message, "dataloader.folder", self.path.parent)) from None
 
-def _write(source: Source, to: _Writing, report: Report) -> Manifest:
-    try:
-        to.path.parent.mkdir(parents=True, exist_ok=True)
-        return _write_source(source, to, report)
-    except OSError as error:
-        message = f"{to.path} cannot be written ({error.strerror}); what is done is kept, the same command goes on"
-        raise UserError(Problem(message, "dataloader.folder", to.path.parent)) from None
-
-
-def _write_source(source: Source, to: _Writing, report: Report) -> Manifest:
-    values, upright = to.values, to.upright
-    encode = partial(encode_all, values=values, upright=upright)
-    identity = _identity(source, values, upright)
-    writer = BetonWriter(to.path, source.labels, max_side=values.max_side, identity=identity)
-    try:
-        bad = _add_all(writer, source, encode, to.workers, report)
+    def _write(self, writer: BetonWriter) -> Manifest:
+        source, bad = self.source, self._add_all(writer)
         if len(bad) == len(source.names):
-            raise UserError(f"{source.root} holds no picture that can be read: {_listed(bad)}")
-        if bad and not to.skip_bad:
+            raise UserError(f"{source.root} holds no image that can be read: {_listed(bad)}")
+        if bad and not self.skip_bad:
             raise UserError(
-                f"{len(bad)} of {len(source.names):,} pictures in {source.root} cannot be read: {_listed(bad)}; repair "
-                "them and run the same command again, or leave them out by --skip-bad (the others are done)"
+                f"{len(bad)} of {len(source.names):,} images in {source.root} cannot be read: {_listed(bad)}; repair "
+                "them and run the same command again, or skip them by --skip-bad (the others are done)"
             )
         samples = writer.finish()
-        kept = ((name, size) for name, size in zip(source.names, source.sizes(), strict=True) if name not in bad)
+        stored = ((name, size) for name, size in zip(source.names, source.sizes(), strict=True) if name not in bad)
         manifest = Manifest(
             split=source.split,
             samples=samples,
             classes=source.classes,
-            values=dataclasses.asdict(values),
-            exif_orientation=upright,
+            values=dataclasses.asdict(self.values),
+            exif_orientation=self.upright,
             converted=dict(sorted(writer.converted.items())),
             skipped={**source.skipped, **bad},
             bytes=writer.partial.stat().st_size,
-            sha256=_checksum(writer.partial, report),
-            source=source.known_as or fingerprint(kept),
+            sha256=_checksum(writer.partial, self.report),
+            source=source.known_as or fingerprint(stored),
         )
         # note: a manifest without its file counts as nothing, a file without its manifest could not be checked
-        write_manifest(to.path, manifest)
+        write_manifest(self.path, manifest)
         writer.publish()
         return manifest
-    finally:
-        writer.close()
 
+    def _add_all(self, writer: BetonWriter) -> dict[str, str]:
+        """Encode and add all missing images; returns file and reason of those that cannot be read."""
+        missing, total = writer.missing, len(self.source.names)
+        encode = partial(encode_all, values=self.values, upright=self.upright)
+        done, bad, saved = total - len(missing), {}, time.monotonic()
+        try:
+            for number, image in _encoded(self.source, missing, encode, self.workers):
+                if isinstance(image, UnreadableImage):
+                    bad[self.source.names[number]] = str(image)
+                else:
+                    writer.add(number, image)
+                done += 1
+                self.report(self.source.split, done, total)
+                if time.monotonic() - saved > _SECONDS_A_SAVE:
+                    writer.save()
+                    saved = time.monotonic()
+            writer.flush()
+        finally:
+            writer.save()
+        return bad
 
-def _add_all(writer: BetonWriter, source: Source, encode: Encode, workers: int, report: Report) -> dict[str, str]:
-    """Encode and add all pictures that are missing; returns file and reason of those that cannot be read."""
-    missing, total = writer.missing, len(source.names)
-    done, bad, saved = total - len(missing), {}, time.monotonic()
-    try:
-        for number, picture in _encoded(source, missing, encode, workers):
-            if isinstance(picture, Unreadable):
-                bad[source.names[number]] = picture.reason
-            else:
-                writer.add(number, picture)
-            done += 1
-            report(source.split, done, total)
-            if time.monotonic() - saved > _SECONDS_A_SAVE:
-                writer.save()
-                saved = time.monotonic()
-        writer.flush()
-    finally:
-        writer.save()
-    return bad
+    def _identity(self) -> str:
+        """Return a hash that is equal for equal lists of images and equal values."""
+        source = self.source
+        facts = [source.root, source.names, source.labels.tolist(), dataclasses.asdict(self.values), self.upright]
+        return hashlib.sha256(json.dumps(facts).encode(errors="surrogateescape")).hexdigest()
 
 
 def _encoded(
     source: Source, numbers: np.ndarray, encode: Encode, workers: int
-) -> Iterator[tuple[int, Encoded | Unreadable]]:
-    """The pictures of those numbers in their order, encoded by worker processes."""
-    parts = [numbers[first : first + _PICTURES_A_TASK].tolist() for first in range(0, len(numbers), _PICTURES_A_TASK)]
+) -> Iterator[tuple[int, Encoded | UnreadableImage]]:
+    """Yield the images of those numbers in their order, encoded by worker processes."""
+    parts = [numbers[first : first + _IMAGES_A_TASK].tolist() for first in range(0, len(numbers), _IMAGES_A_TASK)]
     tasks = ((source.files, [source.piece(number) for number in part], part) for part in parts)
-    for part, pictures in zip(parts, in_workers(encode, tasks, workers), strict=True):
-        yield from zip(part, pictures, strict=True)
-
-
-def _identity(source: Source, values: FFCVFile, upright: bool) -> str:
-    """Equal for equal lists of pictures and equal values."""
-    facts = [source.root, source.names, source.labels.tolist(), dataclasses.asdict(values), upright]
-    return hashlib.sha256(json.dumps(facts).encode(errors="surrogateescape")).hexdigest()
+    for part, images in zip(parts, in_workers(encode, tasks, workers), strict=True):
+        yield from zip(part, images, strict=True)
 
 
 def _checksum(path: Path, report: Report) -> str:
-    done, total = 0, path.stat().st_size
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        report(f"checksum of {path.name.removesuffix('.partial')}", done, total)
-
-    return checksum(path, advance)
+    """Return a file's SHA-256 in hexadecimal."""
+    digest, done, total = hashlib.sha256(), 0, path.stat().st_size
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            done += len(chunk)
+            report(f"checksum of {path.name.removesuffix('.partial')}", done, total)
+    return digest.hexdigest()
 
 
 def _listed(bad: dict[str, str]) -> str:

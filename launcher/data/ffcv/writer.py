@@ -1,34 +1,125 @@
-"""Writes an FFCV file page by page, under a temporary name, so that a killed writer goes on where it was.
+"""Writes an FFCV file: each image as RGB of bounded size, in pixels or as a JPEG, page by page; imports no torch.
 
-The bytes depend on the pictures and values alone, not on the number of workers or on interruptions.
+The file has a temporary name, so that a killed writer goes on where it was. Its bytes depend on the images and values
+alone, not on the number of workers or on interruptions.
 """
 
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+import cv2
 import numpy as np
+from PIL import Image
 
-from launcher import atomic
-from launcher.data.ffcv.encode import Encoded
-from launcher.data.ffcv.file import ALLOCATION, FIELD, HEADER, IMAGE, LABEL, ROW, ROWS_START, VERSION
+from launcher import atomic, randomness
+from launcher.config.schema import FFCVFile
+from launcher.data.decode import Decoded, UnreadableImage, decode
+from launcher.data.ffcv.beton import ALLOCATION, FIELD, HEADER, IMAGE, JPEG, LABEL, PIXELS, ROW, ROWS_START, VERSION
+from launcher.data.sources.source import Files, Piece
 from launcher.errors import UserError
 
 _LEAST_PAGE = 1 << 23
 _KINDS = {IMAGE: 2, LABEL: 1}
 
 
+@dataclass(frozen=True)
+class Encoded:
+    """A stored image: `data` is a JPEG or RGB pixels in rows, `was` what it was converted from, if anything."""
+
+    mode: int
+    width: int
+    height: int
+    data: bytes
+    was: str | None
+
+
+def encode_all(
+    files: Files, pieces: Sequence[Piece], numbers: Sequence[int], values: FFCVFile, *, upright: bool
+) -> list[Encoded | UnreadableImage]:
+    """Encode some images; `numbers` are their places in the data set, which decide whether one is stored as a JPEG.
+
+    `upright` turns images as their EXIF data say.
+
+    Raises:
+        UserError: the files cannot be read.
+    """
+    # note: OpenCV's own threads would compete with the other worker processes
+    cv2.setNumThreads(1)
+    chances = randomness.uniforms(0, "jpeg", 0, np.array(numbers), 1)[:, 0]
+    return [
+        _encode(data, piece.name, values, upright=upright, as_jpeg=bool(chance < values.jpeg_share))
+        for data, piece, chance in zip(files.read(pieces), pieces, chances, strict=True)
+    ]
+
+
+def _encode(
+    data: bytes | UnreadableImage, name: str, values: FFCVFile, *, upright: bool, as_jpeg: bool
+) -> Encoded | UnreadableImage:
+    if isinstance(data, UnreadableImage):
+        return data
+    try:
+        decoded = decode(io.BytesIO(data), upright=upright)
+    except UnreadableImage as reason:
+        return reason.with_traceback(None)
+    was = _unusual(decoded, name)
+    pixels = shrink(np.asarray(decoded.image), values.max_side)
+    height, width = pixels.shape[:2]
+    if not as_jpeg:
+        return Encoded(PIXELS, width, height, pixels.tobytes(), was)
+    return Encoded(JPEG, width, height, to_jpeg(pixels, values), was)
+
+
+def shrink(pixels: np.ndarray, max_side: int) -> np.ndarray:
+    """Scale uint8 [H, W, 3] down, by averaging areas, until height and width fit; rounds them as FFCV does."""
+    ratio = max_side / max(pixels.shape[:2])
+    if ratio >= 1:
+        return pixels
+    size = (max(1, int(ratio * pixels.shape[1])), max(1, int(ratio * pixels.shape[0])))
+    return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA))
+
+
+def to_jpeg(pixels: np.ndarray, values: FFCVFile) -> bytes:
+    """Encode uint8 RGB pixels [H, W, 3] as a JPEG with chroma at half the resolution."""
+    parameters = [cv2.IMWRITE_JPEG_QUALITY, values.quality]
+    if values.restart_interval:
+        parameters += [cv2.IMWRITE_JPEG_RST_INTERVAL, aligned_interval(pixels.shape[1], values.restart_interval)]
+    done, data = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), parameters)
+    assert done, "OpenCV encodes every uint8 image"
+    return data.tobytes()
+
+
+def aligned_interval(width: int, most: int) -> int:
+    """Return the longest restart interval of at most `most` blocks of 16 pixels that divides each row evenly."""
+    blocks = -(-width // 16)
+    return next(interval for interval in range(min(most, blocks), 0, -1) if blocks % interval == 0)
+
+
+def _unusual(decoded: Decoded, name: str) -> str | None:
+    """Describe what is unusual about an image that can be converted all the same."""
+    suffix = PurePosixPath(name).suffix.lower()
+    # note: Pillow calls a JPEG of several images MPO
+    kind = decoded.format.replace("MPO", "JPEG")
+    parts = [f"{kind} named {suffix}"] if kind != Image.registered_extensions().get(suffix) else []
+    parts += [decoded.mode] if decoded.mode != "RGB" else []
+    parts += ["turned upright"] if decoded.turned else []
+    return ", ".join(parts) or None
+
+
 def page_size(max_side: int) -> int:
-    """The least power of two from 8 MiB on that holds the pixels of any picture."""
+    """Return the least power of two from 8 MiB on that holds the pixels of any image."""
     return max(_LEAST_PAGE, 1 << (3 * max_side**2 - 1).bit_length())
 
 
 class BetonWriter:
-    """`add` pictures by their number, then `finish`; `missing` are the numbers still to be added, in order.
+    """`add` images by their number, then `finish`; `missing` are the numbers still to be added, in order.
 
     Raises:
         UserError: another process writes the same file.
@@ -54,23 +145,23 @@ class BetonWriter:
 
     @property
     def missing(self) -> np.ndarray:
-        """Numbers of the pictures that are not stored yet."""
+        """Numbers of the images that are not stored yet."""
         return np.flatnonzero(~self._done)
 
-    def add(self, number: int, picture: Encoded) -> None:
-        """Store one picture."""
-        if len(self._page) + len(picture.data) > self._page_size:
+    def add(self, number: int, image: Encoded) -> None:
+        """Store one image."""
+        if len(self._page) + len(image.data) > self._page_size:
             self._flush()
         place = self._offset() + len(self._page)
-        self._rows[number] = ((picture.mode, picture.width, picture.height, place), self.labels[number])
-        self._sizes[number] = len(picture.data)
-        self._page += picture.data
+        self._rows[number] = ((image.mode, image.width, image.height, place), self.labels[number])
+        self._sizes[number] = len(image.data)
+        self._page += image.data
         self._on_page.append(number)
-        if picture.was:
-            self._converted_on_page.append(picture.was)
+        if image.was:
+            self._converted_on_page.append(image.was)
 
     def save(self) -> None:
-        """Put on disk what has been added so far, less the page that is being filled, so that it need not be redone."""
+        """Put on disk what has been added so far, except the page that is being filled, so that it is not redone."""
         os.fsync(self._file)
         facts = json.dumps({"identity": self.identity, "pages": self._pages, "converted": self.converted})
         with atomic.writing(self._state) as temporary, temporary.open("wb") as file:
@@ -82,7 +173,7 @@ class BetonWriter:
             self._flush()
 
     def finish(self) -> int:
-        """Write metadata and table of what has been added; returns the number of pictures. The name stays temporary."""
+        """Write metadata and table of what has been added; returns the number of images. The name stays temporary."""
         self.flush()
         kept = np.flatnonzero(self._done)
         table = (self._first_page + self._pages) * self._page_size
@@ -130,7 +221,7 @@ class BetonWriter:
             raise UserError(f"{self.target} is being written by another process; wait for it, or stop it") from None
 
     def _go_on(self) -> None:
-        """Take over what an interrupted writer of the same pictures and values has saved."""
+        """Take over what an interrupted writer of the same images and values has saved."""
         state = self._saved()
         if state is not None:
             facts = json.loads(str(state["facts"]))

@@ -17,7 +17,7 @@ import pytest
 from launcher.cli import diagnose
 from launcher.cli.main import main
 from launcher.config.compose import compose
-from launcher.data.ffcv.file import FFCVDataset
+from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
 from launcher.data.folder import scan
 from launcher.data.inspect import inspect_data

@@ -14,7 +14,7 @@ import pytest
 from torchvision.datasets import ImageNet, imagenet
 
 from launcher.data.ffcv import prepare
-from launcher.data.ffcv.manifest import read_manifest
+from launcher.data.ffcv.beton import read_manifest
 from launcher.data.folder import scan
 from launcher.data.sources.find import folder_source, open_source
 from launcher.errors import UserError
