@@ -1,4 +1,4 @@
-"""`train eval RUN`: evaluate the newest checkpoint here, in one process; also on other pictures, and by class."""
+"""`train eval RUN`: evaluate the newest checkpoint here, in one process; also on other images, and by class."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TAKEN = ("dataset.path", "eval_batch_size", "dataloader.workers", "dataloader.p
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder")
     parser.add_argument(
-        "words", metavar="key=value", nargs="*", default=[], help="dataset.path=OTHER pictures; launch, loading"
+        "words", metavar="key=value", nargs="*", default=[], help="dataset.path=OTHER images; launch, loading"
     )
     parser.add_argument("--best", action="store_true", help="the checkpoint of the best top-1 instead of the newest")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
@@ -71,7 +71,7 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         result = found.result
         print(f"step {found.step:,}: top-1 {result.top1:.2%}  top-5 {result.top5:.2%}  loss {result.loss:.4f}")
-        print(f"{result.samples:,} pictures{f' of {other}' * bool(other)} on {devices}")
+        print(f"{result.samples:,} images{f' of {other}' * bool(other)} on {devices}")
         if arguments.by_class:
             _print(found)
     _write(found, outputs, f"{folder.path.name}, step {found.step:,}")
@@ -130,7 +130,7 @@ def _print(found: CheckpointResult) -> None:
     from launcher.weights.by_class import by_class
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("class", "pictures", "top-1 (recall)", "precision", "most often taken for"):
+    for column in ("class", "images", "top-1 (recall)", "precision", "most often taken for"):
         table.add_column(column, justify="left" if column in ("class", "most often taken for") else "right")
     for row in by_class(found.classes, found.confusion):
         shares = ("-" if share is None else f"{share:.1%}" for share in (row.top1, row.precision))

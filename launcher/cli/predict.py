@@ -1,4 +1,4 @@
-"""`train predict RUN PICTURE ...`: the likeliest classes of pictures, by a run's newest checkpoint or an export."""
+"""`train predict RUN IMAGE ...`: the likeliest classes of images, by a run's newest checkpoint or an export."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from launcher.weights.predict import ClassifiedImage, Classifier
 
 EXAMPLES = [
-    "train predict runs/mild-imagenet-1120-1 picture.jpg",
-    "train predict runs/mild-imagenet-1120-1 pictures --top 1 --csv",
-    "train predict runs/mild-imagenet-1120-1/export pictures/a.jpg pictures/b.jpg --json",
-    "train predict runs/mild-imagenet-1120-1 --list pictures.txt --best",
+    "train predict runs/mild-imagenet-1120-1 image.jpg",
+    "train predict runs/mild-imagenet-1120-1 images --top 1 --csv",
+    "train predict runs/mild-imagenet-1120-1/export images/a.jpg images/b.jpg --json",
+    "train predict runs/mild-imagenet-1120-1 --list images.txt --best",
 ]
 _CARD, _WEIGHTS = "model_card.json", ".safetensors"
 _STDIN = "-"
@@ -34,12 +34,12 @@ _STDIN = "-"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder, or what train export has written")
-    parser.add_argument("pictures", nargs="*", metavar="PICTURE", help="files, or folders of pictures at any depth")
+    parser.add_argument("images", nargs="*", metavar="IMAGE", help="files, or folders of images at any depth")
     parser.add_argument("--list", metavar="FILE", help="a file that names one more on each line; - reads the input")
-    parser.add_argument("--top", type=int, default=5, metavar="N", help="so many classes a picture (default: 5)")
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="so many classes an image (default: 5)")
     parser.add_argument("--best", action="store_true", help="the checkpoint of the best top-1 instead of the newest")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one JSON object a picture, each on a line")
+    form.add_argument("--json", action="store_true", help="one JSON object an image, each on a line")
     form.add_argument("--csv", action="store_true", help="one row a class: file, rank, class, probability")
 
 
@@ -48,9 +48,9 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError(Problem("must be at least 1", "--top", arguments.top))
     exported = _exported(arguments.run)
     folder = None if exported else existing(arguments.run, saved=True)
-    files = image_files([*arguments.pictures, *(_listed(arguments.list) if arguments.list else [])])
+    files = image_files([*arguments.images, *(_listed(arguments.list) if arguments.list else [])])
     if not files:
-        raise UserError("no pictures are named; give files or folders, or --list FILE")
+        raise UserError("no images are named; give files or folders, or --list FILE")
     tell = (_json_rows if arguments.json else _csv_rows if arguments.csv else _lines)()
     from launcher.weights.predict import predictions
 
@@ -61,7 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
     for prediction in predictions(_classifier(exported, folder, best=arguments.best), files, arguments.top):
         if prediction.unreadable:
             failed += 1
-            reason = f"{prediction.file} cannot be read as a picture ({prediction.unreadable})"
+            reason = f"{prediction.file} cannot be read as an image ({prediction.unreadable})"
             print(f"error: {one_line(reason)}", file=sys.stderr)
         tell(prediction)
     return FAILED if failed else DONE

@@ -23,7 +23,7 @@ EXAMPLES = [
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--check", action="store_true", help="compare the files with their checksums, write nothing")
-    parser.add_argument("--skip-bad", action="store_true", help="leave out pictures that cannot be read")
+    parser.add_argument("--skip-bad", action="store_true", help="skip images that cannot be read")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -63,8 +63,8 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool, skip_bad: 
         found = verify(files, report) if check else prepare(files, skip_bad=skip_bad, report=report)
         for path, manifest in found:
             unusual = "".join(f"; {count:,} were {was}" for was, count in manifest.converted.items())
-            skipped = f"; {len(manifest.skipped):,} left out, listed in the manifest" if manifest.skipped else ""
-            facts = f"{manifest.samples:,} pictures, {manifest.bytes / 1e6:,.1f} MB"
+            skipped = f"; {len(manifest.skipped):,} skipped, listed in the manifest" if manifest.skipped else ""
+            facts = f"{manifest.samples:,} images, {manifest.bytes / 1e6:,.1f} MB"
             checked = ", as written" if check else ""
             out.print(verbatim(f"{path}: {facts}{unusual}{skipped}{checked}"))
         for note in inspect_data(config, must_exist=True).notes:

@@ -40,7 +40,7 @@ class Batch:
     images: [B, 3, H, W]; uint8 as loaded, floating point once normalised.
     targets: int64 class indices [B], or floating-point class weights [B, classes].
     indices: int64 sample numbers [B] in the data set (NumPy, on the CPU), the key of per-image randomness.
-    chosen: where some images were left out, which of the `indices` the others are, int64 on the device.
+    chosen: where some images were dropped, which of the `indices` the others are, int64 on the device.
     """
 
     images: Tensor
@@ -61,7 +61,7 @@ def one_hot(targets: Tensor, classes: int) -> Tensor:
 def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype) -> Tensor:
     """uint8 images [B, 3, H, W] to `dtype` with mean 0 and deviation 1, for `mean` and `std` of pixels in [0, 1].
 
-    The memory format stays. Computed in float32 and rounded once, in one pass over the pictures on a GPU.
+    The memory format stays. Computed in float32 and rounded once, in one pass over the images on a GPU.
     """
     shift = constant(tuple(-m / s for m, s in zip(mean, std, strict=True)), torch.float32, images.device)
     scale = constant(tuple(1 / (255 * s) for s in std), torch.float32, images.device)

@@ -19,7 +19,7 @@ _RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resamplin
 
 @dataclass(frozen=True)
 class Crop:
-    """A box in pixels of the stored picture, and whether it is mirrored."""
+    """A box in pixels of the stored image, and whether it is mirrored."""
 
     top: int
     left: int
@@ -79,7 +79,7 @@ def centre_boxes(heights: np.ndarray, widths: np.ndarray, resize: int, side: int
 def same_parts(
     boxes: np.ndarray, heights: np.ndarray, widths: np.ndarray, new_heights: np.ndarray, new_widths: np.ndarray
 ) -> np.ndarray:
-    """Boxes [N, 5] of pictures as the same parts of them in other sizes: edges rounded, at least one pixel."""
+    """Boxes [N, 5] of images as the same parts of them in other sizes: edges rounded, at least one pixel."""
     sides = ((0, 2, heights, new_heights), (1, 3, widths, new_widths))
     found = boxes.copy()
     for start, length, old, new in sides:
@@ -89,31 +89,31 @@ def same_parts(
     return found
 
 
-def cut(picture: Image.Image, crop: Crop, side: int, interpolation: str) -> np.ndarray:
+def cut(image: Image.Image, crop: Crop, side: int, interpolation: str) -> np.ndarray:
     """Cut and resize to uint8 [side, side, 3]."""
     box = (crop.left, crop.top, crop.left + crop.width, crop.top + crop.height)
     # note: cropping first keeps the resampling filter inside the box, as torchvision's resized_crop does
-    resized = picture.crop(box).resize((side, side), _RESAMPLING[interpolation])
+    resized = image.crop(box).resize((side, side), _RESAMPLING[interpolation])
     pixels = np.asarray(resized)
     return np.ascontiguousarray(pixels[:, ::-1]) if crop.flip else np.array(pixels)
 
 
-def centre_cut(picture: Image.Image, resize: int, side: int, interpolation: str) -> np.ndarray:
+def centre_cut(image: Image.Image, resize: int, side: int, interpolation: str) -> np.ndarray:
     """Resize the short side, then cut the centre: uint8 [side, side, 3]."""
-    picture = _middle(picture)
-    width, height = picture.size
+    image = _middle(image)
+    width, height = image.size
     short, long = min(width, height), max(width, height)
     size = (resize, int(resize * long / short)) if width <= height else (int(resize * long / short), resize)
-    resized = picture.resize(size, _RESAMPLING[interpolation]) if size != picture.size else picture
+    resized = image.resize(size, _RESAMPLING[interpolation]) if size != image.size else image
     top, left = round((size[1] - side) / 2.0), round((size[0] - side) / 2.0)
     return np.array(resized.crop((left, top, left + side, top + side)))
 
 
-def _middle(picture: Image.Image) -> Image.Image:
-    """The middle part of a picture that is so narrow that resizing its short side would take gigabytes."""
-    width, height = picture.size
+def _middle(image: Image.Image) -> Image.Image:
+    """The middle part of an image that is so narrow that resizing its short side would take gigabytes."""
+    width, height = image.size
     longest = _MOST_ASPECT * min(width, height)
     if max(width, height) <= longest:
-        return picture
+        return image
     left, top = max(0, width - longest) // 2, max(0, height - longest) // 2
-    return picture.crop((left, top, left + min(width, longest), top + min(height, longest)))
+    return image.crop((left, top, left + min(width, longest), top + min(height, longest)))

@@ -1,4 +1,4 @@
-"""Pictures in class folders: `PATH/train/CLASS/*.jpg` and `PATH/val/CLASS/*.jpg`; imports no torch."""
+"""Images in class folders: `PATH/train/CLASS/*.jpg` and `PATH/val/CLASS/*.jpg`; imports no torch."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ FFCV = "ffcv"
 # note: of another machine's disk one reader alone would wait most of the time
 _READERS, _FILES_A_TASK = 16, 1000
 _ONLY_PREPARED = ", or train prepare, which reads ImageNet's tar files, and then dataloader=ffcv"
-_UNDIVIDED = "; with dataset.val_split=0.1 a tenth of the pictures in train/CLASS/, or CLASS/, are for validation"
+_UNDIVIDED = "; with dataset.val_split=0.1 a tenth of the images in train/CLASS/, or CLASS/, are for validation"
 
 
 @dataclass(frozen=True)
 class Folder:
-    """The pictures of one split in the order of their names: `files` relative to `root`, `labels` int64 [N].
+    """The images of one split in the order of their names: `files` relative to `root`, `labels` int64 [N].
 
     `place` is `root` below the data set's folder, ending in a slash, or empty. `links` counts those that lead out of
-    the split's folder, or to nothing; `others` counts the files that have no picture's name, by how theirs end.
+    the split's folder, or to nothing; `others` counts the files that have no image's name, by how theirs end.
     """
 
     root: Path
@@ -47,17 +47,17 @@ class Folder:
 
 
 def splits(path: Path, dataset: Dataset, seed: int, skipped: Collection[str] = ()) -> tuple[Folder, Folder]:
-    """Training and validation pictures below a folder, of the same classes; without those `skipped`, below `path`.
+    """Training and validation images below a folder, of the same classes; without those `skipped`, below `path`.
 
     With `dataset.val_split`, that share of each class is drawn for validation; the classes may lie in `path` itself.
 
     Raises:
-        UserError: a folder, its classes or all its pictures are missing, may not be read, or are there beside a share.
+        UserError: a folder, its classes or all its images are missing, may not be read, or are there beside a share.
     """
     if dataset.val_split is None:
         return same_classes(*(without(scan(path, split), skipped) for split in ("train", "val")))
     if is_folder(path / "val"):
-        message = f"{path} holds validation pictures, in val/; leave it out, or move them elsewhere"
+        message = f"{path} holds validation images, in val/; remove the key, or move them elsewhere"
         raise UserError(Problem(message, "dataset.val_split", dataset.val_split))
     if is_folder(path / "train") or not is_folder(path):
         whole = scan(path, "train")
@@ -67,12 +67,12 @@ def splits(path: Path, dataset: Dataset, seed: int, skipped: Collection[str] = (
 
 
 def scan(path: Path, split: str) -> Folder:
-    """List the pictures of `PATH/SPLIT`, sorted by class and name; a class may have none.
+    """List the images of `PATH/SPLIT`, sorted by class and name; a class may have none.
 
     Links are followed only if they stay within `PATH/SPLIT`.
 
     Raises:
-        UserError: the folder, its classes or all pictures are missing, or may not be read.
+        UserError: the folder, its classes or all images are missing, or may not be read.
     """
     root = path / split
     if not is_folder(path):
@@ -88,10 +88,10 @@ def scan(path: Path, split: str) -> Folder:
 
 
 def evaluated(path: Path) -> Folder:
-    """All pictures of a folder that is evaluated alone: of `PATH/val`, or of the class folders in `PATH` itself.
+    """All images of a folder that is evaluated alone: of `PATH/val`, or of the class folders in `PATH` itself.
 
     Raises:
-        UserError: the folder, its classes or all pictures are missing, or may not be read.
+        UserError: the folder, its classes or all images are missing, or may not be read.
     """
     if not is_folder(path):
         raise problem(path, "is no folder; give one that holds CLASS/*.jpg, or val/CLASS/*.jpg")
@@ -99,7 +99,7 @@ def evaluated(path: Path) -> Folder:
 
 
 def sizes(folder: Folder) -> list[int]:
-    """Bytes of each picture.
+    """Bytes of each image.
 
     Raises:
         UserError: one is gone.
@@ -131,10 +131,10 @@ def only_prepared(path: str) -> bool:
 
 
 def image_files(names: Iterable[str]) -> list[str]:
-    """The files named, and of a folder the pictures in it and below it: in the order of the names, then sorted.
+    """The files named, and of a folder the images in it and below it: in the order of the names, then sorted.
 
     Raises:
-        UserError: a folder cannot be read, or has no picture.
+        UserError: a folder cannot be read, or has no image.
     """
     found: list[str] = []
     for name in names:
@@ -151,12 +151,12 @@ def _below(name: str) -> list[str]:
         # note: a folder that may not be read is told, which os.walk alone would pass over
         for parent, folders, files in os.walk(name, onerror=_raised):
             folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
-            pictures = (file for file in sorted(files) if file.lower().endswith(EXTENSIONS) and file[0] != ".")
-            found += [os.path.join(parent, file) for file in pictures]  # noqa: PTH118
+            images = (file for file in sorted(files) if file.lower().endswith(EXTENSIONS) and file[0] != ".")
+            found += [os.path.join(parent, file) for file in images]  # noqa: PTH118
     except OSError as error:
         raise UserError(f"{error.filename} cannot be read: {error.strerror}") from None
     if not found:
-        raise UserError(f"{name} holds no pictures ({' '.join(EXTENSIONS)})")
+        raise UserError(f"{name} holds no images ({' '.join(EXTENSIONS)})")
     return found
 
 
@@ -198,13 +198,13 @@ def _listed(path: Path, root: Path, split: str) -> Folder:
     labels: list[int] = []
     others: Counter[str] = Counter()
     for label, name in enumerate(classes):
-        pictures, links, rest = _entries(root / name, inside, _is_picture)
-        files += [f"{name}/{picture}" for picture in pictures]
-        labels += [label] * len(pictures)
+        images, links, rest = _entries(root / name, inside, _is_image)
+        files += [f"{name}/{image}" for image in images]
+        labels += [label] * len(images)
         skipped += links
         others.update(Path(file).suffix.lower() or file for file in rest)
     if not files:
-        raise problem(path, f"{root} holds no pictures ({' '.join(EXTENSIONS)}) in its class folders")
+        raise problem(path, f"{root} holds no images ({' '.join(EXTENSIONS)}) in its class folders")
     place = "" if root == path else f"{root.name}/"
     return Folder(root, split, classes, files, np.array(labels, dtype=np.int64), skipped, place, others)
 
@@ -218,16 +218,16 @@ def _without_ffcv(folder: Folder) -> Folder:
 
 
 def without(folder: Folder, skipped: Collection[str]) -> Folder:
-    """The same without those pictures, named below the data set's folder; it keeps its classes."""
+    """The same without those images, named below the data set's folder; it keeps its classes."""
     if not skipped:
         return folder
     return _part(folder, folder.split, np.array([f"{folder.place}{file}" not in skipped for file in folder.files]))
 
 
 def _divided(whole: Folder, share: float, seed: int) -> tuple[Folder, Folder]:
-    """Draw a share of each class for validation: at least one picture, and not the last one.
+    """Draw a share of each class for validation: at least one image, and not the last one.
 
-    Who is drawn depends on the seed and the names, so that a picture more or less changes little.
+    Who is drawn depends on the seed and the names, so that an image more or less changes little.
     """
     names = np.array([zlib.crc32(os.fsencode(file)) for file in whole.files], np.int64)
     chances = randomness.uniforms(seed, "val_split", 0, names, 1)[:, 0]
@@ -272,5 +272,5 @@ def _stays(entry: os.DirEntry[str], inside: str) -> bool:
         return False
 
 
-def _is_picture(entry: os.DirEntry[str]) -> bool:
+def _is_image(entry: os.DirEntry[str]) -> bool:
     return entry.name.lower().endswith(EXTENSIONS) and entry.is_file()

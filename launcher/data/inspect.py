@@ -26,9 +26,9 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Inspection:
-    """The config with the number of classes and pictures that are there, and lines the user should read.
+    """The config with the number of classes and images that are there, and lines the user should read.
 
-    `skipped` are the pictures that cannot be read, below the data set's folder, and why: those of `dataset.skip_bad`.
+    `skipped` are the images that cannot be read, below the data set's folder, and why: those of `dataset.skip_bad`.
     `classes` are the names of the labels, where they are known.
     """
 
@@ -41,9 +41,9 @@ class Inspection:
 def inspect_data(
     config: RunConfig, *, must_exist: bool, skipped: Collection[str] | None = None, report: Report = quiet
 ) -> Inspection:
-    """Count the classes and pictures of a data set, and see that each class can be learnt.
+    """Count the classes and images of a data set, and see that each class can be learnt.
 
-    What `dataset.skip_bad` leaves out is `skipped`; where that is None, all pictures are read to find it.
+    What `dataset.skip_bad` skips is `skipped`; where that is None, all images are read to find it.
 
     Raises:
         UserError: a folder is not given, not there, or not what the config says; without `must_exist` only if
@@ -57,14 +57,14 @@ def inspect_data(
 
 
 def held_out(dataset: Dataset, classes: Sequence[str] | None, report: Report = quiet) -> tuple[Folder, list[str]]:
-    """The pictures of `dataset.test_path`, as `evaluated_as`.
+    """The images of `dataset.test_path`, as `evaluated_as`.
 
     Raises:
         UserError: they are not there, or have no class of the run.
     """
     assert dataset.test_path is not None
     if not classes:
-        message = "is matched by names of classes, which this data set does not have; leave it out"
+        message = "is matched by names of classes, which this data set does not have; remove the key"
         raise UserError(Problem(message, "dataset.test_path", dataset.test_path))
     try:
         return evaluated_as(Path(dataset.test_path), dataset, classes, report)
@@ -73,14 +73,14 @@ def held_out(dataset: Dataset, classes: Sequence[str] | None, report: Report = q
 
 
 def evaluated_as(path: Path, dataset: Dataset, classes: Sequence[str], report: Report) -> tuple[Folder, list[str]]:
-    """The pictures of a folder, with the numbers of a run's classes, and notes; `dataset.skip_bad` holds for them too.
+    """The images of a folder, with the numbers of a run's classes, and notes; `dataset.skip_bad` holds for them too.
 
     Raises:
         UserError: they are not there, or have no class of the run.
     """
-    pictures = evaluated(path)
-    bad = unreadable(path, [pictures], report) if dataset.skip_bad else {}
-    found, notes = as_trained(without(pictures, bad), classes)
+    images = evaluated(path)
+    bad = unreadable(path, [images], report) if dataset.skip_bad else {}
+    found, notes = as_trained(without(images, bad), classes)
     return found, [*_told(bad), *notes]
 
 
@@ -109,10 +109,10 @@ def _look(config: RunConfig, must_exist: bool, skipped: Collection[str] | None, 
 
 
 def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
-    """The pictures may have changed since they were counted.
+    """The images may have changed since they were counted.
 
     Raises:
-        UserError: the classes or training pictures are not as many as planned for.
+        UserError: the classes or training images are not as many as planned for.
     """
     planned = {"dataset.classes": plan.config.dataset.classes, "dataset.train_samples": plan.train_samples}
     found = {"dataset.classes": classes, "dataset.train_samples": samples}
@@ -131,17 +131,17 @@ def _skipped(train: Folder, val: Folder, bad: dict[str, str]) -> list[str]:
     whole = [train] if train.root == val.root else [train, val]
     if others := sum((split.others for split in whole), Counter[str]()):
         kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(_SHOWN))
-        notes.append(f"{others.total():,} files in class folders have no picture's name and are left out: {kinds}")
+        notes.append(f"{others.total():,} files in class folders have no image's name and are skipped: {kinds}")
     if links := sum(split.links for split in whole):
-        notes.append(f"{links:,} links lead out of the split's folder, or to nothing, and are left out")
+        notes.append(f"{links:,} links lead out of the split's folder, or to nothing, and are skipped")
     return notes
 
 
 def _told(bad: dict[str, str]) -> list[str]:
-    """What `dataset.skip_bad` leaves out, if anything."""
+    """What `dataset.skip_bad` skips, if anything."""
     shown = ", ".join(f"{file} ({reason})" for file, reason in itertools.islice(bad.items(), _SHOWN))
     more = f" and {len(bad) - _SHOWN:,} more" * (len(bad) > _SHOWN)
-    return [f"dataset.skip_bad: {len(bad):,} pictures cannot be read and are left out: {shown}{more}"] * bool(bad)
+    return [f"dataset.skip_bad: {len(bad):,} images cannot be read and are skipped: {shown}{more}"] * bool(bad)
 
 
 def _look_at_files(config: RunConfig) -> Inspection:
@@ -159,7 +159,7 @@ def _look_at_files(config: RunConfig) -> Inspection:
     old = [file.path.name for file in (train, val) if file.manifest and file.manifest.exif_orientation is None]
     if old and config.dataset.exif_orientation:
         notes.append(
-            f"{' and '.join(old)} hold pictures as they were stored, not turned as EXIF data say; to turn them, "
+            f"{' and '.join(old)} hold images as they were stored, not turned as EXIF data say; to turn them, "
             "remove the files and write them again by train prepare; dataset.exif_orientation=false is what they are"
         )
     counted = _counted(config, where, (max(train.classes, val.classes), train.samples, val.samples), notes)
@@ -176,12 +176,12 @@ def _labelled(train: Beton, val: Beton) -> tuple[list[str], np.ndarray, np.ndarr
 
 
 def _look_at_shapes(dataset: Dataset) -> list[str]:
-    """The built-in pictures, drawn or not: their classes take turns."""
+    """The built-in images, drawn or not: their classes take turns."""
     if dataset.classes != len(FIGURES):
-        message = f"the built-in pictures are of {len(FIGURES)} classes; leave it out"
+        message = f"the built-in images are of {len(FIGURES)} classes; remove the key"
         raise UserError(Problem(message, "dataset.classes", dataset.classes))
     if dataset.val_split is not None:
-        message = "the built-in pictures are divided already; leave it out"
+        message = "the built-in images are divided already; remove the key"
         raise UserError(Problem(message, "dataset.val_split", dataset.val_split))
     train, val = (np.arange(count or 0) % len(FIGURES) for count in (dataset.train_samples, dataset.val_samples))
     return check_classes([*FIGURES], train, val, "dataset.train_samples", dataset.train_samples)
@@ -194,7 +194,7 @@ def _counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int],
         message = f"{where} holds {classes} classes; set dataset.classes=null to take what is there"
         raise UserError(Problem(message, "dataset.classes", dataset.classes))
     if dataset.val_split is not None:
-        drawn = f"dataset.val_split={dataset.val_split:g}: {val:,} of {train + val:,} pictures are for validation, "
+        drawn = f"dataset.val_split={dataset.val_split:g}: {val:,} of {train + val:,} images are for validation, "
         notes = [drawn + f"drawn from each class by seed={config.seed}", *notes]
     return Inspection(
         replace(config, dataset=replace(dataset, classes=classes, train_samples=train, val_samples=val)), notes
@@ -206,7 +206,7 @@ def _given(dataset: Dataset) -> tuple[int | None, int | None, int | None]:
 
 
 def _missing_counts(dataset: Dataset) -> UserError:
-    message = "synthetic pictures need dataset.classes, dataset.train_samples and dataset.val_samples"
+    message = "synthetic images need dataset.classes, dataset.train_samples and dataset.val_samples"
     return UserError(Problem(message, "dataset", dataset.name))
 
 

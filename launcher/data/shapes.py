@@ -79,13 +79,13 @@ def ensure_folder(dataset: Dataset) -> Path:
 
 
 def shapes_folder(dataset: Dataset) -> Path:
-    """Where the pictures are, or will be."""
+    """Where the images are, or will be."""
     drawn = drawn_as(dataset.train_samples, dataset.val_samples, dataset.native_size)
     return Path(dataset.path).expanduser() if dataset.path else paths.cache() / drawn
 
 
 def drawn_as(train_samples: int | None, val_samples: int | None, side: int | None) -> str:
-    """A name for the pictures that these values determine."""
+    """A name for the images that these values determine."""
     facts = (_VERSION, train_samples, val_samples, side)
     return f"shapes-{hashlib.sha256(repr(facts).encode()).hexdigest()[:12]}"
 
@@ -107,9 +107,9 @@ def _draw_all(dataset: Dataset, folder: Path) -> None:
                     _write(drawn, split, dataset.native_size, index)
             drawn.rename(folder)
     except OSError as error:
-        # note: another process may have drawn the same pictures meanwhile
+        # note: another process may have drawn the same images meanwhile
         if not (folder / "val").is_dir():
-            message = f"the built-in pictures cannot be written to {folder} ({error.strerror}); give an empty folder"
+            message = f"the built-in images cannot be written to {folder} ({error.strerror}); give an empty folder"
             raise UserError(Problem(message, "dataset.path", dataset.path)) from None
 
 
@@ -119,18 +119,18 @@ def _write(root: Path, split: str, side: int, index: int) -> None:
 
 
 def draw_figure(name: str, side: int, split: str, index: int) -> Image.Image:
-    """One RGB picture of `side` pixels, the same for the same arguments."""
+    """One RGB image of `side` pixels, the same for the same arguments."""
     random = randomness.generator(_SEED, f"shapes-{split}", index)
     large = side * _OVERSAMPLING
     ground = random.integers(0, _DARK, 3)
-    picture = _painted(random, ground, large)
-    pen = ImageDraw.Draw(picture)
+    image = _painted(random, ground, large)
+    pen = ImageDraw.Draw(image)
     for _ in range(random.integers(0, 5)):
         _distract(random, pen, large)
     _place(random, pen, name, ground, large)
-    picture = picture.resize((side, side), Image.Resampling.BOX)
+    image = image.resize((side, side), Image.Resampling.BOX)
     noise = random.normal(0, random.uniform(2, 14), (side, side, 3))
-    return Image.fromarray(np.clip(np.asarray(picture) + noise, 0, 255).astype(np.uint8))
+    return Image.fromarray(np.clip(np.asarray(image) + noise, 0, 255).astype(np.uint8))
 
 
 def _painted(random: np.random.Generator, ground: np.ndarray, side: int) -> Image.Image:
@@ -147,7 +147,7 @@ def _colour(random: np.random.Generator) -> tuple[int, int, int]:
 
 
 def _place(random: np.random.Generator, pen: ImageDraw.ImageDraw, name: str, ground: np.ndarray, side: int) -> None:
-    """Paint the figure, filled, somewhere inside the picture: turned, stretched."""
+    """Paint the figure, filled, somewhere inside the image: turned, stretched."""
     radius = side * random.uniform(0.24, 0.44)
     centre = random.uniform(radius * 0.9, side - radius * 0.9, 2)
     angle = random.uniform(-0.5, 0.5)

@@ -1,4 +1,4 @@
-"""Pictures of class folders that cannot be read: all of them, found before a run starts; imports no torch.
+"""Images of class folders that cannot be read: all of them, found before a run starts; imports no torch.
 
 What could be read is remembered in the user's cache by name, size and time of change, so that a second look reads only
 what is new, changed or bad.
@@ -25,13 +25,13 @@ from launcher.errors import Problem, UserError
 from launcher.paths import cache
 from launcher.probe import usable_cores
 
-_PICTURES_A_TASK = 64
-# note: one more where other pictures than before can be read
+_IMAGES_A_TASK = 64
+# note: one more where other images than before can be read
 _VERSION = 1
 
 
 def unreadable(path: Path, splits: Sequence[Folder], report: Report) -> dict[str, str]:
-    """Names below `path` of the pictures that cannot be decoded, and why; reads with all cores.
+    """Names below `path` of the images that cannot be decoded, and why; reads with all cores.
 
     Raises:
         UserError: a worker process was killed.
@@ -42,7 +42,7 @@ def unreadable(path: Path, splits: Sequence[Folder], report: Report) -> dict[str
     remembered = cache() / "readable" / f"{place}-{_VERSION}.npy"
     known = np.isin(keys, _load(remembered))
     unknown = np.flatnonzero(~known).tolist()
-    parts = [unknown[first : first + _PICTURES_A_TASK] for first in range(0, len(unknown), _PICTURES_A_TASK)]
+    parts = [unknown[first : first + _IMAGES_A_TASK] for first in range(0, len(unknown), _IMAGES_A_TASK)]
     tasks = (([str(path / files[number]) for number in part],) for part in parts)
     bad: dict[str, str] = {}
     try:
@@ -52,26 +52,26 @@ def unreadable(path: Path, splits: Sequence[Folder], report: Report) -> dict[str
         for part, reasons in zip(parts, found, strict=True):
             bad |= {files[number]: reason for number, reason in zip(part, reasons, strict=True) if reason}
             known[part] = [reason is None for reason in reasons]
-            report("reading all pictures", part[-1] + 1, len(files))
+            report("reading all images", part[-1] + 1, len(files))
     finally:
         _save(remembered, keys[known])
     return bad
 
 
 def find_skipped(dataset: Dataset, seed: int, path: Path, report: Report) -> dict[str, str]:
-    """What `dataset.skip_bad` leaves out of class folders: nothing where it is not set."""
+    """What `dataset.skip_bad` skips of class folders: nothing where it is not set."""
     if not dataset.skip_bad or dataset.kind == "shapes":
         return {}
     return unreadable(path, splits(path, dataset, seed), report)
 
 
 def write_skipped(file: Path, skipped: dict[str, str]) -> None:
-    """Write down which pictures a run leaves out, and why, atomically."""
+    """Write down which images a run skips, and why, atomically."""
     atomic.write_text(file, json.dumps(skipped, indent=1) + "\n")
 
 
 def read_skipped(file: Path, dataset: Dataset) -> Collection[str]:
-    """The names of the pictures that a run leaves out: none without `dataset.skip_bad`.
+    """The names of the images that a run skips: none without `dataset.skip_bad`.
 
     Raises:
         UserError: the file is missing or damaged.
@@ -81,7 +81,7 @@ def read_skipped(file: Path, dataset: Dataset) -> Collection[str]:
     try:
         return frozenset(json.loads(file.read_bytes()))
     except (OSError, ValueError, TypeError):
-        message = f"{file} is missing or damaged, which says what pictures the run leaves out; begin a new run"
+        message = f"{file} is missing or damaged, which says what images the run skips; begin a new run"
         raise UserError(Problem(message, "dataset.skip_bad", value=True)) from None
 
 
@@ -91,7 +91,7 @@ def _reasons(files: Sequence[str]) -> list[str | None]:
 
 
 def reason(file: Path) -> str | None:
-    """Why a file cannot be read as a picture, None where it can."""
+    """Why a file cannot be read as an image, None where it can."""
     try:
         decode(file, upright=False)
     except UnreadableImage as error:

@@ -1,4 +1,4 @@
-"""Worker processes that decode the pictures of a folder, through torch's DataLoader, and how they fail."""
+"""Worker processes that decode the images of a folder, through torch's DataLoader, and how they fail."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def batches(loader: DataLoader[Any]) -> Iterator[Loaded]:
     """What the workers have loaded.
 
     Raises:
-        UserError: a picture cannot be read, or shared memory is full.
+        UserError: an image cannot be read, or shared memory is full.
         MachineError: a worker has died.
     """
     loaded: Iterator[Loaded | UserError] | None = None
@@ -86,7 +86,7 @@ def shut_down(loader: DataLoader[Any]) -> None:
 
 
 def _collate(samples: list[tuple[np.ndarray, int, int]] | UserError) -> Loaded | UserError:
-    """Stack to uint8 [B, 3, H, W] in channels-last memory order, which is how pictures are decoded."""
+    """Stack to uint8 [B, 3, H, W] in channels-last memory order, which is how images are decoded."""
     if isinstance(samples, UserError):
         return samples
     pixels, labels, indices = zip(*samples, strict=True)

@@ -34,7 +34,7 @@ def timm_network(model: TimmModel, classes: int) -> nn.Module:
     """
     for name, value in model.arguments.items():
         if name in (*FORBIDDEN, *_KEYS):
-            told = f"{FORBIDDEN[name]}; leave it out" if name in FORBIDDEN else f"is a key of its own: model.{name}"
+            told = f"{FORBIDDEN[name]}; remove the key" if name in FORBIDDEN else f"is a key of its own: model.{name}"
             raise UserError(Problem(told, f"model.arguments.{name}", value))
     given: dict[str, Any] = model.keywords()
     try:

@@ -1,4 +1,4 @@
-"""What an evaluation says of each class: a table, its files, and the matrix of what is taken for what as a picture."""
+"""An evaluation class by class: a table, its files, and the confusion matrix as an image."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MOST_DRAWN, _MOST_NUMBERED = 40, 20
 
 @dataclass(frozen=True)
 class ClassResult:
-    """One class: its `pictures`, the share of them that is found, and the share of those `found` that are of it.
+    """One class: its number of `pictures`, the share that is found, and the share of those `found` that are of it.
 
-    `taken_for` is the class that most others of its pictures were taken for, and `times` how many.
+    `taken_for` is the class that most others of its images were taken for, and `times` how many.
     """
 
     name: str
@@ -32,20 +32,20 @@ class ClassResult:
 
 
 def by_class(classes: Sequence[str], confusion: np.ndarray) -> list[ClassResult]:
-    """Each class of int64 [classes, classes] by label and class found, the worst top-1 first, without pictures last.
+    """Each class of int64 [classes, classes] by label and class found, the worst top-1 first, without images last.
 
-    Equal ones in the order of the most pictures that are wrong, then of the classes.
+    Equal ones in the order of the most images that are wrong, then of the classes.
     """
-    right, pictures, found = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
+    right, images, found = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
     wrong = confusion - np.diag(right)
     order = sorted(
-        range(len(classes)), key=lambda n: (pictures[n] == 0, right[n] / max(1, pictures[n]), -wrong[n].sum(), n)
+        range(len(classes)), key=lambda n: (images[n] == 0, right[n] / max(1, images[n]), -wrong[n].sum(), n)
     )
     return [
         ClassResult(
             name=classes[n],
-            pictures=int(pictures[n]),
-            top1=float(right[n] / pictures[n]) if pictures[n] else None,
+            pictures=int(images[n]),
+            top1=float(right[n] / images[n]) if images[n] else None,
             found=int(found[n]),
             precision=float(right[n] / found[n]) if found[n] else None,
             taken_for=classes[int(wrong[n].argmax())] if wrong[n].any() else None,
@@ -79,7 +79,7 @@ def most_confused(confusion: np.ndarray, count: int) -> np.ndarray:
 
 
 def _draw(classes: Sequence[str], confusion: np.ndarray, path: Path, title: str) -> None:
-    """Shares of each row's pictures as shades, with the counts where there is room for them."""
+    """Shares of each row's images as shades, with the counts where there is room for them."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -27,9 +27,9 @@ from launcher.weights.classifier import classifier_of
 
 @dataclass(frozen=True)
 class CheckpointResult:
-    """A checkpoint's step and result; of each class `confusion` int64 [classes, classes] counts pictures.
+    """A checkpoint's step and result; of each class `confusion` int64 [classes, classes] counts images.
 
-    Its rows are the pictures' own classes, its columns those found. `notes` tell of classes that were not met.
+    Its rows are the images' own classes, its columns those found. `notes` tell of classes that were not met.
     """
 
     step: int
@@ -51,12 +51,12 @@ def evaluate_run(
         MachineError: the GPU cannot be used.
     """
     if config.dataset.classes == 1:
-        raise UserError(f"{folder.path} was trained on one class, of which every picture is right; there is no top-1")
+        raise UserError(f"{folder.path} was trained on one class, of which every image is right; there is no top-1")
     state, plan = saved(folder, best=best), plan_for(config, 1)
     classifier = classifier_of(plan, state, device)
     classes: list[str] = classifier.card["classes"]
     confusion = torch.zeros(len(classes), len(classes), dtype=torch.int64, device=classifier.device)
-    with _pictures(plan, state, folder, other, classifier.device) as (loader, notes):
+    with _images(plan, state, folder, other, classifier.device) as (loader, notes):
         result = evaluate(
             classifier.network,
             loader,
@@ -73,10 +73,10 @@ def evaluate_run(
 
 
 @contextmanager
-def _pictures(
+def _images(
     plan: Plan, state: dict[str, Any], folder: RunFolder, other: Path | None, device: torch.device
 ) -> Iterator[tuple[EvaluationLoader, list[str]]]:
-    """The run's validation pictures or those of another folder, and notes on their classes."""
+    """The run's validation images or those of another folder, and notes on their classes."""
     if other is not None:
         loader, notes = _other(plan, state, other, device)
         with closing(loader):

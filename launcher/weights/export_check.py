@@ -21,7 +21,7 @@ from launcher.data.loaders import EvaluationLoader
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
 
-# Error of a logit as a part of the picture's largest one. Measured on ResNet-18, 50 and 152: up to 10 roundings of
+# Error of a logit as a part of the image's largest one. Measured on ResNet-18, 50 and 152: up to 10 roundings of
 # float32, whose sums round too, and up to 1.5 of the shorter formats, which are summed in float32.
 ERRORS = {"float32": 64 * 2**-24, "tf32": 4 * 2**-11, "float16": 4 * 2**-11, "bfloat16": 4 * 2**-8}
 _NOISE = 8
@@ -68,7 +68,7 @@ while True:
 
 @dataclass(frozen=True)
 class Recorded:
-    """An evaluation of the run: its top-1 in [0, 1], its pictures, and the error of its logits by their format."""
+    """An evaluation of the run: its top-1 in [0, 1], its images, and the error of its logits by their format."""
 
     top1: float
     samples: int
@@ -77,9 +77,9 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Checked:
-    """What the export was tried on, and its top-1 in [0, 1] there; none of pictures of noise."""
+    """What the export was tried on, and its top-1 in [0, 1] there; none of images of noise."""
 
-    on: Literal["validation pictures", "noise"]
+    on: Literal["validation images", "noise"]
     pictures: int
     top1: float | None
 
@@ -134,33 +134,33 @@ def check_export(
     recorded: Recorded | None,
     report: Callable[[int, int], None],
 ) -> Checked:
-    """Compare an export, a folder or an ONNX file, with the run's network, and on all pictures with its records.
+    """Compare an export, a folder or an ONNX file, with the run's network, and on all images with its records.
 
-    network: as the run evaluates, float32 on the CPU. Without a loader, noise takes the place of the pictures.
+    network: as the run evaluates, float32 on the CPU. Without a loader, noise takes the place of the images.
 
     Raises:
         UserError: they differ by more than rounding.
     """
     hits = torch.zeros(3, dtype=torch.int64)
-    pictures = 0
+    images = 0
     with _Artefact(path) as artefact:
         for pixels, labels, indices in loader if loader else _noise(plan):
-            if not pictures:
+            if not images:
                 _compare(artefact, network.eval(), plan, pixels, _files(loader, indices), exact=path.is_dir())
             logits, _ = artefact.ask(pixels)
             hits += _hits(logits, labels, 2 * recorded.error if recorded else 0)
-            pictures += len(labels)
-            report(pictures, plan.config.dataset.val_samples or pictures)
+            images += len(labels)
+            report(images, plan.config.dataset.val_samples or images)
     if loader is None:
-        return Checked("noise", pictures, None)
+        return Checked("noise", images, None)
     exact, surely, possibly = hits.tolist()
-    if recorded and recorded.samples == pictures and not surely <= round(recorded.top1 * pictures) <= possibly:
+    if recorded and recorded.samples == images and not surely <= round(recorded.top1 * images) <= possibly:
         raise UserError(
-            f"the exported model has a top-1 of {exact / pictures:.2%} on the {pictures:,} validation pictures, where "
-            f"the run recorded {recorded.top1:.2%}: have they been changed since? Nothing is kept; without pictures in "
+            f"the exported model has a top-1 of {exact / images:.2%} on the {images:,} validation images, where "
+            f"the run recorded {recorded.top1:.2%}: have they been changed since? Nothing is kept; without images in "
             f"their place only logits are compared, and those agree"
         )
-    return Checked("validation pictures", pictures, exact / pictures)
+    return Checked("validation images", images, exact / images)
 
 
 def _files(loader: EvaluationLoader | None, indices: np.ndarray) -> list[Path]:
@@ -171,7 +171,7 @@ def _files(loader: EvaluationLoader | None, indices: np.ndarray) -> list[Path]:
 def _compare(
     artefact: _Artefact, network: nn.Module, plan: Plan, pixels: Tensor, files: list[Path], *, exact: bool
 ) -> None:
-    """Logits of a batch and of its first pictures, and what is made of its files; `exact` but for torch's rounding."""
+    """Logits of a batch and of its first images, and what is made of its files; `exact` but for torch's rounding."""
     dataset = plan.config.dataset
     images = normalize(pixels, dataset.mean, dataset.std, torch.float32)
     ours = network(images)
@@ -186,19 +186,19 @@ def _compare(
         if not (_close(found, expected) if exact else (found - expected).abs().max() <= most):
             raise UserError("the exported model's logits are not those of the run's own network; nothing is kept")
     if files and not _close(read, images[: len(files)], least=1.0):
-        raise UserError("the exported model prepares pictures in another way than the run did; nothing is kept")
+        raise UserError("the exported model prepares images in another way than the run did; nothing is kept")
 
 
 def _close(found: Tensor, expected: Tensor, least: float = 0.0) -> bool:
-    """Equal but for the rounding of each picture's largest number, which counts as `least` at least."""
+    """Equal but for the rounding of each image's largest number, which counts as `least` at least."""
     largest = expected.abs().flatten(1).amax(1).clamp(min=least)
     return bool(((found - expected).abs().flatten(1).amax(1) <= ERRORS["float32"] * largest).all())
 
 
 def _hits(logits: Tensor, labels: Tensor, error: float) -> Tensor:
-    """Pictures whose largest logit is the label's: as it is, with certainty, and possibly; int64 [3].
+    """Images whose largest logit is the label's: as it is, with certainty, and possibly; int64 [3].
 
-    error: of the difference of two logits, as a part of the picture's largest.
+    error: of the difference of two logits, as a part of the image's largest.
     """
     classes = torch.arange(logits.shape[1])
     others = logits.masked_fill(classes == labels[:, None], -torch.inf).amax(1)

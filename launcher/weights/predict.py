@@ -1,4 +1,4 @@
-"""Pictures to classes, by what a run has learnt or `train export` has written."""
+"""Images to classes, by what a run has learnt or `train export` has written."""
 
 from __future__ import annotations
 

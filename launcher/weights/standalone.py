@@ -2,9 +2,9 @@
 
 from model import CLASSES, load, predict, transform
 network = load()                                          # in evaluation mode
-logits = predict(network, transform(Image.open("picture.jpg"))[None])
+logits = predict(network, transform(Image.open("image.jpg"))[None])
 
-python model.py picture.jpg                               # its likeliest classes
+python model.py image.jpg                               # its likeliest classes
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torchvision.models import get_model
 from torchvision.models import resnet as resnet  # note: for surgeries
 from torchvision.transforms import InterpolationMode
-from torchvision.transforms.v2 import functional as pictures
+from torchvision.transforms.v2 import functional as transforms
 
 FOLDER = Path(__file__).resolve().parent
 CARD: dict[str, Any] = json.loads((FOLDER / "model_card.json").read_text(encoding="utf-8"))
@@ -72,26 +72,26 @@ def _plain() -> nn.Module:
     return network.to_empty(device="cpu")
 
 
-def transform(picture: Image.Image) -> Tensor:
-    """A picture as the network's input, float32 [3, side, side]."""
+def transform(image: Image.Image) -> Tensor:
+    """An image as the network's input, float32 [3, side, side]."""
     values = CARD["input"]
     if values["exif_orientation"]:
-        picture = ImageOps.exif_transpose(picture)
-    if picture.mode.startswith("I;16"):
+        image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16"):
         # note: Pillow would cut 16 bits off above 255
-        picture = Image.fromarray((np.asarray(picture) >> 8).astype("uint8"))
+        image = Image.fromarray((np.asarray(image) >> 8).astype("uint8"))
     interpolation = InterpolationMode(values["interpolation"])
-    # note: of a picture more than 50 times as long as wide the middle, as in training: the whole would take gigabytes
-    width, height = (min(length, 50 * min(picture.size)) for length in picture.size)
-    left, top = (picture.width - width) // 2, (picture.height - height) // 2
-    picture = picture.crop((left, top, left + width, top + height))
-    resized = pictures.resize(picture.convert("RGB"), [values["resize"]], interpolation=interpolation)
-    return normalize(pictures.pil_to_tensor(pictures.center_crop(resized, [values["size"]])))
+    # note: of an image more than 50 times as long as wide the middle, as in training: the whole would take gigabytes
+    width, height = (min(length, 50 * min(image.size)) for length in image.size)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    image = image.crop((left, top, left + width, top + height))
+    resized = transforms.resize(image.convert("RGB"), [values["resize"]], interpolation=interpolation)
+    return normalize(transforms.pil_to_tensor(transforms.center_crop(resized, [values["size"]])))
 
 
 def normalize(pixels: Tensor) -> Tensor:
     """Pixels uint8 [..., 3, H, W] as the network's input, float32."""
-    images: Tensor = pictures.normalize(pixels.float() / 255, CARD["input"]["mean"], CARD["input"]["std"])
+    images: Tensor = transforms.normalize(pixels.float() / 255, CARD["input"]["mean"], CARD["input"]["std"])
     return images
 
 
@@ -103,14 +103,14 @@ def predict(network: nn.Module, images: Tensor) -> Tensor:
 
 
 def main(paths: list[str]) -> None:
-    """Print the likeliest classes of picture files."""
+    """Print the likeliest classes of image files."""
     if not paths:
-        sys.exit("usage: python model.py PICTURE ...")
+        sys.exit("usage: python model.py IMAGE ...")
     network = load()
     for path in paths:
         try:
-            with Image.open(path) as picture:
-                image = transform(picture)
+            with Image.open(path) as file:
+                image = transform(file)
         except OSError as error:
             sys.exit(f"{path} cannot be read: {error}")
         logits = predict(network, image[None])[0]

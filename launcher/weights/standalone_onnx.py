@@ -1,6 +1,6 @@
 """The network of an ONNX file, for any program; needs onnxruntime, NumPy and Pillow.
 
-The file carries these lines as `use` beside the values that they read: python use.py model.onnx PICTURE ...
+The file carries these lines as `use` beside the values that they read: python use.py model.onnx IMAGE ...
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ def load(path: str) -> tuple[Any, dict[str, Any]]:
     return session, {name: json.loads(value) for name, value in card.items()}
 
 
-def transform(picture: Image.Image, card: dict[str, Any]) -> np.ndarray:
-    """A picture as one of the network's `images`, float32 [3, side, side]."""
+def transform(image: Image.Image, card: dict[str, Any]) -> np.ndarray:
+    """An image as one of the network's `images`, float32 [3, side, side]."""
     values = card["input"]
     if values["exif_orientation"]:
-        picture = ImageOps.exif_transpose(picture)
-    if picture.mode.startswith("I;16"):
+        image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16"):
         # note: Pillow would cut 16 bits off above 255
-        picture = Image.fromarray((np.asarray(picture) >> 8).astype("uint8"))
-    # note: of a picture more than 50 times as long as wide the middle, as in training: the whole would take gigabytes
-    width, height = (min(length, 50 * min(picture.size)) for length in picture.size)
-    left, top = (picture.width - width) // 2, (picture.height - height) // 2
-    picture = picture.crop((left, top, left + width, top + height))
+        image = Image.fromarray((np.asarray(image) >> 8).astype("uint8"))
+    # note: of an image more than 50 times as long as wide the middle, as in training: the whole would take gigabytes
+    width, height = (min(length, 50 * min(image.size)) for length in image.size)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    image = image.crop((left, top, left + width, top + height))
     short, side = values["resize"], values["size"]
     size = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
-    resized = picture.convert("RGB").resize(size, Image.Resampling[values["interpolation"].upper()])
+    resized = image.convert("RGB").resize(size, Image.Resampling[values["interpolation"].upper()])
     left, top = round((size[0] - side) / 2), round((size[1] - side) / 2)
     return normalize(np.asarray(resized.crop((left, top, left + side, top + side))).transpose(2, 0, 1), card)
 
@@ -53,11 +53,11 @@ def predict(session: Any, images: np.ndarray) -> np.ndarray:
 
 
 def main(path: str, *files: str) -> None:
-    """Print the likeliest classes of picture files."""
+    """Print the likeliest classes of image files."""
     session, card = load(path)
     for file in files:
-        with Image.open(file) as picture:
-            logits = predict(session, transform(picture, card)[None])[0].astype(np.float64)
+        with Image.open(file) as image:
+            logits = predict(session, transform(image, card)[None])[0].astype(np.float64)
         raised = np.exp(logits - logits.max())
         scores = 1 / (1 + np.exp(-logits)) if card["scores"] == "sigmoid" else raised / raised.sum()
         print(file)

@@ -1,4 +1,4 @@
-"""`train eval` of other pictures and by class."""
+"""`train eval` of other images and by class."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def other(tmp_path: Path) -> Path:
 
 
 def expected(run: RunFolder, folder: Path) -> np.ndarray:
-    """What is taken for what, by torchvision's preset, one picture at a time."""
+    """What is taken for what, by torchvision's preset, one image at a time."""
     config = resolved.read(run.config)
     state = checkpoint.load(run.checkpoints / save_name(0))
     network, _ = trained_network(plan_for(config, 1), state)
@@ -67,8 +67,8 @@ def test_classes_of_another_folder_are_found_by_their_names(run: RunFolder, othe
     assert (found["samples"], found["top1"]) == (12, counts.trace() / 12)
     assert found["by_class"] == written["by_class"]
     assert {row["name"]: row["pictures"] for row in written["by_class"][:3]} == {"star": 5, "circle": 4, "ring": 3}
-    assert "note: 1 folder is no class of the run, and left out: aaa (2 pictures)" in errors
-    assert "note: 7 of the run's 10 classes have no pictures here: arrow, bow_tie, crescent, cross, l_shape" in errors
+    assert "note: 1 folder is no class of the run, and skipped: aaa (2 images)" in errors
+    assert "note: 7 of the run's 10 classes have no images here: arrow, bow_tie, crescent, cross, l_shape" in errors
     assert Image.open(tmp_path / "confusion.png").format == "PNG"
     (other / "val").mkdir()
     for name in ("star", "aaa"):
@@ -81,8 +81,8 @@ def test_a_table_by_class_and_its_files(run: RunFolder) -> None:
     code, output, _ = said("eval", str(run.path), "--by-class")
     assert code == 0
     lines = output.splitlines()
-    assert lines[1] == "20 pictures on 1 process on the CPU"
-    assert lines[2].split() == ["class", "pictures", "top-1", "(recall)", "precision", "most", "often", "taken", "for"]
+    assert lines[1] == "20 images on 1 process on the CPU"
+    assert lines[2].split() == ["class", "images", "top-1", "(recall)", "precision", "most", "often", "taken", "for"]
     rows = list(csv.DictReader((run.path / "by_class.csv").open()))
     assert [line.split()[0] for line in lines[3:]] == [row["name"] for row in rows]
     assert sum(int(row["pictures"]) for row in rows) == sum(int(row["found"]) for row in rows) == 20
@@ -122,7 +122,7 @@ def test_mistakes_are_one_line(run: RunFolder, other: Path, tmp_path: Path) -> N
     assert "holds no class folders" in answer(f"dataset.path={other}/star")
     for name in ("star", "circle", "ring"):
         (other / name).rename(other / f"{name}s")
-    assert "holds no picture of a class of the run: its folders are aaa, circles" in answer(f"dataset.path={other}")
+    assert "holds no image of a class of the run: its folders are aaa, circles" in answer(f"dataset.path={other}")
     assert "epochs=50 (command line): changes no evaluation" in answer("epochs=50")
     assert "would change what the run has done" in answer("batch_size=4")
     assert "must end in one of .csv, .json, .png" in answer("-o", "table.txt")

@@ -1,4 +1,4 @@
-"""`train predict`: what it says of pictures, and of what are none."""
+"""`train predict`: what it says of images, and of what are none."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def export(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """Five pictures at three depths, one lying on its side, and two files that are none."""
+    """Five images at three depths, one lying on its side, and two files that are none."""
     random = np.random.default_rng(3)
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     (folder / "b" / "deep").mkdir(parents=True)
     names = ["a.png", "c.jpg", "b/d.PNG", "b/deep/e.webp", "b/deep/f.png"]
     for name, shape in zip(names, [(50, 40, 3), (33, 90, 3), (64, 64), (40, 41, 3), (200, 35, 4)], strict=True):
@@ -72,7 +72,7 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def expected(run: RunFolder, file: Path) -> list[tuple[str, float]]:
-    """By torchvision's own preset, one picture at a time."""
+    """By torchvision's own preset, one image at a time."""
     config = resolved.read(run.config)
     plan = plan_for(config, 1)
     state = checkpoint.load(run.checkpoints / save_name(0))
@@ -122,7 +122,7 @@ def test_what_cannot_be_read_is_a_line_and_the_others_are_answered(run: RunFolde
     assert code == 1
     (best, score) = expected(run, pictures / "a.png")[0]
     assert output == f"{pictures}/a.png: {best} {score:.2%}\n"
-    assert [line.split(" cannot be read as a picture (")[0] for line in errors.splitlines()] == [
+    assert [line.split(" cannot be read as an image (")[0] for line in errors.splitlines()] == [
         f"error: {name}" for name in bad
     ]
 
@@ -155,7 +155,7 @@ def test_an_export_answers_as_its_run_does(run: RunFolder, export: Path, picture
 
 def test_a_run_whose_pictures_are_gone_predicts(tmp_path: Path, pictures: Path) -> None:
     run = finished(tmp_path / "runs")
-    run.config.write_text(run.config.read_text().replace("path: null", "path: /nowhere/pictures"))
+    run.config.write_text(run.config.read_text().replace("path: null", "path: /nowhere/images"))
     (row,) = answers(str(run.path), f"{pictures}/a.png", "--top", "10")
     # each class alone, since that is what binary cross-entropy has taught
     assert sum(c["probability"] for c in row["classes"]) != pytest.approx(1, abs=0.05)  # type: ignore[attr-defined]
@@ -164,8 +164,8 @@ def test_a_run_whose_pictures_are_gone_predicts(tmp_path: Path, pictures: Path) 
 def test_mistakes_are_one_line(run: RunFolder, pictures: Path, tmp_path: Path) -> None:
     other = run.path.with_name("smoll")
     assert f"is no run folder: it has no config.yaml; did you mean {run.path}?" in refused("predict", str(other), "a")
-    assert "no pictures are named" in refused("predict", str(run.path))
-    assert "holds no pictures" in refused("predict", str(run.path), str(run.checkpoints))
+    assert "no images are named" in refused("predict", str(run.path))
+    assert "holds no images" in refused("predict", str(run.path), str(run.checkpoints))
     assert "--top=0: must be at least 1" in refused("predict", str(run.path), "a.jpg", "--top", "0")
     assert "--list=/nowhere: cannot be read" in refused("predict", str(run.path), "--list", "/nowhere")
     assert "is a file; give a run folder" in refused("predict", f"{pictures}/a.png", f"{pictures}/a.png")

@@ -24,7 +24,7 @@ def words_for(folder: Path, *words: str) -> list[str]:
 
 
 def write_files(folder: Path, *words: str, skip_bad: bool = False) -> list[Path]:
-    """`train prepare` of a folder of pictures, without its terminal."""
+    """`train prepare` of a folder of images, without its terminal."""
     config = compose(words_for(folder, "dataloader=ffcv", "dataloader.workers=1", *words)).config
     return [path for path, _ in prepare(FFCVDataset.of(config), skip_bad=skip_bad, report=lambda *_: None)]
 
@@ -65,8 +65,8 @@ def _without_processes() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes of 21 training and 7 validation pictures of different sizes, and their FFCV files."""
-    root = tmp_path_factory.mktemp("pictures")
+    """Two classes of 21 training and 7 validation images of different sizes, and their FFCV files."""
+    root = tmp_path_factory.mktemp("images")
     random = np.random.default_rng(0)
     for split, count in (("train", 21), ("val", 7)):
         for name in ("cat", "dog"):

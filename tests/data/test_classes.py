@@ -1,4 +1,4 @@
-"""Classes without pictures, or without others beside them: each way into a run refuses or names them, with counts."""
+"""Classes without images, or without others beside them: each way into a run refuses or names them, with counts."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def test_one_class_is_refused_where_no_picture_is_read(words: list[str]) -> None
 def test_built_in_pictures_have_ten_classes_in_both_splits() -> None:
     assert "are of 10 classes" in refused("plan", "dataset=shapes", "dataset.classes=1")
     few = ["dataset=shapes", "dataset.train_samples=7", "batch_size=7", "schedule.warmup=0ba"]
-    assert "3 classes have no training pictures: square (100 validation pictures)" in refused("plan", *few)
+    assert "3 classes have no training images: square (100 validation images)" in refused("plan", *few)
     code, out, _ = said("plan", "dataset=shapes", "dataset.val_samples=9")
     assert code == 0
-    assert "1 class has no validation pictures, so that top-1 says nothing of it: triangle (400 training" in out
+    assert "1 class has no validation images, so that top-1 says nothing of it: triangle (400 training" in out
 
 
 def test_a_class_without_training_pictures_is_refused_and_named_with_its_counts(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_class_without_training_pictures_is_refused_and_named_with_its_counts(
         add(tmp_path, "val", name, 2)
     (tmp_path / "train" / "empty").mkdir()
     add(tmp_path, "val", "bird", 3)
-    expected = r"2 classes have no training pictures: bird \(3 validation pictures\), empty \(0 validation pictures\)"
+    expected = r"2 classes have no training images: bird \(3 validation images\), empty \(0 validation images\)"
     with pytest.raises(UserError, match=expected):
         notes(tmp_path)
     with pytest.raises(UserError, match=expected):
@@ -73,7 +73,7 @@ def test_a_class_without_validation_pictures_is_told_and_shifts_no_label(tmp_pat
         add(tmp_path, "train", name, 4)
     add(tmp_path, "val", "cat", 1)
     add(tmp_path, "val", "emu", 3)
-    told = ["1 class has no validation pictures, so that top-1 says nothing of it: dog (4 training pictures)"]
+    told = ["1 class has no validation images, so that top-1 says nothing of it: dog (4 training images)"]
     assert notes(tmp_path) == told
     _, val = write_files(tmp_path)
     assert open_beton(val).rows["f1"].tolist() == [0, 2, 2, 2]
@@ -103,7 +103,7 @@ def test_ffcv_files_of_one_class_or_of_different_classes_are_refused(tmp_path: P
         add(one, split, "cat", 4)
         add(one, split, "dog", 4)
     shutil.rmtree(one / "train" / "dog")
-    with pytest.raises(UserError, match=r"1 class has no training pictures: dog \(4 validation pictures\)"):
+    with pytest.raises(UserError, match=r"1 class has no training images: dog \(4 validation images\)"):
         write_files(one)
     assert train.exists()
 

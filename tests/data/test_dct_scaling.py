@@ -25,7 +25,7 @@ SCALED = ("dataloader.dct_scaling=true", "dataset.native_size=16")
 
 @pytest.fixture(scope="module")
 def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Photograph-like pictures, squares first, stored as JPEGs with restart markers."""
+    """Photograph-like images, squares first, stored as JPEGs with restart markers."""
     root = tmp_path_factory.mktemp("jpegs")
     random = np.random.default_rng(2)
     for split in ("train", "val"):

@@ -1,4 +1,4 @@
-"""Pictures that a camera held otherwise has stored: all eight orientations of EXIF, on each way to a batch."""
+"""Images that a camera held otherwise has stored: all eight orientations of EXIF, on each way to a batch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def save(orientation: int, file: Path | io.BytesIO, kind: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The upright picture in all orientations, four a class."""
+    """The upright image in all orientations, four a class."""
     root = tmp_path_factory.mktemp("exif")
     for split in ("train", "val"):
         for orientation in STORED:

@@ -204,7 +204,7 @@ def test_a_damaged_picture_is_named(pictures: Path, spoiled: Path) -> None:
     data = bytearray(spoiled.read_bytes())
     data[rows["place"][number] : rows["place"][number] + 8] = bytes(8)
     spoiled.write_bytes(data)
-    with pytest.raises(UserError, match=rf"train\.beton: picture {number} is damaged"):
+    with pytest.raises(UserError, match=rf"train\.beton: image {number} is damaged"):
         stream(make_loaders(pictures, "dataloader=ffcv", f"dataloader.train={spoiled}", "batch_size=42"), epochs=(0,))
 
 

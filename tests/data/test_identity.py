@@ -29,7 +29,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def flowers(tmp_path: Path) -> Path:
-    """Two classes of four training and two validation pictures."""
+    """Two classes of four training and two validation images."""
     for split, count in (("train", 4), ("val", 2)):
         for number, name in enumerate(("rose", "tulip")):
             folder = tmp_path / "flowers" / split / name
@@ -78,7 +78,7 @@ def test_prepared_from_the_folder_or_a_tar_it_is_the_same(flowers: Path, tmp_pat
 
 def test_a_picture_left_out_makes_another(flowers: Path) -> None:
     whole = of(flowers)
-    (flowers / "train" / "rose" / "9.jpg").write_text("no picture")
+    (flowers / "train" / "rose" / "9.jpg").write_text("no image")
     write_files(flowers, skip_bad=True)
     assert of(flowers) != whole
     assert of(flowers, "dataloader=ffcv") == whole
@@ -93,7 +93,7 @@ def test_only_the_pictures_that_are_read_count(flowers: Path, tmp_path: Path, wo
     assert of(flowers, *skipping) == whole
     broken = ["train/rose/9.jpg", "train/tulip/00.jpg", *(["val/rose/8.jpg"] * (not words))]
     for name in broken:
-        (flowers / name).write_text("no picture")
+        (flowers / name).write_text("no image")
     assert of(flowers, *words) != whole
     assert of(flowers, *skipping) == whole
     assert of(flowers, *words) != whole

@@ -99,7 +99,7 @@ def test_a_broken_picture_is_named(pictures: Path, tmp_path: Path) -> None:
     for number in range(21):
         (broken / "train" / "cat" / f"{number}.jpg").write_bytes(b"\xff\xd8 cut off")
     for workers in (0, 2):
-        with pytest.raises(UserError, match=r"cat/\d+\.jpg cannot be read as a picture"):
+        with pytest.raises(UserError, match=r"cat/\d+\.jpg cannot be read as an image"):
             stream(make_loaders(broken, f"dataloader.workers={workers}"))
 
 
@@ -107,7 +107,7 @@ def test_folders_that_are_no_data_set_are_refused(pictures: Path, tmp_path: Path
     with pytest.raises(UserError, match="holds no train/ folder"):
         scan(tmp_path, "train")
     (tmp_path / "train" / "empty").mkdir(parents=True)
-    with pytest.raises(UserError, match="holds no pictures"):
+    with pytest.raises(UserError, match="holds no images"):
         scan(tmp_path, "train")
 
 

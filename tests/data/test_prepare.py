@@ -38,7 +38,7 @@ def picture(height: int = 40, width: int = 50, seed: int = 0) -> Image.Image:
 
 @pytest.fixture
 def odd(tmp_path: Path) -> Path:
-    """Pictures that are not plain RGB JPEGs, but can be converted."""
+    """Images that are not plain RGB JPEGs, but can be converted."""
     for split in ("train", "val"):
         for name in ("a", "b"):
             (tmp_path / split / name).mkdir(parents=True)
@@ -57,7 +57,7 @@ def spoil(folder: Path) -> None:
     whole = (folder / "train" / "a" / "1.jpg").read_bytes()
     (folder / "train" / "a" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
     (folder / "train" / "a" / "empty.jpg").touch()
-    (folder / "train" / "a" / "text.jpg").write_text("no picture")
+    (folder / "train" / "a" / "text.jpg").write_text("no image")
 
 
 def test_odd_pictures_are_converted_and_counted(odd: Path) -> None:
@@ -71,7 +71,7 @@ def test_odd_pictures_are_converted_and_counted(odd: Path) -> None:
 
 def test_bad_pictures_are_all_named_or_skipped(odd: Path) -> None:
     spoil(odd)
-    with pytest.raises(UserError, match=r"3 of 16 pictures .* a/cut.jpg .* a/empty.jpg .* a/text.jpg .* --skip-bad"):
+    with pytest.raises(UserError, match=r"3 of 16 images .* a/cut.jpg .* a/empty.jpg .* a/text.jpg .* --skip-bad"):
         write_files(odd)
     assert not list(odd.glob("ffcv/*.beton"))
     train, _ = write_files(odd, skip_bad=True)
@@ -235,7 +235,7 @@ def test_check_finds_one_changed_bit(pictures: Path, tmp_path: Path, capsys: pyt
         (["dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: is no folder"),
         (["dataset=imagenet", "dataset.path=/nowhere", "--check"], "write it by: train prepare dataset=imagenet"),
         (["dataset=shapes", "dataloader=torchvision"], "dataloader=torchvision: needs no files"),
-        (["dataset=shapes", "dataloader.train=x.beton"], "names a file that is there already"),
+        (["dataset=shapes", "dataloader.train=x.beton"], "names an existing file"),
         (["dataset=shapes", "dataloader.files.quality=200"], "must be less than or equal to 100"),
     ],
 )

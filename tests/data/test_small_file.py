@@ -1,4 +1,4 @@
-"""The second, smaller copy of the training pictures: how it is written and checked, and which steps read it."""
+"""The second, smaller copy of the training images: how it is written and checked, and which steps read it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_check_finds_one_changed_bit(
 
 
 def blacken(path: Path, byte: int = 0) -> None:
-    """Change one stored picture's first byte, or make all pictures black."""
+    """Change one stored image's first byte, or make all images black."""
     rows, data = open_beton(path).rows["f0"], bytearray(path.read_bytes())
     if byte:
         data[int(rows["place"][0])] ^= byte
@@ -112,7 +112,7 @@ def blacken(path: Path, byte: int = 0) -> None:
 
 @pytest.fixture(scope="module")
 def black(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files, of which the small one holds black pictures."""
+    """The files, of which the small one holds black images."""
     folder = tmp_path_factory.mktemp("black") / "files"
     shutil.copytree(files, folder)
     blacken(small_file(folder))
@@ -210,5 +210,5 @@ def test_a_file_of_other_pictures_is_refused(pictures: Path, files: Path, tmp_pa
     path = small_file(tmp_path / "files")
     for suffix in ("", ".json"):
         shutil.copy(files / (file_name("val", VALUES) + suffix), f"{path}{suffix}")
-    with pytest.raises(UserError, match="holds other pictures than"):
+    with pytest.raises(UserError, match="holds other images than"):
         make_loaders(pictures, *words(tmp_path / "files"))

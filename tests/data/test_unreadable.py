@@ -1,4 +1,4 @@
-"""Pictures that cannot be read: all named at once, or left out and counted, the same in every part of a run."""
+"""Images that cannot be read: all named at once, or left out and counted, the same in every part of a run."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two classes of six and three whole pictures, and three that are not."""
-    root, random = tmp_path / "pictures", np.random.default_rng(0)
+    """Two classes of six and three whole images, and three that are not."""
+    root, random = tmp_path / "images", np.random.default_rng(0)
     for split, count in (("train", 6), ("val", 3)):
         for name in ("cat", "dog"):
             (root / split / name).mkdir(parents=True)
@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
     whole = (root / "train" / "cat" / "0.jpg").read_bytes()
     (root / "train" / "cat" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
     (root / "train" / "dog" / "empty.png").touch()
-    (root / "val" / "dog" / "text.gif").write_text("no picture")
+    (root / "val" / "dog" / "text.gif").write_text("no image")
     return root
 
 
@@ -57,7 +57,7 @@ def look(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("at_once", [2, 64])
 def test_all_are_named_with_their_reasons(folder: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(module, "_PICTURES_A_TASK", at_once)
+    monkeypatch.setattr(module, "_IMAGES_A_TASK", at_once)
     found = look(folder)
     assert [*found] == [*BAD]
     assert all(reason in found[file] for file, reason in BAD.items())
@@ -91,9 +91,7 @@ def test_left_out_pictures_are_counted_told_and_decide_the_steps(folder: Path) -
     found = inspect_data(compose(words_for(folder, "dataset.skip_bad=true")).config, must_exist=True)
     assert (found.config.dataset.train_samples, found.config.dataset.val_samples) == (12, 6)
     assert [*found.skipped] == [*BAD]
-    assert found.notes[0].startswith(
-        "dataset.skip_bad: 3 pictures cannot be read and are left out: train/cat/cut.jpg ("
-    )
+    assert found.notes[0].startswith("dataset.skip_bad: 3 images cannot be read and are skipped: train/cat/cut.jpg (")
     plain = inspect_data(compose(words_for(folder)).config, must_exist=True)
     assert (plain.config.dataset.train_samples, plain.config.dataset.val_samples) == (14, 7)
 
@@ -101,7 +99,7 @@ def test_left_out_pictures_are_counted_told_and_decide_the_steps(folder: Path) -
 def test_a_class_of_which_nothing_is_left_is_refused(folder: Path) -> None:
     for number in range(6):
         (folder / "train" / "dog" / f"{number}.jpg").write_bytes(b"broken")
-    with pytest.raises(UserError, match=r"no training pictures: dog \(3 validation pictures\)"):
+    with pytest.raises(UserError, match=r"no training images: dog \(3 validation images\)"):
         inspect_data(compose(words_for(folder, "dataset.skip_bad=true")).config, must_exist=True)
 
 
@@ -121,7 +119,7 @@ def test_the_list_of_a_run_is_what_counts_when_it_goes_on(folder: Path, tmp_path
     again = inspect_data(config, must_exist=True, skipped=listed).config.dataset
     assert (again.train_samples, again.val_samples) == (13, 7)
     (tmp_path / "skipped.json").write_text("[1, ")
-    with pytest.raises(UserError, match="what pictures the run leaves out"):
+    with pytest.raises(UserError, match="what images the run skips"):
         read_skipped(tmp_path / "skipped.json", config.dataset)
 
 
@@ -141,7 +139,7 @@ def test_doctor_names_them_all(folder: Path) -> None:
 def test_prepare_leaves_them_out_by_the_same_key(folder: Path) -> None:
     code, out, _ = said("prepare", *words_for(folder)[:2], "dataset.skip_bad=true", "dataloader.workers=1")
     assert code == 0
-    assert "12 pictures" in out
+    assert "12 images" in out
 
 
 def test_what_has_no_pictures_name_is_told(folder: Path) -> None:
@@ -151,8 +149,8 @@ def test_what_has_no_pictures_name_is_told(folder: Path) -> None:
         (folder / "train" / "cat" / name).touch()
     (folder / "val" / "dog" / "gone.jpg").symlink_to("/nowhere")
     assert inspect_data(compose(words_for(folder)).config, must_exist=True).notes == [
-        "3 files in class folders have no picture's name and are left out: 2 .heic, 1 .txt",
-        "1 links lead out of the split's folder, or to nothing, and are left out",
+        "3 files in class folders have no image's name and are skipped: 2 .heic, 1 .txt",
+        "1 links lead out of the split's folder, or to nothing, and are skipped",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Validation pictures drawn from the training pictures: by the seed and the names alone, of each class its share."""
+"""Validation images drawn from the training images: by the seed and the names alone, of each class its share."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def draw(path: Path, names: list[str]) -> None:
 def undivided(tmp_path: Path) -> Path:
     """Classes in the folder itself, written in no order."""
     names = [f"{name}/{number}.png" for name, count in COUNTS.items() for number in range(count)]
-    draw(tmp_path / "pictures", list(np.random.default_rng(0).permutation(names)))
-    return tmp_path / "pictures"
+    draw(tmp_path / "images", list(np.random.default_rng(0).permutation(names)))
+    return tmp_path / "images"
 
 
 def per_class(files: list[str]) -> dict[str, int]:
@@ -70,8 +70,8 @@ def test_a_share_is_told_and_larger_shares_hold_the_smaller(undivided: Path) -> 
     config = compose(words_for(undivided, "dataset.val_split=0.1", "seed=1")).config
     found = inspect_data(config, must_exist=True)
     assert found.notes == [
-        "dataset.val_split=0.1: 6 of 54 pictures are for validation, drawn from each class by seed=1",
-        "1 class has no validation pictures, so that top-1 says nothing of it: fox (1 training pictures)",
+        "dataset.val_split=0.1: 6 of 54 images are for validation, drawn from each class by seed=1",
+        "1 class has no validation images, so that top-1 says nothing of it: fox (1 training images)",
     ]
     assert (found.config.dataset.train_samples, found.config.dataset.val_samples) == (48, 6)
     assert {*splits(undivided, dataset(0.1), 1)[1].files} < {*splits(undivided, dataset(0.3), 1)[1].files}
@@ -86,7 +86,7 @@ def test_a_folder_of_ffcv_files_is_no_class(undivided: Path) -> None:
 @pytest.mark.parametrize("loader", ["torchvision", "ffcv"])
 @pytest.mark.parametrize("world", [1, 2])
 def test_loaders_read_the_parts_and_no_picture_twice(undivided: Path, loader: str, world: int) -> None:
-    """A picture's first channel is its number."""
+    """An image's first channel is its number."""
     words = ["dataset.val_split=0.25", f"dataloader={loader}", "dataloader.workers=1"]
     write_files(undivided, "dataset.val_split=0.25", "dataloader.files.jpeg_share=0.0")
     words += ["dataloader.files.jpeg_share=0.0"] * (loader == "ffcv")
@@ -122,7 +122,7 @@ def test_what_cannot_be_divided_is_refused(undivided: Path) -> None:
     assert "dataset.val_split=0.1" in line
     assert "greater than 0" in refused(*words, "dataset.val_split=0")
     shutil.copytree(undivided, undivided / "val")
-    assert "holds validation pictures, in val/" in refused(*words, "dataset.val_split=0.1")
+    assert "holds validation images, in val/" in refused(*words, "dataset.val_split=0.1")
     assert "divided already" in refused("plan", "dataset=shapes", "dataset.val_split=0.1")
     tar = ["prepare", "dataset=image_folder", "dataset.path=/nowhere/a.tar", "dataloader.folder=/tmp/nothing"]
     assert "takes class folders on this machine" in refused(*tar, "dataset.val_split=0.1")
@@ -130,6 +130,6 @@ def test_what_cannot_be_divided_is_refused(undivided: Path) -> None:
 
 def test_plan_and_doctor_tell_of_the_share(undivided: Path) -> None:
     words = [*words_for(undivided), "dataset.val_split=0.1", "schedule.warmup=0ba"]
-    told = "6 of 54 pictures are for validation, drawn from each class by seed=42"
+    told = "6 of 54 images are for validation, drawn from each class by seed=42"
     assert told in said("plan", *words)[1]
     assert any(told in finding.found for finding in examine_data(compose(words).config))

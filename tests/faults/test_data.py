@@ -1,4 +1,4 @@
-"""Pictures that vanish, a disk that stalls, loader workers that die, and full shared memory, in the middle of a run."""
+"""Images that vanish, a disk that stalls, loader workers that die, and full shared memory, in the middle of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.system
 
 FOLDER = [
     *(word for word in SHORT if not word.startswith("dataset")),
-    *("dataset=image_folder", "dataset.path=pictures", "dataset.native_size=32"),
+    *("dataset=image_folder", "dataset.path=images", "dataset.native_size=32"),
     *("epochs=1000", "eval_every=1000ep", "run_name=run"),
 ]
 _MOUNTS = 0x20000  # CLONE_NEWNS of the kernel
@@ -33,15 +33,15 @@ WITH_WORKERS = [*FOLDER, "dataloader.workers=1"]
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """Two classes of eight pictures, each rank's share of every step."""
+    """Two classes of eight images, each rank's share of every step."""
     random = np.random.default_rng(0)
     for split in ("train", "val"):
         for name in ("cat", "dog"):
-            (tmp_path / "pictures" / split / name).mkdir(parents=True)
+            (tmp_path / "images" / split / name).mkdir(parents=True)
             for number in range(8):
                 pixels = random.integers(0, 256, (40, 48, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(tmp_path / "pictures" / split / name / f"{number}.jpg")
-    return tmp_path / "pictures"
+                Image.fromarray(pixels).save(tmp_path / "images" / split / name / f"{number}.jpg")
+    return tmp_path / "images"
 
 
 def told(output: str) -> str:
@@ -68,7 +68,7 @@ def test_a_run_outlives_a_worker_and_a_stall_and_ends_with_the_picture_that_is_g
     os.mkfifo(train.folder / "pipe")
     # note: in one step, since a worker may look between two
     (train.folder / "pipe").rename(picture)
-    warning = "waits for data, reading pictures/train/dog/3.jpg: does its disk still answer?"
+    warning = "waits for data, reading images/train/dog/3.jpg: does its disk still answer?"
     wait_for(lambda: warning in told(said.read_text()))
     assert process.poll() is None
     pipe = picture.open("wb")
@@ -79,8 +79,8 @@ def test_a_run_outlives_a_worker_and_a_stall_and_ends_with_the_picture_that_is_g
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 2
     gone = (
-        "error: pictures/train/dog/3.jpg cannot be read as a picture (No such file or directory); repair or remove it "
-        "(train doctor names all such pictures, dataset.skip_bad=true leaves them out of a new run)"
+        "error: images/train/dog/3.jpg cannot be read as an image (No such file or directory); repair or remove it "
+        "(train doctor lists all such files, dataset.skip_bad=true skips them in a new run)"
     )
     assert errors == f"{gone}\n"
     assert "Traceback" not in said.read_text()
@@ -155,12 +155,12 @@ def test_broken_pictures_and_a_drawn_share_stay_what_they_were_through_eval_and_
             (pictures / name / f"{number}.jpg").unlink()
     (pictures / "train").rmdir()
     (pictures / bad[0]).write_bytes((pictures / "cat" / "0.jpg").read_bytes()[:300])
-    (pictures / bad[1]).write_text("no picture")
+    (pictures / bad[1]).write_text("no image")
     choice = ["dataset.val_split=0.2", "dataset.skip_bad=true", "batch_size=4", "eval_every=1ep", "schedule.warmup=1ba"]
     choice += ["epochs=1", "launch.nproc=1"]
     said = told(here(*FOLDER, *choice).stdout)
-    assert "2 pictures cannot be read and are left out" in said
-    assert "dataset.val_split=0.2: 2 of 12 pictures are for validation" in said
+    assert "2 images cannot be read and are skipped" in said
+    assert "dataset.val_split=0.2: 2 of 12 images are for validation" in said
     notes = {file: (run / file).read_bytes() for file in ("left_out.json", "dataset.json")}
     assert {*json.loads(notes["left_out.json"])} == {*bad}
     # note: from now on they can be read, for a step more an epoch; the list of the run decides all the same

@@ -27,7 +27,7 @@ SAMPLES = 6
 @pytest.fixture(scope="module")
 def beton(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An FFCV file, half of it JPEGs, without its manifest, that the tests may write over."""
-    root = tmp_path_factory.mktemp("pictures")
+    root = tmp_path_factory.mktemp("images")
     random = np.random.default_rng(0)
     for split in ("train", "val"):
         for name in ("a", "b"):

@@ -1,4 +1,4 @@
-"""Folders and pictures that nobody should trust: each is read, left out, or refused in one clear line."""
+"""Folders and images that nobody should trust: each is read, left out, or refused in one clear line."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from launcher.config.compose import compose
 from launcher.data.crops import centre_cut
 from launcher.data.decode import UnreadableImage, decode, size
 from launcher.data.folder import scan, splits
+from launcher.data.images import Images
 from launcher.errors import UserError
 from launcher.measure.diagnosis import picture_facts
 from tests.commands import refused, said
 
 
 def folder_of(path: Path, *names: bytes) -> Path:
-    """Class folders, two if none are named, with one picture each in train/ and val/."""
+    """Class folders, two if none are named, with one image each in train/ and val/."""
     for split in (b"train", b"val"):
         for name in names or (b"a", b"b"):
             folder = os.path.join(os.fsencode(path), split, name)  # noqa: PTH118 - bytes
@@ -60,7 +61,7 @@ def test_what_is_wrong_with_an_odd_name_is_one_line(tmp_path: Path) -> None:
     assert len(lines) == 1
     assert r"not\udcffutf8/p.png cannot be read as an image" in lines[0]
     odd.unlink()
-    assert r"1 class has no training pictures: not\udcffutf8" in refused(
+    assert r"1 class has no training images: not\udcffutf8" in refused(
         "plan", "dataset=image_folder", f"dataset.path='{tmp_path}'"
     )
 

@@ -20,15 +20,15 @@ PICTURES = 500
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """Class folders of many names for one picture."""
+    """Class folders of many names for one image."""
     one = tmp_path / "one.jpg"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)).save(one)
     for split, count in (("train", PICTURES), ("val", 4)):
         for number in range(count):
-            folder = tmp_path / "pictures" / split / f"class{number % 2}"
+            folder = tmp_path / "images" / split / f"class{number % 2}"
             folder.mkdir(parents=True, exist_ok=True)
             os.link(one, folder / f"{number}.jpg")
-    return tmp_path / "pictures"
+    return tmp_path / "images"
 
 
 def test_preparation_stops_and_goes_on_to_the_same_bytes(train: Train, pictures: Path) -> None:

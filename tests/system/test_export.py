@@ -16,7 +16,7 @@ pytestmark = pytest.mark.system
 
 CLASSES = {"blau ü": (40, 60, 220), "green": (50, 190, 60), "red, dark": (150, 20, 30)}
 WORDS = [
-    *("dataset=image_folder", "dataset.path=pictures", "dataset.native_size=40", "model=resnet18", "launch=cpu"),
+    *("dataset=image_folder", "dataset.path=images", "dataset.native_size=40", "model=resnet18", "launch=cpu"),
     *("launch.nproc=1", "batch_size=8", "schedule.warmup=0ba", "dataloader.workers=0", "logger.tensorboard=false"),
     *("algorithms.ema.half_life=3ba", "algorithms.ema.update_interval=1ba", "epochs=2", "optimizer.scale_lr=off"),
     # note: few steps are enough where blocks begin as their shortcuts
@@ -47,9 +47,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three colours under noise so strong that some pictures are taken for another."""
+    """Three colours under noise so strong that some images are taken for another."""
     random = np.random.default_rng(0)
-    folder = tmp_path_factory.mktemp("data") / "pictures"
+    folder = tmp_path_factory.mktemp("data") / "images"
     for split, count in (("train", 16), ("val", 20)):
         for name, colour in CLASSES.items():
             (folder / split / name).mkdir(parents=True)
@@ -62,7 +62,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_exports_have_the_cards_top1_where_this_project_is_not(tmp_path: Path, pictures: Path) -> None:
-    (tmp_path / "pictures").symlink_to(pictures)
+    (tmp_path / "images").symlink_to(pictures)
     right, recipes = [], ("mild", "medium", "hot")
     for recipe in recipes:
         # note: once is as a user has it
@@ -73,7 +73,7 @@ def test_exports_have_the_cards_top1_where_this_project_is_not(tmp_path: Path, p
         card = json.loads((tmp_path / recipe / "model_card.json").read_text())
         assert 0.5 < card["top1"] < 1
         assert card["classes"] == list(CLASSES)
-        assert f"loaded without this project: top-1 {card['top1']:.2%} on 60 validation pictures" in done.stderr
+        assert f"loaded without this project: top-1 {card['top1']:.2%} on 60 validation images" in done.stderr
         right.append(str(round(60 * card["top1"])))
     assert python(USER, str(pictures / "val"), *recipes, folder=tmp_path).split() == right
 

@@ -1,4 +1,4 @@
-"""`dataset.test_path`: pictures that a finished run alone is evaluated on, once."""
+"""`dataset.test_path`: images that a finished run alone is evaluated on, once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLASSES = sorted(FIGURES)
 
 
 def drawn(folder: Path, names: dict[str, str], count: int = 4) -> Path:
-    """Pictures of figures in folders of other names."""
+    """Images of figures in folders of other names."""
     for name, figure in names.items():
         (folder / name).mkdir(parents=True)
         for number in range(count):
@@ -69,7 +69,7 @@ def test_a_stopped_run_is_evaluated_when_it_has_finished(here: Here, pictures: P
 def test_pictures_that_are_not_there_are_refused_before_the_start(here: Here, pictures: Path, tmp_path: Path) -> None:
     for path, told in (
         (tmp_path / "nowhere", "is no folder; give one that holds CLASS/*.jpg"),
-        (drawn(tmp_path / "others", {"abc": "star"}), "holds no picture of a class of the run"),
+        (drawn(tmp_path / "others", {"abc": "star"}), "holds no image of a class of the run"),
     ):
         refused = here(*SMALL, "run_name=d", f"dataset.test_path={path}", code=2).stderr
         assert refused.startswith(f"error: dataset.test_path={path}: {told}" if "no" in path.name else "error: ")
@@ -83,10 +83,10 @@ def test_pictures_that_cannot_be_read_end_the_run_in_a_line_or_are_left_out(here
     (pictures / "ring" / "2.png").write_bytes(whole[: len(whole) // 2])
     words = [*SMALL, f"dataset.test_path={pictures}", "epochs=2", "schedule.warmup=0ba"]
     told = here(*words, "run_name=e", code=2).stderr
-    assert f"{pictures}/ring/2.png cannot be read as a picture" in told
-    assert "dataset.skip_bad=true leaves them out" in told
+    assert f"{pictures}/ring/2.png cannot be read as an image" in told
+    assert "dataset.skip_bad=true skips them" in told
     said = here(*words, "run_name=f", "dataset.skip_bad=true").stdout
-    assert "dataset.test_path: dataset.skip_bad: 1 pictures cannot be read and are left out: ring/2.png" in said
+    assert "dataset.test_path: dataset.skip_bad: 1 images cannot be read and are skipped: ring/2.png" in said
     (pictures / "ring" / "2.png").write_bytes(whole)
     here("resume", str(here.folder / "runs" / "e"))
     for name, count in (("e", 40), ("f", 39)):
@@ -96,7 +96,7 @@ def test_pictures_that_cannot_be_read_end_the_run_in_a_line_or_are_left_out(here
 
 @pytest.mark.system
 def test_three_ranks_find_what_torchvision_finds_alone(train: Train, tmp_path: Path) -> None:
-    """Seven pictures, which three ranks do not share evenly."""
+    """Seven images, which three ranks do not share evenly."""
     names = dict.fromkeys(CLASSES[:7], "star") | {CLASSES[2]: "ring"}
     pictures = drawn(tmp_path / "v2", names, count=1)
     words = [*SMALL, "launch.nproc=3", "batch_size=24", "eval_batch_size=6", "epochs=1", "schedule.warmup=0ba"]
@@ -134,7 +134,7 @@ def test_folders_named_by_numbers_are_the_classes_of_those_places(tmp_path: Path
     found, notes = held_out(dataset, CLASSES)
     assert found.labels.tolist() == [0, 0, 2, 2, 9, 9]
     assert len(notes) == 1
-    assert notes[0].startswith("7 of the run's 10 classes have no pictures here")
+    assert notes[0].startswith("7 of the run's 10 classes have no images here")
 
 
 @pytest.mark.parametrize(("ranks", "loader"), [(1, "torchvision"), (3, "torchvision"), (4, "torchvision"), (3, "ffcv")])

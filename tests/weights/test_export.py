@@ -59,7 +59,7 @@ def test_what_is_written_and_for_whom(tmp_path: Path, tiny_networks: None) -> No
     assert {path.name for path in output.iterdir()} == {"model.safetensors", "model.py", "model_card.json"}
     assert {path.stat().st_mode & 0o777 for path in output.iterdir()} == {0o644}
     recorded = json.loads(folder.metrics.read_text().splitlines()[-1])
-    assert card["checked"] == {"on": "validation pictures", "pictures": 20, "top1": recorded["top1"]}
+    assert card["checked"] == {"on": "validation images", "pictures": 20, "top1": recorded["top1"]}
     assert (card["top1"], card["pictures"], card["precision"]) == (recorded["top1"], 20, "float32")
     assert (card["recipe"], card["scores"], card["flip_average"]) == ("mild", "sigmoid", True)
     assert card["classes"][::8] == ["arrow", "star"]  # type: ignore[index]
@@ -91,12 +91,12 @@ def test_a_model_that_differs_from_the_runs_is_not_kept(
         patch.setattr(
             export_module, "model_card", lambda *all: card(*all) | {"input": card(*all)["input"] | {"resize": 40}}
         )
-        refused(folder, "prepares pictures in another way")
+        refused(folder, "prepares images in another way")
     with monkeypatch.context() as patch:
         patch.setattr(export_module, "model_card", lambda *all: card(*all) | {"classes": ["one"]})
         refused(folder, "fails where this project is not: .*size mismatch")
     say_that_the_run_recorded(folder, 0.95)
-    refused(folder, r"top-1 of .* on the 20 validation pictures, where the run recorded 95.00%")
+    refused(folder, r"top-1 of .* on the 20 validation images, where the run recorded 95.00%")
     text = folder.config.read_text()
     folder.config.write_text(text.replace("min_channels: 16", "min_channels: 17"))
     refused(folder, "a run with other values than this folder's config.yaml")
@@ -105,7 +105,7 @@ def test_a_model_that_differs_from_the_runs_is_not_kept(
 def test_without_the_pictures_logits_are_compared_and_classes_told(tmp_path: Path) -> None:
     folder = finished(tmp_path, "algorithms=[ghost_batchnorm,ema]", "loss=cross_entropy")
     (tmp_path / "file").write_text("")
-    folder.config.write_text(folder.config.read_text().replace("path: null", f"path: {tmp_path}/file/pictures"))
+    folder.config.write_text(folder.config.read_text().replace("path: null", f"path: {tmp_path}/file/images"))
     card = export(folder, tmp_path / "export")
     assert card["checked"] == {"on": "noise", "pictures": 8, "top1": None}
     assert card["classes"][0] == "arrow"  # type: ignore[index]
@@ -138,7 +138,7 @@ def test_a_run_of_lower_precision_exports(precision: str, tmp_path: Path, tiny_n
         finished(tmp_path, f"precision={precision}", "algorithms.progressive_resizing=off"), tmp_path / "export"
     )
     assert card["precision"] == {"bf16": "bfloat16", "fp16": "float16"}[precision]
-    assert card["checked"]["on"] == "validation pictures"  # type: ignore[index]
+    assert card["checked"]["on"] == "validation images"  # type: ignore[index]
 
 
 def test_what_counts_as_right_but_for_rounding() -> None:
@@ -166,7 +166,7 @@ def test_an_onnx_file_predicts_where_only_onnxruntime_is_and_one_that_differs_is
     with_onnx()
     folder, output = finished(tmp_path, *EVERYTHING), tmp_path / "new" / "model.onnx"
     checked = export_module.export_onnx(folder, output, best=False, report=lambda done, total: None)
-    assert (checked.on, checked.pictures) == ("validation pictures", 20)
+    assert (checked.on, checked.pictures) == ("validation images", 20)
     assert {path.name for path in output.parent.iterdir()} == {"model.onnx", "model.onnx.json"}
     card = json.loads(output.with_name("model.onnx.json").read_text())
     assert set(card["surgery"]) == {"silu", "squeeze_excite", "blurpool", "stochastic_depth"}
@@ -201,9 +201,9 @@ def test_a_run_of_timms_answers_alike_in_every_form(tmp_path: Path) -> None:
     with_onnx()
     folder, onnx = finished(tmp_path, *TIMM), tmp_path / "model.onnx"
     checked = export_module.export_onnx(folder, onnx, best=False, report=lambda done, total: None)
-    assert (checked.on, checked.pictures) == ("validation pictures", 20)
+    assert (checked.on, checked.pictures) == ("validation images", 20)
     export(folder, tmp_path / "export")
-    file = tmp_path / "picture.png"
+    file = tmp_path / "image.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 77, 3), dtype=np.uint8)).save(file)
     own, exported = (
         said("predict", str(source), str(file), "--csv")[1] for source in (folder.path, tmp_path / "export")
@@ -213,7 +213,7 @@ def test_a_run_of_timms_answers_alike_in_every_form(tmp_path: Path) -> None:
     printed = python(BARE, "use.py", str(onnx), str(file), folder=tmp_path)
     likeliest = [line.split(",")[2:] for line in own.splitlines()[1:]]
     assert printed.splitlines()[1:] == [f"{float(score):8.2%}  {name}" for name, score in likeliest]
-    assert said("eval", str(folder.path), "--by-class")[1].splitlines()[1] == "20 pictures on 1 process on the CPU"
+    assert said("eval", str(folder.path), "--by-class")[1].splitlines()[1] == "20 images on 1 process on the CPU"
 
 
 # What a program of onnxruntime's users finds: neither this project nor torch.

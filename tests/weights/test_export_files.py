@@ -203,7 +203,7 @@ def test_names_that_torchvision_does_not_have_are_refused_without_surgery(tmp_pa
 @pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "CMYK", "P", "1", "I;16"])
 def test_odd_pictures_are_prepared_as_in_training(mode: str, size: tuple[int, int], tmp_path: Path) -> None:
     """In both modules that are written beside weights; 500 x 7 is longer than what is resized as a whole."""
-    file = tmp_path / ("picture.tiff" if mode == "CMYK" else "picture.png")
+    file = tmp_path / ("image.tiff" if mode == "CMYK" else "image.png")
     pixels = np.random.default_rng(3).integers(0, 65536, size[::-1], dtype=np.uint16)
     coloured = np.random.default_rng(4).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
     (Image.fromarray(pixels) if mode == "I;16" else Image.fromarray(coloured).convert(mode)).save(file)

@@ -161,7 +161,7 @@ def bad_file(kind: str, trained: dict[str, Tensor], path: Path) -> Path:
             save_file(trained, path, {"surgery": "{"})
         case "no weights":
             torch.save({"epoch": 3, "lr": [1.0]}, path)
-        case "a picture's tensor":
+        case "an image's tensor":
             torch.save(torch.rand(3, 8, 8), path)
         case "not finite":
             save_file({**trained, "layer1.0.conv1.weight": trained["layer1.0.conv1.weight"] * torch.nan}, path)
@@ -184,7 +184,7 @@ def bad_file(kind: str, trained: dict[str, Tensor], path: Path) -> Path:
         ("safetensors cut short", "is no whole safetensors file"),
         ("metadata of its own", "has metadata that are no JSON"),
         ("no weights", "no mapping of names to tensors"),
-        ("a picture's tensor", "no mapping of names to tensors"),
+        ("an image's tensor", "no mapping of names to tensors"),
         ("a state of another program", "no mapping of names to tensors"),
         ("not finite", "layer1.0.conv1.weight is not finite"),
         ("another architecture", "layer1.1.bn1.weight has no place here"),

@@ -26,8 +26,8 @@ HEADER = np.dtype(
 )
 FIELD = np.dtype([("kind", "<u1"), ("name", "<u1", 16), ("arguments", "<u1", 1024)], align=True)
 ALLOCATION = np.dtype([("sample", "<u8"), ("place", "<u8"), ("size", "<u8")])
-_PICTURE = np.dtype([("mode", "<u1"), ("width", "<u2"), ("height", "<u2"), ("place", "<u8")])
-ROW = np.dtype([("", _PICTURE), ("", "<i8")], align=True)
+_IMAGE = np.dtype([("mode", "<u1"), ("width", "<u2"), ("height", "<u2"), ("place", "<u8")])
+ROW = np.dtype([("", _IMAGE), ("", "<i8")], align=True)
 ROWS_START = HEADER.itemsize + 2 * FIELD.itemsize
 JPEG, PIXELS = 0, 1
 _MOST_FIELDS, _MOST_CLASSES, _MOST_PIXELS = 64, 2**24, 10**8
@@ -35,10 +35,10 @@ _MOST_FIELDS, _MOST_CLASSES, _MOST_PIXELS = 64, 2**24, 10**8
 
 @dataclass(frozen=True)
 class Manifest:
-    """`values` are those of dataloader.files; `converted` counts pictures by what they were; `skipped` are left out.
+    """`values` are those of dataloader.files; `converted` counts images by what they were; `skipped` are skipped.
 
-    `source` is the fingerprint of the pictures' list (launcher.data.identity); files of before lack it.
-    `exif_orientation` is dataset's: whether pictures were turned; None, in older manifests, is not.
+    `source` is the fingerprint of the images' list (launcher.data.identity); files of before lack it.
+    `exif_orientation` is dataset's: whether images were turned; None, in older manifests, is not.
     """
 
     split: str
@@ -80,7 +80,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 
 @dataclass(frozen=True)
 class Beton:
-    """A whole FFCV file whose first fields are a picture `image` and an integer `label`."""
+    """A whole FFCV file whose first fields are an image `image` and an integer `label`."""
 
     path: Path
     samples: int
@@ -89,7 +89,7 @@ class Beton:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Metadata [samples]: f0 the picture's mode, width, height and place, f1 its label."""
+        """Metadata [samples]: f0 the image's mode, width, height and place, f1 its label."""
         return np.fromfile(self.path, ROW, self.samples, offset=ROWS_START)
 
     @cached_property
@@ -125,14 +125,14 @@ def _open(path: Path) -> Beton:
     _check_fields(path, int(header["fields"]))
     samples, table = int(header["samples"]), int(header["table"])
     if not samples:
-        raise ValueError("holds no pictures; write it again by train prepare")
+        raise ValueError("holds no images; write it again by train prepare")
     pieces, rest = divmod(size - table, ALLOCATION.itemsize)
     manifest = read_manifest(path)
     if rest or pieces < samples or (manifest is not None and manifest.bytes != size):
         expected = f", of which its manifest says {manifest.bytes:,}" if manifest else ""
         raise ValueError(f"is cut off or changed: it has {size:,} bytes{expected}; write it again by train prepare")
     if manifest is not None and manifest.samples != samples:
-        raise ValueError(f"has {samples:,} pictures, {manifest_path(path).name} says {manifest.samples:,}")
+        raise ValueError(f"has {samples:,} images, {manifest_path(path).name} says {manifest.samples:,}")
     if wrong := _wrong_row(path, samples, table, len(manifest.classes) if manifest else _MOST_CLASSES):
         raise ValueError(f"{wrong}; write it again by train prepare")
     return Beton(path, samples, size, manifest)
@@ -145,13 +145,13 @@ def _wrong_row(path: Path, samples: int, table: int, classes: int) -> str | None
         return "has no room for its rows"
     pieces = pieces[np.argsort(pieces["place"])]
     if (pieces["size"] > table).any() or (pieces["place"] > table - pieces["size"]).any():
-        return "has pictures that end behind its end"
-    pictures, labels = rows["f0"], rows["f1"]
-    held = pieces[np.minimum(np.searchsorted(pieces["place"], pictures["place"]), len(pieces) - 1)]
-    pixels = pictures["width"].astype(np.uint64) * pictures["height"]
-    fits = (pictures["mode"] == JPEG) | ((pictures["mode"] == PIXELS) & (held["size"] == 3 * pixels))
-    if not (fits & (held["place"] == pictures["place"]) & (pixels > 0) & (pixels <= _MOST_PIXELS)).all():
-        return "has pictures of another size than is stored"
+        return "has images that end behind its end"
+    images, labels = rows["f0"], rows["f1"]
+    held = pieces[np.minimum(np.searchsorted(pieces["place"], images["place"]), len(pieces) - 1)]
+    pixels = images["width"].astype(np.uint64) * images["height"]
+    fits = (images["mode"] == JPEG) | ((images["mode"] == PIXELS) & (held["size"] == 3 * pixels))
+    if not (fits & (held["place"] == images["place"]) & (pixels > 0) & (pixels <= _MOST_PIXELS)).all():
+        return "has images of another size than is stored"
     return None if ((labels >= 0) & (labels < classes)).all() else f"has labels outside of 0 to {classes - 1}"
 
 

@@ -21,7 +21,7 @@ _SUFFIX = ".beton"
 
 @dataclass(frozen=True)
 class FFCVDataset:
-    """The FFCV files of a data set; `seed` is the one that pictures were set apart for validation with."""
+    """The FFCV files of a data set; `seed` is the one that images were set apart for validation with."""
 
     loader: FFCVLoader
     dataset: Dataset
@@ -46,7 +46,7 @@ class FFCVDataset:
         """The file of a split.
 
         Raises:
-            UserError: it is not there, or not a whole file of pictures and labels.
+            UserError: it is not there, or not a whole file of images and labels.
         """
         path = self.path(split)
         key = "dataloader.folder" if self._given(split) is None else f"dataloader.{split}"
@@ -58,7 +58,7 @@ class FFCVDataset:
         return found
 
     def small_path(self) -> Path | None:
-        """Where the small training pictures are, if there are to be any: a file as any other of those values.
+        """Where the small training images are, if there are to be any: a file as any other of those values.
 
         Raises:
             UserError: they would not be smaller, or no folder is given.
@@ -67,16 +67,16 @@ class FFCVDataset:
         return self._written("train", values) if values else None
 
     def open_small(self, full: Beton) -> Beton | None:
-        """The small pictures of the training pictures in `full`, if there are to be any.
+        """The small images of the training images in `full`, if there are to be any.
 
         Raises:
-            UserError: the file is not there, not whole, or of other pictures.
+            UserError: the file is not there, not whole, or of other images.
         """
         if (path := self.small_path()) is None:
             return None
         small = self._open(path, _SMALL_SIDE)
         if not np.array_equal(small.rows["f1"], full.rows["f1"]):
-            message = f"{path} holds other pictures than {full.path}; remove it, and write it again by train prepare"
+            message = f"{path} holds other images than {full.path}; remove it, and write it again by train prepare"
             raise UserError(Problem(message, _SMALL_SIDE, self.loader.files.small_side))
         return small
 
@@ -94,7 +94,7 @@ class FFCVDataset:
             return Path(self.loader.folder)
         if self.dataset.kind == "shapes":
             return shapes_folder(self.dataset) / FFCV
-        message = "is not given; say where the FFCV files are (dataloader.folder), or the pictures (dataset.path)"
+        message = "is not given; say where the FFCV files are (dataloader.folder), or the images (dataset.path)"
         if self.dataset.path is not None:
             if not only_prepared(self.dataset.path):
                 return Path(self.dataset.path) / FFCV
@@ -109,7 +109,7 @@ class FFCVDataset:
     def _command(self) -> str:
         """What writes the files."""
         dataset, folder = self.dataset, self.loader.folder
-        source = dataset.path or ("/data/pictures" if dataset.kind == "folder" else None)
+        source = dataset.path or ("/data/images" if dataset.kind == "folder" else None)
         words = f"train prepare dataset={dataset.name}" + (f" dataset.path={source}" if source else "")
         words += f" dataset.val_split={dataset.val_split} seed={self.seed}" if dataset.val_split is not None else ""
         words += "" if dataset.exif_orientation else " dataset.exif_orientation=false"
@@ -120,12 +120,12 @@ class FFCVDataset:
 
 
 def full_values(files: FFCVFiles) -> FFCVFile:
-    """What the files of full pictures are written with."""
+    """What the files of full images are written with."""
     return FFCVFile(files.max_side, files.jpeg_share, files.quality, files.restart_interval)
 
 
 def small_values(files: FFCVFiles) -> FFCVFile | None:
-    """What the file of small training pictures is written with, if there is to be one.
+    """What the file of small training images is written with, if there is to be one.
 
     Raises:
         UserError: they would not be smaller.
@@ -139,6 +139,6 @@ def small_values(files: FFCVFiles) -> FFCVFile | None:
 
 
 def file_name(split: str, files: FFCVFile, drawn: str = "") -> str:
-    """Such as train-500px-jpeg50-q90.beton; `drawn` tells how pictures were set apart for validation."""
+    """Such as train-500px-jpeg50-q90.beton; `drawn` tells how images were set apart for validation."""
     restart = f"-restart{files.restart_interval}" if files.restart_interval else ""
     return f"{split}-{files.max_side}px-jpeg{100 * files.jpeg_share:g}-q{files.quality}{restart}{drawn}{_SUFFIX}"

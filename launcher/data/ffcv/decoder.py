@@ -38,7 +38,7 @@ def fewest_eighths(height: int, width: int, side: int) -> int:
 
 @njit(nogil=True)
 def scaled_box(top: int, left: int, height: int, width: int, eighths: int) -> tuple[int, int, int, int]:
-    """(top, left, height, width) of a box in the picture scaled by `eighths`, its edges rounded to whole pixels."""
+    """(top, left, height, width) of a box in the image scaled by `eighths`, its edges rounded to whole pixels."""
     new_top, new_left = (top * eighths + 4) // 8, (left * eighths + 4) // 8
     bottom, right = ((top + height) * eighths + 4) // 8, ((left + width) * eighths + 4) // 8
     return new_top, new_left, bottom - new_top, right - new_left
@@ -57,14 +57,14 @@ class KeyedCropDecoder(SimpleRGBImageDecoder):
     """FFCV's decoding, cropping and resizing of RGB images, given the boxes instead of drawing them.
 
     The compiled code takes indices int64 [N], boxes int64 [N, 5] (top, left, height, width, mirrored), the destination
-    uint8 [N, side, side, 3], room for the pixels of a picture and for its JPEG, FFCV's metadata and storage state,
+    uint8 [N, side, side, 3], room for the pixels of an image and for its JPEG, FFCV's metadata and storage state,
     whether to decode only what the crop needs, and whether to decode at a smaller scale where the crop allows it.
-    It returns the place of the first picture that is damaged, or -1.
+    It returns the place of the first image that is damaged, or -1.
     """
 
     def generate_code(self) -> Decode:
         jpeg_mode = IMAGE_MODES["jpg"]
-        read_picture = self.memory_read
+        read_image = self.memory_read
         decode_jpeg, resize = Compiler.compile(imdecode), Compiler.compile(resize_crop)
 
         def decode(
@@ -80,7 +80,7 @@ class KeyedCropDecoder(SimpleRGBImageDecoder):
         ) -> int:
             for place in range(len(indices)):
                 field = metadata[indices[place]]
-                data = read_picture(field["data_ptr"], state)
+                data = read_image(field["data_ptr"], state)
                 whole_height: Any = np.int64(field["height"])
                 whole_width: Any = np.int64(field["width"])
                 top, left, height, width = boxes[place, 0], boxes[place, 1], boxes[place, 2], boxes[place, 3]
@@ -101,12 +101,12 @@ class KeyedCropDecoder(SimpleRGBImageDecoder):
                         return place
                     top, left, height, width = scaled_box(top, left, height, width, eighths)
                     held_height, held_width = (held_height * eighths + 7) // 8, (held_width * eighths + 7) // 8
-                    picture = pixels[: 3 * held_height * held_width].reshape(held_height, held_width, 3)
+                    image = pixels[: 3 * held_height * held_width].reshape(held_height, held_width, 3)
                 else:
                     if len(data) != 3 * whole_height * whole_width:
                         return place
-                    picture = data.reshape(whole_height, whole_width, 3)
-                resize(picture, top, top + height, left, left + width, destination[place])
+                    image = data.reshape(whole_height, whole_width, 3)
+                resize(image, top, top + height, left, left + width, destination[place])
                 if boxes[place, 4]:
                     mirror(destination[place])
             return -1
@@ -127,7 +127,7 @@ def mirror(pixels: np.ndarray) -> None:
 
 
 class ImageBytes:
-    """Reads each picture's bytes with FFCV's pread, into room that each thread has for itself.
+    """Reads each image's bytes with FFCV's pread, into room that each thread has for itself.
 
     FFCV's own ways are none for us: its memory map ends the process when the file is cut off while it is read, and
     both of its managers mark numba's type of byte arrays as read-only for the whole process. Without a map it reads
@@ -144,7 +144,7 @@ class ImageBytes:
 
 
 @nb.njit(nogil=True)
-def _read_picture(address: int, state: tuple[Any, ...]) -> np.ndarray:
+def _read_image(address: int, state: tuple[Any, ...]) -> np.ndarray:
     """The bytes stored at an address; none if the file ends before."""
     places, low, high = state[1], 0, len(state[1])
     # note: numba compiles numpy's search for seconds
@@ -167,6 +167,6 @@ def _places(reader: Reader) -> tuple[np.ndarray, np.ndarray]:
 def compiled_decode() -> Decode:
     """The decoder's machine code; compiled at the first call, once a process."""
     decoder = KeyedCropDecoder()
-    decoder.accept_globals(None, _read_picture)
+    decoder.accept_globals(None, _read_image)
     code: Decode = Compiler.compile(decoder.generate_code())
     return code

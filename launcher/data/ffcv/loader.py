@@ -53,7 +53,7 @@ def choose(asked: bool | str, sizes: Iterable[int], free: int) -> tuple[bool, st
     facts = f"files {files / 1e9:.2f} GB, free memory {free / 1e9:.2f} GB"
     fits = files <= _SHARE * free
     kept = fits if asked == "auto" else bool(asked)
-    how = "read into memory ahead" if kept else "read picture by picture"
+    how = "read into memory ahead" if kept else "read image by image"
     return kept, f"dataloader.os_cache={str(asked).lower()}: {how} ({facts})"
 
 

@@ -1,4 +1,4 @@
-"""Threads that decode the pictures of an FFCV file into batches."""
+"""Threads that decode the images of an FFCV file into batches."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from launcher.data.ffcv.decoder import ImageBytes, Reader, compiled_decode
 from launcher.data.images import ChangeImage, Reading
 from launcher.errors import UserError
 
-_PICTURES_A_TASK = 8
+_IMAGES_A_TASK = 8
 _MOST_JPEG_BYTES_ADDED = 1024
 _PRELOADED_AT_ONCE = 1 << 26
 
 
 @dataclass(frozen=True)
 class Request:
-    """One batch: sample indices int64 [B], as they key randomness, and boxes int64 [B, 5] for their pictures.
+    """One batch: sample indices int64 [B], as they key randomness, and boxes int64 [B, 5] for their images.
 
     `side` in pixels is that of the crops; None is the pool's.
     """
@@ -72,24 +72,24 @@ class DecodingPool:
         if preload:
             self._preload.start()
         else:
-            # note: reading ahead of a picture would fetch another that is not wanted now
+            # note: reading ahead of an image would fetch another that is not wanted now
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
     @property
     def heights(self) -> np.ndarray:
-        """Heights [samples] of the stored pictures."""
+        """Heights [samples] of the stored images."""
         return np.asarray(self._rows["height"])
 
     @property
     def widths(self) -> np.ndarray:
-        """Widths [samples] of the stored pictures."""
+        """Widths [samples] of the stored images."""
         return np.asarray(self._rows["width"])
 
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
         """The requested batches in their order; leaving early ends what is not begun.
 
         Raises:
-            UserError: a picture is damaged, or the file was cut off meanwhile; names which.
+            UserError: an image is damaged, or the file was cut off meanwhile; names which.
         """
         waiting: list[tuple[Request, Tensor, list[Future[None]]]] = []
         requested = iter(requests)
@@ -111,7 +111,7 @@ class DecodingPool:
                     task.cancel()
 
     def stalled(self, seconds: float) -> Path | None:
-        """The file, if a few pictures of it have been read for more than so many seconds."""
+        """The file, if a few images of it have been read for more than so many seconds."""
         return None if self._reading.stalled(seconds) is None else self.file.path
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class DecodingPool:
         os.close(self._descriptor)
 
     def _read_all(self) -> None:
-        """Have the system keep the whole file in memory: one pass in order is faster than pictures in random order."""
+        """Have the system keep the whole file in memory: one pass in order is faster than images in random order."""
         for place in range(0, self.file.bytes, _PRELOADED_AT_ONCE):
             if self._closed.is_set():
                 return
@@ -136,8 +136,8 @@ class DecodingPool:
         pixels = images.numpy()
         self._check_size()
         return images, [
-            self._threads.submit(self._fill, request, slice(first, first + _PICTURES_A_TASK), pixels)
-            for first in range(0, count, _PICTURES_A_TASK)
+            self._threads.submit(self._fill, request, slice(first, first + _IMAGES_A_TASK), pixels)
+            for first in range(0, count, _IMAGES_A_TASK)
         ]
 
     def _check_size(self) -> None:
@@ -156,14 +156,14 @@ class DecodingPool:
             failed = self._decode_part(request, part, images)
         if failed >= 0:
             self._check_size()
-            message = f"picture {numbers[failed]} is damaged; train prepare --check tells more, or write it again"
+            message = f"image {numbers[failed]} is damaged; train prepare --check tells more, or write it again"
             raise UserError(f"{self.file.path}: {message}")
         if self._change_image is not None:
             for place, index in enumerate(request.indices[part].tolist(), part.start):
                 images[place] = self._change_image(images[place], index, request.epoch)
 
     def _decode_part(self, request: Request, part: slice, images: np.ndarray) -> int:
-        """The place of the first picture that is damaged, or -1."""
+        """The place of the first image that is damaged, or -1."""
         numbers = request.indices[part] % self.file.samples
         pixels, jpeg, state = self._thread_room()
         return self._decode(
@@ -171,7 +171,7 @@ class DecodingPool:
         )
 
     def _thread_room(self) -> tuple[np.ndarray, np.ndarray, tuple[object, ...]]:
-        """This thread's room for the pixels of a picture and for a JPEG, and FFCV's storage state."""
+        """This thread's room for the pixels of an image and for a JPEG, and FFCV's storage state."""
         room = self._room
         if not hasattr(room, "pixels"):
             largest = int((self.heights.astype(np.int64) * self.widths).max())

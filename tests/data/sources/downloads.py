@@ -1,4 +1,4 @@
-"""ImageNet's three files as they are downloaded, with a few pictures in each."""
+"""ImageNet's three files as they are downloaded, with a few images in each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRUTH = [2, 1, 3, 3, 2, 1, 1]
 
 
 def jpeg(seed: int) -> bytes:
-    """A small picture unlike the others."""
+    """A small image unlike the others."""
     random = np.random.default_rng(seed)
     file = io.BytesIO()
     Image.fromarray(random.integers(0, 256, (*random.integers(20, 60, 2), 3), dtype=np.uint8)).save(file, "JPEG")
@@ -34,7 +34,7 @@ def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def write_downloads(folder: Path) -> Path:
-    """The three files; pictures in no order of names, as a tar file may hold them."""
+    """The three files; images in no order of names, as a tar file may hold them."""
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(folder / "ILSVRC2012_img_train.tar", "w") as train:
         for place, name in enumerate(reversed(CLASSES)):

@@ -70,7 +70,7 @@ def one_tar(tmp_path: Path) -> Path:
                 add(tar, f"flowers/{split}/{name}/{'x' * 120}.jpg", jpeg(len(name)))
                 add(tar, f"flowers/{split}/{name}/1.jpg", jpeg(7 + len(name)))
                 add(tar, f"flowers/{split}/{name}/._1.jpg", b"what another system leaves")
-                add(tar, f"flowers/{split}/{name}/notes.txt", b"no picture")
+                add(tar, f"flowers/{split}/{name}/notes.txt", b"no image")
         link = tarfile.TarInfo("flowers/train/rose/again.jpg")
         link.type, link.linkname = tarfile.LNKTYPE, "flowers/train/rose/1.jpg"
         tar.addfile(link)
@@ -116,7 +116,7 @@ def test_an_interrupted_file_goes_on_to_the_same_bytes(
 def test_bad_pictures_in_a_tar_file_are_named_or_skipped(one_tar: Path, tmp_path: Path) -> None:
     with tarfile.open(one_tar, "a") as tar:
         add(tar, "flowers/train/rose/cut.jpg", jpeg(1)[:300])
-    with pytest.raises(UserError, match=r"1 of 6 pictures in .*flowers.tar cannot be read: rose/cut.jpg"):
+    with pytest.raises(UserError, match=r"1 of 6 images in .*flowers.tar cannot be read: rose/cut.jpg"):
         write_files(one_tar, f"dataloader.folder={tmp_path}")
     manifest = read_manifest(write_files(one_tar, f"dataloader.folder={tmp_path}", skip_bad=True)[0])
     assert manifest is not None
