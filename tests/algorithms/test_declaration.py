@@ -1,99 +1,168 @@
-"""A method that the launcher has never seen is planned, refused, measured and run from its declaration alone."""
+"""An algorithm that the launcher has never seen: planned, estimated, advised on, run, exported and predicted with."""
 
 from __future__ import annotations
 
+import runpy
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, Self
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from pydantic.dataclasses import dataclass
-from torch import nn
+from torch import Tensor, nn
 
-from launcher.algorithms.base import Algorithm, Context
+from launcher.algorithms.base import Algorithm, Context, Transform
 from launcher.algorithms.engine import Engine
 from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
-from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.declaration import AlgorithmConfig, RunPlan, Size
 from launcher.config.fields import STRICT, Count
-from launcher.data.batch import Moment
+from launcher.data.batch import Batch, Moment
 from launcher.errors import Problem, UserError
+from launcher.measure.diagnosis import Surroundings, diagnose
 from launcher.measure.estimate import sizes_by_round
 from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes
+from launcher.models.build import build_model
+from launcher.models.surgery import Surgery
 from launcher.plan.checks import check
+from launcher.plan.notes import notes
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, step_kinds, step_samples
+from launcher.weights.classifier import model_card, trained_network
+from launcher.weights.export_files import write_export
+from launcher.weights.predict import classifier_of_export, predictions
+
+EVAL = ["image.eval_size=64", "image.eval_resize=64"]
+HALF = 20  # steps of small images
 
 
 @dataclass(frozen=True, config=STRICT)
-class WeightNoiseConfig(
-    AlgorithmConfig, change_model=35, after_step=15, excludes={"sam": "the noise would hide what SAM looks for"}
+class StrangerConfig(
+    AlgorithmConfig,
+    change_model=35,
+    change_batch=15,
+    after_step=15,
+    excludes={"sam": "its noise would hide what SAM looks for"},
 ):
     interval: Count
 
     def acts_at(self, plan: RunPlan, step: int) -> int:
         return (step + 1) % self.interval == 0
 
+    def size_after(self, plan: RunPlan, step: int, size: Size) -> Size:
+        return (size[0] // 2, size[1] // 2) if step < HALF else size
+
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         if self.interval > plan.total_steps:
             yield Problem("is longer than the run", "interval", self.interval)
 
+    def notes(self, plan: RunPlan) -> Iterator[str]:
+        yield f"noise every {self.interval} steps"
+
+    @classmethod
+    def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
+        return f"algorithms.stranger is on: {values is not None}" if bound == "step" else None
+
 
 @dataclass(frozen=True, config=STRICT)
 class Extended(Algorithms):
-    weight_noise: WeightNoiseConfig | None = None
+    stranger: StrangerConfig | None = None
 
 
-class WeightNoise(Algorithm[WeightNoiseConfig]):
-    """Adds one to a layer's weights."""
+def sharpen(network: nn.Module, *, interval: int) -> None:
+    """Multiply the logits."""
+    network.register_forward_hook(lambda module, images, logits: times(logits, interval))
 
-    def after_step(self, model: nn.Module, moment: Moment, applied: torch.Tensor) -> None:
+
+def times(logits: Tensor, factor: int) -> Tensor:
+    return logits * factor
+
+
+class Stranger(Algorithm[StrangerConfig]):
+    """Multiplies logits, halves images, and adds one to a layer's weights."""
+
+    surgery = Surgery(sharpen, parts=(times,))
+
+    def change_model(self, model: nn.Module) -> None:
+        sharpen(model, interval=self.values.interval)
+
+    def change_batch(self, batch: Batch, size: Size) -> Transform | None:
+        height, width = self.values.size_after(self.context.plan, batch.moment.step, size)
+        return Transform((), lambda batch: replace(batch, images=batch.images[..., :height, :width]))
+
+    def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:
         if self.values.acts_at(self.context.plan, moment.step):
             with torch.no_grad():
                 next(model.parameters()).add_(1.0)
 
 
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put it where an algorithm's own file would be."""
+    module = ModuleType("launcher.algorithms.stranger")
+    module.Stranger = Stranger  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
 def plan(*words: str, interval: int = 4) -> Plan:
-    """40 steps with the method and what the words switch on."""
-    config = compose(["epochs=4", "batch_size=64", "schedule.warmup=0ba", *words]).config
-    algorithms = Extended(**config.algorithms.active(), weight_noise=WeightNoiseConfig(interval=interval))
+    """40 steps with it and what the words switch on, of images of 64 px."""
+    base = ["epochs=4", "batch_size=64", "schedule.warmup=0ba", "dataset=shapes", "dataset.native_size=64"]
+    config = compose([*base, "image.reference=64", "image.train_size=64", *EVAL, *words]).config
+    algorithms = Extended(**config.algorithms.active(), stranger=StrangerConfig(interval=interval))
     return Plan(replace(config, algorithms=algorithms), 1, 640)
 
 
 def test_it_stands_in_its_place_in_the_plan() -> None:
     algorithms = plan("algorithms=[ema,stochastic_depth,ghost_batchnorm,swa]").config.algorithms
-    assert algorithms.acting("after_step") == ["ema", "weight_noise", "swa"]
-    assert algorithms.acting("change_model")[:3] == ["stochastic_depth", "weight_noise", "ghost_batchnorm"]
+    assert algorithms.acting("after_step") == ["ema", "stranger", "swa"]
+    assert algorithms.acting("change_model")[:3] == ["stochastic_depth", "stranger", "ghost_batchnorm"]
 
 
-def test_its_steps_are_a_kind_of_their_own_and_are_measured() -> None:
-    run = plan("algorithms=[ema]", "algorithms.ema.update_interval=8ba")
-    side = run.train_size
+def test_what_it_excludes_and_its_own_values_are_refused_and_its_notes_shown() -> None:
+    with pytest.raises(UserError) as caught:
+        check(plan("algorithms=[sam]", interval=50), {})
+    assert [str(problem) for problem in caught.value.problems] == [
+        "algorithms.stranger=on: cannot be combined with sam: its noise would hide what SAM looks for "
+        "(algorithms.sam=off or algorithms.stranger=off)",
+        "algorithms.stranger.interval=50: is longer than the run",
+    ]
+    check(plan("algorithms=[ema]"), {})
+    assert "noise every 4 steps" in notes(plan("algorithms=[]"))
+
+
+@pytest.mark.parametrize(("words", "small", "full"), [("[]", 32, 64), ("[colout]", 30, 60)])
+def test_the_plan_gives_the_image_size_after_it(words: str, small: int, full: int) -> None:
+    run = plan(f"algorithms={words}")
+    assert [run.image_size(step) for step in (0, HALF - 1, HALF, 39)] == [small, small, full, full]
+    assert {run.loaded_size(step) for step in range(40)} == {64}
+
+
+def test_its_steps_are_kinds_of_their_own_and_the_estimate_counts_them() -> None:
+    run = plan("algorithms=[]")
     kinds = {kind: len(steps) for kind, steps in step_kinds(run).items()}
-    both = StepKind(side, ("ema", "weight_noise"))
-    assert kinds == {StepKind(side, ()): 30, StepKind(side, ("weight_noise",)): 5, both: 5}
+    mine = ("stranger",)
+    assert kinds == {StepKind(32, ()): 15, StepKind(32, mine): 5, StepKind(64, ()): 15, StepKind(64, mine): 5}
     samples = step_samples(step_kinds(run))
     assert {sample.kind for sample in samples} == kinds.keys()
     assert all((step + 1) % 4 == 0 for sample in samples if sample.kind.acting for step in sample.steps)
+    ((small, large),) = sizes_by_round(run, measured(run))
+    assert (small.image_size, small.steps, large.steps) == (32, 20, 20)
+    assert small.step_seconds == pytest.approx((15 * 0.1 + 5 * 0.3) / 20)
 
 
-def test_the_estimate_counts_what_its_steps_cost() -> None:
-    run = plan("algorithms=[]")
-    seconds = {(): 0.1, ("weight_noise",): 0.3}
+def measured(run: Plan) -> Measurement:
+    """Steps of 0.1 s, with it of 0.3 s."""
     points = [
-        StepTimes(run.train_size, list(sample.kind.acting), [seconds[sample.kind.acting]], *load)
+        StepTimes(sample.kind.image_size, list(sample.kind.acting), [0.3 if sample.kind.acting else 0.1], *load)
         for sample in step_samples(step_kinds(run))
         for load in [([0.01], [0.1]) if not sample.kind.acting else (None, None)]
     ]
-    ((cost,),) = sizes_by_round(run, measurement(points))
-    assert cost.steps == 40
-    assert cost.step_seconds == pytest.approx((30 * 0.1 + 10 * 0.3) / 40)
-
-
-def measurement(points: list[StepTimes]) -> Measurement:
     rest: dict[str, Any] = {"transfer_seconds": [0.0], "epoch_start_seconds": [0.0], "new_size_seconds": [0.0]}
     return Measurement(
         device="cpu",
@@ -110,24 +179,45 @@ def measurement(points: list[StepTimes]) -> Measurement:
     )
 
 
-def test_what_it_excludes_and_its_own_values_are_refused() -> None:
-    with pytest.raises(UserError) as caught:
-        check(plan("algorithms=[sam]", interval=50), {})
-    assert [str(problem) for problem in caught.value.problems] == [
-        "algorithms.weight_noise=on: cannot be combined with sam: the noise would hide what SAM looks for "
-        "(algorithms.sam=off or algorithms.weight_noise=off)",
-        "algorithms.weight_noise.interval=50: is longer than the run",
-    ]
-    check(plan("algorithms=[ema]"), {})
+def test_diagnose_gives_its_advice() -> None:
+    run = plan("algorithms=[]")
+    around = Surroundings(measured(run), 1 << 30, True, None)
+    assert "algorithms.stranger is on: True" in diagnose(run, around).advice
 
 
-def test_it_acts_at_the_steps_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("launcher.algorithms.weight_noise")
-    module.WeightNoise = WeightNoise  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+def test_it_acts_at_its_steps_and_on_its_images() -> None:
     run = plan("algorithms=[]")
     engine, model = Engine(Context(run, 10)), nn.Linear(1, 1)
     nn.init.zeros_(model.weight)
+    sizes = []
     for step in range(run.total_steps):
-        engine.after_step(model, Moment(0, 0, step, run.total_steps), torch.tensor(True))
+        moment = Moment(0, 0, step, run.total_steps)
+        batch = Batch(torch.zeros(1, 3, 64, 64), torch.zeros(1), np.arange(1), moment)
+        sizes.append(engine.change_batch(batch, model, lambda x, y: x, lambda images: images).images.shape[2])
+        engine.after_step(model, moment, torch.tensor(True))
     assert model.weight.item() == 10
+    assert sizes == [run.image_size(step) for step in range(run.total_steps)]
+
+
+def test_its_surgery_is_exported_and_predicted_with(tmp_path: Path) -> None:
+    run = plan("algorithms=[blurpool]", "precision=fp32")
+    config, classes = run.config, run.config.dataset.classes
+    assert classes
+    untouched = build_model(config.model, classes, config.loss, config.seed)
+    Engine(Context(run, classes)).change_model(untouched)
+    state = {"weights": untouched.state_dict(), "step": 40, "config": {}}
+    network, surgeries = trained_network(run, state)
+    assert list(surgeries) == ["blurpool", "stranger"]
+    write_export(state["weights"], tmp_path, model_card(run, state, surgeries, None), surgeries)
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    classifier = classifier_of_export(tmp_path, "cpu")
+    ((likeliest,),) = [prediction.classes for prediction in predictions(classifier, [str(tmp_path / "image.png")], 1)]
+    assert "launcher" not in (tmp_path / "model.py").read_text()
+    elsewhere = runpy.run_path(str(tmp_path / "model.py"))["load"]()
+    images = classifier.normalize(torch.from_numpy(pixels).permute(2, 0, 1)[None])
+    with torch.inference_mode():
+        expected = network.eval()(images)
+        for rebuilt in (classifier.network, elsewhere):
+            torch.testing.assert_close(rebuilt(images), expected)
+    assert likeliest[1] == pytest.approx(expected.softmax(1).max().item(), rel=1e-3)
