@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from launcher.config.declaration import AlgorithmConfig, Size
 from launcher.data.batch import Batch, Moment
-from launcher.models.surgery import Surgery
+from launcher.models.build import Surgery
 from launcher.plan.plan import Plan
 
 ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig, covariant=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm
 from launcher.config.algorithms import BlurPoolConfig
-from launcher.models.surgery import Surgery
+from launcher.models.build import Surgery
 
 
 def binomial_filter() -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from launcher.algorithms.base import Algorithm, ChoosingAlgorithm, Context, Gradients, Loss, Sent, Transform
 from launcher.config.declaration import NORMALIZE, POINTS, AlgorithmConfig
 from launcher.data.batch import Batch, Moment, to_device
-from launcher.models.surgery import Surgery
+from launcher.models.build import Surgery
 
 
 def class_of(name: str, declaration: type[AlgorithmConfig]) -> type[Algorithm[AlgorithmConfig]]:

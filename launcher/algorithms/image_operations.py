@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
 from launcher.data.batch import constant, to_device
@@ -237,3 +238,35 @@ def _smooth(values: Tensor) -> Tensor:
 def _to_uint8(values: Tensor) -> Tensor:
     """Cut to 0..255 and drop the fraction, as Pillow does."""
     return values.clamp(0, 255).to(torch.uint8)
+
+
+def operate_with_pillow(name: str, image: Image.Image, magnitude: float, fill: Colour = BLACK) -> Image.Image:
+    """One operation; `fill` is the colour of what geometric ones read from outside."""
+    if name == "rotate":
+        return image.rotate(magnitude, Image.Resampling.BILINEAR, fillcolor=fill)
+    if name in _TERMS:
+        terms = _TERMS[name](magnitude)
+        return image.transform(image.size, Image.Transform.AFFINE, terms, Image.Resampling.BILINEAR, fillcolor=fill)
+    return _PILLOW[name](image, magnitude)
+
+
+_PILLOW: dict[str, Callable[[Image.Image, float], Image.Image]] = {
+    "autocontrast": lambda image, _: ImageOps.autocontrast(image),
+    "equalize": lambda image, _: ImageOps.equalize(image),
+    "posterize": lambda image, bits: ImageOps.posterize(image, int(bits)),
+    "solarize": lambda image, threshold: ImageOps.solarize(image, threshold),  # type: ignore[arg-type]
+    "color": lambda image, factor: ImageEnhance.Color(image).enhance(factor),
+    "contrast": lambda image, factor: ImageEnhance.Contrast(image).enhance(factor),
+    "brightness": lambda image, factor: ImageEnhance.Brightness(image).enhance(factor),
+    "sharpness": lambda image, factor: ImageEnhance.Sharpness(image).enhance(factor),
+    "invert": lambda image, _: ImageOps.invert(image),
+    "solarize_add": lambda image, added: image.point(
+        [min(255, value + int(added)) if value < 128 else value for value in range(256)] * 3
+    ),
+}
+_TERMS: dict[str, Callable[[float], tuple[float, float, float, float, float, float]]] = {
+    "shear_x": lambda slope: (1, slope, 0, 0, 1, 0),
+    "shear_y": lambda slope: (1, 0, 0, slope, 1, 0),
+    "translate_x": lambda pixels: (1, 0, pixels, 0, 1, 0),
+    "translate_y": lambda pixels: (1, 0, 0, 0, 1, pixels),
+}

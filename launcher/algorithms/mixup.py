@@ -1,17 +1,21 @@
-"""MixUp (Zhang et al. 2018): each picture and its target blended with another of the batch."""
+"""MixUp (Zhang et al. 2018): each image and its target blended with another of the batch."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 from torch import Tensor
 
+from launcher import randomness
 from launcher.algorithms.base import Algorithm, Transform
-from launcher.algorithms.mixing import draws_of, is_chosen, mix_targets
-from launcher.config.batch_algorithms import MixUpConfig
+from launcher.config.batch_algorithms import CutMixConfig, MixUpConfig
 from launcher.config.declaration import Size
-from launcher.data.batch import Batch
+from launcher.data.batch import Batch, one_hot
+
+MixingT = TypeVar("MixingT", MixUpConfig, CutMixConfig)
 
 
 def mix_images(images: Tensor, order: Tensor, weight: Tensor) -> Tensor:
@@ -19,23 +23,55 @@ def mix_images(images: Tensor, order: Tensor, weight: Tensor) -> Tensor:
     return images.lerp(images[order], weight)
 
 
-class MixUp(Algorithm[MixUpConfig]):
-    """One weight min(z, 1 - z), z ~ Beta(alpha, alpha), and one permutation for a process's batch."""
+def mix_targets(targets: Tensor, order: Tensor, weight: Tensor, classes: int, smoothed: str) -> Tensor:
+    """`(1 - weight) * targets + weight * targets[order]` as float32 class weights [B, classes].
+
+    targets: int64 class indices [B] or class weights [B, classes]; order: int64 [B]; weight: float32 [].
+    smoothed: `first` mixes in the bare classes, as if label smoothing had not reached them.
+    """
+    first = one_hot(targets, classes)
+    # note: smoothing leaves the true class the largest
+    second = first if smoothed == "both" else one_hot(first.argmax(1), classes)
+    return first.lerp(second[order], weight)
+
+
+class Mixing(Algorithm[MixingT]):
+    """Mixes each sample of a batch with another: one permutation and one draw of the mixture for a rank's batch.
+
+    One uniform draw a batch decides between MixUp, below its probability, and CutMix, in the range of its own above.
+    """
 
     def change_batch(self, batch: Batch, size: Size) -> Transform | None:
-        if not is_chosen("mixup", self.context.plan.config.algorithms, batch.moment):
+        moment, name = batch.moment, type(self).__name__.lower()
+        draws = randomness.generator(moment.seed, "mixing", moment.step, moment.rank)
+        start = self.start_of_share()
+        if not start <= draws.random() < start + self.values.probability:
             return None
-        draws = draws_of("mixup", batch.moment)
+        return self.mixture(randomness.generator(moment.seed, name, moment.step, moment.rank), len(batch.images), size)
+
+    def start_of_share(self) -> float:
+        """Where the draws begin that choose it."""
+        return 0.0
+
+    @abstractmethod
+    def mixture(self, draws: np.random.Generator, samples: int, size: Size) -> Transform:
+        """Draw the mixture of a batch of images of this size."""
+
+    def mixed(self, batch: Batch, images: Tensor, order: Tensor, weight: Tensor) -> Batch:
+        """The batch with mixed images, and its targets mixed by the same weight."""
+        targets = mix_targets(batch.targets, order, weight, self.context.classes, self.values.smoothed)
+        return replace(batch, images=images, targets=targets)
+
+
+class MixUp(Mixing[MixUpConfig]):
+    """One weight min(z, 1 - z), z ~ Beta(alpha, alpha)."""
+
+    def mixture(self, draws: np.random.Generator, samples: int, size: Size) -> Transform:
         z = draws.beta(self.values.alpha, self.values.alpha)
         weight = np.array(min(z, 1 - z), dtype=np.float32)
+        return Transform([draws.permutation(samples), weight], self._mix)
 
-        def mix(batch: Batch, order: Tensor, weight: Tensor) -> Batch:
-            # note: in the pictures' own format, and for the targets the same number
-            weight = weight.to(batch.images.dtype)
-            return replace(
-                batch,
-                images=mix_images(batch.images, order, weight),
-                targets=mix_targets(batch.targets, order, weight.float(), self.context.classes, self.values.smoothed),
-            )
-
-        return Transform([draws.permutation(len(batch.images)), weight], mix)
+    def _mix(self, batch: Batch, order: Tensor, weight: Tensor) -> Batch:
+        # note: in the images' own format, and for the targets the same number
+        weight = weight.to(batch.images.dtype)
+        return self.mixed(batch, mix_images(batch.images, order, weight), order, weight.float())

@@ -11,10 +11,9 @@ from PIL import Image
 from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms import pillow_operations
 from launcher.algorithms.base import Algorithm, Transform
 from launcher.algorithms.cutout import erase, square_boxes
-from launcher.algorithms.image_operations import ARRAYS, BLACK, Choice, Colour, apply
+from launcher.algorithms.image_operations import ARRAYS, BLACK, Choice, Colour, apply, operate_with_pillow
 from launcher.config.batch_algorithms import RandAugmentConfig
 from launcher.config.declaration import Size
 from launcher.data.batch import Batch, constant
@@ -197,7 +196,7 @@ class RandAugment(Algorithm[RandAugmentConfig]):
                 top, left, bottom, right = boxes[turn][0].tolist()
                 picture.paste(_GREY, (left, top, right, bottom))
             elif name:
-                picture = pillow_operations.operate(name, picture, float(choice.magnitudes[0]), self._fill())
+                picture = operate_with_pillow(name, picture, float(choice.magnitudes[0]), self._fill())
         return np.array(picture)
 
     def _fill(self) -> Colour:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from launcher import randomness
 from launcher.algorithms.base import Algorithm
 from launcher.config.algorithms import SqueezeExciteConfig
-from launcher.models.surgery import Surgery
+from launcher.models.build import Surgery
 
 
 class SqueezeExcite2d(nn.Module):

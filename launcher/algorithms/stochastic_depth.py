@@ -13,8 +13,8 @@ from launcher.algorithms.base import Algorithm, Context, Transform
 from launcher.config.algorithms import StochasticDepthConfig
 from launcher.config.declaration import Size
 from launcher.data.batch import Batch
+from launcher.models.build import Surgery
 from launcher.models.checkpointing import is_recomputing
-from launcher.models.surgery import Surgery
 
 
 def drop_rates(blocks: int, last: float, distribution: str) -> list[float]:

@@ -15,8 +15,7 @@ from launcher.config.declaration import POINTS
 from launcher.config.models import TorchvisionModel
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
-from launcher.plan.checks import check
-from launcher.plan.notes import notes
+from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan, plan_for, planned_processes
 from launcher.plugins import is_option, registered
 

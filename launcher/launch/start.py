@@ -30,8 +30,7 @@ from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.devices import Devices, decide, with_precision
 from launcher.launch.terminal import PlainView
-from launcher.plan.checks import check
-from launcher.plan.notes import notes
+from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan, plan_for
 from launcher.rank.main import REPLAY_STEP
 from launcher.records.environment import write_environment

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,11 +17,24 @@ from launcher.config.keys import choices
 from launcher.errors import Problem, UserError
 from launcher.models.checkpointing import checkpoint_activations
 from launcher.models.parameters import classifiers
-from launcher.models.surgery import Surgery
 from launcher.models.vision_transformer import VisionTransformer
 from launcher.randomness import key
 
 _CUT_DEVIATION = 0.87962566103423978  # of a standard normal distribution cut at two
+
+
+@dataclass(frozen=True)
+class Surgery:
+    """How an export repeats the change that an algorithm makes of a library's network.
+
+    `change(network, **values)` makes it in place, on weights that are still to be loaded. Its source and that of
+    `parts`, in this order, may use each other and what `launcher.weights.standalone` imports, nothing else.
+    values: what JSON can hold.
+    """
+
+    change: Callable[..., Any]
+    values: dict[str, Any] = field(default_factory=dict)
+    parts: tuple[Callable[..., Any], ...] = ()
 
 
 def build_model(model: schema.Model, classes: int, loss: schema.Loss, seed: int) -> nn.Module:

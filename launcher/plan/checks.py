@@ -1,4 +1,4 @@
-"""What cannot work is refused before a GPU is touched: each rule one function over the plan."""
+"""Refusals and notes before a GPU is touched: each rule is one function of the plan."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from launcher.config.fields import parse_duration
+from launcher.config.layers import leaves
+from launcher.config.models import VisionTransformerModel
+from launcher.config.resolved import as_mapping
 from launcher.config.schema import FFCVLoader, MultiStep
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
+
+_FEW_IMAGES = 16
+_MANY_DROPPED = 0.1
 
 
 def check(plan: Plan, origins: Mapping[str, str]) -> None:
@@ -116,4 +122,69 @@ _RULES: tuple[Callable[[Plan], Iterator[Problem]], ...] = (
     _checkpointing,
     _algorithms,
     _small_files,
+)
+
+
+def notes(plan: Plan) -> list[str]:
+    """Return a line for everything that works but is worth a look before a run."""
+    return [line for rule in _NOTES for line in rule(plan)]
+
+
+def _learning_rate(plan: Plan) -> Iterator[str]:
+    optimizer, batch = plan.config.optimizer, plan.config.batch_size
+    if plan.peak_lr != optimizer.lr:
+        yield (
+            f"learning rate {optimizer.lr:g} is meant for a batch of {optimizer.reference_batch_size}; at {batch} it "
+            f"is scaled to {plan.peak_lr:g} (optimizer.scale_lr=off keeps it)"
+        )
+
+
+def _fitted(plan: Plan) -> Iterator[str]:
+    if plan.shortened:
+        values = dict(leaves(as_mapping(plan.config)))
+        changed = [f"{key}={_text(given)} to {_text(values[key])}" for key, given in plan.shortened.items()]
+        yield f"schedule.fit=on shortens for {plan.total_steps:,} steps: {', '.join(changed)}"
+
+
+def _text(value: str | list[str]) -> str:
+    return value if isinstance(value, str) else f"[{','.join(value)}]"
+
+
+def _partial_batch(plan: Plan) -> Iterator[str]:
+    dropped = plan.train_samples - plan.steps_per_epoch * plan.config.batch_size
+    if dropped > _MANY_DROPPED * plan.train_samples:
+        yield f"{dropped} of {plan.train_samples} images an epoch are dropped with the last partial batch"
+
+
+def _batch_norm(plan: Plan) -> Iterator[str]:
+    images = plan.rank_batch // plan.accumulation
+    if images < _FEW_IMAGES and not isinstance(plan.config.model, VisionTransformerModel):
+        yield f"batch norm sees only {images} images a forward pass"
+
+
+def _declared(plan: Plan) -> Iterator[str]:
+    yield from plan.config.optimizer.notes(plan)
+    for values in plan.config.algorithms.active().values():
+        yield from values.notes(plan)
+
+
+def _compiled(plan: Plan) -> Iterator[str]:
+    if plan.config.compile == "on" and plan.config.launch.device == "cpu":
+        yield "compile=on was slower than compile=off on every CPU measured, and its first start takes minutes longer"
+
+
+def _gradient_dtype(plan: Plan) -> Iterator[str]:
+    dtype = plan.config.launch.gradient_dtype
+    if plan.world_size == 1 and dtype != "float32":
+        yield f"launch.gradient_dtype={dtype} does nothing here: one process sends its gradients to no other"
+
+
+_NOTES: tuple[Callable[[Plan], Iterator[str]], ...] = (
+    _learning_rate,
+    _fitted,
+    _partial_batch,
+    _batch_norm,
+    _declared,
+    _compiled,
+    _gradient_dtype,
 )

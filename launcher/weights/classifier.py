@@ -13,8 +13,7 @@ from launcher.algorithms.engine import Engine
 from launcher.config.resolved import digest
 from launcher.config.schema import BCE
 from launcher.data.batch import normalize
-from launcher.models.build import build_model, model_surgeries
-from launcher.models.surgery import Surgery
+from launcher.models.build import Surgery, build_model, model_surgeries
 from launcher.plan.plan import Plan
 from launcher.rank.group import claim
 from launcher.training.evaluation import logits_of

@@ -20,7 +20,7 @@ from launcher.config.resolved import read
 from launcher.data.loaders import EvaluationLoader, build_loaders
 from launcher.data.unreadable import read_skipped
 from launcher.errors import UserError
-from launcher.models.surgery import Surgery
+from launcher.models.build import Surgery
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics

@@ -21,8 +21,7 @@ from launcher.algorithms.engine import surgery_of
 from launcher.config import schema
 from launcher.config.models import VisionTransformerModel, timm_architectures
 from launcher.errors import UserError
-from launcher.models.build import model_surgery
-from launcher.models.surgery import Surgery
+from launcher.models.build import Surgery, model_surgery
 from launcher.models.vision_transformer import PARTS, VisionTransformer
 
 WEIGHTS, MODEL, CARD = "model.safetensors", "model.py", "model_card.json"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torchvision.transforms import v2
 
 from launcher.algorithms.cutmix import box, paste
-from launcher.algorithms.mixing import mix_targets
+from launcher.algorithms.mixup import mix_targets
 from tests.transforms import transformed
 
 

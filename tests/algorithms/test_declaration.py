@@ -28,10 +28,8 @@ from launcher.errors import Problem, UserError
 from launcher.measure.diagnosis import Surroundings, diagnose
 from launcher.measure.estimate import sizes_by_round
 from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes
-from launcher.models.build import build_model
-from launcher.models.surgery import Surgery
-from launcher.plan.checks import check
-from launcher.plan.notes import notes
+from launcher.models.build import Surgery, build_model
+from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, step_kinds, step_samples
 from launcher.weights.classifier import model_card, trained_network

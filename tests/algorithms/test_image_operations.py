@@ -11,8 +11,7 @@ import torch
 from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from launcher.algorithms import pillow_operations
-from launcher.algorithms.image_operations import GEOMETRIC, OPERATIONS, Choice, apply, operate
+from launcher.algorithms.image_operations import GEOMETRIC, OPERATIONS, Choice, apply, operate, operate_with_pillow
 
 MAGNITUDES = {
     "posterize": [1, 2, 3, 4, 8],
@@ -74,7 +73,7 @@ def test_each_operation_gives_pillows_pixels(name: str, memory_format: torch.mem
     ours = operate(name, images, torch.tensor(sizes, dtype=torch.float32)).permute(0, 2, 3, 1).numpy()
     assert ours.dtype == np.uint8
     for picture, size, got in zip(batch, sizes, ours, strict=True):
-        expected = np.asarray(pillow_operations.operate(name, Image.fromarray(picture), size))
+        expected = np.asarray(operate_with_pillow(name, Image.fromarray(picture), size))
         assert equal_pixels(name, got, expected), size
 
 
@@ -90,7 +89,7 @@ def test_each_operation_gives_timms_pixels_in_both_forms(name: str) -> None:
         more = {"fillcolor": FILL, "resample": Image.Resampling.BILINEAR}
         expected = np.asarray(timm_operations.NAME_TO_OP[TIMM[name]](image, *arguments, **more))
         assert equal_pixels(name, got, expected), size
-        assert np.array_equal(pillow_operations.operate(name, image, size, FILL), expected), size
+        assert np.array_equal(operate_with_pillow(name, image, size, FILL), expected), size
 
 
 class NoProducts(TorchDispatchMode):

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine, build
-from launcher.algorithms.mixing import mix_targets
-from launcher.algorithms.mixup import mix_images
+from launcher.algorithms.mixup import mix_images, mix_targets
 from tests.transforms import transformed
 
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.optimizers.build import build_optimizer, set_lr
-from launcher.plan.checks import check
-from launcher.plan.notes import notes
+from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan
 from launcher.training import checkpoint
 from tests.formulas import PEAK, assert_follows, packaged, set_gradients, small_model

@@ -14,8 +14,7 @@ from launcher.config.fields import parse_duration
 from launcher.config.keys import longest_share
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping, read
-from launcher.plan.checks import check
-from launcher.plan.notes import notes
+from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan, fitted, plan_for
 from tests.runs import SMALL, Here
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.config.compose import compose
-from launcher.plan.notes import notes
+from launcher.plan.checks import notes
 from launcher.plan.plan import Plan
 
 
@@ -24,7 +24,7 @@ def test_a_scaled_learning_rate_is_said() -> None:
 
 def test_pictures_that_no_batch_takes_are_counted() -> None:
     assert said("recipe=baseline", samples=3500) == [
-        "1452 of 3500 pictures an epoch are left out by the last partial batch"
+        "1452 of 3500 images an epoch are dropped with the last partial batch"
     ]
 
 
