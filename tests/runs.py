@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 import psutil
 
+from launcher.config.tasks import TaskConfig
 from launcher.errors import DONE, TERMINATED
 from launcher.rank.main import DEVICE
 from launcher.rank.stop import STOP
@@ -36,7 +37,7 @@ SMALL = [
 ]
 # The same on two ranks, saved more often.
 SHORT = [*SMALL, "launch.nproc=2", "checkpoint.every=4ba", "launch.hang_timeout=60"]
-DECIDED = ("step", "model", "weights", "optimizer", "algorithms", "evaluated_step", "best_top1", "best_step")
+DECIDED = ("step", "model", "weights", "optimizer", "algorithms", "evaluated_step", "best", "best_step")
 # What a launcher tells the one rank of a run.
 ALONE = {
     **{"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", DEVICE: "cpu"},
@@ -59,7 +60,7 @@ def draw_nothing() -> None:
     curve.draw_curve = _undrawn
 
 
-def _undrawn(folder: RunFolder, title: str) -> Path:
+def _undrawn(folder: RunFolder, task: TaskConfig, title: str) -> Path:
     return folder.curve
 
 
@@ -212,7 +213,7 @@ def steps_done(run: Path) -> int:
 
 def results(run: Path) -> list[tuple[object, ...]]:
     """What the records say of steps, epochs and evaluations, but the times."""
-    keys = ("kind", "step", "loss", "top1", "top5", "samples", "lr", "image_size")
+    keys = ("kind", "step", "loss", "metrics", "samples", "lr", "image_size")
     rows = read_metrics(run / "metrics.jsonl")
     return [tuple(row.get(key) for key in keys) for row in rows if row["kind"] in ("train", "eval", "epoch")]
 

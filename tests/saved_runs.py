@@ -31,6 +31,7 @@ def finished(runs: Path, *words: str) -> RunFolder:
     assert result is not None
     run.loaders.close()
     start = {"kind": "start", "step": 0, "time": 0.0, "world_size": 1, "total_steps": 160, "epochs": 40}
+    start |= {"primary": "top1", "better": "higher"}
     rows = [
         {**start, "device": "cpu", "precision": str(run.train_step.precision.dtype).removeprefix("torch.")},
         {"kind": "eval", "step": 0, "time": 0.0, "epoch": 0.0, "seconds": 1.0, "train_seconds": 1.0, **vars(result)},

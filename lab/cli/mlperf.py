@@ -87,7 +87,8 @@ def events(plan: Plan, rows: list[Row], begin: float) -> Iterator[Event]:
     yield from _training(plan, rows, start)
     end = rows[-1]
     if end["kind"] == "end" and end["finished"]:
-        missed = plan.config.target is not None and reached(rows, plan.config.target) is None
+        target = plan.config.target
+        missed = target is not None and reached(rows, plan.config.task.goal(target)) is None
         yield Event(end["time"], "run_stop", kind=_STOP, metadata={"status": "aborted" if missed else "success"})
 
 

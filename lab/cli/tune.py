@@ -68,7 +68,8 @@ def main(arguments: argparse.Namespace) -> int:
         code = 0 if arguments.json else _run(RunFolder(runs / name), command)
         if code in (INTERRUPTED, TERMINATED):
             return code
-    ended = results(found, runs, common.target)
+    goal = common.task.goal(common.target) if common.target else None
+    ended = results(found, runs, goal)
     if arguments.json:
         print(json.dumps([{**asdict(result), "command": commands[result.trial.name]} for result in ended], indent=2))
     else:

@@ -56,7 +56,7 @@ class MlflowTracker:
     def finish(self, outcome: Outcome) -> None:
         rows = read_metrics(self._folder.metrics)
         if rows:
-            self._log([(rows[-1]["time"], rows[-1]["step"], closing_scalars(rows))])
+            self._log([(rows[-1]["time"], rows[-1]["step"], closing_scalars(rows, self._config.task.primary))])
         self._client.set_terminated(self._id, status=_STATUS[outcome])
 
     def _create(self) -> str:

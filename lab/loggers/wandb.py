@@ -50,7 +50,7 @@ class WandbTracker:
     def finish(self, outcome: Outcome) -> None:
         import wandb
 
-        self._run.summary.update(closing_scalars(read_metrics(self._folder.metrics)))
+        self._run.summary.update(closing_scalars(read_metrics(self._folder.metrics), self._config.task.primary))
         self._run.finish(exit_code=int(outcome != "finished"))
         # note: only then are the files whole; a rank leaves no time for it afterwards
         wandb.teardown()

@@ -39,12 +39,13 @@ NOTHING: dict[str, Any] = {"epochs": None, "world_size": None, "device": None, "
 
 
 def quality(row: Row) -> float:
-    """The metric that a run is judged by, in [0, 1], of an evaluation's or a test's record.
+    """The primary metric, which stands first, in an evaluation's or a test's record; a share in [0, 1].
 
     Raises:
-        KeyError, TypeError, ValueError: the record lacks it.
+        KeyError, TypeError, ValueError, AttributeError: the record lacks it.
     """
-    return float(row["top1"])
+    primary, *_ = row["metrics"].values()
+    return float(primary)
 
 
 def facts_of(rows: list[Row]) -> dict[str, Any]:

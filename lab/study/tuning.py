@@ -11,6 +11,7 @@ from typing import Any
 from lab.study.records import quality
 from launcher import paths
 from launcher.config.keys import all_keys, did_you_mean, nearest_key
+from launcher.config.tasks import Goal
 from launcher.config.yaml_file import read_mapping
 from launcher.data.folder import is_file
 from launcher.errors import Problem, UserError
@@ -116,12 +117,12 @@ def words(trial: Trial, seed: int) -> list[str]:
     return [*(f"{key}={_word(value)}" for key, value in trial.values.items()), f"seed={seed + trial.study - 1}"]
 
 
-def results(trials: Sequence[Trial], runs: Path, target: str | None) -> list[TrialResult]:
-    """With a target the soonest at it first, otherwise the most accurate."""
-    found = [_result(trial, RunFolder(runs / trial.name), target) for trial in trials]
+def results(trials: Sequence[Trial], runs: Path, goal: Goal | None) -> list[TrialResult]:
+    """With a goal the soonest at it first, otherwise the best."""
+    found = [_result(trial, RunFolder(runs / trial.name), goal) for trial in trials]
 
     def order(result: TrialResult) -> tuple[float, float]:
-        seconds = math.inf if target is None or result.seconds is None else result.seconds
+        seconds = math.inf if goal is None or result.seconds is None else result.seconds
         return seconds, -(result.top1 or 0.0)
 
     return sorted(found, key=order)
@@ -175,11 +176,11 @@ def _word(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
-def _result(trial: Trial, folder: RunFolder, target: str | None) -> TrialResult:
+def _result(trial: Trial, folder: RunFolder, goal: Goal | None) -> TrialResult:
     evaluations = [row for row in read_metrics(folder.metrics) if row["kind"] == "eval"]
     if not evaluations:
         return TrialResult(trial, str(folder.path), is_finished(folder), None, None)
     top1 = max(quality(row) for row in evaluations)
-    at = reached(evaluations, target) if target is not None else None
-    seconds = evaluations[-1]["train_seconds"] if target is None else at.seconds if at else None
+    at = reached(evaluations, goal) if goal is not None else None
+    seconds = evaluations[-1]["train_seconds"] if goal is None else at.seconds if at else None
     return TrialResult(trial, str(folder.path), is_finished(folder), top1, seconds)

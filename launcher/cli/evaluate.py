@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "words", metavar="key=value", nargs="*", default=[], help="dataset.path=OTHER images; launch, loading"
     )
-    parser.add_argument("--best", action="store_true", help="the checkpoint of the best top-1 instead of the newest")
+    parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     parser.add_argument("--by-class", action="store_true", help="a table of the classes, the worst first")
     parser.add_argument(
@@ -70,7 +70,7 @@ def main(arguments: argparse.Namespace) -> int:
         print(json.dumps({"step": found.step, **vars(found.result), **_classes(arguments.by_class, found)}))
     else:
         result = found.result
-        print(f"step {found.step:,}: top-1 {result.top1:.2%}  top-5 {result.top5:.2%}  loss {result.loss:.4f}")
+        print(f"step {found.step:,}: {config.task.text(result.metrics)}  loss {result.loss:.4f}")
         print(f"{result.samples:,} images{f' of {other}' * bool(other)} on {devices}")
         if arguments.by_class:
             _print(found)

@@ -22,7 +22,7 @@ _ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder")
-    parser.add_argument("--best", action="store_true", help="the checkpoint of the best top-1 instead of the newest")
+    parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("-o", "--output", metavar="FOLDER", help="where to (default: RUN/export)")
     where.add_argument("--onnx", metavar="FILE", help="one ONNX file instead, for onnxruntime and others")

@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="*", metavar="IMAGE", help="files, or folders of images at any depth")
     parser.add_argument("--list", metavar="FILE", help="a file that names one more on each line; - reads the input")
     parser.add_argument("--top", type=int, default=5, metavar="N", help="so many classes an image (default: 5)")
-    parser.add_argument("--best", action="store_true", help="the checkpoint of the best top-1 instead of the newest")
+    parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object an image, each on a line")
     form.add_argument("--csv", action="store_true", help="one row a class: file, rank, class, probability")

@@ -68,23 +68,23 @@ def in_steps(text: str, *, steps_per_epoch: int, total_steps: int) -> int:
     return round(number * {"ep": steps_per_epoch, "ba": 1, "dur": total_steps}[unit])
 
 
-_TARGET = re.compile(r"top1:(\d?\.\d+|[01])")
+_TARGET = re.compile(r"(\w+):(-?\d{0,18}\.?\d{1,18})")
 
 
-def target_accuracy(text: str) -> float:
-    """The top-1 accuracy of a target.
+def target_parts(text: str) -> tuple[str, float]:
+    """Split `top1:0.759` into ("top1", 0.759).
 
     Raises:
-        ValueError: the text is no `top1:` followed by a number above 0 and at most 1.
+        ValueError: the text is no name followed by a number.
     """
     match = _TARGET.fullmatch(text.strip())
-    if match is None or not 0 < float(match[1]) <= 1:
-        raise ValueError("not a target: write the top-1 accuracy to stop at as top1:0.759, above 0 and at most 1")
-    return float(match[1])
+    if match is None:
+        raise ValueError("not a target: write the metric and the value to stop at, such as top1:0.759")
+    return match[1], float(match[2])
 
 
 def _target(text: str) -> str:
-    target_accuracy(text)
+    target_parts(text)
     return text
 
 

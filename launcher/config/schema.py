@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.algorithms import Algorithms
-from launcher.config.choices import Jsonl, Optimizer, Records, TensorBoard, is_logger
+from launcher.config.choices import Jsonl, Optimizer, Records, TensorBoard, by_name, is_logger
 from launcher.config.fields import (
     STRICT,
     AnyPath,
@@ -26,9 +26,10 @@ from launcher.config.fields import (
 from launcher.config.models import TimmModel as TimmModel
 from launcher.config.models import TorchvisionModel as TorchvisionModel
 from launcher.config.models import VisionTransformerModel as VisionTransformerModel
+from launcher.config.tasks import Task
 from launcher.plugins import LOGGERS, registered
 
-GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "launch", "hardware", "logger")
+GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "task", "launch", "hardware", "logger")
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -259,8 +260,7 @@ Dataloader = Annotated[TorchvisionLoader | FFCVLoader | SyntheticLoader, Field(d
 if TYPE_CHECKING:
     Logger = Records
 else:
-    _ADDED = registered(LOGGERS, is_logger).values()
-    Logger = Annotated[Union[(Jsonl, TensorBoard, *_ADDED)], Field(discriminator="name")]
+    Logger = by_name(Jsonl, TensorBoard, *registered(LOGGERS, is_logger).values())
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -289,6 +289,7 @@ class RunConfig:
     optimizer: Optimizer
     schedule: Schedule
     loss: Loss
+    task: Task
     algorithms: Algorithms
     checkpoint: Checkpoint
     nonfinite: NonFinite

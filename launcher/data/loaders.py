@@ -62,6 +62,10 @@ class Loaders:
     train: TrainLoader
     evaluate: EvaluationLoader
 
+    def facts(self) -> dict[str, list[str] | None]:
+        """What a checkpoint holds of the data: the names of the classes, where they are known."""
+        return {"classes": self.evaluate.classes}
+
     def stalled(self, seconds: float) -> Path | None:
         """Return a file whose reading has lasted for more than so many seconds."""
         return self.train.stalled(seconds) or self.evaluate.stalled(seconds)

@@ -223,7 +223,7 @@ def _train(folder: RunFolder, plan: Plan, devices: Devices, out: Console) -> int
     out.print(f"{where}: {length} on {ranks}", markup=False, soft_wrap=True)
     from launcher.launch.elastic import Launcher
 
-    view = ProgressView(folder.metrics, total_steps=plan.total_steps, epochs=plan.epochs, console=out)
+    view = ProgressView(folder.metrics, config.task, total_steps=plan.total_steps, epochs=plan.epochs, console=out)
     try:
         folder.failure.unlink(missing_ok=True)
         code = Launcher(folder.path, devices, config.launch, view, elsewhere=config.checkpoint.elsewhere).run()
@@ -235,10 +235,9 @@ def _train(folder: RunFolder, plan: Plan, devices: Devices, out: Console) -> int
     if code != FAILED and folder.metrics.exists():
         from launcher.records.curve import draw_curve
 
-        draw_curve(
-            folder, " \u00b7 ".join([config.recipe or "no recipe", config.model.architecture, config.dataset.name])
-        )
-        out.print(summary_table(folder))
+        title = [config.recipe or "no recipe", config.model.architecture, config.dataset.name]
+        draw_curve(folder, config.task, " \u00b7 ".join(title))
+        out.print(summary_table(folder, config))
     if code not in (DONE, FAILED):
         if folder.newest_step() is not None:
             told = f"go on from the last save by: train resume {where}"

@@ -58,11 +58,11 @@ class StepTimer:
 
     def step(self, batch: Loaded, sample: StepSample, number: int) -> None:
         """A step on a batch, the `number`th of a sample's; raises Stopped once the ranks were asked to stop."""
-        images, labels, indices = batch
+        images, targets, indices = batch
         # note: where other parameters learn, DDP is made anew, which is no part of a step
         chosen = 0 if self.run.train_step.engine.changing_parameters else number % len(sample.steps)
         moment = self.run.moment(sample.steps[chosen])
-        before, self._last = self._last, self.run.train_step(images, labels, indices, moment, Requests(STOP.asked))
+        before, self._last = self._last, self.run.train_step(images, targets, indices, moment, Requests(STOP.asked))
         if before is not None and before.report().requests.stop:
             raise Stopped
 

@@ -39,10 +39,14 @@ def _batch(plan: Plan) -> Iterator[Problem]:
         yield Problem(message, "batch_size", batch)
 
 
-def _classes(plan: Plan) -> Iterator[Problem]:
-    if plan.config.dataset.classes == 1:
-        message = "a model of one class has nothing to tell apart and is right always; give at least two classes"
-        yield Problem(message, "dataset.classes", 1)
+def _task(plan: Plan) -> Iterator[Problem]:
+    task, target = plan.config.task, plan.config.target
+    yield from task.problems(plan)
+    if target is not None:
+        try:
+            task.goal(target)
+        except UserError as error:
+            yield from error.problems
 
 
 def _warmup(plan: Plan) -> Iterator[Problem]:
@@ -114,7 +118,7 @@ def _small_files(plan: Plan) -> Iterator[Problem]:
 
 _RULES: tuple[Callable[[Plan], Iterator[Problem]], ...] = (
     _batch,
-    _classes,
+    _task,
     _warmup,
     _milestones,
     _optimizer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -9,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from launcher import atomic
+from launcher.config.tasks import TaskConfig
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics
 
@@ -16,15 +18,15 @@ from launcher.records.metrics import Row, read_metrics
 _BLUE, _SKY, _ORANGE, _GREEN, _GREY = "#0072B2", "#56B4E9", "#D55E00", "#009E73", "#666666"
 
 
-def draw_curve(folder: RunFolder, title: str) -> Path:
-    """Draw accuracy, training loss, learning rate and image size over the epochs; written atomically."""
+def draw_curve(folder: RunFolder, task: TaskConfig, title: str) -> Path:
+    """Draw the task's metrics, training loss, learning rate and image size over the epochs; written atomically."""
     rows = read_metrics(folder.metrics)
     training = [row for row in rows if row["kind"] == "train"]
     evaluations = [row for row in rows if row["kind"] == "eval"]
     figure = Figure(figsize=(8, 6), dpi=120, layout="constrained")
     canvas = FigureCanvasAgg(figure)
-    accuracy, loss, schedule = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1.3, 1.3))
-    _accuracy(accuracy, evaluations, title)
+    metrics, loss, schedule = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1.3, 1.3))
+    _metrics(metrics, evaluations, task, title)
     _line(loss, training, "loss", _ORANGE, "training loss")
     _line(schedule, training, "lr", _GREEN, "learning rate")
     sizes = schedule.twinx()
@@ -37,23 +39,27 @@ def draw_curve(folder: RunFolder, title: str) -> Path:
     return folder.curve
 
 
-def _accuracy(axes: Axes, evaluations: list[Row], title: str) -> None:
-    epochs = [row["epoch"] for row in evaluations]
-    for key, colour, width in (("top5", _SKY, 1.2), ("top1", _BLUE, 2.2)):
-        values = [100 * row[key] for row in evaluations]
-        axes.plot(epochs, values, color=colour, linewidth=width, marker="o", markersize=3.5, label=f"top-{key[3:]}")
-        if values and key == "top1":
-            axes.annotate(
-                f"{values[-1]:.1f} %",
-                (epochs[-1], values[-1]),
-                textcoords="offset points",
-                xytext=(0, -14),
-                ha="right",
-                color=colour,
-                weight="bold",
-            )
-    axes.set_ylim(0, 105)
-    axes.set_ylabel("accuracy, %")
+def _metrics(axes: Axes, evaluations: list[Row], task: TaskConfig, title: str) -> None:
+    """Draw the primary metric, and those of its unit that fit beside it."""
+    primary = task.primary
+    epochs, scale = [row["epoch"] for row in evaluations], 100 if primary.is_share else 1
+    alike = [metric for metric in task.metrics if metric.is_share == primary.is_share]
+    for metric, colour, width in reversed([*zip(alike, (_BLUE, _SKY, _GREY), (2.2, 1.2, 1.2), strict=False)]):
+        values = [math.nan if (v := row["metrics"].get(metric.name)) is None else scale * v for row in evaluations]
+        axes.plot(epochs, values, color=colour, linewidth=width, marker="o", markersize=3.5, label=metric.title)
+    if evaluations and math.isfinite(values[-1]):
+        axes.annotate(
+            f"{values[-1]:.1f} %" if primary.is_share else primary.text(values[-1]),
+            (epochs[-1], values[-1]),
+            textcoords="offset points",
+            xytext=(0, -14),
+            ha="right",
+            color=_BLUE,
+            weight="bold",
+        )
+    if primary.is_share:
+        axes.set_ylim(0, 105)
+    axes.set_ylabel(f"{primary.title}, %" if primary.is_share else primary.title)
     axes.set_title(title, loc="left", weight="bold", fontsize=11, parse_math=False)
     axes.legend(loc="lower right", frameon=False)
     _tidy(axes)

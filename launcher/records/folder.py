@@ -80,7 +80,7 @@ class RunFolder:
 
     @property
     def best(self) -> Path:
-        """The checkpoint of the best top-1."""
+        """The checkpoint of the best evaluation."""
         return self.checkpoints / "best.pt"
 
     def exists(self) -> bool:

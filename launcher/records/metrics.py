@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, Field, asdict, dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
-from launcher.config.fields import target_accuracy
+from launcher.config.tasks import Goal, Metric
 
 Row = dict[str, Any]
 
@@ -20,10 +20,7 @@ _LARGEST = {int: 2**63, float: 1e100}
 
 @dataclass(frozen=True)
 class Record:
-    """What all lines have: optimizer steps done, and the wall-clock time in seconds since 1970.
-
-    A field with a default may be missing from a line, as in the runs of an earlier version.
-    """
+    """What all lines have: optimizer steps done, and the wall-clock time in seconds since 1970."""
 
     kind: ClassVar[str]
     step: int
@@ -31,18 +28,23 @@ class Record:
 
     def row(self) -> Row:
         """The line's values; numbers that JSON lacks become null."""
-        values = {"kind": self.kind, **asdict(self)}
-        return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in values.items()}
+        row = _plain({"kind": self.kind, **asdict(self)})
+        assert isinstance(row, dict)
+        return row
 
 
 @dataclass(frozen=True)
 class StartRecord(Record):
+    """The run began; `primary` is the metric that it is judged by, of which `better` values are higher or lower."""
+
     kind: ClassVar[str] = "start"
     world_size: int
     total_steps: int
     epochs: int
     device: str
     precision: str
+    primary: str
+    better: str
 
 
 @dataclass(frozen=True)
@@ -71,12 +73,11 @@ class TrainRecord(Record):
 
 @dataclass(frozen=True)
 class EvalRecord(Record):
-    """One evaluation: accuracies in [0, 1], the seconds it took, and the training clock."""
+    """One evaluation: the task's metrics by name, the primary one first; the seconds it took, the training clock."""
 
     kind: ClassVar[str] = "eval"
     epoch: float
-    top1: float
-    top5: float
+    metrics: Mapping[str, float | None]
     loss: float | None
     samples: int
     seconds: float
@@ -128,7 +129,7 @@ class EndRecord(Record):
 class Reached:
     """The first evaluation at the target; `seconds` on the training clock, evaluation and saves apart."""
 
-    top1: float
+    value: float
     epoch: float
     step: int
     seconds: float
@@ -193,33 +194,33 @@ def without_void(rows: Iterable[Row]) -> list[Row]:
 
 def scalars(record: Record) -> dict[str, float]:
     """A record's finite numbers as `train/loss`: its kind and the name in metrics.jsonl; step and time stand apart."""
+    row = record.row()
+    values = {**row, **row.get("metrics", {})}
     return {
         f"{record.kind}/{name}": value
-        for name, value in record.row().items()
+        for name, value in values.items()
         if type(value) in (int, float) and name not in ("step", "time")
     }
 
 
-def closing_scalars(rows: Sequence[Row]) -> dict[str, float]:
-    """What a run came to so far: the accuracy at its end and its best, in [0, 1], and the seconds of its clocks."""
-    evaluations = [row for row in rows if row["kind"] == "eval"]
-    ends = [row for row in rows if row["kind"] == "end"]
-    found: dict[str, float] = {}
-    if evaluations:
-        found |= {"end/top1": evaluations[-1]["top1"], "end/best_top1": max(row["top1"] for row in evaluations)}
-    if tests := [row for row in rows if row["kind"] == "test"]:
-        found["end/test_top1"] = tests[-1]["top1"]
-    if ends:
-        found |= {f"end/{clock}": ends[-1][clock] for clock in ("train_seconds", "eval_seconds", "save_seconds")}
-    return found
+def closing_scalars(rows: Sequence[Row], primary: Metric) -> dict[str, float]:
+    """The primary metric at the end of the run so far and its best value, and the seconds of the run's clocks."""
+    name = primary.name
+    values = [(row["kind"], row["metrics"].get(name)) for row in rows if row["kind"] in ("eval", "test")]
+    evaluated, tested = ([value for kind, value in values if kind == wanted] for wanted in ("eval", "test"))
+    last, test = (values[-1] if values else None for values in (evaluated, tested))
+    closing = {f"end/{name}": last, f"end/best_{name}": primary.best(evaluated), f"end/test_{name}": test}
+    scalars = {key: value for key, value in closing.items() if value is not None}
+    if ends := [row for row in rows if row["kind"] == "end"]:
+        scalars |= {f"end/{clock}": ends[-1][clock] for clock in ("train_seconds", "eval_seconds", "save_seconds")}
+    return scalars
 
 
-def reached(rows: Sequence[Row], target: str) -> Reached | None:
-    """The first evaluation at the target, or None if there is none yet."""
-    wanted = target_accuracy(target)
+def reached(rows: Iterable[Row], goal: Goal) -> Reached | None:
+    """The first evaluation at the goal, or None if there is none yet."""
     for row in rows:
-        if row["kind"] == "eval" and row["top1"] >= wanted:
-            return Reached(row["top1"], row["epoch"], row["step"], row["train_seconds"])
+        if row["kind"] == "eval" and goal.is_reached(row["metrics"]):
+            return Reached(row["metrics"][goal.metric.name], row["epoch"], row["step"], row["train_seconds"])
     return None
 
 
@@ -227,20 +228,23 @@ def reached(rows: Sequence[Row], target: str) -> Reached | None:
 def _required() -> dict[str, dict[str, Any]]:
     """Kind to the name and type of each field that a line of it must have."""
     return {
-        record.kind: {
-            field.name: get_type_hints(record)[field.name] for field in fields(record) if not _optional(field)
-        }
+        record.kind: {field.name: get_type_hints(record)[field.name] for field in fields(record)}
         for record in Record.__subclasses__()
     }
 
 
-def _optional(field: Field[Any]) -> bool:
-    return field.default is not MISSING or field.default_factory is not MISSING
-
-
 def _fits(value: Any, hint: Any) -> bool:
+    if get_origin(hint) is Mapping:
+        keys, values = get_args(hint)
+        return type(value) is dict and all(_fits(k, keys) and _fits(v, values) for k, v in value.items())
     kinds = (get_origin(hint),) if get_origin(hint) is list else get_args(hint) or (hint,)
     if type(value) in (int, float):
         # note: anything beyond these is no measurement, and would not survive arithmetic
         return (type(value) in kinds or float in kinds) and abs(value) < _LARGEST[type(value)]
     return type(value) in kinds
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
+from launcher.config.tasks import TaskConfig
 from launcher.records.metrics import Row, is_whole, parse_line
 
 _BAR = 24  # columns
@@ -16,8 +17,9 @@ _BAR = 24  # columns
 class ProgressView:
     """Shows new records on each `poll`; `print` puts a line above the bar."""
 
-    def __init__(self, metrics: Path, *, total_steps: int, epochs: int, console: Console):
+    def __init__(self, metrics: Path, task: TaskConfig, *, total_steps: int, epochs: int, console: Console):
         self._metrics, self._epochs, self._total_steps, self._console = metrics, epochs, total_steps, console
+        self._task = task
         self._position = metrics.stat().st_size if metrics.exists() else 0
         self._rest = b""
         self._evaluation_seconds = 0.0
@@ -25,7 +27,7 @@ class ProgressView:
         if console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(_BAR), TextColumn("{task.fields[facts]}"))
             self._live = Progress(*columns, console=console, transient=True)
-            self._task = self._live.add_task("starting", total=total_steps, facts="")
+            self._bar = self._live.add_task("starting", total=total_steps, facts="")
             self._live.start()
 
     def poll(self) -> None:
@@ -36,10 +38,10 @@ class ProgressView:
                     self._show_training(row)
                 case "eval":
                     self._evaluation_seconds += row["seconds"]
-                    self.print(evaluation_line(row, self._epochs))
+                    self.print(evaluation_line(row, self._epochs, self._task))
                 case "test":
                     self._evaluation_seconds += row["seconds"]
-                    self.print(f"test pictures: top-1 {row['top1']:.2%}  top-5 {row['top5']:.2%}")
+                    self.print(f"test images: {self._task.text(row['metrics'])}")
                 case "resume":
                     self.print(f"resumed at step {row['step']:,} of {self._total_steps:,}")
                     self._begin(row["step"])
@@ -67,7 +69,7 @@ class ProgressView:
     def _begin(self, step: int) -> None:
         """The ranks are there and do the first step."""
         if self._live is not None:
-            self._live.update(self._task, completed=step, description=f"step {step:,}/{self._total_steps:,}")
+            self._live.update(self._bar, completed=step, description=f"step {step:,}/{self._total_steps:,}")
 
     def _show_training(self, row: Row) -> None:
         if self._live is None:
@@ -93,13 +95,13 @@ class ProgressView:
                 del facts[name]
         epoch = facts.pop("epoch", "")
         description = f"{epoch}  {step}" if epoch else step
-        self._live.update(self._task, completed=row["step"], description=description, facts="  ".join(facts.values()))
+        self._live.update(self._bar, completed=row["step"], description=description, facts="  ".join(facts.values()))
 
 
-def evaluation_line(row: Row, epochs: int) -> str:
+def evaluation_line(row: Row, epochs: int, task: TaskConfig) -> str:
     """One evaluation in a line."""
     return (
-        f"epoch {row['epoch']:g}/{epochs}  top-1 {row['top1']:.1%}  top-5 {row['top5']:.1%}  "
+        f"epoch {row['epoch']:g}/{epochs}  {task.text(row['metrics'], 1)}  "
         f"loss {row['loss'] if row['loss'] is not None else float('nan'):.3f}  trained {duration(row['train_seconds'])}"
     )
 

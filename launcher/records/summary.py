@@ -5,7 +5,8 @@ from __future__ import annotations
 from rich.markup import escape
 from rich.table import Table
 
-from launcher.config.resolved import read
+from launcher.config.schema import RunConfig
+from launcher.config.tasks import TaskConfig
 from launcher.errors import one_line
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, reached, read_metrics
@@ -13,13 +14,13 @@ from launcher.records.prediction import deviations
 from launcher.records.progress import duration
 
 
-def summary_table(folder: RunFolder) -> Table:
-    """Epochs, accuracies, times, speed, and where the run lies; what is not known yet is left out."""
+def summary_table(folder: RunFolder, config: RunConfig) -> Table:
+    """Epochs, metrics, times, speed, and where the run lies, without what is not known yet."""
     rows = read_metrics(folder.metrics)
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in [
-        *_accuracy(rows),
-        *_target(folder, rows),
+        *_metrics(config.task, rows),
+        *_target(config, rows),
         *_speed(rows),
         *_estimated(folder),
         ("run folder", str(folder.path)),
@@ -30,27 +31,33 @@ def summary_table(folder: RunFolder) -> Table:
     return table
 
 
-def _accuracy(rows: list[Row]) -> list[tuple[str, str]]:
+def _metrics(task: TaskConfig, rows: list[Row]) -> list[tuple[str, str]]:
     evaluations = [row for row in rows if row["kind"] == "eval"]
     if not evaluations:
         return []
-    tests = [("top-1, test pictures", f"{row['top1']:.2%}") for row in rows if row["kind"] == "test"]
-    last, best = evaluations[-1], max(evaluations, key=lambda row: float(row["top1"]))
+    primary, last = task.primary, evaluations[-1]
+    values = [row["metrics"].get(primary.name) for row in evaluations]
+    best = primary.best(values)
+    at = (
+        f" (best {primary.text(best)} at epoch {evaluations[values.index(best)]['epoch']:g})"
+        if best is not None
+        else ""
+    )
+    tests = [row for row in rows if row["kind"] == "test"]
     return [
         ("epochs", f"{last['epoch']:g}"),
-        ("top-1", f"{last['top1']:.2%} (best {best['top1']:.2%} at epoch {best['epoch']:g})"),
-        ("top-5", f"{last['top5']:.2%}"),
-        *tests[-1:],
+        (primary.title, f"{primary.text(values[-1])}{at}"),
+        *((metric.title, metric.text(last["metrics"].get(metric.name))) for metric in task.metrics[1:]),
+        *((f"{primary.title}, test images", primary.text(row["metrics"].get(primary.name))) for row in tests[-1:]),
     ]
 
 
-def _target(folder: RunFolder, rows: list[Row]) -> list[tuple[str, str]]:
-    target = read(folder.config).target if folder.config.is_file() else None
-    if target is None:
+def _target(config: RunConfig, rows: list[Row]) -> list[tuple[str, str]]:
+    if config.target is None:
         return []
-    found = reached(rows, target)
-    at = f"reached at epoch {found.epoch:g}, after {duration(found.seconds)} of training" if found else "not reached"
-    return [(f"target {target}", at)]
+    first = reached(rows, config.task.goal(config.target))
+    at = f"reached at epoch {first.epoch:g}, after {duration(first.seconds)} of training" if first else "not reached"
+    return [(f"target {config.target}", at)]
 
 
 def _speed(rows: list[Row]) -> list[tuple[str, str]]:
@@ -72,6 +79,6 @@ def _speed(rows: list[Row]) -> list[tuple[str, str]]:
 
 
 def _estimated(folder: RunFolder) -> list[tuple[str, str]]:
-    """What `train estimate` said before, and how far off it was."""
-    found = [f"{d.clock} {duration(d.estimated)} ({d.error:+.1%})" for d in deviations(folder)]
-    return [("estimated", ", ".join(found))] if found else []
+    """What `train estimate` predicted, and its errors."""
+    clocks = [f"{d.clock} {duration(d.estimated)} ({d.error:+.1%})" for d in deviations(folder)]
+    return [("estimated", ", ".join(clocks))] if clocks else []

@@ -142,9 +142,9 @@ def _rehearse(trainer: Trainer, transforms: CompiledTransforms) -> str | None:
     with _buffers_kept(step.model):
         for steps in step_kinds(plan).values():
             step.engine.before_step(step.model, trainer.moment(steps[0]))
-            images, labels = _black(plan.rank_batch, plan.loaded_size(steps[0]), trainer.ranks.device)
+            images, numbers = _black(plan.rank_batch, plan.loaded_size(steps[0]), trainer.ranks.device)
             for moment in map(trainer.moment, steps[:_DRAWS]):
-                batch = step.prepare(Batch(images, labels, np.arange(len(images)), moment))
+                batch = step.prepare(Batch(images, numbers, np.arange(len(images)), moment))
             images, targets = (tensor.chunk(plan.accumulation)[0] for tensor in (batch.images, batch.targets))
             shape = (images.shape, images.stride(), targets.shape, targets.dtype, step.learning())
             if shape in seen:
@@ -181,7 +181,7 @@ def _evaluate(trainer: Trainer) -> None:
 
 
 def _black(count: int, side: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Pictures in the memory order that every loader gives them in, and labels."""
+    """Pictures in the memory order that every loader gives them in, and numbers of class folders."""
     images = torch.zeros(count, side, side, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
     return images, torch.zeros(count, dtype=torch.long, device=device)
 

@@ -72,7 +72,7 @@ def evaluate_held_out(trainer: Trainer, logger: MetricLogger, stop: StopFlag) ->
     dataset, ranks = trainer.config.dataset, trainer.ranks
     if dataset.test_path is None:
         return True
-    pictures, _ = held_out(dataset, trainer.loaders.evaluate.classes, lambda *_: HEARTBEAT.beat())
+    pictures, _ = held_out(dataset, **trainer.loaders.facts(), report=lambda *_: HEARTBEAT.beat())
     share = {"rank": ranks.rank, "world_size": ranks.world_size, "local_world_size": ranks.local_world_size}
     with closing(build_evaluation(trainer.plan, pictures, ranks.device, **share)) as loader:
         with trainer.clock.evaluation() as spent:

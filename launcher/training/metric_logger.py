@@ -42,7 +42,8 @@ class MetricLogger:
             ranks, plan = trainer.ranks, trainer.plan
             dtype = str(trainer.train_step.precision.dtype).removeprefix("torch.")
             start = (ranks.world_size, plan.total_steps, plan.epochs, ranks.device_name, dtype)
-            self.record(StartRecord(0, time.time(), *start))
+            primary = trainer.config.task.primary
+            self.record(StartRecord(0, time.time(), *start, primary.name, primary.better))
 
     def __enter__(self) -> MetricLogger:
         return self

@@ -28,11 +28,10 @@ def check_model(plan: Plan, origins: Mapping[str, str]) -> None:
         UserError: everything that does not fit; or timm refuses the model's values.
     """
     config = plan.config
-    assert config.dataset.classes is not None
     problems = Problems()
     with problems.collected():
         with torch.device("meta"):
-            network = build_model(config.model, config.dataset.classes, config.loss, config.seed)
+            network = build_model(config.model, config.task.outputs(config.dataset), config.loss, config.seed)
         problems += [*_algorithms(plan, network), *_sizes(plan, network.eval())]
     if problems:
         raise UserError(*(replace(p, origin=origins.get(p.key or "")) for p in problems))
@@ -40,8 +39,7 @@ def check_model(plan: Plan, origins: Mapping[str, str]) -> None:
 
 def _algorithms(plan: Plan, network: nn.Module) -> Iterator[Problem]:
     """A problem for each algorithm that leaves the network as it is."""
-    assert plan.config.dataset.classes is not None
-    active = build(Context(plan, plan.config.dataset.classes))
+    active = build(Context(plan, plan.config.task.outputs(plan.config.dataset)))
     for name in plan.config.algorithms.acting("change_model"):
         if (needs := active[name].needs) is None:
             continue
@@ -110,9 +108,9 @@ def _refusal(network: nn.Module, plan: Plan, size: int) -> str | None:
     """What a network says of two images of a size; None if it makes logits of them."""
     try:
         with torch.no_grad():
-            logits = network(torch.empty(2, 3, size, size, device="meta"))
+            outputs = network(torch.empty(2, 3, size, size, device="meta"))
     except Exception as error:
         return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
-    if not isinstance(logits, Tensor) or logits.shape != (2, plan.config.dataset.classes):
+    if not isinstance(outputs, Tensor) or outputs.shape != (2, plan.config.task.outputs(plan.config.dataset)):
         return "it gives no logits"
     return None

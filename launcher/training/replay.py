@@ -81,8 +81,8 @@ def _load_before(trainer: Trainer, folder: RunFolder, step: int) -> None:
 
 def _take(trainer: Trainer, end: int) -> StepOutcome:
     """Steps to the end of an epoch or to `end`, whichever is first; returns the last one's outcome."""
-    for images, labels, indices in trainer.rest_of_epoch():
-        outcome = trainer.train_step(images, labels, indices, trainer.moment(trainer.next_step))
+    for images, targets, indices in trainer.rest_of_epoch():
+        outcome = trainer.train_step(images, targets, indices, trainer.moment(trainer.next_step))
         outcome.report()
         trainer.next_step += 1
         if trainer.next_step == end:

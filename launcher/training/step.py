@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from launcher.algorithms.base import Loss
 from launcher.algorithms.engine import Engine
 from launcher.config.models import TimmModel
 from launcher.data.batch import Batch, Moment, normalize
@@ -24,10 +25,23 @@ from launcher.randomness import key
 from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.peers import highest
 from launcher.rank.stop import NO_REQUESTS, Requests
+from launcher.tasks import Task
 from launcher.training.captured import CapturedSteps
-from launcher.training.losses import Loss, Objective
 from launcher.training.outcome import AsyncRead, StepOutcome
 from launcher.training.precision import Precision
+
+
+class Objective(nn.Module):
+    """What training minimizes: images [B, 3, H, W] and targets to their mean loss [], the model in autocast."""
+
+    def __init__(self, model: nn.Module, loss: Loss, autocast: Callable[[], AbstractContextManager[object]]):
+        super().__init__()
+        self.model, self.loss, self.autocast = model, loss, autocast
+
+    def forward(self, images: Tensor, targets: Tensor) -> Tensor:
+        with self.autocast():
+            outputs = self.model(images)
+        return self.loss(outputs, targets)
 
 
 class TrainStep:
@@ -42,7 +56,7 @@ class TrainStep:
         self,
         plan: Plan,
         model: nn.Module,
-        objective: Objective,
+        task: Task,
         distribute: Callable[[nn.Module], nn.Module],
         optimizer: MaskedOptimizer[Any],
         engine: Engine,
@@ -50,7 +64,8 @@ class TrainStep:
     ):
         self.plan = plan
         self.model = model
-        self.objective = objective
+        self.task = task
+        self.objective = Objective(model, task.loss, precision.autocast)
         self._distribute = distribute
         self._wrap()
         self.optimizer = optimizer
@@ -66,17 +81,17 @@ class TrainStep:
         self._one = torch.ones_like(self._held)
 
     def __call__(
-        self, images: Tensor, labels: Tensor, indices: np.ndarray, moment: Moment, requests: Requests = NO_REQUESTS
+        self, images: Tensor, targets: Tensor, indices: np.ndarray, moment: Moment, requests: Requests = NO_REQUESTS
     ) -> StepOutcome:
         """Take one step on this rank's part of the global batch.
 
-        images: uint8 [B, 3, H, W] and labels: int64 [B] on the device; indices: int64 [B] on the CPU.
+        images: uint8 [B, 3, H, W] and targets: as loaded, int64 [B], on the device; indices: int64 [B] on the CPU.
         """
         if isinstance(self.plan.config.model, TimmModel):
             # note: its dropout and stochastic depth draw from torch's generators
             torch.manual_seed(key(moment.seed, "dropout", moment.step, moment.rank))
         self._choose_parameters(moment)
-        batch = self.prepare(Batch(images, labels, indices, moment))
+        batch = self.prepare(Batch(images, targets, indices, moment))
         self._send(self.plan.lr(moment.step) * self.lr_factor, requests)
         values, flags, applied = self._captured(batch) if self.captured else self._train_on(batch)
         self.engine.after_step(self.model, moment, applied)
@@ -146,7 +161,8 @@ class TrainStep:
         return self.objective.loss
 
     def prepare(self, batch: Batch) -> Batch:
-        """Augment, normalise, resize and mix, in the order of the plan."""
+        """Make the task's targets; augment, normalise, resize and mix, in the order of the plan."""
+        batch = replace(batch, targets=self.task.targets(batch.targets))
         return self.engine.change_batch(batch, self.model, self.loss, self.normalize)
 
     def normalize(self, images: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.changes import fingerprint
-from launcher.config.fields import target_accuracy
 from launcher.config.schema import RunConfig
 from launcher.data.batch import Moment, Overlap
 from launcher.data.loaders import EvaluationLoader, Loaders, build_loaders
@@ -26,8 +25,8 @@ from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import Ranks, distribute
 from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.peers import broadcast_first
+from launcher.tasks import build_task
 from launcher.training.evaluation import Evaluation, evaluate
-from launcher.training.losses import Objective, build_loss
 from launcher.training.meters import Clock, Meters
 from launcher.training.outcome import StepOutcome
 from launcher.training.precision import choose_precision
@@ -47,7 +46,7 @@ class Trainer:
     meters: Meters
     next_step: int = 0
     evaluated_step: int = 0
-    best_top1: float = 0.0
+    best: dict[str, float] = field(default_factory=dict)
     best_step: int = 0
     skipped_in_a_row: int = 0
 
@@ -57,9 +56,9 @@ class Trainer:
 
     @property
     def is_done(self) -> bool:
-        """Whether all steps are done, or an evaluation has reached the accuracy that the run is to stop at."""
+        """Whether all steps are done, or an evaluation has reached the target."""
         target = self.config.target
-        reached = target is not None and self.best_top1 >= target_accuracy(target)
+        reached = target is not None and self.config.task.goal(target).is_reached(self.best)
         return reached or self.next_step >= self.plan.total_steps
 
     @property
@@ -107,7 +106,7 @@ class Trainer:
             self.evaluation_model,
             loader or self.loaders.evaluate,
             self.train_step.normalize,
-            self.train_step.loss,
+            self.train_step.task,
             self.ranks.device,
             self.train_step.precision.autocast,
             flip_average=self.config.image.eval_flip_average,
@@ -117,8 +116,12 @@ class Trainer:
     def note_evaluation(self, result: Evaluation) -> None:
         """Remember that these weights are evaluated, and whether they are the best."""
         self.evaluated_step = self.next_step
-        if result.top1 > self.best_top1:
-            self.best_top1, self.best_step = result.top1, self.next_step
+        for metric in self.config.task.metrics:
+            value, best = result.metrics[metric.name], self.best.get(metric.name)
+            if best is None or metric.is_better(value, best):
+                self.best[metric.name] = value
+                if metric is self.config.task.primary:
+                    self.best_step = self.next_step
 
     def weights(self) -> dict[str, Tensor]:
         """The weights to evaluate and export: averages of an algorithm or of the optimizer, or the model's own."""
@@ -147,9 +150,9 @@ class Trainer:
             "step": self.next_step,
             "config": fingerprint(self.config),
             "weights": self.weights(),
-            "classes": self.loaders.evaluate.classes,
+            **self.loaders.facts(),
             "evaluated_step": self.evaluated_step,
-            "best_top1": self.best_top1,
+            "best": dict(self.best),
             "best_step": self.best_step,
             "skipped_in_a_row": self.skipped_in_a_row,
             "lr_factor": self.train_step.lr_factor,
@@ -166,7 +169,7 @@ class Trainer:
             for name, part in self._parts().items():
                 part.load_state_dict(state[name])
             self.next_step, self.evaluated_step = state["step"], state["evaluated_step"]
-            self.best_top1, self.best_step = state["best_top1"], state["best_step"]
+            self.best, self.best_step = dict(state["best"]), state["best_step"]
             self.skipped_in_a_row, self.train_step.lr_factor = state["skipped_in_a_row"], state["lr_factor"]
             self.train_step.release()
             if self.train_step.captured:
@@ -205,12 +208,10 @@ def build_trainer(
 
     initial: all weights that the network starts from, instead of those that its seed draws.
     """
-    classes = config.dataset.classes
-    assert classes is not None
     plan = plan_for(config, ranks.world_size)
     set_backend(config)
     autocast = choose_precision(config, ranks.device, plan.image_size(0)).autocast
-    engine = Engine(Context(plan, classes, autocast))
+    engine = Engine(Context(plan, config.task.outputs(config.dataset), autocast))
     step = build_step(plan, ranks, engine, initial)
     loaders = build_loaders(
         plan,
@@ -231,16 +232,14 @@ def build_trainer(
 def build_step(plan: Plan, ranks: Ranks, engine: Engine, initial: Mapping[str, Tensor] | None = None) -> TrainStep:
     """The training step on freshly initialised weights, or those given, equal on all ranks."""
     config = plan.config
-    assert config.dataset.classes is not None
-    model = build_model(config.model, config.dataset.classes, config.loss, config.seed).to(ranks.device)
+    model = build_model(config.model, config.task.outputs(config.dataset), config.loss, config.seed).to(ranks.device)
     engine.change_model(model, initial)
     model.train()
     precision = choose_precision(config, ranks.device, plan.image_size(0))
-    objective = Objective(model, build_loss(config.loss), precision.autocast)
     return TrainStep(
         plan=plan,
         model=model,
-        objective=objective,
+        task=build_task(config.task, config.loss.name),
         distribute=partial(distribute, ranks=ranks, gradient_dtype=config.launch.gradient_dtype),
         optimizer=build_optimizer(config.optimizer, model, plan.peak_lr),
         engine=engine,

@@ -86,8 +86,8 @@ def warm_up(trainer: Trainer) -> None:
     for number in last.values():
         side = trainer.plan.loaded_size(number)
         images = torch.zeros(trainer.plan.rank_batch, 3, side, side, dtype=torch.uint8, device=trainer.ranks.device)
-        labels = torch.zeros(len(images), dtype=torch.long, device=trainer.ranks.device)
-        trainer.train_step(images, labels, np.arange(len(images)), trainer.moment(number))
+        targets = torch.zeros(len(images), dtype=torch.long, device=trainer.ranks.device)
+        trainer.train_step(images, targets, np.arange(len(images)), trainer.moment(number))
     trainer.load_state_dict(state)
     if trainer.ranks.is_first:
         seconds = time.perf_counter() - start

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.resolved import digest
-from launcher.config.schema import BCE
 from launcher.data.batch import normalize
 from launcher.models.build import Surgery, build_model, model_surgeries
 from launcher.plan.plan import Plan
 from launcher.rank.group import claim
-from launcher.training.evaluation import logits_of
+from launcher.tasks import Task, build_task
+from launcher.training.evaluation import outputs_of
 from launcher.training.precision import Precision, choose_precision
 from launcher.training.trainer import of_this_run, set_backend
 from launcher.weights.export_files import network_card
@@ -30,17 +30,18 @@ class Classifier:
     card: dict[str, Any]
     precision: Precision
     device: torch.device
+    task: Task
 
     def normalize(self, pixels: Tensor) -> Tensor:
         """uint8 [B, 3, H, W] on the device to what the network takes."""
         return normalize(pixels, self.card["input"]["mean"], self.card["input"]["std"], self.precision.dtype)
 
     @torch.inference_mode()
-    def probabilities(self, pixels: Tensor) -> Tensor:
-        """The same to float32 [B, classes]: of each class alone where the card's `scores` is sigmoid."""
+    def predictions(self, pixels: Tensor, top: int) -> list[list[tuple[str, float]]]:
+        """The same to the likeliest names of each image, at most `top`, with their probabilities."""
         images, mirrored = self.normalize(pixels), self.card["flip_average"]
-        logits = logits_of(self.network, images, self.precision.autocast, flip_average=mirrored)
-        return logits.sigmoid() if self.card["scores"] == "sigmoid" else logits.softmax(1)
+        outputs = outputs_of(self.network, images, self.precision.autocast, flip_average=mirrored)
+        return self.task.predictions(outputs, self.card["classes"], top)
 
 
 def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:
@@ -54,16 +55,16 @@ def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:
     set_backend(config)
     with of_this_run(state, config):
         network, surgeries = trained_network(plan, state)
-    precision = choose_precision(config, device, plan.image_size(0))
-    return Classifier(network.eval().to(device), model_card(plan, state, surgeries, None), precision, device)
+    precision, task = choose_precision(config, device, plan.image_size(0)), build_task(config.task, config.loss.name)
+    return Classifier(network.eval().to(device), model_card(plan, state, surgeries, None), precision, device, task)
 
 
 def trained_network(plan: Plan, state: dict[str, Any]) -> tuple[nn.Module, dict[str, Surgery]]:
     """The network that the run evaluates, on the CPU, and what makes it from torchvision's."""
     config = plan.config
-    assert config.dataset.classes is not None
-    engine = Engine(Context(plan, config.dataset.classes))
-    network = build_model(config.model, config.dataset.classes, config.loss, config.seed)
+    outputs = config.task.outputs(config.dataset)
+    engine = Engine(Context(plan, outputs))
+    network = build_model(config.model, outputs, config.loss, config.seed)
     engine.change_model(network)
     network.load_state_dict(state["weights"])
     return network, model_surgeries(config.model) | engine.surgeries()
@@ -87,7 +88,7 @@ def model_card(
             "std": list(dataset.std),
         },
         "flip_average": config.image.eval_flip_average,
-        "scores": "sigmoid" if isinstance(config.loss, BCE) else "softmax",
+        "scores": config.task.scores(config.loss),
         "recipe": config.recipe,
         "dataset": dataset.name,
         "loader": config.dataloader.name,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from launcher.config.schema import RunConfig
 from launcher.data.inspect import evaluated_as
@@ -19,9 +21,9 @@ from launcher.data.unreadable import read_skipped
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder
+from launcher.tasks import build_task
 from launcher.training import checkpoint
 from launcher.training.evaluation import Evaluation, evaluate
-from launcher.training.losses import build_loss
 from launcher.weights.classifier import classifier_of
 
 
@@ -61,15 +63,21 @@ def evaluate_run(
             classifier.network,
             loader,
             classifier.normalize,
-            build_loss(config.loss),
+            build_task(config.task, config.loss.name),
             classifier.device,
             classifier.precision.autocast,
             flip_average=config.image.eval_flip_average,
             should_stop=lambda: False,
-            confusion=confusion,
+            observe=partial(count_confused, confusion),
         )
     assert result is not None
     return CheckpointResult(state["step"], result, classes, confusion.cpu().numpy(), notes)
+
+
+def count_confused(confusion: Tensor, outputs: Tensor, targets: Tensor) -> None:
+    """Add a batch to int64 [classes, classes], its images' own classes by those of the largest outputs."""
+    # note: without a host-device synchronization, which bincount would be
+    confusion.view(-1).index_add_(0, targets * len(confusion) + outputs.argmax(1), torch.ones_like(targets))
 
 
 @contextmanager
@@ -96,7 +104,7 @@ def _other(plan: Plan, state: dict[str, Any], path: Path, device: torch.device) 
 
 
 def saved(folder: RunFolder, *, best: bool) -> dict[str, Any]:
-    """The newest valid checkpoint, or that of the best top-1.
+    """The newest valid checkpoint, or that of the best evaluation.
 
     Raises:
         UserError: there is none, or no run has left it.

@@ -19,7 +19,7 @@ from launcher import atomic
 from launcher.config.resolved import read
 from launcher.data.loaders import EvaluationLoader, build_loaders
 from launcher.data.unreadable import read_skipped
-from launcher.errors import UserError
+from launcher.errors import Problem, UserError
 from launcher.models.build import Surgery
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder
@@ -93,6 +93,10 @@ def export_onnx(folder: RunFolder, output: Path, *, best: bool, report: Callable
 @contextmanager
 def _source(folder: RunFolder, *, best: bool) -> Iterator[_Source]:
     config = read(folder.config)
+    if config.task.scores(config.loss) is None:
+        raise UserError(
+            Problem("its outputs are no scores of classes, which is what an export gives", "task", config.task.name)
+        )
     state = saved(folder, best=best)
     plan = plan_for(replace(config, eval_batch_size=_BATCH), 1)
     with of_this_run(state, config):
@@ -116,13 +120,13 @@ def _recorded(card: dict[str, Any], rows: list[Row]) -> Recorded | None:
     """Return what the run recorded of these weights, and add it to the card."""
     evaluations = [row for row in rows if row["kind"] == "eval" and row["step"] == card["step"]]
     starts = [row for row in rows if row["kind"] == "start"]
-    if not evaluations or not starts:
+    if not evaluations or not starts or "top1" not in evaluations[-1]["metrics"]:
         return None
     row, precision = evaluations[-1], starts[-1]["precision"]
-    card |= {"top1": row["top1"], "top5": row["top5"], "pictures": row["samples"], "precision": precision}
+    card |= {**row["metrics"], "pictures": row["samples"], "precision": precision}
     # note: a GPU multiplies float32 in convolutions as TensorFloat-32
     tf32 = precision == "float32" and starts[-1]["device"] != "cpu"
-    return Recorded(row["top1"], row["samples"], ERRORS["tf32" if tf32 else precision])
+    return Recorded(row["metrics"]["top1"], row["samples"], ERRORS["tf32" if tf32 else precision])
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from launcher.data.unreadable import reason
 from launcher.plan.plan import plan_for
 from launcher.rank.group import claim
 from launcher.records.folder import RunFolder
+from launcher.tasks import exported_task
 from launcher.training.precision import Precision
 from launcher.weights.classifier import Classifier, classifier_of
 from launcher.weights.evaluate_run import saved
@@ -58,12 +59,13 @@ def classifier_of_export(folder: Path, kind: str) -> Classifier:
     """
     network, card = read_exported(folder)
     device = claim(kind, 0)
-    return Classifier(network.to(device), card, Precision(device.type, torch.float32), device)
+    precision, task = Precision(device.type, torch.float32), exported_task(card["scores"])
+    return Classifier(network.to(device), card, precision, device, task)
 
 
 def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Iterator[ClassifiedImage]:
     """The likeliest `top` classes of each file, in the order of the files."""
-    values, classes = classifier.card["input"], classifier.card["classes"]
+    values = classifier.card["input"]
     images = ReadableImages(
         Path(),
         files,
@@ -77,13 +79,12 @@ def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Itera
     loader = EvalLoader(images, Shard(0, 1, workers, _LOADER.prefetch, classifier.device), _BATCH)
     try:
         for pixels, labels, indices in loader:
-            best = classifier.probabilities(pixels.to(classifier.device)).topk(min(top, len(classes)))
-            found = zip(indices.tolist(), labels.tolist(), best.indices.tolist(), best.values.tolist(), strict=True)
-            for index, label, numbers, scores in found:
+            likeliest = classifier.predictions(pixels.to(classifier.device), top)
+            for index, label, classes in zip(indices.tolist(), labels.tolist(), likeliest, strict=True):
                 file = files[index]
                 if label == UNREADABLE:
                     yield ClassifiedImage(file, [], reason(Path(file)) or "it has changed meanwhile")
                 else:
-                    yield ClassifiedImage(file, [(classes[n], score) for n, score in zip(numbers, scores, strict=True)])
+                    yield ClassifiedImage(file, classes)
     finally:
         loader.close()

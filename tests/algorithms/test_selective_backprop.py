@@ -13,7 +13,7 @@ from torch import nn
 from torchvision.models import resnet18
 
 from launcher.algorithms.selective_backprop import choose_ranks, sample_losses
-from launcher.training.losses import bce, cross_entropy
+from launcher.tasks.classification import bce, cross_entropy
 from tests.trainers import SIDE_FOR_BF16, build, steps
 
 

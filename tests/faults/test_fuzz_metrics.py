@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from lab.study.runs import read_run
+from launcher.config.compose import compose
 from launcher.records.curve import draw_curve
 from launcher.records.folder import RunFolder, create
 from launcher.records.metrics import Record, read_metrics
 from launcher.records.progress import ProgressView
 from launcher.records.summary import summary_table
 
+CONFIG = compose(["launch=cpu"]).config
 KINDS = {record.kind: [field.name for field in fields(record)] for record in Record.__subclasses__()}
 
 ODD = st.one_of(
@@ -41,6 +43,11 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
     names = KINDS.get(kind, ["step"])
     row = {name: draw(FAIR) for name in names} | {"kind": kind, "step": draw(st.integers(0, 9))}
     row |= {"device": "cpu", "precision": "fp32", "policy": "skip", "indices": [[1]], "finished": True}
+    row |= {
+        "primary": "top1",
+        "better": "higher",
+        "metrics": draw(st.dictionaries(st.sampled_from(["top1", "top5", "x"]), ODD)),
+    }
     row = {name: value for name, value in row.items() if name in names or name == "kind"}
     return row | draw(st.dictionaries(st.sampled_from(names), ODD, max_size=2))
 
@@ -56,10 +63,10 @@ def shown(folder: RunFolder, *, terminal: bool) -> str:
     console = Console(file=screen, width=200, force_terminal=terminal)
     content = folder.metrics.read_bytes()
     folder.metrics.write_bytes(b"")
-    view = ProgressView(folder.metrics, total_steps=10, epochs=3, console=console)
+    view = ProgressView(folder.metrics, CONFIG.task, total_steps=10, epochs=3, console=console)
     folder.metrics.write_bytes(content)
     view.close()
-    console.print(summary_table(folder))
+    console.print(summary_table(folder, CONFIG))
     return screen.getvalue()
 
 
@@ -82,10 +89,10 @@ def test_no_line_keeps_a_run_from_being_shown(folder: RunFolder, lines: list[byt
 @given(lines=st.lists(rows(), min_size=5))
 def test_no_record_keeps_the_curve_from_being_drawn(folder: RunFolder, lines: list[dict[str, Any]]) -> None:
     folder.metrics.write_text("\n".join(map(json.dumps, lines)))
-    assert draw_curve(folder, "a title").is_file()
+    assert draw_curve(folder, CONFIG.task, "a title").is_file()
 
 
-@pytest.mark.parametrize("value", ["1", None, True, float("nan"), float("inf"), 10**400, 1e308, [1]])
+@pytest.mark.parametrize("value", ["1", None, True, float("nan"), float("inf"), 10**400, 1e308, [1], {}])
 def test_one_wrong_value_voids_its_line_alone(tmp_path: Path, value: Any) -> None:
     path = tmp_path / "metrics.jsonl"
     row = dict.fromkeys(KINDS["train"], 1) | {"kind": "train"}

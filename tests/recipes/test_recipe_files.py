@@ -111,7 +111,7 @@ def test_a_mistyped_key_is_seen() -> None:
 def test_every_group_is_chosen_and_every_algorithm_stated_in_full(name: str) -> None:
     values = content(name)
     assert {"epochs", "batch_size", "eval_batch_size", "image", "algorithms"} <= set(values)
-    assert set(GROUPS) - set(values) - {"launch", "logger"} == ({"model"} if name in OWN else set())
+    assert set(GROUPS) - set(values) - {"launch", "logger", "task"} == ({"model"} if name in OWN else set())
     for algorithm, stated in values["algorithms"].items():
         (schema,) = schemas(get_type_hints(Algorithms)[algorithm])
         assert stated is True or set(stated) == {field.name for field in fields(schema)}, algorithm

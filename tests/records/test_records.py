@@ -21,7 +21,6 @@ from launcher.records.curve import draw_curve
 from launcher.records.folder import RunFolder, create, existing
 from launcher.records.metrics import (
     EndRecord,
-    EvalRecord,
     MetricsWriter,
     Record,
     ResumeRecord,
@@ -33,14 +32,13 @@ from launcher.records.progress import ProgressView, duration
 from launcher.records.sinks import Recorder, TensorBoardSink, build_sinks
 from launcher.records.summary import summary_table
 from launcher.training.meters import Clock
+from tests.records.lines import evaluation
+
+CONFIG = compose(["launch=cpu"]).config
 
 
 def training(step: int, loss: float = 1.0) -> TrainRecord:
     return TrainRecord(step, 1e9, step / 10, loss, 0.1, 32, 100.0, 0.1, 0.01, None, step * 0.1)
-
-
-def evaluation(step: int, top1: float = 0.5) -> EvalRecord:
-    return EvalRecord(step, 1e9, step / 10, top1, 0.9, 1.0, 50, 2.0, step * 0.1)
 
 
 @pytest.fixture
@@ -140,7 +138,7 @@ def test_clocks_count_apart_and_go_on_after_a_resume() -> None:
 def test_progress_shows_results_and_log_lines(folder: RunFolder, terminal: bool) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=terminal, width=120)
-    view = ProgressView(folder.metrics, total_steps=100, epochs=10, console=console)
+    view = ProgressView(folder.metrics, CONFIG.task, total_steps=100, epochs=10, console=console)
     written(folder, training(10), evaluation(10, 0.25), training(20, float("nan")))
     view.poll()
     view.print("a line [of the log]")
@@ -163,7 +161,7 @@ def test_a_narrow_terminal_keeps_bar_step_and_time_left(folder: RunFolder, width
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=width, color_system=None)
     written(folder, training(12_340))
-    view = ProgressView(folder.metrics, total_steps=168_750, epochs=270, console=console)
+    view = ProgressView(folder.metrics, CONFIG.task, total_steps=168_750, epochs=270, console=console)
     written(folder, training(12_350))
     view.poll()
     view.close()
@@ -178,8 +176,8 @@ def test_a_narrow_terminal_keeps_bar_step_and_time_left(folder: RunFolder, width
 def test_the_bar_says_starting_until_the_ranks_do_their_first_step(folder: RunFolder) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, color_system=None)
-    view = ProgressView(folder.metrics, total_steps=100, epochs=10, console=console)
-    written(folder, StartRecord(0, 1e9, 1, 100, 10, "cpu", "float32"))
+    view = ProgressView(folder.metrics, CONFIG.task, total_steps=100, epochs=10, console=console)
+    written(folder, StartRecord(0, 1e9, 1, 100, 10, "cpu", "float32", "top1", "higher"))
     view.poll()
     view.close()
     first, last = screen.getvalue().index("starting"), screen.getvalue().rindex("step 0/100")
@@ -190,7 +188,7 @@ def test_the_bar_says_starting_until_the_ranks_do_their_first_step(folder: RunFo
 def test_the_summary_is_computed_from_the_records(folder: RunFolder) -> None:
     screen = io.StringIO()
     written(folder, training(10), evaluation(10, 0.75), evaluation(20, 0.5), EndRecord(20, 1e9, True, 65, 4, 1))
-    Console(file=screen, width=120).print(summary_table(folder))
+    Console(file=screen, width=120).print(summary_table(folder, CONFIG))
     assert "50.00% (best 75.00% at epoch 1)" in screen.getvalue()
     assert "1 min 05 s" in screen.getvalue()
     assert "10% of the time waiting" in screen.getvalue()
@@ -199,7 +197,7 @@ def test_the_summary_is_computed_from_the_records(folder: RunFolder) -> None:
 @pytest.mark.parametrize("points", [0, 1, 30])
 def test_the_curve_is_a_picture_whatever_there_is_to_draw(folder: RunFolder, points: int) -> None:
     records = [r for step in range(1, points + 1) for r in (training(step), evaluation(step))]
-    path = draw_curve(written(folder, *records, training(points + 1, float("nan"))), "a title")
+    path = draw_curve(written(folder, *records, training(points + 1, float("nan"))), CONFIG.task, "a title")
     with Image.open(path) as picture:
         assert picture.size == (960, 720)
     assert not list(folder.path.glob("*.tmp*"))
@@ -223,7 +221,7 @@ def test_tensorboard_is_imported_for_the_first_numbers_alone(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     sink = TensorBoardSink(folder.tensorboard)
-    sink.write(StartRecord(0, 1e9, 1, 10, 1, "cpu", "float32"))
+    sink.write(StartRecord(0, 1e9, 1, 10, 1, "cpu", "float32", "top1", "higher"))
     with pytest.raises(ImportError):
         sink.write(training(1))
     sink.close()
@@ -235,6 +233,6 @@ def test_durations_read_as_people_write_them(seconds: float, text: str) -> None:
 
 
 def test_a_start_from_the_beginning_voids_what_stood_before(folder: RunFolder) -> None:
-    start = StartRecord(0, 1e9, 1, 10, 1, "cpu", "float32")
+    start = StartRecord(0, 1e9, 1, 10, 1, "cpu", "float32", "top1", "higher")
     written(folder, start, training(4), start, training(3))
     assert [(row["kind"], row["step"]) for row in read_metrics(folder.metrics)] == [("start", 0), ("train", 3)]

@@ -1,40 +1,49 @@
-"""Time to target on the training clock."""
+"""Time to target on the training clock, and what a target may be."""
 
 from __future__ import annotations
 
 import pytest
 
 from launcher.config.compose import compose
-from launcher.config.fields import target_accuracy
+from launcher.config.tasks import ClassificationConfig, Goal, Metric
 from launcher.errors import UserError
+from launcher.plan.checks import check
+from launcher.plan.plan import Plan
 from launcher.records.metrics import reached
+from tests.records.lines import evaluation
 
-ROWS = [
-    {"kind": "train", "step": 10, "loss": 1.0},
-    {"kind": "eval", "step": 10, "epoch": 1.0, "top1": 0.7, "train_seconds": 60.0},
-    {"kind": "eval", "step": 20, "epoch": 2.0, "top1": 0.76, "train_seconds": 120.0},
-    {"kind": "eval", "step": 30, "epoch": 3.0, "top1": 0.75, "train_seconds": 180.0},
-]
+ROWS = [evaluation(step, top1).row() for step, top1 in ((10, 0.7), (20, 0.76), (30, 0.75))]
 
 
 def test_the_first_evaluation_at_the_target_counts() -> None:
-    found = reached(ROWS, "top1:0.759")
-    assert found is not None
-    assert (found.step, found.epoch, found.seconds, found.top1) == (20, 2.0, 120.0, 0.76)
-    exactly = reached(ROWS, "top1:0.76")
+    task = ClassificationConfig(name="classification")
+    first = reached(ROWS, task.goal("top1:0.759"))
+    assert first is not None
+    assert (first.step, first.epoch, first.seconds, first.value) == (20, 2.0, 2.0, 0.76)
+    exactly = reached(ROWS, task.goal("top1:0.76"))
     assert exactly is not None
     assert exactly.step == 20
-    assert reached(ROWS, "top1:0.77") is None
+    assert reached(ROWS, task.goal("top1:0.77")) is None
+    assert reached(ROWS, task.goal("top5:0.9")).step == 10  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("text", ["0.759", "top1:75.9", "top1:0", "top1:0.0", "top5:0.9", "top1:1.01", "top1", ""])
+def test_of_a_metric_that_is_to_be_low_lower_values_are_better() -> None:
+    goal = Goal(Metric("error", "error", "lower", is_share=False), 2.5)
+    assert [goal.is_reached({"error": value}) for value in (3.0, 2.5, 2.0, None, float("nan"))] == [0, 1, 1, 0, 0]
+    assert goal.metric.best([3.0, None, 2.0]) == 2.0
+    assert (goal.metric.text(2.0), goal.metric.text(None)) == ("2", "nan")
+
+
+WRONG = {
+    "0.759": "such as top1:0.759",
+    "top1": "such as top1:0.759",
+    "top1:75.9": "a share, above 0 and at most 1",
+    "top1:0": "a share, above 0 and at most 1",
+    "tpo1:0.7": "has no metric tpo1, only top1, top5; did you mean top1:0.7?",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
 def test_what_is_no_target_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"top1:0\.759"):
-        target_accuracy(text)
-
-
-def test_the_command_line_takes_one_and_names_a_wrong_one() -> None:
-    assert compose(["target=top1:0.759"]).config.target == "top1:0.759"
-    assert compose([]).config.target is None
-    with pytest.raises(UserError, match=r"target=top1:76 \(command line\): not a target"):
-        compose(["target=top1:76"])
+    with pytest.raises(UserError, match=WRONG[text]):
+        check(Plan(compose(["launch=cpu", "dataset=shapes", f"target={text}"]).config, 1, 320), {})

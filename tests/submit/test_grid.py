@@ -59,7 +59,10 @@ def leave_run(folder: Path, *, finished: bool) -> None:
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(as_mapping(cell.composed.config)))
     writer = MetricsWriter(folder / "metrics.jsonl")
-    for record in (StartRecord(0, 1.0, 1, 10, 9, "cpu", "float32"), EvalRecord(9, 2.0, 9, 0.5, 1, 1, 9, 1, 9.0)):
+    for record in (
+        StartRecord(0, 1.0, 1, 10, 9, "cpu", "float32", "top1", "higher"),
+        EvalRecord(9, 2.0, 9, {"top1": 0.5, "top5": 1}, 1, 9, 1, 9.0),
+    ):
         writer.write(record)
     if finished:
         writer.write(EndRecord(10, 3.0, True, 9.0, 1.0, 1.0))

@@ -126,7 +126,7 @@ def test_eval_and_export_of_a_finished_run(here: Here) -> None:
     last = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "eval"][-1]
     again = json.loads(here("eval", str(run), "--json").stdout)
     assert (again["step"], again["samples"]) == (6, 50)
-    assert again["top1"] == pytest.approx(last["top1"])
+    assert again["metrics"] == pytest.approx(last["metrics"])
     assert again["loss"] == pytest.approx(last["loss"], rel=1e-5)
 
     path = Path(here("export", str(run)).stdout.strip())
@@ -134,5 +134,5 @@ def test_eval_and_export_of_a_finished_run(here: Here) -> None:
     model.load_state_dict(load_file(here.folder / path))
     card = json.loads((here.folder / path).with_name("model_card.json").read_text())
     assert card["surgery"] == {}
-    assert card["top1"] == last["top1"]
+    assert card["top1"] == last["metrics"]["top1"]
     assert torch.isfinite(model.eval()(torch.zeros(1, 3, 32, 32))).all()

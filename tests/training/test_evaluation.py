@@ -5,12 +5,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from launcher.config.tasks import ClassificationConfig
 from launcher.errors import UserError
+from launcher.tasks import build_task
 from launcher.training.evaluation import Evaluation, evaluate
-from tests.two_ranks import on_ranks, on_two_ranks
+from tests.two_ranks import on_two_ranks
 
 CPU = torch.device("cpu")
 CLASSES = 12
+TASK = build_task(ClassificationConfig(name="classification"), "cross_entropy")
 
 
 def network(classes: int = CLASSES) -> nn.Module:
@@ -37,9 +40,7 @@ def prepare(images: Tensor) -> Tensor:
 
 
 def run(model, loader, *, flip_average=False, autocast=nullcontext, should_stop=lambda: False) -> Evaluation | None:
-    return evaluate(
-        model, loader, prepare, F.cross_entropy, CPU, autocast, flip_average=flip_average, should_stop=should_stop
-    )
+    return evaluate(model, loader, prepare, TASK, CPU, autocast, flip_average=flip_average, should_stop=should_stop)
 
 
 def expected(model: nn.Module, images: Tensor, labels: Tensor, classes: int = CLASSES, *, flip: bool = False):
@@ -61,7 +62,7 @@ def expected(model: nn.Module, images: Tensor, labels: Tensor, classes: int = CL
 
 
 def close(result: Evaluation, values) -> bool:
-    return (result.top1, result.top5, result.loss, result.samples) == pytest.approx(values, rel=1e-5)
+    return (*result.metrics.values(), result.loss, result.samples) == pytest.approx(values, rel=1e-5)
 
 
 @pytest.mark.parametrize("batch_size", [7, 16, 100])
@@ -76,7 +77,7 @@ def test_agrees_with_torchmetrics_whatever_the_batch_size(batch_size, flip):
 def test_top5_of_few_classes_counts_all_of_them(classes):
     model, (images, labels) = network(classes), samples(40, classes)
     result = run(model, batches(images, labels, 16))
-    assert result.top5 == 1.0
+    assert result.metrics["top5"] == 1.0
     assert close(result, expected(model, images, labels, classes))
 
 
@@ -84,7 +85,7 @@ def test_flip_averaging_cannot_tell_left_from_right():
     model, (images, labels) = network(), samples(50)
     straight = run(model, batches(images, labels, 16), flip_average=True)
     mirrored = run(model, batches(images.flip(3), labels, 16), flip_average=True)
-    assert close(mirrored, (straight.top1, straight.top5, straight.loss, straight.samples))
+    assert close(mirrored, (*straight.metrics.values(), straight.loss, straight.samples))
     assert run(model, batches(images, labels, 16)).loss != pytest.approx(straight.loss, rel=1e-4)
 
 
@@ -131,7 +132,7 @@ def test_a_request_to_stop_ends_at_the_next_batch_without_a_result():
 
 
 def test_an_empty_validation_set_is_refused():
-    with pytest.raises(UserError, match="no pictures"):
+    with pytest.raises(UserError, match="no images"):
         run(network(), [])
 
 
@@ -154,40 +155,3 @@ def test_two_ranks_with_uneven_shards_add_up_to_the_whole_set(tmp_path, stop_sec
         assert first is None
     else:
         assert close(Evaluation(**first), expected(network(), *samples(50)))
-
-
-def confusion_of(model: nn.Module, loader) -> Tensor:
-    counts = torch.zeros(CLASSES, CLASSES, dtype=torch.int64)
-    never = {"should_stop": lambda: False, "flip_average": False, "confusion": counts}
-    result = evaluate(model, loader, prepare, F.cross_entropy, CPU, nullcontext, **never)
-    assert result.samples == counts.sum()
-    assert result.top1 == counts.trace() / result.samples
-    return counts
-
-
-def by_torchmetrics(images: Tensor, labels: Tensor) -> Tensor:
-    from torchmetrics.functional.classification import multiclass_confusion_matrix
-
-    with torch.no_grad():
-        logits = network().eval()(prepare(images))
-    return multiclass_confusion_matrix(logits, labels, num_classes=CLASSES)
-
-
-def test_the_confusion_matrix_agrees_with_torchmetrics():
-    images, labels = samples(100)
-    assert torch.equal(confusion_of(network(), batches(images, labels, 16)), by_torchmetrics(images, labels))
-
-
-# note: the last rank has no picture at all
-SEVEN = (slice(0, 4), slice(4, 7), slice(7, 7))
-
-
-def count_share(rank: int, results: str) -> None:
-    images, labels = samples(7)
-    torch.save(confusion_of(network(), batches(images[SEVEN[rank]], labels[SEVEN[rank]], 3)), f"{results}/{rank}.pt")
-
-
-def test_three_ranks_count_seven_pictures_once_each(tmp_path):
-    on_ranks(3, count_share, str(tmp_path))
-    for rank in range(3):
-        assert torch.equal(torch.load(tmp_path / f"{rank}.pt"), by_torchmetrics(*samples(7)))

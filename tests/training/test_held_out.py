@@ -50,9 +50,11 @@ def test_a_finished_run_is_evaluated_once_and_its_records_and_summary_tell(here:
     (found,) = [row for row in rows if row["kind"] == "test"]
     assert (found["samples"], found["step"], found["epoch"]) == (4 * len(CLASSES), 12, 2)
     asked = json.loads(here("eval", str(run), f"dataset.path={pictures}", "--json").stdout)
-    assert (found["top1"], found["loss"]) == pytest.approx((asked["top1"], asked["loss"]))
-    assert read_run(run).test_top1 == 100 * found["top1"]
-    assert any("test pictures" in str(cell) for cell in summary_table(RunFolder(run)).columns[0].cells)
+    assert found["metrics"] == pytest.approx(asked["metrics"])
+    assert found["loss"] == pytest.approx(asked["loss"])
+    assert read_run(run).test_top1 == 100 * found["metrics"]["top1"]
+    table = summary_table(RunFolder(run), read(run / "config.yaml"))
+    assert any("test images" in str(cell) for cell in table.columns[0].cells)
     assert rows[-1]["eval_seconds"] > sum(row["seconds"] for row in rows if row["kind"] == "eval")
     plain = here.small("b", "epochs=2", "schedule.warmup=0ba")
     assert all(map(torch.equal, here.state(run)["weights"].values(), here.state(plain)["weights"].values()))
@@ -121,9 +123,9 @@ def test_three_ranks_find_what_torchvision_finds_alone(train: Train, tmp_path: P
     labels = torch.tensor([CLASSES.index(given.classes[label]) for _, label in given])
     (found,) = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "test"]
     assert found["samples"] == 7
-    assert found["top1"] == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
+    assert found["metrics"]["top1"] == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
     top5 = (logits.topk(5).indices == labels[:, None]).any(1)
-    assert found["top5"] == pytest.approx(float(top5.float().mean()))
+    assert found["metrics"]["top5"] == pytest.approx(float(top5.float().mean()))
     assert found["loss"] == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-5)
 
 

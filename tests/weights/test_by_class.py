@@ -8,9 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torchmetrics.functional.classification import multiclass_confusion_matrix
 
 from launcher.weights.by_class import by_class, most_confused, write_by_class
+from launcher.weights.evaluate_run import count_confused
 
 CLASSES = ["ant", "bee", "cat", "dog"]
 # of five ants three are found; no cat was there, and three of the found cats were bees; a dog is never found
@@ -56,3 +59,12 @@ def test_the_picture_shows_the_most_confused(tmp_path: Path) -> None:
     # the darkest cell of a row is where all its pictures went: the last row, dog, is taken for ant alone
     pixels = np.asarray(few.convert("RGB")).astype(int)
     assert (np.abs(pixels - (8, 48, 107)).sum(2) < 12).sum() > 500
+
+
+def test_the_confusion_matrix_agrees_with_torchmetrics() -> None:
+    generator = torch.Generator().manual_seed(0)
+    outputs, targets = torch.randn(100, 4, generator=generator), torch.randint(0, 4, (100,), generator=generator)
+    counts = torch.zeros(4, 4, dtype=torch.int64)
+    for part in (slice(0, 60), slice(60, 100)):
+        count_confused(counts, outputs[part], targets[part])
+    assert torch.equal(counts, multiclass_confusion_matrix(outputs, targets, num_classes=4))

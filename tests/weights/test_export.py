@@ -41,7 +41,7 @@ def export(folder: RunFolder, output: Path) -> dict[str, object]:
 
 def say_that_the_run_recorded(folder: RunFolder, top1: float) -> None:
     lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
-    lines[-1]["top1"] = top1
+    lines[-1]["metrics"]["top1"] = top1
     folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -59,8 +59,8 @@ def test_what_is_written_and_for_whom(tmp_path: Path, tiny_networks: None) -> No
     assert {path.name for path in output.iterdir()} == {"model.safetensors", "model.py", "model_card.json"}
     assert {path.stat().st_mode & 0o777 for path in output.iterdir()} == {0o644}
     recorded = json.loads(folder.metrics.read_text().splitlines()[-1])
-    assert card["checked"] == {"on": "validation images", "pictures": 20, "top1": recorded["top1"]}
-    assert (card["top1"], card["pictures"], card["precision"]) == (recorded["top1"], 20, "float32")
+    assert card["checked"] == {"on": "validation images", "pictures": 20, "top1": recorded["metrics"]["top1"]}
+    assert (card["top1"], card["pictures"], card["precision"]) == (recorded["metrics"]["top1"], 20, "float32")
     assert (card["recipe"], card["scores"], card["flip_average"]) == ("mild", "sigmoid", True)
     assert card["classes"][::8] == ["arrow", "star"]  # type: ignore[index]
     assert {key: card["input"][key] for key in ("resize", "size", "interpolation", "mean", "std")} == {  # type: ignore[index]

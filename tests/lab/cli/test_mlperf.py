@@ -30,11 +30,13 @@ def plan(*words: str) -> Plan:
 
 
 def records(*, finished: bool = True) -> list[Record]:
-    found: list[Record] = [StartRecord(0, 1000.0, 1, 20, 2, "cpu", "float32")]
+    found: list[Record] = [StartRecord(0, 1000.0, 1, 20, 2, "cpu", "float32", "top1", "higher")]
     for epoch in (1, 2):
         time = 1000.0 + 20 * epoch
         found.append(EpochRecord(10 * epoch, time - 5, epoch, 1.0, 15.0, 10.0, 0.0, 15.0 * epoch))
-        found.append(EvalRecord(10 * epoch, time, epoch, 0.4 * epoch, 0.9, 1.0, 50, 5.0, 15.0 * epoch))
+        found.append(
+            EvalRecord(10 * epoch, time, epoch, {"top1": 0.4 * epoch, "top5": 0.9}, 1.0, 50, 5.0, 15.0 * epoch)
+        )
     return [*found, EndRecord(20, 1041.0, finished, 30.0, 10.0, 1.0)]
 
 

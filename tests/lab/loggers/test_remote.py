@@ -12,6 +12,7 @@ from lab import loggers
 from lab.loggers.remote import Outcome, RemoteSink
 from launcher.cli import main as cli
 from launcher.config.compose import compose
+from launcher.config.tasks import ClassificationConfig
 from launcher.records.metrics import Record, ResumeRecord, StartRecord, closing_scalars, scalars
 from tests.records.lines import end, evaluation
 
@@ -96,8 +97,9 @@ def test_numbers_bear_the_names_of_the_records() -> None:
     found = scalars(record)
     assert found == {"eval/epoch": 1.0, "eval/top1": 0.5, "eval/top5": 0.9, "eval/samples": 50, "eval/seconds": 2.0,
                      "eval/train_seconds": 1.0}  # fmt: skip
-    assert {name.removeprefix("eval/") for name in found} < record.row().keys()
-    assert scalars(StartRecord(0, 1e9, 2, 100, 10, "cpu", "float32")) == {
+    row = record.row()
+    assert {name.removeprefix("eval/") for name in found} < {**row, **row["metrics"]}.keys()
+    assert scalars(StartRecord(0, 1e9, 2, 100, 10, "cpu", "float32", "top1", "higher")) == {
         "start/world_size": 2, "start/total_steps": 100, "start/epochs": 10}  # fmt: skip
     assert scalars(end(5)) == {"end/train_seconds": 30.0, "end/eval_seconds": 4.0, "end/save_seconds": 1.0}
     assert scalars(ResumeRecord(5, 1e9, 4)) == {"resume/world_size": 4}
@@ -105,11 +107,11 @@ def test_numbers_bear_the_names_of_the_records() -> None:
 
 def test_the_end_in_numbers() -> None:
     rows = [record.row() for record in (evaluation(10, 0.7), evaluation(20, 0.6), end(20))]
-    assert closing_scalars(rows) == {
+    assert closing_scalars(rows, ClassificationConfig.metrics[0]) == {
         "end/top1": 0.6, "end/best_top1": 0.7,
         "end/train_seconds": 30.0, "end/eval_seconds": 4.0, "end/save_seconds": 1.0,
     }  # fmt: skip
-    assert closing_scalars([]) == {}
+    assert closing_scalars([], ClassificationConfig.metrics[0]) == {}
 
 
 @pytest.mark.parametrize(("logger", "package"), [("wandb", "wandb"), ("mlflow", "mlflow-skinny")])

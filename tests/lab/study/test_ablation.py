@@ -85,11 +85,11 @@ def leave_run(path: Path, *words: str, top1: float = 0.5, epochs: int = 2, minut
     folder = create(path.parent, path.name, unique=False)
     folder.config.write_text(yaml.safe_dump(as_mapping(compose([*WORDS, *words]).config)))
     writer = MetricsWriter(folder.metrics)
-    writer.write(StartRecord(0, 0.0, 1, 10 * epochs, epochs, "cpu", "float32"))
+    writer.write(StartRecord(0, 0.0, 1, 10 * epochs, epochs, "cpu", "float32", "top1", "higher"))
     for epoch in range(1, epochs + 1):
         clock = 60.0 * minutes * epoch
         writer.write(EpochRecord(10 * epoch, 1.0, epoch, 1.0, 60.0 * minutes, 1.0, 0.0, clock))
-        writer.write(EvalRecord(10 * epoch, 1.0, epoch, top1, 1.0, 1.0, 10, 1.0, clock))
+        writer.write(EvalRecord(10 * epoch, 1.0, epoch, {"top1": top1, "top5": 1.0}, 1.0, 10, 1.0, clock))
     writer.write(EndRecord(10 * epochs, 2.0, True, clock, 2.0, 0.0))
     writer.close()
 

@@ -40,7 +40,7 @@ def test_wall_clock_leaves_interruptions_out_and_counts_work_done_twice(make_run
     folder = make_run("a", finished=None)  # 1000 s to 1140 s
     writer = MetricsWriter(folder / "metrics.jsonl")
     writer.write(ResumeRecord(10, 5000.0, 1))
-    writer.write(EvalRecord(20, 5065.0, 2, 0.7, 1.0, 1.0, 100, 5.0, 130.0))
+    writer.write(EvalRecord(20, 5065.0, 2, {"top1": 0.7, "top5": 1.0}, 1.0, 100, 5.0, 130.0))
     writer.close()
     run = read_run(folder)
     assert run.times is not None
@@ -96,7 +96,8 @@ def test_a_missing_config_and_an_end_without_a_start_are_damage(make_run: MakeRu
     content=st.one_of(st.binary(max_size=80), st.lists(st.sampled_from([
         b'{"kind":"start","step":0,"time":1,"epochs":2,"world_size":1,"device":"cpu"}',
         b'{"kind":"start","step":0,"time":"x","epochs":[],"world_size":null,"device":1}',
-        b'{"kind":"eval","step":1,"time":2,"epoch":1,"train_seconds":1e999,"top1":"a","loss":null}',
+        b'{"kind":"eval","step":1,"time":2,"epoch":1,"train_seconds":1e999,"metrics":{"top1":"a"},"loss":null}',
+        b'{"kind":"eval","step":1,"time":2,"epoch":1,"train_seconds":1,"metrics":{},"loss":null}',
         b'{"kind":"epoch","step":1,"time":2,"epoch":[1],"seconds":3,"train_seconds":3}',
         b'{"kind":"end","step":1,"time":2,"finished":true,"train_seconds":{}}',
     ])).map(b"\n".join)),
@@ -133,8 +134,8 @@ def test_a_run_whose_length_a_resume_changed_measures_neither(make_run: MakeRun)
 def test_a_run_on_several_numbers_of_processes_has_the_time_of_none(make_run: MakeRun) -> None:
     folder = make_run("a", finished=None)
     writer = MetricsWriter(folder / "metrics.jsonl")
-    for record in (ResumeRecord(10, 5000.0, 4), EvalRecord(20, 5065.0, 2, 0.7, 1.0, 1.0, 100, 5.0, 130.0),
-                   EndRecord(20, 5066.0, True, 130.0, 10.0, 0.0)):  # fmt: skip
+    evaluated = EvalRecord(20, 5065.0, 2, {"top1": 0.7, "top5": 1.0}, 1.0, 100, 5.0, 130.0)
+    for record in (ResumeRecord(10, 5000.0, 4), evaluated, EndRecord(20, 5066.0, True, 130.0, 10.0, 0.0)):
         writer.write(record)
     writer.close()
     assert read_run(folder).mixed == "its time is of 1 and 4 processes"

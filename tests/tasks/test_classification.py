@@ -5,11 +5,11 @@ import torch
 from timm.loss import BinaryCrossEntropy as TimmBCE
 from torch.nn import functional as F
 
-from launcher.config import schema
-from launcher.training.losses import build_loss
+from launcher.config.tasks import ClassificationConfig
+from launcher.tasks import build_task
 
-CROSS_ENTROPY = build_loss(schema.CrossEntropy(name="cross_entropy"))
-BCE = build_loss(schema.BCE(name="bce", log_classes_bias=True))
+TASK = ClassificationConfig(name="classification")
+CROSS_ENTROPY, BCE = (build_task(TASK, name).loss for name in ("cross_entropy", "bce"))
 LOGITS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0]])
 LABELS = torch.tensor([2, 0])
 SOFT = torch.tensor([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0]])
@@ -79,5 +79,5 @@ def test_losses_are_float32_for_half_precision_logits_in_and_out_of_autocast(los
 def test_gradients_reach_the_logits(loss):
     logits = LOGITS.clone().requires_grad_()
     loss(logits, SOFT).backward()
-    probabilities = LOGITS.softmax(1) if loss is CROSS_ENTROPY else LOGITS.sigmoid()
+    probabilities = LOGITS.softmax(1) if loss == CROSS_ENTROPY else LOGITS.sigmoid()
     torch.testing.assert_close(logits.grad, (probabilities - SOFT) / 2)

@@ -1,0 +1,133 @@
+"""What a network is trained for, without tensors: the values of each task, its outputs, and its metrics' names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+
+from pydantic.dataclasses import dataclass
+
+from launcher.config.choices import by_name, declared
+from launcher.config.declaration import RunPlan
+from launcher.config.fields import STRICT, target_parts
+from launcher.errors import Problem, UserError
+
+if TYPE_CHECKING:
+    from launcher.config.schema import BCE, CrossEntropy, Dataset
+
+
+class Metric(NamedTuple):
+    """A number that evaluations give, a mean over samples; shares are in [0, 1] and printed in percent.
+
+    name: in records, checkpoints and `target`. title: in text.
+    """
+
+    name: str
+    title: str
+    better: Literal["higher", "lower"] = "higher"
+    is_share: bool = True
+
+    def is_better(self, value: float, other: float) -> bool:
+        """Whether a value is better than another; neither where one is NaN."""
+        return value > other if self.better == "higher" else value < other
+
+    def best(self, values: Iterable[float | None]) -> float | None:
+        """The best of values, of which None are not known; None if all are."""
+        choose = max if self.better == "higher" else min
+        return choose((value for value in values if value is not None), default=None)
+
+    def text(self, value: float | None, digits: int = 2) -> str:
+        """A value with its unit."""
+        value = math.nan if value is None else value
+        return f"{value:.{digits}%}" if self.is_share else f"{value:.{digits + 2}g}"
+
+
+class Goal(NamedTuple):
+    """A metric's value at which a run ends: `target=top1:0.759`."""
+
+    metric: Metric
+    value: float
+
+    def is_reached(self, metrics: Mapping[str, float | None]) -> bool:
+        """Whether an evaluation's metrics are at the goal."""
+        value = metrics.get(self.metric.name)
+        return value is not None and (value == self.value or self.metric.is_better(value, self.value))
+
+
+@dataclass(frozen=True, config=STRICT)
+class TaskConfig:
+    """What every task has; `launcher.tasks` finds its tensors' part by its name.
+
+    metrics: what evaluations give, the primary one first: it decides which checkpoint is the best.
+    """
+
+    metrics: ClassVar[tuple[Metric, ...]]
+
+    name: str
+
+    @property
+    def primary(self) -> Metric:
+        """The metric that runs are judged by."""
+        return self.metrics[0]
+
+    def outputs(self, dataset: Dataset) -> int:
+        """How many numbers the network gives of an image."""
+        assert dataset.classes is not None
+        return dataset.classes
+
+    def scores(self, loss: CrossEntropy | BCE) -> Literal["softmax", "sigmoid"] | None:
+        """The function that makes probabilities of classes of the outputs; None: there are none to export."""
+        return None
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        """What cannot work about the run."""
+        yield from ()
+
+    def goal(self, target: str) -> Goal:
+        """The goal that a target names.
+
+        Raises:
+            UserError: the task has no such metric, or it cannot have this value.
+        """
+        from launcher.config.keys import nearest  # note: which imports the schema
+
+        name, value = target_parts(target)
+        metrics = {metric.name: metric for metric in self.metrics}
+        if name not in metrics:
+            close = nearest(name, list(metrics)) or self.primary.name
+            message = (
+                f"task={self.name} has no metric {name}, only {', '.join(metrics)}; did you mean {close}:{value:g}?"
+            )
+            raise UserError(Problem(message, "target", target))
+        if metrics[name].is_share and not 0 < value <= 1:
+            message = f"not a target: {name} is a share, above 0 and at most 1, such as {name}:0.759"
+            raise UserError(Problem(message, "target", target))
+        return Goal(metrics[name], value)
+
+    def text(self, metrics: Mapping[str, float | None], digits: int = 2) -> str:
+        """An evaluation's metrics in a line."""
+        return "  ".join(f"{m.title} {m.text(metrics.get(m.name), digits)}" for m in self.metrics)
+
+
+@dataclass(frozen=True, config=STRICT)
+class ClassificationConfig(TaskConfig):
+    """Each image is of one class."""
+
+    metrics = (Metric("top1", "top-1"), Metric("top5", "top-5"))
+
+    name: Literal["classification"]
+
+    def scores(self, loss: CrossEntropy | BCE) -> Literal["softmax", "sigmoid"]:
+        return "sigmoid" if loss.name == "bce" else "softmax"
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if plan.config.dataset.classes == 1:
+            message = "a model of one class has nothing to tell apart and is right always; give at least two classes"
+            yield Problem(message, "dataset.classes", 1)
+
+
+if TYPE_CHECKING:
+    Task = TaskConfig
+else:
+    Task = by_name(*declared(TaskConfig))
