@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from benchmarks.peers import ComposerPeer, has_composer, peer_step
-from benchmarks.roofline import exchange, least_seconds
+from benchmarks.roofline import exchange, least_seconds, traced
 from benchmarks.step import CLASSES, words_of
 from lab.predict.fusion import Kernel, compiled_kernels, eager_kernels
-from lab.predict.trace import Call, Gradient, Trace, kind_of, traced
+from lab.predict.trace import Call, Gradient, Trace, kind_of
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose

@@ -104,7 +104,7 @@ def _run(number: int, curves: int) -> RunSummary:
         "schedule": {"name": "cosine", "dilate": 1.0},
     }
     command = ("train", f"recipe={method}", f"seed={seed}", f"epochs={length}")
-    times = Times(seconds, True, seconds + 5, seconds + 60)
+    times = Times(seconds, seconds + 5, seconds + 60)
     path = Path(f"runs/recipe {method}-{length}-{seed}")
     return RunSummary(
         path, "finished", None, config, command, length, 8, "A100", evaluations, times, pictures=("x" * 64,)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from torch import nn
+
 from lab.predict.fusion import Kernel
-from lab.predict.trace import Gradient
+from lab.predict.meta_tensors import nothing_computed
+from lab.predict.trace import Gradient, Trace
 from launcher.config.hardware import Gpu
 
 # DDP's own sizes: the first bucket is small, so that the exchange begins early.
@@ -70,3 +73,16 @@ def _buckets(gradients: Sequence[Gradient], element_size: int) -> list[tuple[int
             buckets.append((held * element_size // _FLOAT32, gradient.calls))
             held, limit = 0, _BUCKET
     return buckets
+
+
+def traced(step: Callable[[], object], network: nn.Module) -> Trace:
+    """The second step of a network, since the first one makes the optimizer's state."""
+    with nothing_computed():
+        with Trace():
+            step()
+        trace = Trace()
+        end = trace.watch(network)
+        with trace:
+            step()
+        end()
+    return trace

@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from lab.study.curves import Curve
-from lab.study.published import benchmarked_machines, published_curves, stated_speedups
+from lab.study.published import published, published_curves, stated_speedups
 from launcher.config.recipes import Published, Recipe, ablations, listing
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -78,10 +78,10 @@ def _figures(results: Sequence[Published]) -> list[str]:
 
 def _machines() -> str:
     rows = []
-    for machine in benchmarked_machines():
-        curves = [c for c in published_curves() if c.setting.hardware == machine.name]
-        points = "; ".join(map(_points, curves)) or f"none: {machine.why}"
-        rows.append([f"{machine.name} ({machine.cloud})", f"8 {machine.gpu}", points])
+    for machine in published()["machines"]:
+        curves = [curve for curve in published_curves() if curve.setting.hardware == machine["name"]]
+        points = "; ".join(map(_points, curves)) or f"none: {machine['why']}"
+        rows.append([f"{machine['name']} ({machine['cloud']})", f"8 {machine['gpu']}", points])
     return _table(["machine", "GPUs", "published points: top-1 % in minutes, *derived*"], rows)
 
 

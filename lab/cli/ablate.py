@@ -212,9 +212,8 @@ def _number(value: BootstrapEstimate | None, form: str) -> str:
     """The value with its interval, where it has one."""
     if value is None:
         return ""
-    ends = ["beyond the range" if end is None else form.format(end) for end in (value.low, value.high)]
-    interval = f" ({ends[0]} to {ends[1]})" if (value.low, value.high) != (None, None) else ""
-    return form.format(value.value) + interval
+    interval = value.interval(form)
+    return form.format(value.value) + (f" ({interval})" if interval else "")
 
 
 def _split(parts: dict[str, float]) -> Table:

@@ -25,16 +25,7 @@ EXAMPLES = [
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUNS", help="run folders, or folders of them")
     parser.add_argument("--published", action="store_true", help="the published points and speed-ups too")
-    parser.add_argument(
-        "--across",
-        metavar="WHAT",
-        help="one front and one baseline across machines, models, datasets: one or more of these, with commas",
-    )
-    parser.add_argument(
-        "--axis",
-        choices=("time", "wall", "money", "epochs"),
-        help="what a cost is (default: time, and money across machines)",
-    )
+    add_axes(parser)
     parser.add_argument(
         "--price",
         type=float,
@@ -60,6 +51,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="everything as JSON")
     form.add_argument("--csv", action="store_true", help="the points as CSV")
+
+
+def add_axes(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what a cost is, and what one front goes across."""
+    across = "one front and one baseline across machines, models, datasets: one or more of these, with commas"
+    parser.add_argument("--across", metavar="WHAT", help=across)
+    axis = "what a cost is (default: time, and money across machines)"
+    parser.add_argument("--axis", choices=("time", "wall", "money", "epochs"), help=axis)
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`train report RUNS -o report.html`: tradeoff curves as a page, an image or a table."""
+"""`train report RUNS -o report.html`: tradeoff curves as a page or an image."""
 
 from __future__ import annotations
 
@@ -6,35 +6,27 @@ import argparse
 import time
 from pathlib import Path
 
+from lab.cli.compare import add_axes
 from launcher.console import console
 from launcher.data.folder import is_folder
 from launcher.errors import Problem, UserError
 
 EXAMPLES = [
     "train report runs -o report.html",
-    "train report runs -o report.html -o curves.png -o points.csv",
+    "train report runs -o report.html -o curves.png",
     "train report runs -o report.html --across machines",
     "train report runs/mild-* runs/hot-* -o report.html --no-published --title 'mild and hot'",
 ]
-_FORMS = (".html", ".png", ".csv")
+_FORMS = (".html", ".png")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders of them")
     parser.add_argument(
-        "-o", "--output", action="append", required=True, metavar="FILE", help="an .html, .png or .csv file to write"
+        "-o", "--output", action="append", required=True, metavar="FILE", help="an .html or .png file to write"
     )
     parser.add_argument("--title", default="Quality against cost", help="the heading of page and image")
-    parser.add_argument(
-        "--axis",
-        choices=("time", "wall", "money", "epochs"),
-        help="the cost shown (default: time, and money across machines)",
-    )
-    parser.add_argument(
-        "--across",
-        metavar="WHAT",
-        help="one front across machines, models, datasets: one or more of these, with commas",
-    )
+    add_axes(parser)
     parser.add_argument("--no-published", action="store_true", help="without the published points")
 
 
@@ -45,7 +37,7 @@ def main(arguments: argparse.Namespace) -> int:
             raise UserError(Problem(f"must end in one of {', '.join(_FORMS)}", "--output", path))
         if not is_folder(path.absolute().parent):
             raise UserError(Problem("its folder does not exist", "--output", path))
-    from lab.study.report import write_csv, write_image, write_page
+    from lab.study.report import write_image, write_page
     from lab.study.results import chosen_across, chosen_axis, read_results
 
     across = chosen_across(arguments.across)
@@ -54,10 +46,8 @@ def main(arguments: argparse.Namespace) -> int:
     for path in outputs:
         if path.suffix == ".html":
             write_page(results, path, title=arguments.title, written=time.strftime("%Y-%m-%d"), axis=axis)
-        elif path.suffix == ".png":
-            write_image(results, path, title=arguments.title, axis=axis)
         else:
-            write_csv(results, path)
+            write_image(results, path, title=arguments.title, axis=axis)
         points = sum(len(curve.points) for curve in results.curves)
         console().print(f"{path}: {len(results.runs):,} runs, {points:,} points")
     return 0

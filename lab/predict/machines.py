@@ -17,8 +17,8 @@ from launcher.errors import Problem, UserError
 ALL = "all"
 
 
-def machine_named(word: str, known: dict[str, Hardware] | None = None) -> str:
-    """The machine of conf/hardware that a word names: its own name, or 8xH100, of which the cheapest is meant.
+def machine_named(word: str, known: Mapping[str, Hardware] | None = None) -> str:
+    """The machine of conf/hardware that a word stands for: its own name, or 8xH100 for the cheapest that has these.
 
     Raises:
         UserError: there is none; with the nearest.
@@ -27,35 +27,18 @@ def machine_named(word: str, known: dict[str, Hardware] | None = None) -> str:
     if word in known:
         return word
     if word in machines():
-        raise UserError(
-            Problem(
-                "its GPU is not known here; `train estimate` measures it, or name one of `train ls hardware`",
-                "--on",
-                word,
-            )
-        )
-    counted = re.fullmatch(r"(\d+) ?x[ _]?(.+)", word)
-    if not counted:
-        near = nearest(word, [*known, *_counts(known)])
-        hint = f"did you mean {near}? " if near else ""
-        raise UserError(
-            Problem(
-                f"no such machine; {hint}`train ls hardware` lists them, or {', '.join(_counts(known))}", "--on", word
-            )
-        )
-    count, name = int(counted[1]), _plain(counted[2])
-    # note: the beginning of a name is not enough, as A10 and L4 are GPUs too
-    models = [gpu for gpu in gpus() if name in (_plain(gpu), _plain(gpu).removesuffix("gb"), _plain(gpu.split()[0]))]
-    if not models:
-        firsts = {_plain(gpu.split()[0]): gpu.split()[0] for gpu in gpus()}
-        near = firsts.get(nearest(name, firsts) or "")
-        hint = f"did you mean {count}x{near}? " if near else ""
-        raise UserError(Problem(f"no such GPU; {hint}one of: {', '.join(gpus())}", "--on", word))
-    found = [machine for machine in known.values() if machine.gpu in models and machine.gpus == count]
-    if not found:
-        there = sorted({f"{machine.gpus}x{machine.gpu}" for machine in known.values() if machine.gpu in models})
-        raise UserError(Problem(f"no known machine has these; {', '.join(there)} are known", "--on", word))
-    return min(found, key=lambda machine: (machine.price_per_hour is None, machine.price_per_hour)).name
+        message = "its GPU is not known here; `train estimate` measures it, or choose one of `train ls hardware`"
+        raise UserError(Problem(message, "--on", word))
+    count, _, gpu = word.lower().partition("x")
+    able = [one for one in known.values() if str(one.gpus) == count.strip() and _plain(gpu) in _names(str(one.gpu))]
+    if able:
+        return min(able, key=lambda one: (one.price_per_hour is None, one.price_per_hour)).name
+    counts = sorted({f"{one.gpus}x{str(one.gpu).split()[0]}" for one in known.values()})
+    choices = {name.lower(): name for name in (*known, *counts)}
+    near = nearest(word, choices)
+    hint = f"did you mean {choices[near]}? " if near else ""
+    message = f"no such machine; {hint}`train ls hardware` lists them, or {', '.join(counts)}"
+    raise UserError(Problem(message, "--on", word))
 
 
 def rented() -> dict[str, Hardware]:
@@ -63,8 +46,9 @@ def rented() -> dict[str, Hardware]:
     return {name: machine for name, machine in machines().items() if machine.gpu in gpus()}
 
 
-def _counts(known: dict[str, Hardware]) -> list[str]:
-    return sorted({f"{machine.gpus}x{str(machine.gpu).split()[0]}" for machine in known.values()})
+def _names(gpu: str) -> set[str]:
+    """What a GPU may be called; the beginning of a name is not enough, as A10 and L4 are GPUs too."""
+    return {_plain(gpu), _plain(gpu).removesuffix("gb"), _plain(gpu.split()[0])}
 
 
 def _plain(name: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -168,19 +168,6 @@ def _laid_out(func: Any, args: Any, out: Any) -> Any:
         return out.to(memory_format=order)
     *products, last = out
     return [*(made if made is None else made.to(memory_format=order) for made in products), last]
-
-
-class _NothingDrawn(TorchDispatchMode):
-    """Random numbers stay what was in the memory."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        drawn = {torch.Tag.nondeterministic_seeded, torch.Tag.inplace} <= set(func.tags)
-        return args[0] if drawn else func(*args, **kwargs or {})
-
-
-def nothing_drawn() -> AbstractContextManager[object]:
-    """Spare the time that a network's initial weights take."""
-    return _NothingDrawn()
 
 
 @contextmanager

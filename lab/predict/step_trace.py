@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -13,43 +12,35 @@ import torch
 from torch import Tensor
 
 from lab.predict.fusion import Kernel, compiled_kernels, eager_kernels
-from lab.predict.meta_tensors import nothing_computed, nothing_drawn
+from lab.predict.meta_tensors import nothing_computed
 from lab.predict.step_counts import CountedStep, Work
 from lab.predict.trace import Call, Trace
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.data.batch import Moment
 from launcher.plan.plan import Plan
-from launcher.plan.step_kinds import StepKind, StepSample
+from launcher.plan.step_kinds import StepSample
 from launcher.rank.group import Ranks
 from launcher.training.precision import Precision
-from launcher.training.step import TrainStep
 from launcher.training.trainer import build_step
 
 _PHASES = {"prepare": "augmentation", "update": "optimizer"}
 _MATRIX = {"convolution": "convolution forward", "matmul": "matrix", "attention": "matrix"}
 _BACKWARD = "convolution_backward"
-# Points of the loop at which a method changes what comes before the update, or the update itself.
-_WITHIN = {"before_step", "change_batch", "compute_gradients", "change_gradients"}
 
 
 def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
-    """One step of each sample on a rank; nothing is computed, and weights are made once.
-
-    A kind that does no more than another after its update, such as with averages, is that one and what is more of it.
-    """
+    """One step of each sample on a rank; nothing is computed, and weights are made once."""
     warnings.filterwarnings("ignore")
     config = plan.config
     plan = replace(plan, config=replace(config, precision="fp32", compile="off", cuda_graphs="off"))
     assert config.dataset.classes is not None
-    with nothing_drawn():
-        step = build_step(plan, Ranks(0, 1, 0, 1, torch.device("cpu")), Engine(Context(plan, config.dataset.classes)))
+    step = build_step(plan, Ranks(0, 1, 0, 1, torch.device("cpu")), Engine(Context(plan, config.dataset.classes)))
     if config.precision != "fp32":
         # note: which half precision it is changes neither bytes nor operations, and a CPU traces bf16 alone; of small
         # images it would compute wrong gradients in it, for which a config with bf16 is refused there
         step.precision = Precision("cpu", torch.bfloat16)
         step.objective.autocast = step.precision.autocast
-    afterwards = {name for name, own in config.algorithms.active().items() if not _WITHIN & own.places.keys()}
 
     def take(sample: StepSample) -> None:
         number = sample.steps[-1]
@@ -57,69 +48,18 @@ def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
         moment = Moment(seed=0, epoch=0, step=number, total_steps=plan.total_steps)
         step(images, labels, np.arange(plan.rank_batch), moment)
 
-    def update(sample: StepSample) -> CountedStep:
-        with Trace() as trace, _made_up_gradients(step, trace):
-            take(sample)
-        return _counted(sample, trace, [call for call in trace.calls if call.phase != "prepare"])
-
-    def whole(sample: StepSample) -> CountedStep:
+    def count(sample: StepSample) -> CountedStep:
         trace = Trace()
         end = trace.watch(step.network)
         with trace:
             take(sample)
         end()
-        return _counted(sample, trace, trace.calls)
+        return _counted(sample, trace)
 
-    counted: dict[StepKind, CountedStep] = {}
-    by_kind = {sample.kind: sample for sample in samples}
     with nothing_computed():
-        # note: the first update makes the optimizer's state, whatever the gradients are
-        update(samples[0])
-        for kind in sorted(by_kind, key=lambda kind: len(kind.acting)):
-            like = replace(kind, acting=tuple(name for name in kind.acting if name not in afterwards))
-            if like != kind and like in counted:
-                counted[kind] = _with_more(counted[like], update(by_kind[kind]), update(by_kind[like]))
-            else:
-                counted[kind] = whole(by_kind[kind])
-    return [counted[sample.kind] for sample in samples]
-
-
-def _with_more(like: CountedStep, update: CountedStep, its_update: CountedStep) -> CountedStep:
-    """A step that is like another one but for its update."""
-
-    def kernels(works: list[Work], more: list[Work], less: list[Work]) -> list[Work]:
-        found = _numbers(works)
-        found.update(_numbers(more))
-        found.subtract(_numbers(less))
-        return [replace(work, count=count) for work, count in found.items() if count]
-
-    return replace(
-        like,
-        acting=update.acting,
-        eager=kernels(like.eager, update.eager, its_update.eager),
-        fused=kernels(like.fused, update.fused, its_update.fused),
-        # note: what it makes by the way counts as if it were kept during the passes, such as averages are
-        peak_bytes=like.peak_bytes + update.peak_bytes - its_update.peak_bytes,
-    )
-
-
-def _numbers(works: list[Work]) -> Counter[Work]:
-    return Counter({replace(work, count=1): work.count for work in works})
-
-
-@contextmanager
-def _made_up_gradients(step: TrainStep, trace: Trace) -> Iterator[None]:
-    """Have a step take gradients from nowhere, in the place of its passes."""
-
-    def gradients(*_: object, **__: object) -> Tensor:
-        trace.phase = "update"
-        for parameter in step.model.parameters():
-            parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
-        return torch.empty(())
-
-    step.gradients = gradients  # type: ignore[method-assign]
-    yield
-    del step.gradients
+        # note: the first update makes the optimizer's state
+        take(samples[0])
+        return [count(sample) for sample in samples]
 
 
 def _batch(plan: Plan, number: int) -> tuple[Tensor, Tensor]:
@@ -128,15 +68,15 @@ def _batch(plan: Plan, number: int) -> tuple[Tensor, Tensor]:
     return pixels, torch.zeros(plan.rank_batch, dtype=torch.int64)
 
 
-def _counted(sample: StepSample, trace: Trace, found: Sequence[Call]) -> CountedStep:
-    calls = [part for call in found for part in _halves(call)]
+def _counted(sample: StepSample, trace: Trace) -> CountedStep:
+    calls = [part for call in trace.calls for part in _halves(call)]
     return CountedStep(
         image_size=sample.kind.image_size,
         acting=sample.kind.acting,
         eager=_works(eager_kernels(calls), calls),
         fused=_works(compiled_kernels(calls), calls),
         gradient_bytes=sum(4 * gradient.elements for gradient in trace.gradients),
-        peak_bytes=_peak(found),
+        peak_bytes=_peak(trace.calls),
     )
 
 

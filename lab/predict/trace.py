@@ -1,6 +1,6 @@
 """What a training step asks of a device: its calls with their bytes and operations, counted on tensors without values.
 
-Nothing is computed and no GPU is needed; `fusion` makes kernels of the calls, and `roofline` seconds of the kernels.
+Nothing is computed and no GPU is needed; `fusion` makes kernels of the calls, and `prediction` seconds of the kernels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from lab.predict.meta_tensors import Shape, nothing_computed, storage_of
+from lab.predict.meta_tensors import Shape, storage_of
 
 # Kind of kernel, and how the names of its calls begin; the others work element by element.
 _KINDS = {
@@ -28,16 +28,8 @@ _KINDS = {
     "pool": ("max_pool", "avg_pool", "adaptive_avg_pool", "_adaptive_avg_pool"),
     "reduction": ("sum", "mean", "var", "amax", "amin", "norm", "linalg_vector_norm", "_softmax", "_log_softmax"),
     "gather": (
-        "index",
-        "_index",
-        "gather",
-        "scatter",
-        "upsample",
-        "_upsample",
-        "sort",
-        "topk",
-        "nonzero",
-        "grid_sampl",
+        *("index", "_index", "gather", "scatter", "upsample", "_upsample"),
+        *("sort", "topk", "nonzero", "grid_sampl"),
     ),
 }
 # Calls that write over their first argument without reading it, or take its shape alone.
@@ -202,16 +194,3 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 def _by_storage(tensors: Sequence[Tensor]) -> dict[int, int]:
     return {storage_of(tensor): tensor.numel() * tensor.element_size() for tensor in tensors}
-
-
-def traced(step: Callable[[], object], network: nn.Module) -> Trace:
-    """The second step of a network, since the first one makes the optimizer's state."""
-    with nothing_computed():
-        with Trace():
-            step()
-        trace = Trace()
-        end = trace.watch(network)
-        with trace:
-            step()
-        end()
-    return trace

@@ -41,7 +41,6 @@ class Workload:
 
     target: float
     test_target: float
-    evaluated_every: int
     limit: int
     values: Mapping[str, Any]
     base: str | None = None

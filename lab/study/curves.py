@@ -235,17 +235,13 @@ def dataset_names(runs: Iterable[RunSummary]) -> dict[str, str]:
     }
     same = Counter(plain.values())
     return {
-        identity: name if same[name] == 1 else f"{name.removesuffix(')')}, {_distinction(identity, first[identity])})"
+        identity: name if same[name] == 1 else f"{name.removesuffix(')')}, {identity[:_DIGITS]})"
         for identity, name in plain.items()
     }
 
 
 def _place(run: RunSummary) -> str:
     return run.data_path or f"{run.values.get('dataset.train_samples', '?')} training pictures"
-
-
-def _distinction(identity: str, run: RunSummary) -> str:
-    return identity[:_DIGITS] if run.pictures else f"no fingerprint, {run.values.get('dataset.train_samples')} pictures"
 
 
 def _is_part(run: RunSummary) -> bool:

@@ -61,16 +61,6 @@ class StatedSpeedup:
         return verdicts[self.follows]
 
 
-@dataclass(frozen=True)
-class BenchmarkedMachine:
-    """A machine of the deep dive, and why no point of it is published, if none is."""
-
-    name: str
-    cloud: str
-    gpu: str
-    why: str = ""
-
-
 def published_curves() -> list[Curve]:
     """The points in the headers of the packaged recipes and in published.yaml, one curve a recipe and machine."""
     points: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
@@ -87,11 +77,6 @@ def published_curves() -> list[Curve]:
 def stated_speedups() -> list[StatedSpeedup]:
     """Every stated speed-up with the one computed from the printed numbers, where there are any."""
     return [_recomputed(statement) for statement in published()["speedups"]]
-
-
-def benchmarked_machines() -> list[BenchmarkedMachine]:
-    """The machines that the published recipes were measured on by their authors."""
-    return [BenchmarkedMachine(**machine) for machine in published()["machines"]]
 
 
 def _entries() -> Iterable[dict[str, Any]]:

@@ -25,12 +25,11 @@ class Times:
     """Seconds of one run.
 
     `counted`: training without evaluation and saves, the first epoch's time replaced by the second's, since the first
-    also fills caches (Mosaic ResNet deep dive 2022, Evaluation); `replaced` is False in a run of one epoch.
+    also fills caches (Mosaic ResNet deep dive 2022, Evaluation).
     `training`: the training clock as it ran. `wall`: from the first record to the last, interruptions left out.
     """
 
     counted: float
-    replaced: bool
     training: float
     wall: float
 
@@ -90,19 +89,14 @@ def times(rows: Iterable[Row]) -> Times:
     rows = list(rows)
     kept = without_void(rows)
     training = max((float(row["train_seconds"]) for row in kept if "train_seconds" in row), default=0.0)
-    return Times(counted_at(kept)(training), _excess(kept) is not None, training, _wall(rows))
+    return Times(counted_at(kept)(training), training, _wall(rows))
 
 
 def counted_at(kept: Iterable[Row]) -> Callable[[float], float]:
     """Turns a reading of the training clock, at the end of an epoch, into seconds as the methodology counts them."""
-    excess = _excess(kept) or 0.0
-    return lambda train_seconds: train_seconds - excess
-
-
-def _excess(kept: Iterable[Row]) -> float | None:
-    """Seconds that the first epoch took more than the second; None if either is unknown."""
     seconds = {row["epoch"]: float(row["seconds"]) for row in kept if row["kind"] == "epoch"}
-    return seconds[1] - seconds[2] if 1 in seconds and 2 in seconds else None
+    excess = seconds[1] - seconds[2] if 1 in seconds and 2 in seconds else 0.0
+    return lambda train_seconds: train_seconds - excess
 
 
 def _wall(rows: list[Row]) -> float:

@@ -1,10 +1,8 @@
-"""Results as an image, a table, or one HTML page that needs no network: the data, and a script that draws them."""
+"""Results as an image, or as one HTML page that needs no network: the data, and a script that draws them."""
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import json
 import math
 import shlex
@@ -17,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from lab.study.curves import ACROSS, COSTS, Cost, Curve, CurvePoint, dataset_names, deviation
 from lab.study.results import Results, fronts
 from lab.study.runs import Evaluated, RunSummary
-from lab.study.tables import POINT_COLUMNS, point_rows
 from launcher import atomic
 from launcher.errors import Problem, UserError
 
@@ -46,15 +43,6 @@ def write_page(results: Results, path: Path, *, title: str, written: str, axis: 
     """Write the page; raises UserError where the file cannot be written, as the others do."""
     content = page(results, title=title, written=written, axis=axis).encode()
     _replace(path, lambda temporary: temporary.write_bytes(content))
-
-
-def write_csv(results: Results, path: Path) -> None:
-    """Write one row a point."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(POINT_COLUMNS))
-    writer.writeheader()
-    writer.writerows(point_rows(results))
-    _replace(path, lambda temporary: temporary.write_bytes(text.getvalue().encode()))
 
 
 def write_image(results: Results, path: Path, *, title: str, axis: Cost) -> None:

@@ -41,7 +41,7 @@ class RunSummary:
     world_sizes: tuple[int, ...] = ()  # of the start and each resume
     price: float | None = None  # an hour of its machine, where its config has none
     test_top1: float | None = None  # of the weights at the end on dataset.test_path, in percent
-    pictures: tuple[str, ...] = ()  # identities of what it trained on; none in a run of an earlier version
+    pictures: tuple[str, ...] = ()  # identities of what it trained on
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -67,14 +67,8 @@ class RunSummary:
 
     @cached_property
     def identity(self) -> str:
-        """Tells its data set from others: by the pictures, of a run of an earlier version by path and counts."""
-        if self.pictures:
-            return self.pictures[-1]
-        # note: loads Pillow, for these runs alone
-        from launcher.data.identity import built_in
-
-        counts = (self.values.get(f"dataset.{key}") for key in ("name", "classes", "train_samples", "val_samples"))
-        return built_in(self.values) or json.dumps([self.data_path, *counts], default=str)
+        """Tells its data set from others: the noted one, without a note its name and path."""
+        return self.pictures[-1] if self.pictures else f"{self.dataset} at {self.data_path}"
 
     @property
     def hardware(self) -> str:

@@ -34,6 +34,12 @@ class BootstrapEstimate:
     p: float | None = None
     note: str = ""
 
+    def interval(self, form: str) -> str:
+        """Both ends, formatted; empty without an interval."""
+        if (self.low, self.high) == (None, None):
+            return ""
+        return " to ".join("beyond the range" if end is None else form.format(end) for end in (self.low, self.high))
+
 
 @dataclass(frozen=True)
 class Comparison:

@@ -164,15 +164,13 @@ def _comparisons(found: Sequence[Comparison], axis: Cost) -> Table:
         else:
             result, form = f"{value.value:+.2f} points", "{:+.2f}"
             how = f"{one.baseline_quality:.2f} -> {one.quality:.2f} %"
-        has_interval = value.low is not None or value.high is not None
-        ends = ["beyond the range" if end is None else form.format(end) for end in (value.low, value.high)]
         table.add_row(
             *where,
             escape(one.curve),
             escape(one.baseline),
             at,
             result,
-            " to ".join(ends) if has_interval else "",
+            value.interval(form),
             "" if value.p is None else f"{value.p:.3f}" if value.p >= 0.001 else "<0.001",
             how + (f"; {value.note}" if value.note else ""),
         )

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.roofline import traced
 from lab.predict.fusion import compiled_kernels, eager_kernels
-from lab.predict.trace import Call, traced
+from lab.predict.trace import Call
 
 a, b, c, d, e = range(5)
 

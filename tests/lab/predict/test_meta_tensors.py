@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from lab.predict.meta_tensors import Shape, nothing_computed, nothing_drawn, storage_of
+from lab.predict.meta_tensors import Shape, nothing_computed, storage_of
 from lab.predict.trace import Call, Trace
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
@@ -87,10 +87,3 @@ def test_a_view_is_in_the_storage_of_what_it_is_a_view_of() -> None:
     assert weight.tolist() == list(range(12))
     with pytest.raises(TypeError, match="without values"):
         view.sum()
-
-
-def test_initial_weights_are_not_drawn() -> None:
-    weight = torch.full((4, 4), 3.0)
-    with nothing_drawn():
-        nn.init.normal_(weight)
-    assert weight.unique().tolist() == [3.0]

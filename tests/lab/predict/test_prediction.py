@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
 from functools import cache
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from launcher.config.hardware import Gpu, gpus, machines
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.plan.plan import Plan, plan_for
-from launcher.plan.step_kinds import step_kinds, step_samples
 from tests.counted_steps import made_up
 
 # 1 GB/s of memory, 1 TFLOP/s that products reach, 1 GB/s to each other
@@ -166,25 +164,6 @@ def test_a_vision_transformer_of_timm_has_the_products_of_its_formula() -> None:
             "convolution forward",
             "convolution weight",
         }
-
-
-def test_a_step_that_averages_too_is_derived_from_one_that_does_not_as_if_it_were_traced() -> None:
-    words = ("recipe=hot", "dataset=shapes", "model=resnet18", "batch_size=4", "epochs=2", "schedule.warmup=1ep",
-             "algorithms.progressive_resizing=off", "algorithms.randaugment=off")  # fmt: skip
-    plan = plan_for(compose(words).config, 1)
-    samples = step_samples(step_kinds(plan), sizes=2)
-    assert {("sam",), ("ema", "sam")} <= {sample.kind.acting for sample in samples}
-    for derived, sample in zip(step_trace.trace_steps(plan, samples), samples, strict=True):
-        (alone,) = step_trace.trace_steps(plan, [sample])
-        for name in ("eager", "fused"):
-            ours, theirs = (sorted(map(astuple, getattr(one, name))) for one in (derived, alone))
-            assert ours == theirs, (sample.kind, name)
-        assert (derived.image_size, derived.acting, derived.gradient_bytes) == (
-            alone.image_size,
-            alone.acting,
-            alone.gradient_bytes,
-        )
-        assert derived.peak_bytes == pytest.approx(alone.peak_bytes, rel=0.02)
 
 
 def test_a_network_that_does_not_take_the_sides_is_refused_in_a_line() -> None:

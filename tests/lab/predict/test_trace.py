@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from benchmarks.roofline import traced
 from lab.predict.fusion import eager_kernels
-from lab.predict.trace import traced
 from launcher.data.batch import constant
 
 

@@ -61,15 +61,6 @@ def test_a_name_in_the_config_makes_no_other_data_set(make_run: MakeRun) -> None
     assert len(curve.points[0].top1) == 2
 
 
-def test_runs_of_an_earlier_version_are_told_apart_by_path_and_counts(make_run: MakeRun) -> None:
-    values = [pictures("/data/flowers"), pictures("/data/flowers"), pictures("/data/cars"),
-              pictures("/data/flowers", train_samples=21)]  # fmt: skip
-    runs = [read_run(make_run(str(seed), seed=seed, dataset=value)) for seed, value in enumerate(values)]
-    curves = build_curves(runs)
-    assert sorted(len(curve.points[0].top1) for curve in curves) == [1, 1, 2]
-    assert len({curve.setting.dataset for curve in curves}) == 3
-
-
 def test_contents_that_changed_under_one_path_are_two_data_sets(make_run: MakeRun) -> None:
     runs = [
         read_run(on(make_run(str(seed), seed=seed, dataset=pictures("/data/flowers")), name * 64))
@@ -77,17 +68,6 @@ def test_contents_that_changed_under_one_path_are_two_data_sets(make_run: MakeRu
     ]
     names = sorted(curve.setting.dataset for curve in build_curves(runs))
     assert names == ["image_folder (/data/flowers, aaaaaaaa)", "image_folder (/data/flowers, bbbbbbbb)"]
-
-
-def test_built_in_pictures_of_an_earlier_version_meet_those_of_this_one(make_run: MakeRun) -> None:
-    from launcher.data.identity import built_in
-
-    values = {"name": "shapes", "kind": "shapes", "path": None, **COUNTS, "native_size": 32}
-    known = built_in({f"dataset.{key}": value for key, value in values.items()})
-    assert known is not None
-    runs = [read_run(make_run("old", dataset=values)), read_run(on(make_run("new", seed=1, dataset=values), known))]
-    (curve,) = build_curves(runs)
-    assert len(curve.points[0].top1) == 2
 
 
 def test_a_part_of_imagenet_does_not_stand_beside_the_published_points(make_run: MakeRun, tmp_path: Path) -> None:

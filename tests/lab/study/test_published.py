@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lab.study.published import benchmarked_machines, published_curves, stated_speedups
+from lab.study.published import published, published_curves, stated_speedups
 from launcher.cli import main as cli
 
 
@@ -90,8 +90,8 @@ def test_the_seeds_speed_ups_follow_or_are_said_not_to() -> None:
 
 
 def test_each_of_the_six_machines_has_points_or_a_reason() -> None:
-    machines = benchmarked_machines()
+    machines = published()["machines"]
     measured = {curve.setting.hardware for curve in published_curves()}
     assert len(machines) == 6
     for machine in machines:
-        assert bool(machine.why) != (machine.name in measured)
+        assert ("why" in machine) != (machine["name"] in measured)

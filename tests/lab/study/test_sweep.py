@@ -19,7 +19,7 @@ from launcher.data.identity import identity
 from launcher.data.inspect import inspect_data
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
-from launcher.records.folder import create, note_dataset
+from launcher.records.folder import RunFolder, create, note_dataset
 from tests.made_runs import MakeRun
 
 SHAPES = ["dataset=shapes", "model=resnet18", "launch=cpu", "batch_size=64"]
@@ -205,6 +205,7 @@ def test_an_ablation_trains_its_grid_and_reads_it_at_each_length(
         length = int(trained[-1].split("ep-")[0].rpartition("-")[2])
         folder = make_run(f"runs/{trained[-1]}", [0.5 + 0.1 * blur] * length, [60.0 + 30 * blur] * length)
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        note_dataset(RunFolder(folder), identity(cell.config, ()))
         return 0
 
     monkeypatch.setattr(curve, "_train", train)
