@@ -27,7 +27,7 @@ from launcher.records.metrics import Row, read_metrics
 from launcher.training.trainer import of_this_run
 from launcher.weights.classifier import model_card, trained_network
 from launcher.weights.evaluate_run import saved
-from launcher.weights.export_check import ERRORS, Checked, Recorded, check_export
+from launcher.weights.export_check import Checked, check_export
 from launcher.weights.export_files import FILES, write_card, write_export
 
 _BATCH = 64
@@ -46,7 +46,7 @@ class _Source:
     surgeries: dict[str, Surgery]
     card: dict[str, Any]
     images: EvaluationLoader | None
-    recorded: Recorded | None
+    recorded: tuple[float, int] | None
 
     def check(self, path: Path, report: Callable[[int, int], None]) -> Checked:
         """Check what was written, as `check_export`."""
@@ -109,24 +109,22 @@ def _source(folder: RunFolder, *, best: bool) -> Iterator[_Source]:
     images = loaders.evaluate if loaders else None
     try:
         card = model_card(plan, state, surgeries, images.classes if images else None)
-        recorded = _recorded(card, read_metrics(folder.metrics))
+        recorded = _add_recorded(card, read_metrics(folder.metrics))
         yield _Source(plan, state["weights"], network, surgeries, card, images, recorded)
     finally:
         if loaders:
             loaders.close()
 
 
-def _recorded(card: dict[str, Any], rows: list[Row]) -> Recorded | None:
-    """Return what the run recorded of these weights, and add it to the card."""
+def _add_recorded(card: dict[str, Any], rows: list[Row]) -> tuple[float, int] | None:
+    """Add to the card what the run recorded of these weights; returns its top-1, and of how many images."""
     evaluations = [row for row in rows if row["kind"] == "eval" and row["step"] == card["step"]]
     starts = [row for row in rows if row["kind"] == "start"]
     if not evaluations or not starts or "top1" not in evaluations[-1]["metrics"]:
         return None
-    row, precision = evaluations[-1], starts[-1]["precision"]
-    card |= {**row["metrics"], "pictures": row["samples"], "precision": precision}
-    # note: a GPU multiplies float32 in convolutions as TensorFloat-32
-    tf32 = precision == "float32" and starts[-1]["device"] != "cpu"
-    return Recorded(row["metrics"]["top1"], row["samples"], ERRORS["tf32" if tf32 else precision])
+    row = evaluations[-1]
+    card |= {**row["metrics"], "pictures": row["samples"], "precision": starts[-1]["precision"]}
+    return row["metrics"]["top1"], row["samples"]
 
 
 @contextmanager

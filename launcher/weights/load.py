@@ -5,7 +5,6 @@ Nothing of a file is executed.
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 import warnings
 from collections.abc import Mapping
@@ -33,7 +32,6 @@ from launcher.weights.export_files import CARD, WEIGHTS, read_card, read_weights
 
 # The keys under which published files keep their weights beside other things; averaged weights come first.
 _KEYS_OF_WEIGHTS = ("state_dict_ema", "model_ema", "ema", "weights", "state_dict", "model")
-_SHA256_DIGITS = 64
 _WRAPPERS = ("module.", "_orig_mod.")
 
 
@@ -112,7 +110,7 @@ def _of_torchvision(architecture: str) -> SourceWeights:
     try:
         tensors = weights.get_state_dict(progress=True, check_hash=True)
     except (OSError, RuntimeError) as error:
-        place = _cache() / Path(weights.url).name
+        place = Path(torch.hub.get_dir(), "checkpoints", Path(weights.url).name)
         message = f"cannot be downloaded ({error}); fetch {weights.url} elsewhere, and put it at {place}"
         raise problem("torchvision", message) from None
     values = weights.transforms()
@@ -124,66 +122,30 @@ def _of_torchvision(architecture: str) -> SourceWeights:
 def _of_timm(model: TimmModel) -> SourceWeights:
     """Load timm's own weights for an architecture, fitted by timm to the run's image size, with their own head.
 
-    They are read from torch's cache if a user put them there, else downloaded once into the hub's.
+    They are downloaded once into the cache of the Hugging Face hub.
     """
     import timm
+    from huggingface_hub.utils.logging import set_verbosity_error
 
     config = timm.get_pretrained_cfg(model.architecture)
     if config is None or not config.hf_hub_id:
         raise problem("timm", f"timm has no weights of {model.architecture}; name a file, or remove the key")
-    hub_name, file_name = config.hf_hub_id, config.hf_hub_filename or "model.safetensors"
-    name = hub_name.rpartition("/")[2]
-    place = _cache() / f"{name}{Path(file_name).suffix}"
-    file = place if place.is_file() else _of_hub(hub_name, file_name, place)
-    values: dict[str, Any] = {**model.keywords(), "pretrained_cfg_overlay": {"state_dict": _of_file(file).tensors}}
-    with torch.random.fork_rng(devices=[]):
-        try:
-            network = timm.create_model(model.architecture, pretrained=True, **values)
-        # note: whatever timm meets in a file of other weights
-        except Exception as error:
-            reason = str(error).partition("\n")[0].rstrip(":")
-            raise problem("timm", f"{file} does not hold {name} ({reason}); remove it") from error
-    return SourceWeights(
-        f"timm's {name}", network.state_dict(), model.architecture, {}, mean=list(config.mean), std=list(config.std)
-    )
-
-
-def _of_hub(hub_name: str, file_name: str, place: Path) -> Path:
-    """Download a file of the hub once into its cache, and compare it with the checksum that is its name there.
-
-    place: where a user without a network puts it.
-    """
-    from huggingface_hub import hf_hub_download, hf_hub_url
-    from huggingface_hub.utils.logging import set_verbosity_error
-
-    # note: otherwise each attempt is a warning
+    name, mean, std = config.hf_hub_id, list(config.mean), list(config.std)
+    keywords: dict[str, Any] = model.keywords()
+    # note: otherwise each attempt of a download is a warning
     set_verbosity_error()
     try:
-        file = Path(hf_hub_download(hub_name, file_name))
-    # note: of the hub's library, its HTTP client, or the system
+        with torch.random.fork_rng(devices=[]):
+            network = timm.create_model(model.architecture, pretrained=True, **keywords)
+    # note: of the hub's library, its HTTP client, the system, or of timm where it meets a damaged file
     except Exception as error:
         if is_of_the_machine(error) and not isinstance(error, OSError):
             raise
-        reason = str(error).partition("\n")[0].rstrip(".")
-        url = hf_hub_url(hub_name, file_name)
-        message = f"cannot be downloaded ({reason}); fetch {url} elsewhere, and put it at {place}"
-        raise problem("timm", message) from None
-    blob = file.resolve()
-    if len(blob.name) == _SHA256_DIGITS and _sha256(blob) != blob.name:
-        raise problem("timm", f"{blob} is damaged: its checksum is not its name; remove it, and start again")
-    return file
-
-
-def _cache() -> Path:
-    return Path(torch.hub.get_dir()) / "checkpoints"
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
+        reason = str(error).partition("\n")[0].rstrip(".:")
+        elsewhere = f"download model.safetensors of https://huggingface.co/{name} elsewhere, and set model.weights=FILE"
+        values = f"dataset.mean={mean} dataset.std={std}".replace(", ", ",")
+        raise problem("timm", f"{name} cannot be loaded ({reason}); {elsewhere} {values}") from None
+    return SourceWeights(f"timm's {name}", network.state_dict(), model.architecture, {}, mean=mean, std=std)
 
 
 def _of_file(path: Path) -> SourceWeights:

@@ -45,7 +45,9 @@ def test_it_holds_every_value_the_scripts_and_the_licence(wheel: Path) -> None:
     for folder in ("conf", "recipes"):
         for path in (ROOT / folder).rglob("*.yaml"):
             assert f"launcher/assets/{path.relative_to(ROOT)}" in names
-    assert {f"launcher/cli/train.{shell}" for shell in ("bash", "zsh", "fish")} <= names
+    for package in ("launcher", "lab"):
+        files = {path.relative_to(ROOT) for path in (ROOT / package).rglob("*.*") if "__pycache__" not in path.parts}
+        assert {str(path) for path in files} <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert not any(name.startswith(("tests/", "benchmarks/")) for name in names)
 
@@ -58,9 +60,17 @@ def test_it_runs_from_another_folder(installed: Path, tmp_path: Path) -> None:
     assert "recipe=mild" in train(installed, tmp_path, "completion", "--line", "train recipe=mi")
 
 
-def test_it_trains(installed: Path, tmp_path: Path) -> None:
+def test_it_trains_resumes_exports_submits_and_reports(installed: Path, tmp_path: Path) -> None:
+    """Also by the laboratory's verbs, which the wheel's entry points register."""
     words = ["launch=cpu", "epochs=1", "batch_size=16", "dataset.train_samples=32", "dataset.val_samples=16"]
-    train(installed, tmp_path, *words, "dataset.native_size=32", "schedule.warmup=0ba", "dataloader.workers=1")
-    (run,) = (tmp_path / "runs").iterdir()
-    assert (run / "config.yaml").is_file()
-    assert list((run / "checkpoints").iterdir())
+    words += ["dataset.native_size=32", "schedule.warmup=0ba", "dataloader.workers=1"]
+    train(installed, tmp_path, *words, "run_name=r")
+    run = tmp_path / "runs" / "r"
+    train(installed, tmp_path, "resume", "runs/r", "epochs=2")
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines() if '"eval"' in line]
+    assert steps == [2, 4]
+    train(installed, tmp_path, "export", "runs/r")
+    assert {path.name for path in (run / "export").iterdir()} == {"model.safetensors", "model.py", "model_card.json"}
+    assert "#SBATCH" in train(installed, tmp_path, "submit", "--slurm", "recipe=mild", *words[1:])
+    train(installed, tmp_path, "report", "runs", "-o", "report.html")
+    assert "<script" in (tmp_path / "report.html").read_text()

@@ -23,7 +23,6 @@ from launcher.records.folder import RunFolder
 from launcher.training.trainer import build_trainer
 from launcher.weights import export as export_module
 from launcher.weights.export import export_run
-from launcher.weights.export_check import _hits
 from tests.commands import refused as told
 from tests.commands import said
 from tests.forked import python
@@ -139,13 +138,6 @@ def test_a_run_of_lower_precision_exports(precision: str, tmp_path: Path, tiny_n
     )
     assert card["precision"] == {"bf16": "bfloat16", "fp16": "float16"}[precision]
     assert card["checked"]["on"] == "validation images"  # type: ignore[index]
-
-
-def test_what_counts_as_right_but_for_rounding() -> None:
-    logits = torch.tensor([[4.0, 3.9, 0.0], [4.0, 3.0, 0.0], [3.9, 4.0, 0.0], [3.0, 4.0, 0.0]])
-    labels = torch.zeros(4, dtype=torch.int64)
-    assert _hits(logits, labels, 0.0).tolist() == [2, 2, 2]
-    assert _hits(logits, labels, 0.05).tolist() == [2, 1, 3]
 
 
 def with_onnx() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,60 +61,34 @@ def test_torchvisions_own_lie_in_torchs_cache(monkeypatch: pytest.MonkeyPatch, t
     assert "were trained with dataset.mean=[0.485, 0.456, 0.406]" in kept.notes[1]
 
 
-def test_timms_own_lie_in_the_hubs_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "torch"))
+def test_timms_own_come_from_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Fitted to the image size, with their mean and deviation; without a network the line says what to do."""
     whole = timm.create_model("test_vit").state_dict()
-    save_file(whole, tmp_path / "whole")
-    digest = hashlib.sha256((tmp_path / "whole").read_bytes()).hexdigest()
-    blob, asked = tmp_path / digest, list[str]()
-    (tmp_path / "whole").rename(blob)
     file = tmp_path / "model.safetensors"
-    file.symlink_to(blob)
-
-    def at_hand(*words: str) -> str:
-        asked[:] = words
-        return str(file)
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", at_hand)
+    save_file(whole, file)
+    monkeypatch.setattr("timm.models._hub.hf_hub_download", lambda *_, **__: str(file))
     found = start(*TIMM)
-    assert asked == ["timm/test_vit.r160_in1k", "model.safetensors"]
+    assert found.notes[0].startswith("starts from timm's timm/test_vit.r160_in1k: a new head")
     assert found.config.dataset.mean == [0.5, 0.5, 0.5]
     assert {name for name in whole if not torch.equal(found.weights[name], whole[name])} == {"head.weight", "head.bias"}
-    # note: timm itself fits the positions to another side
     larger = start(*TIMM, "model.img_size=64")
     assert larger.weights["pos_embed"].shape != whole["pos_embed"].shape
-    blob.write_bytes(blob.read_bytes()[:-1] + b"x")
-    with pytest.raises(UserError, match=f"{digest} is damaged: its checksum is not its name; remove it"):
+    assert torch.equal(larger.weights["blocks.0.attn.qkv.weight"], whole["blocks.0.attn.qkv.weight"])
+    save_file(timm.create_model("test_resnet").state_dict(), file)
+    with pytest.raises(UserError, match=r"model.weights=timm: timm/test_vit.r160_in1k cannot be loaded \(Error"):
         start(*TIMM)
 
-
-def test_without_a_network_timms_own_are_fetched_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Put where the line says, they are what a download gives: fitted to the side, with their mean and deviation."""
-
-    def refused(*_: str) -> None:
+    def refused(*_: str, **__: str) -> None:
         raise huggingface_hub.errors.LocalEntryNotFoundError("cannot find the file on the hub.\nMore words.")
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refused)
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    place = tmp_path / "checkpoints" / "test_vit.r160_in1k.safetensors"
-    with pytest.raises(UserError) as told:
+    monkeypatch.setattr("timm.models._hub.hf_hub_download", refused)
+    with pytest.raises(UserError) as raised:
         start(*TIMM)
-    url = "https://huggingface.co/timm/test_vit.r160_in1k/resolve/main/model.safetensors"
-    assert str(told.value).endswith(f"on the hub); fetch {url} elsewhere, and put it at {place}")
-    place.parent.mkdir()
-    whole = timm.create_model("test_vit").state_dict()
-    save_file(whole, place)
-    found = start(*TIMM, "model.img_size=64")
-    assert found.notes[0].startswith("starts from timm's test_vit.r160_in1k: a new head")
-    assert found.config.dataset.mean == [0.5, 0.5, 0.5]
-    assert torch.equal(found.weights["blocks.0.attn.qkv.weight"], whole["blocks.0.attn.qkv.weight"])
-    assert found.weights["pos_embed"].shape != whole["pos_embed"].shape
-    save_file(timm.create_model("test_resnet").state_dict(), place)
-    with pytest.raises(UserError, match=rf"model.weights=timm: {place} does not hold test_vit\S* \(Error.*; remove it"):
-        start(*TIMM)
-    place.write_bytes(place.read_bytes()[:5000])
-    with pytest.raises(UserError, match=f"model.weights={place}: is no whole safetensors file"):
-        start(*TIMM)
+    assert str(raised.value).endswith(
+        "(cannot find the file on the hub); download model.safetensors of "
+        "https://huggingface.co/timm/test_vit.r160_in1k "
+        "elsewhere, and set model.weights=FILE dataset.mean=[0.5,0.5,0.5] dataset.std=[0.5,0.5,0.5]"
+    )
 
 
 def test_positions_are_fitted_to_another_side(tmp_path: Path) -> None:
