@@ -36,7 +36,7 @@ def test_an_estimate_is_made_and_kept_beside_the_run_of_its_config(here: Here) -
     kept = json.loads((here.folder / "runs" / "estimated" / "estimate.json").read_text())
     assert kept["training"] == shown["training"]
     assert kept["config"]["batch_size"] == 16
-    assert all(len(step["step_seconds"]) > 1 and step["acting"] for step in kept["steps"])
+    assert all(len(step["step_seconds"]) > 1 for step in kept["steps"])
     assert not list((here.folder / "runs").glob(".measuring-*"))
 
 
