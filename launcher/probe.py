@@ -92,14 +92,9 @@ def serves(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
     return False
 
 
-# The environment variable that gives each local rank cores of its own: `0,1;2,3`; none where nothing is bound.
-BOUND = "TRAIN_CORES"
-
-
 def rank_cores(local_world_size: int) -> int:
-    """Cores of one rank: its own where it is bound to some, else its part of all."""
-    cores = usable_cores()
-    return cores if os.environ.get(BOUND) else max(1, cores // local_world_size)
+    """Count the cores of one rank: an equal part of those of this machine, at least one."""
+    return max(1, usable_cores() // local_world_size)
 
 
 def processor_features(info: Path = Path("/proc/cpuinfo")) -> list[str]:

@@ -1,7 +1,7 @@
 """`python -m tests.fork_server NAME`: the process whose forks commands are, asked through a socket of that name.
 
 All workers of pytest ask the same one. It computes nothing and has no threads. What a command itself starts by
-`python -m`, the process that its ranks are forks of and the runs of a grid, are forks of the command.
+`python -m`, the runs of a grid, are forks of the command; its ranks are processes of torch elastic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 _IMPORTED = (
     *("launcher.cli.run", "launcher.cli.resume", "lab.cli.curve", "launcher.launch.start"),
-    *("launcher.launch.elastic", "launcher.launch.zygote", "launcher.training.begin", "launcher.training.worker"),
+    *("launcher.launch.elastic", "launcher.training.worker"),
     *("launcher.data.worker_processes", "launcher.records.curve", "multiprocessing.sharedctypes"),
     *("PIL.JpegImagePlugin", "pytest", "tests.runs", "tests.trainers"),
 )
@@ -89,8 +89,7 @@ def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     ]
     tempfile.tempdir = None
     gc.enable()
-    for module in ("launcher.launch.zygote", "lab.cli.curve"):
-        importlib.import_module(module).subprocess = SimpleNamespace(Popen=_started)  # type: ignore[attr-defined]
+    importlib.import_module("lab.cli.curve").subprocess = SimpleNamespace(Popen=_started)  # type: ignore[attr-defined]
     code = 1
     try:
         _run_code(*words[1:]) if words[0] == "-c" else _run_module(*words)

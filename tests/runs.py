@@ -46,6 +46,14 @@ ALONE = {
 Equal = Callable[[object, object], bool]
 
 
+def in_ranks(*before: Callable[[], object]) -> dict[str, str]:
+    """Environment variables that have ranks call these functions of modules first."""
+    root = Path(__file__).parents[1]
+    path = os.pathsep.join([str(root / "tests" / "in_ranks"), str(root), os.environ.get("PYTHONPATH", "")])
+    names = " ".join(f"{function.__module__}:{function.__qualname__}" for function in before)
+    return {"PYTHONPATH": path, "TESTS_IN_RANKS": names}
+
+
 def use_tiny() -> None:
     # note: torchvision takes longer to import than all that pytest's first process needs
     from tests import networks
@@ -68,15 +76,19 @@ def _undrawn(folder: RunFolder, task: TaskConfig, title: str) -> Path:
 class Train:
     """Runs `train` in a folder of its own; `small` words make a run of three epochs of six steps.
 
-    Every network that its words name is a tiny one, unless a test asks for torchvision's; no curve is drawn.
+    Every network that its words name is a tiny one, unless a test asks for torchvision's; no curve is drawn. `before`
+    is called in the command and in each of its ranks, `around` in the command alone: the ranks inherit what it changes.
     """
 
     folder: Path
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
     before: tuple[Callable[[], object], ...] = (use_tiny, draw_nothing)
+    around: tuple[Callable[[], object], ...] = ()
 
     def start(self, *words: str, **streams: Any) -> Command | subprocess.Popen[str]:
-        return Command(["launcher.cli.main", *words], self.folder, self.environment, before=self.before, **streams)
+        command, before = ["launcher.cli.main", *words], (*self.around, *self.before)
+        environment = {**self.environment, **in_ranks(*self.before)}
+        return Command(command, self.folder, environment, before=before, **streams)
 
     def __call__(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         process = self.start(*words)
@@ -184,7 +196,7 @@ def fork_checks(*before: Callable[[], object]) -> None:
 
 
 def slow_down() -> None:
-    """Have a step and a save take at least a tenth of a second, in this process and its forks."""
+    """Have a step and a save take at least a tenth of a second."""
     from launcher.training import checkpoint
     from launcher.training.trainer import Trainer
 
@@ -242,7 +254,7 @@ def ranks_of(run: Path) -> dict[int, psutil.Process]:
 
 
 def loader_workers_of(run: Path) -> list[psutil.Process]:
-    """Loader workers, which a server forks that is itself a child of a rank."""
+    """Loader workers, which a fork server starts that is itself a child of a rank."""
     ranks = {rank.pid for rank in ranks_of(run).values()}
     of_ranks = {process.pid for process in processes_of(run) if process.ppid() in ranks}
     return [process for process in processes_of(run) if process.ppid() in of_ranks]

@@ -39,11 +39,8 @@ for _added in registered(plugins.VERBS, is_verbs).values():
     for _verb, (_module, _meaning) in _added.items():
         VERBS.setdefault(_verb, _meaning)
         _MODULES.setdefault(_verb, _module)
-# note: ranks take seconds to import what they need, in which these read their words and look at the data
-_TRAINING = {"run", "resume", "replay", "estimate", "diagnose", "tune"}
 # note: what these leave is memory alone, which takes Python a tenth of a second to free, and after torch two
 _ANSWERING = {"plan", "show", "ls", "diff"}
-_HELP = {"-h", "--help", "help"}
 
 _EXAMPLES = """examples:
   train                                         a ResNet-18 on built-in pictures, in minutes on a CPU
@@ -73,10 +70,6 @@ def main(words: Sequence[str] | None = None) -> int:
             gc.disable()
         if words == ["help"]:
             words = ["--help"]
-        if is_command and verb in _TRAINING and not _HELP & {*words}:
-            from launcher.launch.zygote import start_early
-
-            start_early()
         from launcher.cli.words import read  # note: only here a Ctrl-C meanwhile ends without a traceback
 
         module = module_of(verb)

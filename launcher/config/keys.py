@@ -143,7 +143,6 @@ ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "schedule.warmup_includes_peak": (False, ("constant", "cosine", "linear", "multi_step")),
     "schedule.counts_warmup": (False, ("cosine",)),
     "schedule.fit": ("off", ()),
-    "checkpoint.elsewhere": (None, ()),
     **{f"hardware.{key}": (None, ()) for key in ("cores", "memory", "disk", "source", "spot_per_hour")},
     "model.weights": (None, ()),
     "model.weights_sha256": (None, ()),
@@ -152,8 +151,6 @@ ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "compile": ("off", ()),
     "cuda_graphs": ("off", ()),
     "launch.gradient_dtype": ("float32", ()),
-    "launch.bind": ("off", ()),
-    "launch.expandable_segments": (False, ()),
     "launch.warm_up": (False, ()),
     "algorithms.colout.order": ("before_resizing", ()),
 }

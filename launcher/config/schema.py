@@ -191,7 +191,6 @@ class BCE:
 class Launch:
     """Processes of this machine and how they meet those of others; `rdzv` is HOST:PORT, times are in seconds.
 
-    `bind` gives each rank the cores near its GPU, `expandable_segments` is the CUDA allocator's option of that name.
     `warm_up` takes a step of each image size before the clock starts, and undoes it. `gradient_dtype` is what gradients
     are sent and summed in between ranks.
     """
@@ -205,8 +204,6 @@ class Launch:
     max_restarts: Annotated[int, Field(ge=0)]
     gradient_dtype: Literal["float32", "bfloat16"]
     hang_timeout: Positive | None
-    bind: Literal["auto", "off"]
-    expandable_segments: bool
     warm_up: bool
 
 
@@ -238,7 +235,6 @@ class Checkpoint:
     best: bool
     asynchronous: bool
     on_failure: Literal["continue", "stop"]
-    elsewhere: AnyPath | None
 
 
 @dataclass(frozen=True, config=STRICT)

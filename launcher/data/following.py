@@ -8,15 +8,12 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
-import resource
 import signal
-import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import forkserver, util
 from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
 
@@ -70,35 +67,6 @@ def clean_processes() -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([_WORKER])
     return context
-
-
-def start_server() -> None:
-    """Start the process that forks those workers now: it imports for seconds, in which this one can do the same.
-
-    Where this one has imported all that already and has no threads, it is a fork of it.
-    """
-    clean_processes()
-    is_clean = "torch" in sys.modules and threading.active_count() == 1
-    spawn = util.spawnv_passfds
-    try:
-        if is_clean:
-            util.spawnv_passfds = _fork_server
-        forkserver.ensure_running()
-    finally:
-        util.spawnv_passfds = spawn
-
-
-def _fork_server(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:
-    """Run the code that `path` would run, the last word, in a fork of this process with these files; its process id."""
-    if process := os.fork():
-        return process
-    try:
-        kept = sorted({0, 1, 2, *passfds})
-        for first, last in itertools.pairwise([*kept, resource.getrlimit(resource.RLIMIT_NOFILE)[0]]):
-            os.closerange(first + 1, last)
-        exec(args[-1], {})
-    finally:
-        os._exit(0)
 
 
 def follow_parent() -> None:

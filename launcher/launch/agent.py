@@ -7,23 +7,16 @@ import os
 import socket
 import sys
 from contextlib import closing
-from typing import Any
 
 import psutil
-from torch.distributed.elastic.agent.server import WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SubprocessContext
-from torch.distributed.elastic.rendezvous import (
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousParameters,
-    dynamic_rendezvous,
-)
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousParameters
 from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 
 from launcher.config.schema import Launch
 from launcher.errors import Problem, UserError
-from launcher.launch.zygote import Zygote
 
 _DEFAULT_PORT = 29400
 _SECONDS_TO_SHUT_DOWN = 5
@@ -39,8 +32,6 @@ class Rendezvous(RendezvousHandler):
 
     def __init__(self, launch: Launch):
         logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-        # note: to name its events, which nobody records, elastic reads the source of all callers, for half of its time
-        dynamic_rendezvous.get_method_name = lambda depth=2: ""
         host, port = endpoint(launch)
         self.address, extra = "localhost", {}
         if launch.nnodes > 1:
@@ -89,65 +80,15 @@ class Rendezvous(RendezvousHandler):
         return self._handler.shutdown()
 
 
-class _Forks(SubprocessContext):
-    """Ranks that are forked where elastic would start commands."""
-
-    def __init__(self, zygote: Zygote, **what: Any):
-        super().__init__(**what)
-        self._zygote = zygote
-
-    def _start(self) -> None:
-        for rank, words in self.args.items():
-            fork: Any = self._zygote.fork(words, {**os.environ, **self.envs[rank]})
-            self.subprocess_handlers[rank] = fork
-
-
-class _ForkingAgent(LocalElasticAgent):
-    """Elastic's agent, with ranks that are forked."""
-
-    def __init__(self, spec: WorkerSpec, logs: DefaultLogsSpecs, zygote: Zygote):
-        super().__init__(spec, logs, shutdown_timeout=_SECONDS_TO_SHUT_DOWN)
-        self._zygote = zygote
-
-    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        spec = worker_group.spec
-        same = {
-            "GROUP_RANK": worker_group.group_rank,
-            "GROUP_WORLD_SIZE": worker_group.group_world_size,
-            "LOCAL_WORLD_SIZE": spec.local_world_size,
-            "MASTER_ADDR": worker_group.master_addr,
-            "MASTER_PORT": worker_group.master_port,
-            "TORCHELASTIC_RESTART_COUNT": 0,
-            "TORCHELASTIC_RUN_ID": spec.rdzv_handler.get_run_id(),
-            "TORCHELASTIC_USE_AGENT_STORE": spec.rdzv_handler.use_agent_store,
-        }
-        environments = {}
-        for worker in worker_group.workers:
-            own = {"RANK": worker.global_rank, "LOCAL_RANK": worker.local_rank, "WORLD_SIZE": worker.world_size}
-            environments[worker.local_rank] = {name: str(value) for name, value in {**same, **own}.items()}
-        self._pcontext = _Forks(
-            self._zygote,
-            name=spec.role,
-            entrypoint=spec.entrypoint,
-            args=dict.fromkeys(environments, spec.args),
-            envs=environments,
-            logs_specs=self._logs_specs,
-        )
-        self._pcontext.start()
-        return self._pcontext.pids()
-
-
-def make_agent(
-    processes: int, rendezvous: Rendezvous, words: tuple[str, ...], scratch: str, zygote: Zygote | None
-) -> LocalElasticAgent:
-    """An agent that runs launcher.rank.main with these words once in so many processes; it never restarts them."""
+def make_agent(processes: int, rendezvous: Rendezvous, words: tuple[str, ...], scratch: str) -> LocalElasticAgent:
+    """Make an agent that runs launcher.rank.main with these words in each process, and never restarts them."""
     # note: stop requests are ours to pass on; only SIGQUIT makes the agent itself drop everything
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
     spec = WorkerSpec(
         role="rank",
         local_world_size=processes,
         entrypoint=sys.executable,
-        args=words if zygote else ("-u", "-m", "launcher.rank.main", *words),
+        args=("-u", "-m", "launcher.rank.main", *words),
         rdzv_handler=rendezvous,
         max_restarts=0,
         # note: the watch looks more often, so it sees who ended first before elastic ends the others
@@ -156,10 +97,7 @@ def make_agent(
     )
     # note: ranks redirect themselves to files that go on over resumes; only elastic's error files lie in scratch.
     # By the shutdown the ranks have ended or the watch has killed them.
-    logs = DefaultLogsSpecs(log_dir=scratch)
-    if zygote is not None:
-        return _ForkingAgent(spec, logs, zygote)
-    return LocalElasticAgent(spec, logs, shutdown_timeout=_SECONDS_TO_SHUT_DOWN)
+    return LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=scratch), shutdown_timeout=_SECONDS_TO_SHUT_DOWN)
 
 
 def endpoint(launch: Launch) -> tuple[str, int]:

@@ -74,20 +74,12 @@ def describe_hang(
     return "\n".join([*lines, f"logs: {logs}"])
 
 
-def describe_loss(run_folder: Path, what: str, saved: Path | None) -> str:
-    """That the run's folder went away under it, and where its state was saved all the same."""
-    cause = f"error: the run folder {run_folder} was deleted, moved or replaced while the run trained ({what})"
-    if saved is not None:
-        return one_line(f"{cause}: its state was saved in {saved}; go on by: train resume {saved}")
+def describe_lost_folder(run_folder: Path) -> str:
+    """Say that the run folder is gone, and what to do where it was only moved."""
     return one_line(
-        f"{cause}: nothing more can be saved, all ranks were ended; where it was moved, train resume NEW_PATH goes on "
-        "from its last save (checkpoint.elsewhere=FOLDER has the next run save there then)"
+        f"error: the run folder {run_folder} was deleted or moved while the run trained; all ranks were stopped; "
+        "after a move, train resume NEW_PATH continues from its last checkpoint"
     )
-
-
-def describe_zygote(pid: int, exit_code: int) -> str:
-    """That the process is gone which all ranks are forks of, and with it they."""
-    return f"error: process {pid}, which all ranks of this machine are forks of, was lost: {_ending(exit_code)}"
 
 
 def _ending(exit_code: int) -> str:

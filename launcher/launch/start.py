@@ -226,7 +226,7 @@ def _train(folder: RunFolder, plan: Plan, devices: Devices, out: Console) -> int
     view = ProgressView(folder.metrics, config.task, total_steps=plan.total_steps, epochs=plan.epochs, console=out)
     try:
         folder.failure.unlink(missing_ok=True)
-        code = Launcher(folder.path, devices, config.launch, view, elsewhere=config.checkpoint.elsewhere).run()
+        code = Launcher(folder.path, devices, config.launch, view).run()
     except UserError as error:
         # note: of a folder that cannot be written to, the terminal alone says it
         with suppress(OSError):

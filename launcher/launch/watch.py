@@ -22,6 +22,7 @@ from launcher.rank.main import done_file, is_alive, told_failed
 _INTERVAL = 0.05  # seconds
 _SECONDS_TO_END = 2.0
 _SECONDS_TO_DUMP = 1.0
+_SECONDS_WITHOUT_FOLDER = 1.0
 
 
 @dataclass
@@ -44,26 +45,28 @@ class _Life:
 class RankWatch:
     """Watches the ranks, the child processes that elastic starts; on leaving none of them, nor of theirs, is left.
 
-    The ranks tell how they end in the scratch folder; one that has told nothing was killed. `hang_timeout` is in
-    seconds without any sign of life, None waits for ever. `parent` is the process that forks them, this one if None.
+    The ranks write how they end into the scratch folder; one that wrote nothing was killed. `hang_timeout` is in
+    seconds without any sign of life, None waits for ever. Without its run folder a run can record nothing: the ranks
+    are killed once that has been missing for a second.
     """
 
     def __init__(
         self,
         processes: int,
         scratch: Path,
+        run_folder: Path,
         hang_timeout: float | None = None,
         say: Callable[[str], None] = lambda line: None,
-        parent: int | None = None,
     ):
         self.failed_first: frozenset[int] = frozenset()  # process ids
         self.hung: dict[int, str] = {}  # process ids and what each was doing
         self.stalls: dict[int, str] = {}  # process ids and a line on the file that each reads for too long
         self._say = say
         self._processes, self._scratch, self._hang_timeout = processes, scratch, hang_timeout
+        self._run_folder, self._folder_seen = run_folder, time.monotonic()
         self._ranks: dict[psutil.Process, _Life] = {}
-        self._parent = psutil.Process(parent)
-        self._not_ranks = self._children()
+        self._launcher = psutil.Process()
+        self._not_ranks = frozenset(self._launcher.children())
         self._sent: signal.Signals | None = None
         self._deadline = float("inf")
         self._closed = threading.Event()
@@ -110,6 +113,9 @@ class RankWatch:
         while not self._closed.wait(_INTERVAL):
             if len(self._ranks) < self._processes:
                 self._find_ranks()
+            if self._folder_is_gone():
+                self.kill()
+                return
             if not self.failed_first:
                 self._tell_stalls()
                 self.failed_first = self._failed_by_now()
@@ -120,6 +126,12 @@ class RankWatch:
             elif time.monotonic() > self._deadline:
                 self.kill()
                 return
+
+    def _folder_is_gone(self) -> bool:
+        # note: for a moment a network file system may not show a folder that is there
+        if self._run_folder.is_dir():
+            self._folder_seen = time.monotonic()
+        return time.monotonic() - self._folder_seen > _SECONDS_WITHOUT_FOLDER
 
     def _failed_by_now(self) -> frozenset[int]:
         # note: elastic may reap a rank that fails at once before the watch has seen it
@@ -132,14 +144,9 @@ class RankWatch:
             self._say(f"warning: {line}")
         self.stalls = stalls
 
-    def _children(self) -> frozenset[psutil.Process]:
-        with suppress(psutil.NoSuchProcess):
-            return frozenset(self._parent.children())
-        return frozenset()
-
     def _find_ranks(self) -> None:
         # note: one that has ended already counts too, and shows neither command nor environment any more
-        for child in self._children() - self._not_ranks - self._ranks.keys():
+        for child in frozenset(self._launcher.children()) - self._not_ranks - self._ranks.keys():
             self._ranks[child] = _Life()
             if self._sent is not None:
                 with suppress(psutil.NoSuchProcess):

@@ -23,7 +23,6 @@ import psutil
 
 from launcher import atomic
 from launcher.errors import DONE, EXIT_USER_ERROR, FAILED, MachineError, UserError, one_line
-from launcher.probe import BOUND
 from launcher.rank.heartbeat import HEARTBEAT, name_after, remove_semaphores
 from launcher.rank.stop import STOP, STOP_SIGNALS
 
@@ -55,24 +54,16 @@ def main(target: str, run_folder: Path, scratch: Path) -> int:
     return DONE
 
 
-def live(target: str, run_folder: Path, launcher: int, scratch: Path, *, parent: int) -> NoReturn:
-    """The life of this process as a rank; it ends with its parent, the launcher or the process it is a fork of."""
+def live(target: str, run_folder: Path, launcher: int, scratch: Path) -> NoReturn:
+    """Live as a rank from start to end; the process ends with the launcher, whose process id is given."""
     STOP.install()
-    die_with(parent)
-    take_cores()
+    die_with(launcher)
     guard_group(launcher, scratch)
     name_after(scratch)
     HEARTBEAT.start(scratch)
     code = main(target, run_folder, scratch)
     # note: loader threads and NCCL may hang an ordinary exit; everything is on disk by now
     os._exit(code)
-
-
-def take_cores() -> None:
-    """Stay on the cores that the launcher has given to this rank, with all that it starts from now on."""
-    if shares := os.environ.get(BOUND):
-        mine = shares.split(";")[int(os.environ["LOCAL_RANK"])]
-        os.sched_setaffinity(0, [int(core) for core in mine.split(",")])
 
 
 def log_file(run_folder: Path, rank: str | int) -> Path:
@@ -168,5 +159,4 @@ def _redirect_output(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    started_by = int(sys.argv[3])
-    live(sys.argv[1], Path(sys.argv[2]), started_by, Path(sys.argv[4]), parent=started_by)
+    live(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

@@ -9,14 +9,6 @@ from types import FrameType
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
-_HELD = (*STOP_SIGNALS, signal.SIGINT)
-
-
-def hold() -> None:
-    """Let none of them reach this process; what comes to a fork of it waits until that has installed its flag."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
-
-
 @dataclass(frozen=True)
 class Requests:
     """What a rank requests of the run, or any rank does; sent between ranks with a step's own flags, on the device."""
@@ -39,7 +31,6 @@ class StopFlag:
         for number in STOP_SIGNALS:
             signal.signal(number, self._set)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
 
     def _set(self, number: int, frame: FrameType | None) -> None:
         self.asked = True

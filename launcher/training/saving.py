@@ -20,7 +20,6 @@ from launcher.errors import UserError
 from launcher.rank.group import Ranks
 from launcher.rank.heartbeat import HEARTBEAT
 from launcher.records.folder import RunFolder, save_name
-from launcher.records.kept import Rescue
 from launcher.training import checkpoint
 
 
@@ -39,7 +38,6 @@ class Saver:
         self._pending: Future[None] | None = None
         self._snapshots = Snapshots()
         self._last = now()
-        self._rescue = Rescue(folder, settings.elsewhere) if settings.elsewhere and ranks.is_first else None
 
     def __enter__(self) -> Saver:
         return self
@@ -61,9 +59,8 @@ class Saver:
         if not self._ranks.is_first:
             return
         self.wait(must_succeed=False)
-        folder = self._rescue.folder() if last and self._rescue else self._folder
         best = best and self._settings.best
-        self._pending = self._thread.submit(self._write, folder, self._snapshots.take(state), best)
+        self._pending = self._thread.submit(self._write, self._snapshots.take(state), best)
         self._last = self._now()
         if last or not self._settings.asynchronous:
             self.wait(must_succeed=last)
@@ -83,7 +80,8 @@ class Saver:
                 raise
             print(f"warning: {error}; training goes on, the next save is the next chance", flush=True)
 
-    def _write(self, folder: RunFolder, state: dict[str, Any], best: bool) -> None:
+    def _write(self, state: dict[str, Any], best: bool) -> None:
+        folder = self._folder
         path = folder.checkpoints / save_name(state["step"])
         checkpoint.save(state, path)
         try:

@@ -17,7 +17,6 @@ from benchmarks.loader.contenders import OPENERS, PLAIN
 from benchmarks.loader.files import Files, originals, pictures, write_all
 from launcher.config.compose import compose
 from launcher.config.schema import FFCVLoader
-from launcher.data.following import start_server
 from tests.forked import Command
 
 
@@ -42,10 +41,10 @@ def opened(tar: Path) -> Iterator[tuple[Path, Files]]:
 
 
 def _loaded(words: list[str]) -> int:
-    """What is printed by a process whose workers are forks of it; FFCV has none, and is compiled here already."""
+    """What a process with loader workers prints; FFCV has none, and is compiled here already."""
     if "dataloader=ffcv" in words:
         return memory._load(words)
-    command = Command(["benchmarks.loader.memory", *words], Path.cwd(), os.environ, before=[start_server])
+    command = Command(["benchmarks.loader.memory", *words], Path.cwd(), os.environ)
     output, errors = command.communicate()
     assert command.returncode == 0, errors
     return int(output.split()[-1])

@@ -119,7 +119,7 @@ def have_little_shared_memory() -> None:
 
 @pytest.mark.skipif(os.getuid() != 0 or sys.platform != "linux", reason="a mount of one's own needs root")
 def test_full_shared_memory_is_said(train: Train, pictures: Path) -> None:
-    process = replace(train, before=(*train.before, have_little_shared_memory)).start(*WITH_WORKERS, "launch.nproc=1")
+    process = replace(train, around=(have_little_shared_memory,)).start(*WITH_WORKERS, "launch.nproc=1")
     output, errors = process.communicate(timeout=200)
     if process.returncode == NO_MOUNT:
         pytest.skip(f"no file system can be mounted here: {errors.strip()}")

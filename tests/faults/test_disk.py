@@ -13,7 +13,7 @@ import pytest
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.training import checkpoint
-from tests.runs import SHORT, Here, Train, processes_of, steps_done, wait_for
+from tests.runs import SHORT, Here, Train, processes_of, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -61,7 +61,7 @@ def test_a_run_ends_at_once_when_its_folder_goes_away(train: Train, here: Here, 
         shutil.rmtree(moved)
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 1
-    assert "was deleted, moved or replaced while the run trained" in errors
+    assert "was deleted or moved while the run trained" in errors
     assert "Traceback" not in errors
     assert not processes_of(run)
     assert not run.exists()
@@ -69,20 +69,3 @@ def test_a_run_ends_at_once_when_its_folder_goes_away(train: Train, here: Here, 
         saved = checkpoint.newest_valid(moved / "checkpoints")
         assert saved is not None
         here("resume", str(moved), f"epochs={saved['step'] // 6 + 2}")
-
-
-def test_a_run_whose_folder_goes_away_saves_elsewhere_if_asked(train: Train, here: Here) -> None:
-    words = [*SHORT, "epochs=1000", "eval_every=1000ep", "checkpoint.every=1000ep", "run_name=lost"]
-    process = train.start(*words, "checkpoint.elsewhere=rescued")
-    run, saved = train.folder / "runs" / "lost", train.folder / "rescued" / "lost"
-    wait_for(lambda: steps_done(run) >= 5)
-    shutil.rmtree(run)
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 1
-    assert "its state was saved in rescued/lost; go on by: train resume rescued/lost" in errors
-    assert "Traceback" not in errors
-    assert not run.exists()
-    found = checkpoint.newest_valid(saved / "checkpoints")
-    assert found is not None
-    assert found["step"] >= 5
-    here("resume", str(saved), f"epochs={found['step'] // 6 + 2}", "launch.nproc=1")

@@ -61,8 +61,8 @@ def start(host: str, namespace: str, folder: Path, *words: str) -> Command:
     """The command on one host, whose run folders no other host sees."""
     (folder / host).mkdir(exist_ok=True)
     several = ["run_name=both", "launch.nnodes=2", f"launch.rdzv={HOSTS['first']}:29411", *words]
-    train = Train(folder / host)
-    train.before += (slow_down, partial(enter, namespace))
+    train = Train(folder / host, around=(partial(enter, namespace),))
+    train.before += (slow_down,)
     with (folder / f"{host}.txt").open("a") as log:
         return train.start(*SHORT, *several, stdout=log, stderr=log)
 

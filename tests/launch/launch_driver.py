@@ -7,15 +7,12 @@ from pathlib import Path
 
 from launcher.config.compose import compose
 from launcher.errors import EXIT_USER_ERROR, UserError
-from launcher.launch import zygote
 from launcher.launch.devices import Devices
 from launcher.launch.elastic import Launcher
 from launcher.launch.terminal import PlainView
 
 if __name__ == "__main__":
-    zygote.MODULE = "launcher.rank.main"  # what these targets need, none of which trains
     try:
-        zygote.start_early()
         run_folder, target, *overrides = sys.argv[1:]
         settings = compose(["launch=cpu", "launch.max_restarts=0", *overrides]).config.launch
         two = Devices("cuda" if settings.device == "cuda" else "cpu", 2)

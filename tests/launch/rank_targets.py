@@ -153,22 +153,6 @@ def killed_once(run: Path) -> None:
     _say(run, "ended")
 
 
-def parent_killed_once(run: Path) -> None:
-    """What forks the ranks is killed by the second of them, which ends the first one too."""
-    if not (run / "killed-once").exists():
-        if RANK == "1":
-            (run / "killed-once").touch()
-            os.kill(os.getppid(), signal.SIGKILL)
-        _sleep_on()
-    _say(run, "ended")
-
-
-def tell_torchs_threads(run: Path) -> None:
-    import torch
-
-    _say(run, "threads", str(torch.get_num_threads()))
-
-
 def gpu_lost_before_a_restart(run: Path) -> None:
     """The first attempt is lost to something else; by the next one there are no GPUs."""
     from launcher.rank.group import join_ranks

@@ -205,16 +205,6 @@ def test_a_killed_rank_starts_again_also_before_the_first_save(start: Start, run
     assert both(run, "ended")()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux alone")
-@pytest.mark.parametrize("restarts", [0, 1])
-def test_what_the_ranks_are_forks_of_is_killed(start: Start, run: Path, restarts: int) -> None:
-    process = start("parent_killed_once", f"launch.max_restarts={restarts}")
-    output, errors = process.communicate(timeout=240)
-    told = r"error: process \d+, which all ranks of this machine are forks of, was lost: killed by SIGKILL; .*\n"
-    assert re.match(told, output if restarts else errors)
-    assert (process.returncode, both(run, "ended")()) == (1 - restarts, bool(restarts))
-
-
 def test_a_gpu_lost_before_a_restart_does_not_leave_the_cpu(start: Start, run: Path) -> None:
     process = start("gpu_lost_before_a_restart", "launch.device=cuda", "launch.max_restarts=1")
     output, errors = process.communicate(timeout=240)

@@ -16,7 +16,7 @@ ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 def test_a_signal_is_a_request_and_the_handlers_come_back(asked: signal.Signals, code: int) -> None:
     before = [signal.getsignal(number) for number in ASKING]
     request, said = StopRequest(), list[str]()
-    with stop_requests(request, RankWatch(2, Path("nowhere")), said.append):
+    with stop_requests(request, RankWatch(2, Path("nowhere"), Path("nowhere")), said.append):
         os.kill(os.getpid(), asked)
         os.kill(os.getpid(), signal.SIGTERM)
     assert (request.asked, request.exit_code, len(said)) == (True, code, 1)
@@ -27,7 +27,7 @@ def test_nohup_is_respected() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     request = StopRequest()
     try:
-        with stop_requests(request, RankWatch(2, Path("nowhere")), print):
+        with stop_requests(request, RankWatch(2, Path("nowhere"), Path("nowhere")), print):
             os.kill(os.getpid(), signal.SIGHUP)
         with stop_noted(request):
             os.kill(os.getpid(), signal.SIGHUP)

@@ -32,7 +32,7 @@ def wait_for_failure(watch: RankWatch) -> None:
 
 @pytest.mark.parametrize("code", ["import os; os._exit(3)", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
 def test_a_rank_that_ended_before_it_was_seen_ends_its_peer(tmp_path: Path, code: str) -> None:
-    watch = RankWatch(2, tmp_path)
+    watch = RankWatch(2, tmp_path, tmp_path)
     peer, failing = start("import time; time.sleep(600)"), start(code)
     while Path(f"/proc/{failing.pid}/cmdline").read_bytes():  # empty once it is a zombie
         time.sleep(0.02)
@@ -44,7 +44,7 @@ def test_a_rank_that_ended_before_it_was_seen_ends_its_peer(tmp_path: Path, code
 
 
 def test_a_rank_that_was_reaped_before_it_was_seen_is_known_by_what_it_told(tmp_path: Path) -> None:
-    watch = RankWatch(2, tmp_path)
+    watch = RankWatch(2, tmp_path, tmp_path)
     peer = start("import time; time.sleep(600)")
     failed_file(tmp_path, 4_000_000).touch()
     with watch:
@@ -54,7 +54,7 @@ def test_a_rank_that_was_reaped_before_it_was_seen_is_known_by_what_it_told(tmp_
 
 
 def test_a_rank_gets_more_time_to_its_first_step(tmp_path: Path) -> None:
-    watch = RankWatch(1, tmp_path, hang_timeout=0.2)
+    watch = RankWatch(1, tmp_path, tmp_path, hang_timeout=0.2)
     slow = start("import time; time.sleep(600)")
     file = beat_file(tmp_path, slow.pid)
     file.touch()
@@ -68,7 +68,7 @@ def test_a_rank_gets_more_time_to_its_first_step(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_known_however_soon_the_watch_ends(tmp_path: Path) -> None:
-    watch = RankWatch(1, tmp_path)
+    watch = RankWatch(1, tmp_path, tmp_path)
     with watch:
         failed_file(tmp_path, 4_000_000).touch()
     assert watch.failed_first == {4_000_000}
@@ -76,7 +76,7 @@ def test_a_failure_is_known_however_soon_the_watch_ends(tmp_path: Path) -> None:
 
 def test_a_rank_that_ended_well_fails_nobody(tmp_path: Path) -> None:
     earlier = start("import time; time.sleep(600)")
-    watch = RankWatch(1, tmp_path)
+    watch = RankWatch(1, tmp_path, tmp_path)
     done = start("pass")
     done_file(tmp_path, done.pid).touch()
     with watch:
@@ -91,7 +91,7 @@ def test_a_rank_that_ended_well_fails_nobody(tmp_path: Path) -> None:
 
 def test_a_file_that_is_read_for_too_long_is_told_once_and_named_in_a_hang(tmp_path: Path) -> None:
     said: list[str] = []
-    watch = RankWatch(1, tmp_path, hang_timeout=60, say=said.append)
+    watch = RankWatch(1, tmp_path, tmp_path, hang_timeout=60, say=said.append)
     rank = start("import time; time.sleep(600)")
     stall_file(tmp_path, rank.pid).write_text("rank 0 waits for data, reading a.jpg")
     with watch:

@@ -1,0 +1,24 @@
+"""Call the functions that TESTS_IN_RANKS names in each rank, before it imports its target."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+
+_RANK = "launcher.rank.main"
+
+
+class _BeforeTarget:
+    """An importer that finds nothing, and calls the functions when the target's module is asked for."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> None:
+        if name == sys.orig_argv[sys.orig_argv.index(_RANK) + 1].partition(":")[0]:
+            sys.meta_path.remove(self)
+            for function in os.environ.get("TESTS_IN_RANKS", "").split():
+                pkgutil.resolve_name(function)()
+
+
+if _RANK in sys.orig_argv:
+    sys.meta_path.insert(0, _BeforeTarget())
