@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for block in blocks(ROOT / "docs" / "adding.md"):
         if block.title:
             assert not (folder / block.title).exists()
+            (folder / block.title).parent.mkdir(parents=True, exist_ok=True)
             (folder / block.title).write_text(block.text)
         elif block.language == "diff":
             subprocess.run(["git", "apply", "-C1"], cwd=folder, input=block.text, text=True, check=True)
@@ -41,13 +43,31 @@ def commands() -> list[str]:
     return [line for block in blocks(page) if block.language == "sh" for line in block.lines]
 
 
+# What the output of a command must hold.
+SHOWN = {
+    "train ls hardware": "cellar",
+    "train show task=ordinal target=mae:0.5": "ordinal",
+    "train steps runs/dear": "1 steps",
+}
+
+
 @pytest.mark.parametrize("command", commands())
 def test_each_command_of_the_page_works(copy: Path, command: str) -> None:
     program, *words = shlex.split(command)
+    if program == "pip":
+        # note: into a folder of the copy, by what is installed here
+        install = [sys.executable, "-m", "pip", *words, "--quiet", "--no-deps", "--no-build-isolation", "--target=site"]
+        subprocess.run(install, cwd=copy, check=True)
+        return
     module, *words = words[1:] if "python" in program else ["launcher.cli.main", *words]
     code = "import runpy, sys; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
-    output = python(code, module, *words, folder=copy, environment={**os.environ, "PYTHONPATH": str(copy)})
-    if "plan" in words or "show" in words:
-        assert "grayscale" in output
+    path = os.pathsep.join(map(str, (copy, copy / "site")))
+    output = python(code, module, *words, folder=copy, environment={**os.environ, "PYTHONPATH": path})
+    shown = [text for start, text in SHOWN.items() if command.startswith(start)]
+    if "plan" in words or ("show" in words and not shown):
+        shown = ["grayscale"]
+    assert all(text in output for text in shown), output
+    if "logger=diary" in words:
+        assert (copy / "runs" / "dear" / "diary.txt").read_text().startswith("step 1: top-1")
     if module == "pytest":
-        assert re.search(r"\n\d+ passed, \d+ deselected", output), output
+        assert re.search(r"\n\d+ passed", output), output
