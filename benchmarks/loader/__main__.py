@@ -33,7 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
     steps = dict(Counter(map(plan.image_size, range(plan.total_steps))))
     out = Console(width=160)
     facts: dict[str, object] = {"opencv": cv2.__version__, "torchvision": torchvision.__version__}
-    with pictures(Path(arguments.pictures)) as folder:
+    with pictures(Path(arguments.images)) as folder:
         files = write_all(folder, composed.dataloader.files)
         with ExitStack() as stack:
             asked = [started(name, folder, files) for name in OPENERS]
