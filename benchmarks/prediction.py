@@ -20,7 +20,8 @@ import numpy as np
 import yaml
 from scipy.optimize import minimize
 
-from lab.predict.prediction import Predictor, decoding_threads, efficiencies, thread_rate
+from lab.predict.machines import decoding_threads, thread_rate
+from lab.predict.prediction import Predictor, efficiencies
 from launcher.config.compose import compose
 from launcher.config.hardware import Gpu, gpus, machines
 from launcher.config.schema import Hardware

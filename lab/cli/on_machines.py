@@ -11,9 +11,9 @@ from typing import Any
 
 from rich.table import Table
 
-from lab.predict.machines import ALL, machine_named, rented, sky_prices
+from lab.predict.machines import ALL, gpu_of, machine_named, rented, sky_prices
 from lab.predict.offers import Length, Offer, draw_offers, length_for, memory_problem, offers, with_front
-from lab.predict.prediction import Prediction, Predictor, efficiencies, gpu_of
+from lab.predict.prediction import Prediction, Predictor, efficiencies
 from lab.predict.profiles import correction, read_profiles
 from launcher.cli.plan import with_counts
 from launcher.config.compose import Composed, compose

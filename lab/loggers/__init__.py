@@ -33,7 +33,7 @@ class Wandb(Records):
 
     def sink(self, folder: RunFolder, config: RunConfig) -> RemoteSink:
         from lab.loggers.remote import RemoteSink
-        from lab.loggers.wandb import WandbTracker
+        from lab.loggers.trackers import WandbTracker
 
         return RemoteSink("Weights & Biases", WandbTracker(folder, config, self))
 
@@ -53,8 +53,8 @@ class Mlflow(Records):
             raise UserError(Problem(message, "logger.uri", None))
 
     def sink(self, folder: RunFolder, config: RunConfig) -> RemoteSink:
-        from lab.loggers.mlflow import MlflowTracker
         from lab.loggers.remote import RemoteSink
+        from lab.loggers.trackers import MlflowTracker
 
         return RemoteSink("MLflow", MlflowTracker(folder, config, self))
 

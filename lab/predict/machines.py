@@ -1,18 +1,24 @@
-"""Machines of conf/hardware whose GPU is known: the one that a word means, and their prices in SkyPilot's catalogue."""
+"""Machines of conf/hardware whose GPU is known: the one that a word means, how fast they load, SkyPilot's prices."""
 
 from __future__ import annotations
 
 import csv
 import datetime
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from launcher.config.hardware import gpus, machines
+import numpy as np
+
+from launcher.config.hardware import Gpu, gpus, machines
 from launcher.config.keys import nearest
-from launcher.config.schema import Hardware
+from launcher.config.schema import FFCVLoader, Hardware, SyntheticLoader, TorchvisionLoader
+from launcher.data.following import MOST_PROCESSES
 from launcher.errors import Problem, UserError
+from launcher.plan.plan import Plan
 
 ALL = "all"
 
@@ -53,6 +59,59 @@ def _names(gpu: str) -> set[str]:
 
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def gpu_of(machine: Hardware) -> Gpu:
+    """What the machine's GPU can do.
+
+    Raises:
+        UserError: it has none that is known.
+    """
+    gpu = gpus().get(machine.gpu or "")
+    if gpu is None or machine.gpus is None:
+        raise UserError(Problem(f"has no GPU of conf/gpus.yaml: {', '.join(gpus())}", "hardware", machine.name))
+    return gpu
+
+
+def thread_rate(loader: str, side: int, operations: int, values: Mapping[str, Any]) -> float:
+    """Pictures a second of one thread of a busy machine, with so many augmenting operations a picture."""
+    found = values["loaders"]
+    seconds = [1 / rate for rate in found[loader]["rates"]]
+    areas = [known**2 for known in found["sides"]]
+    slope = (seconds[-1] - seconds[0]) / (areas[-1] - areas[0])
+    alone = float(np.interp(side**2, areas, seconds)) + max(0, side**2 - areas[-1]) * slope
+    return float(1 / (alone / found["share"] + operations * found["operation"]))
+
+
+def decoding_threads(loader: str, workers: int, cores: int | None, values: Mapping[str, Any]) -> float:
+    """So many workers, in threads that have a core of their own; `cores` as vendors count them, two threads a core."""
+    found = values["loaders"]
+    own = (cores or workers) / found["threads_a_core"]
+    used = min(workers, cores or workers)
+    return float(min(used, own) + found[loader]["second_thread"] * max(0.0, used - own))
+
+
+def loader_kind(loader: TorchvisionLoader | FFCVLoader) -> str:
+    """The loader's line of conf/efficiencies.yaml."""
+    if isinstance(loader, TorchvisionLoader):
+        return "torchvision"
+    if loader.files.jpeg_share == 0:
+        return "ffcv_pixels"
+    scaled = "_scaled" * loader.dct_scaling
+    return "ffcv_jpeg_crop" + scaled if loader.decode == "crop" else "ffcv" + scaled
+
+
+def loading_rate(plan: Plan, machine: Hardware, side: int, values: Mapping[str, Any]) -> float:
+    """Pictures a second that all of a machine's workers load; infinite where nothing is loaded."""
+    loader = plan.config.dataloader
+    if isinstance(loader, SyntheticLoader):
+        return math.inf
+    kind = loader_kind(loader)
+    here = max(1, (machine.cores or 1) // (machine.gpus or 1))
+    own = here if isinstance(loader, FFCVLoader) else min(MOST_PROCESSES, here)
+    workers = (own if loader.workers == "auto" else loader.workers) * (machine.gpus or 1)
+    operations = sum(one.loader_operations for one in plan.config.algorithms.active().values())
+    return decoding_threads(kind, workers, machine.cores, values) * thread_rate(kind, side, operations, values)
 
 
 def sky_prices(known: Mapping[str, Hardware], home: Path | None = None) -> dict[str, Hardware]:

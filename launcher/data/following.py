@@ -22,7 +22,7 @@ from launcher.errors import Problem, UserError
 from launcher.probe import rank_cores
 
 _TASKS_AHEAD = 4
-_MOST_PROCESSES = 8
+MOST_PROCESSES = 8  # of a rank, as torchvision's loader workers
 _WORKER = "launcher.data.worker_processes"
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ def worker_count(loader: TorchvisionLoader | FFCVLoader, local_world_size: int) 
         return loader.workers
     cores = rank_cores(local_world_size)
     # note: threads share one memory, processes do not
-    return cores if isinstance(loader, FFCVLoader) else min(_MOST_PROCESSES, cores)
+    return cores if isinstance(loader, FFCVLoader) else min(MOST_PROCESSES, cores)
 
 
 def in_workers(work: Callable[..., T], tasks: Iterator[tuple[Any, ...]], workers: int) -> Iterator[T]:

@@ -98,7 +98,7 @@ def test_without_a_server_or_a_key_the_records_are_kept_for_later(
 ) -> None:
     for name, value in (("MODE", "online"), ("API_KEY", "k" * 40), ("BASE_URL", "http://127.0.0.1:1")):
         monkeypatch.setenv(f"WANDB_{name}", value)
-    monkeypatch.setattr("lab.loggers.wandb._SECONDS_TO_OPEN", 1)
+    monkeypatch.setattr("lab.loggers.trackers._SECONDS_TO_OPEN", 1)
     folder = create(tmp_path, "run", unique=False)
     recorder = Recorder(build_sinks(folder, config))
     recorder.record(evaluation(10, 0.25))

@@ -9,15 +9,8 @@ import pytest
 import torchvision
 
 from lab.predict import step_counts, step_trace
-from lab.predict.prediction import (
-    Parts,
-    Predictor,
-    Rates,
-    decoding_threads,
-    efficiencies,
-    loading_rate,
-    thread_rate,
-)
+from lab.predict.machines import decoding_threads, loading_rate, thread_rate
+from lab.predict.prediction import Parts, Predictor, Rates, efficiencies
 from lab.predict.step_counts import CountedStep, Work, counted_steps, steps_key
 from lab.predict.step_trace import _peak
 from lab.predict.trace import Call

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.study.tuning import Space, Trial, read_space, results, trials, values_at, words
+from lab.cli.tune import Space, Trial, read_space, results, trials, values_at, words
 from launcher import paths
 from launcher.cli.main import main
 from launcher.config.compose import compose
