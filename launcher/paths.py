@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -11,6 +12,7 @@ _ROOT = _PACKAGE / "assets" if (_PACKAGE / "assets").is_dir() else _PACKAGE.pare
 
 CONF = _ROOT / "conf"
 PACKAGED_RECIPES = _ROOT / "recipes"
+ABLATIONS = "ablations"
 
 
 def cache() -> Path:
@@ -18,8 +20,17 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "train-launcher"
 
 
-def recipe_folders() -> list[Path]:
-    """Folders searched for recipes: `recipes/` in the working directory first, then the packaged ones."""
-    local = Path.cwd() / "recipes"
-    folders = [local, PACKAGED_RECIPES] if local.resolve() != PACKAGED_RECIPES else [PACKAGED_RECIPES]
-    return [folder for folder in folders if folder.is_dir()]
+def recipe_folders(config_dirs: Iterable[Path] = ()) -> list[Path]:
+    """Folders with recipes: those of `--config-dir`, `recipes/` in the working directory, the packaged one."""
+    return _folders([*config_dirs, Path.cwd() / "recipes", PACKAGED_RECIPES])
+
+
+def search_path(config_dirs: Iterable[Path] = ()) -> list[Path]:
+    """Folders in which Hydra finds recipes and options; the first that has a file wins."""
+    here = Path.cwd()
+    recipes = [folder for root in (here / "recipes", PACKAGED_RECIPES) for folder in (root, root / ABLATIONS)]
+    return _folders([*config_dirs, *recipes[:2], here / "conf", *recipes[2:], CONF])
+
+
+def _folders(candidates: Iterable[Path]) -> list[Path]:
+    return [folder for folder in dict.fromkeys(path.resolve() for path in candidates) if folder.is_dir()]

@@ -147,7 +147,8 @@ def _says(text: str) -> str:
     for line in text.splitlines():
         if not line.startswith("# "):
             break
-        lines.append(line[2:])
+        if not line.startswith("# @"):
+            lines.append(line[2:])
     return " ".join(lines)
 
 

@@ -130,7 +130,7 @@ def test_the_command_lines_path_never_names_torch(part: str) -> None:
 QUICK = [
     *(["--help"], ["ls"], ["show", "recipe=hot"], ["plan", "recipe=hot"], ["plan", "-h"], ["curve", "-h"]),
     *([verb, "-h"] for verb in ("ablate", "compare", "mlperf", "report", "tune")),
-    ["completion", "--line", "train rec"],
+    ["completion", "bash"],
 ]
 MISTAKEN = [
     (["dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: is no folder"),

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import torch
 
 from launcher.config.compose import compose
-from launcher.config.defaults import options
+from launcher.config.groups import options
 from launcher.config.schema import RunConfig
 from launcher.rank.group import Ranks
 from launcher.training.outcome import StepOutcome

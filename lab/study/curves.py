@@ -127,10 +127,10 @@ def changed_with_length(recipe: str) -> frozenset[str]:
     """Keys that the recipe itself sets by the length of the run."""
     try:
         # note: no name is looked for that would have been nearest
-        lengths = load(recipe).by_epochs if is_known(recipe) else {}
+        lengths = load(recipe).lengths if is_known(recipe) else {}
     except UserError:
         return frozenset()
-    return frozenset(key for values in lengths.values() for key, _ in leaves(values))
+    return frozenset(key for path in lengths.values() for key, _ in leaves(read_mapping(path)))
 
 
 def _families(runs: list[RunSummary]) -> list[tuple[RunSummary, str]]:

@@ -60,6 +60,10 @@ def main(words: Sequence[str] | None = None) -> int:
     if is_command:
         # note: imports make objects that stay; to look through them again is a tenth of a short command's time
         gc.set_threshold(50_000)
+    if is_command and "_ARGCOMPLETE" in os.environ:
+        from launcher.cli.completion import complete
+
+        complete()
     try:
         if words and words[0] in _TELLING:
             print(_TELLING[words[0]](words[1:]), end="")

@@ -1,10 +1,10 @@
-"""`train show`: the resolved config of a command line."""
+"""`train show`: the resolved config of a command line, and how Hydra composes it."""
 
 from __future__ import annotations
 
 import argparse
 
-from launcher.config.compose import compose
+from launcher.config.compose import compose, composition
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping, dump
 from launcher.errors import one_line
@@ -12,15 +12,24 @@ from launcher.errors import one_line
 EXAMPLES = [
     "train show recipe=hot",
     "train show recipe=mild optimizer.lr=1.0 --origin",
+    "train show recipe=hot --cfg",
+    "train show recipe=hot_cutmix --info defaults-tree",
 ]
+_INFO = ("defaults", "defaults-tree", "searchpath")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
-    parser.add_argument("--origin", action="store_true", help="where each value came from, one a line")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--origin", action="store_true", help="where each value came from, one a line")
+    how.add_argument("--cfg", action="store_true", help="what Hydra composes, before references are resolved")
+    how.add_argument("--info", choices=_INFO, help="how Hydra composes it: its defaults list, or the tree of it")
 
 
 def main(arguments: argparse.Namespace) -> int:
+    if arguments.cfg or arguments.info:
+        _hydras(arguments.overrides, arguments.info)
+        return 0
     composed = compose(arguments.overrides)
     if not arguments.origin:
         print(dump(composed.config), end="")
@@ -32,6 +41,18 @@ def main(arguments: argparse.Namespace) -> int:
     for text, origin in rows:
         print(one_line(f"{text:{width}}  {origin}"))
     return 0
+
+
+def _hydras(words: list[str], info: str | None) -> None:
+    """Print the override words that Hydra is given, and what it makes of them."""
+    from launcher.config import source
+
+    command = composition(words).command
+    print(one_line(f"# {command.config_name} {' '.join(command.overrides)}"))
+    if info:
+        source.print_info(command, info)
+    else:
+        print(source.as_yaml(command), end="")
 
 
 def _text(value: object) -> str:

@@ -7,9 +7,11 @@ import re
 import shlex
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 
 from launcher.config import recipes
 from launcher.config.keys import all_keys, choices, nearest, nearest_key
+from launcher.config.overrides import SEARCH_PATH, quoted
 from launcher.errors import Problem, UserError, shown
 
 KEYS = "key="  # note: begins the metavar of a verb's key=value words
@@ -46,6 +48,7 @@ class _Reading:
         self.own: list[str] = []
         self.positional: list[str] = []
         self.problems: list[Problem] = []
+        self._config_dirs: list[Path] = []
         self._verb, self._words, self._verbs, self._options = verb, words, verbs, parser._option_string_actions
         self._takes_keys = takes_keys(parser)
         self._start = " ".join(["train", *([verb] if verb != "run" else [])])
@@ -79,18 +82,25 @@ class _Reading:
     def _from_flag(self, word: str, left: deque[str]) -> list[str]:
         """`--key value`, `--key=value` and `--switch` as a word `key=value`."""
         name, equals, value = word.lstrip("-").partition("=")
-        key = name.replace("-", "_")
-        if key not in all_keys():
+        key = SEARCH_PATH if name == "config-dir" else name.replace("-", "_")
+        if key not in (*all_keys(), SEARCH_PATH):
             return self._no_option(word, left)
         if equals:
-            return [f"{key}={value}"]
+            return [self._assigned(key, value)]
         switch = _switch(key)
         if left and (left[0] in switch or (not switch and _is_value(left[0]))):
-            return [f"{key}={left.popleft()}"]
+            return [self._assigned(key, left.popleft())]
         if switch:
             return [f"{key}={switch[0]}"]
         self.problems.append(Problem(f"{word} has no value; type {self._start} {word} VALUE, or {key}=VALUE"))
         return []
+
+    def _assigned(self, key: str, value: str) -> str:
+        """`key=value`; a folder of `--config-dir` is one of Hydra's search path."""
+        if key != SEARCH_PATH:
+            return f"{key}={value}"
+        self._config_dirs.append(Path(value))
+        return f"{key}=[{quoted(value)}]"
 
     def _no_option(self, word: str, left: deque[str]) -> list[str]:
         """A problem with the line that was meant; a value that follows belongs to what it is about."""
@@ -127,7 +137,7 @@ class _Reading:
                 value = left.popleft() if left and "=" not in left[0] else "VALUE"
                 line = self._line(f"{self._start} {shlex.quote(f'{word}={value}')}", word, value)
                 self.problems.append(Problem(f"{word} is a key, and has its value after a =; type {line}"))
-            elif recipes.is_known(word):
+            elif recipes.is_known(word, self._config_dirs):
                 found.append(f"recipe={word}")
             else:
                 self.problems.append(Problem(f"{shown(word)} is no verb and no key=value; {self._instead(word)}"))

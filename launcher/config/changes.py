@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
-from launcher.config.compose import ON, command_line_algorithms, compose, merge
-from launcher.config.defaults import options
-from launcher.config.keys import ADDED, REPLACED, did_you_mean
-from launcher.config.layers import COMMAND_LINE, Layers, leaves
+from launcher import paths
+from launcher.config.compose import compose
+from launcher.config.groups import options
+from launcher.config.groups import values as group_values
+from launcher.config.keys import did_you_mean
+from launcher.config.layers import COMMAND_LINE, get, leaves, put
 from launcher.config.overrides import OFF, Assignment, parse
 from launcher.config.references import resolve
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import GROUPS, RunConfig
+from launcher.config.switches import ON, Switches
 from launcher.config.validate import validate
 from launcher.errors import Problem, Problems
 
@@ -49,16 +53,8 @@ def changed(before: RunConfig, after: RunConfig) -> list[str]:
 
 
 def fingerprint(config: RunConfig) -> str:
-    """SHA-256 of the values that training so far depends on: equal for all parts of one run.
-
-    Keys that an older part of the run did not have count only where they say something else than what it did.
-    """
+    """SHA-256 of the values that training so far depends on: equal for all parts of one run."""
     values = {key: value for key, value in leaves(as_mapping(config)) if not is_free(key)}
-    values = {key: value for key, value in values.items() if key not in ADDED or ADDED[key][0] != value}
-    for old, (new, words) in REPLACED.items():
-        before = {today: word for word, today in words.items()}
-        if new in values and values[new] in before:
-            values[old] = before[values.pop(new)]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
@@ -78,23 +74,25 @@ def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
         UserError: with every word that is wrong, or that would change what training has done so far.
     """
     problems = Problems()
+    before = as_mapping(config)
+    values = as_mapping(config)
+    switches = Switches([(None, before["algorithms"])], paths.search_path())
     given = parse(words, problems)
-    layers, before = Layers(), as_mapping(config)
-    layers.values = as_mapping(config)
-    active, values = command_line_algorithms(given, before["algorithms"], problems)
-    for name in sorted(active ^ set(before["algorithms"])):
-        problems.append(Problem(_PAST, f"algorithms.{name}", ON if name in active else OFF, COMMAND_LINE))
-    for name in sorted(active & set(before["algorithms"])):
-        merge(layers, values[name], problems, f"algorithms.{name}.")
+    switches.apply(given, problems)
+    for name in sorted(switches.active ^ set(before["algorithms"])):
+        problems.append(Problem(_PAST, f"algorithms.{name}", ON if name in switches.active else OFF, COMMAND_LINE))
     for assignment in given:
         if assignment.key.partition(".")[0] != "algorithms":
-            _lay(layers, assignment, problems)
-    resolve(layers, problems)
+            _lay(values, assignment, problems)
+    for assignment in switches.values():
+        if assignment.key.split(".")[1] in before["algorithms"]:
+            put(values, assignment.key, assignment.value)
     after = None
     with problems.collected():
-        after = validate(layers)
+        values = resolve(values, lambda key: COMMAND_LINE, problems)
+        after = validate(values, lambda key: COMMAND_LINE)
     told = {problem.key for problem in problems}
-    first, now = dict(leaves(before)), dict(leaves(as_mapping(after) if after else layers.values))
+    first, now = dict(leaves(before)), dict(leaves(as_mapping(after) if after else values))
     past = [key for key in first if key in now and first[key] != now[key] and not is_free(key)]
     problems += [Problem(_PAST, key, now[key], COMMAND_LINE) for key in past if key not in told]
     problems.settle()
@@ -102,18 +100,17 @@ def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
     return after
 
 
-def _lay(layers: Layers, assignment: Assignment, problems: Problems) -> None:
-    """Lay one word over the run's config; a problem where it has no place there, or chooses another option of a group.
+def _lay(values: dict[str, Any], given: Assignment, problems: Problems) -> None:
+    """Lay one word over the run's config; a problem where it chooses another option of a group.
 
     An option such as `launch=cpu` replaces the whole group where training did not depend on it.
     """
-    key, value = assignment.key, assignment.value
-    group = key.removesuffix(".name")
-    if group not in GROUPS or not isinstance(value, str):
-        merge(layers, {key: value}, problems)
-    elif value not in (known := options(group)):
-        problems.append(Problem(f"no such {group}; {did_you_mean(value, known)}", key, value, COMMAND_LINE))
-    elif f"{group}." in FREE:
-        layers.set(group, as_mapping(compose([f"{group}={value}"]).config)[group], COMMAND_LINE)
-    elif value != layers.get(f"{group}.name"):
+    key, value = given.key, given.value
+    if key not in GROUPS or isinstance(value, Mapping):
+        put(values, key, value)
+    elif value not in (known := options(key)):
+        problems.append(Problem(f"no such {key}; {did_you_mean(str(value), known)}", key, value, COMMAND_LINE))
+    elif f"{key}." in FREE:
+        values[key] = as_mapping(compose([f"{key}={value}"]).config)[key]
+    elif group_values(key, value).get("name") != get(values, f"{key}.name"):
         problems.append(Problem(_PAST, key, value, COMMAND_LINE))

@@ -1,29 +1,36 @@
-"""The command line to one typed run config: defaults < recipe < command line, every mistake in one report."""
+"""The command line to one typed run config: Hydra composes defaults < recipe < command line, mistakes in one report."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from launcher.config import recipes, references
-from launcher.config.defaults import defaults, options
-from launcher.config.keys import did_you_mean, nearest
-from launcher.config.layers import COMMAND_LINE, DEFAULTS, Layers, leaves
-from launcher.config.overrides import OFF, Assignment, Words, parse
+from launcher import paths
+from launcher.config import recipes
+from launcher.config.groups import options
+from launcher.config.keys import did_you_mean
+from launcher.config.layers import COMMAND_LINE, DEFAULTS, get, leaves, put, without
+from launcher.config.overrides import SEARCH_PATH, Assignment, last, parse, quoted
 from launcher.config.recipes import Recipe
+from launcher.config.references import resolve
 from launcher.config.schema import GROUPS, RunConfig
-from launcher.config.validate import ON_OFF, validate
+from launcher.config.switches import Switches
+from launcher.config.validate import validate
+from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, Problems
 
-ON = "on"
 _DATA_FOLDER = "TRAIN_DATA"
+# Words that choose what is composed, and are no values of their own in it.
+_LIST = "algorithms"
+_CHOOSING = {"recipe", _LIST, "hydra"}
 
 
 @dataclass
 class Composed:
-    """A valid run config, the layer each dotted value came from, and lines the user should read."""
+    """A valid run config, where each dotted value came from, and lines the user should read."""
 
     config: RunConfig
     origins: dict[str, str]
@@ -36,174 +43,189 @@ def compose(words: Sequence[str]) -> Composed:
     Raises:
         UserError: with every mistake found, each naming key, value, origin and the nearest valid name.
     """
-    problems, notes = Problems(), list[str]()
-    recipe: Recipe | None = None
-    given = parse(words, problems)
+    from launcher.config.source import composed, plain
+
+    problems = Problems()
+    composition = Composition(words, problems)
     with problems.collected():
-        recipe = recipes.load(str(name)) if (name := given.last("recipe")) is not None else None
-    layers = _lay(given, recipe, problems, notes)
-    _data_folder(layers)
-    with problems.collected():
-        config = validate(layers)
+        values = plain(composed(composition.command))
+        _data_folder(values, composition)
+        config = validate(resolve(values, composition.origin, problems), composition.origin)
     problems.settle()
-    if recipe is not None and (hint := recipes.band_hint(config.epochs, recipe)):
-        notes.append(hint)
-    return Composed(config, layers.origins, notes)
+    if composition.recipe is not None and (hint := recipes.band_hint(config.epochs, composition.recipe)):
+        composition.notes.append(hint)
+    return Composed(config, {key: composition.origin(key) for key, _ in leaves(values)}, composition.notes)
 
 
-def _data_folder(layers: Layers) -> None:
+def composition(words: Sequence[str]) -> Composition:
+    """What Hydra composes for a command line.
+
+    Raises:
+        UserError: with every word that cannot be read, or names what there is not.
+    """
+    problems = Problems()
+    found = Composition(words, problems)
+    problems.settle()
+    return found
+
+
+def _data_folder(values: dict[str, Any], composition: Composition) -> None:
     """The folder that the environment names, as in the container image, where no word does."""
     folder = os.environ.get(_DATA_FOLDER)
-    if folder and layers.get("dataset.kind") == "folder" and layers.get("dataset.path") is None:
-        layers.set("dataset.path", folder, f"environment {_DATA_FOLDER}")
+    if folder and get(values, "dataset.kind") == "folder" and get(values, "dataset.path") is None:
+        put(values, "dataset.path", folder)
+        composition.stated.insert(0, (f"environment {_DATA_FOLDER}", {"dataset.path"}))
 
 
-def _lay(given: Words, recipe: Recipe | None, problems: Problems, notes: list[str]) -> Layers:
-    """All layers over one another; notes are on recipe values that a chosen option replaced."""
-    layers = Layers()
-    recipe_origin = f"recipe {recipe.name}" if recipe else ""
-    recipe_values: dict[str, Any] = _recipe_values(recipe, given) if recipe else {}
+class Composition:
+    """The words of a command line as what Hydra composes, and what each file and the command line set in it.
 
-    chosen = _choices(given, recipe_values, recipe_origin, problems)
-    switched = _drop_replaced(chosen, recipe_values)
-    notes += [f"{group}={chosen[group]} replaces the recipe's {values}" for group, values in switched.items()]
+    `stated` are, nearest first, the names of what sets values, with the dotted keys that it sets.
+    """
 
-    recipe_algorithms = _active(recipe_values.pop("algorithms", {}), recipe_origin, problems)
-    active, changes = command_line_algorithms(given, recipe_algorithms, problems)
+    def __init__(self, words: Sequence[str], problems: Problems):
+        self.notes: list[str] = []
+        self.recipe: Recipe | None = None
+        self._given = parse(words, problems)
+        self._config_dirs = _config_dirs(self._given, problems)
+        self._folders = paths.search_path(self._config_dirs)
+        with problems.collected():
+            if (name := last(self._given, "recipe")) is not None:
+                self.recipe = recipes.load(str(name), self._config_dirs)
+        self._top = self.recipe or recipes.train(self._config_dirs)
+        self._chosen = _choices(self._given, self._folders, problems)
+        self._lengths, self._published = self._variants()
+        self._dropped = self._replaced()
+        parts = [(recipe.chosen.get(_LIST), recipe.values.get(_LIST)) for recipe in reversed([*self._top.chain()])]
+        over = [(None, read_mapping(path).get(_LIST)) for path in self._lengths]
+        switches = Switches([*parts, *over], self._folders)
+        switches.apply(self._given, problems)
+        on = {f"{_LIST}.{name}" for name in switches.active}
+        for recipe in self._top.chain():
+            null = {key for key, value in leaves({_LIST: recipe.values.get(_LIST)}) if value is None}
+            self._dropped[recipe.path] |= null & on
+        self.command = self._command(switches)
+        self.stated = list(self._statements())
 
-    layers.merge(defaults(chosen, active), DEFAULTS)
-    layers.merge(recipe_values, recipe_origin)
-    kept = {name: values for name, values in recipe_algorithms.items() if name in active and values}
-    layers.merge(kept, recipe_origin, "algorithms.")
-    if recipe is not None:
-        layers.origins.update({k: recipe.source(k) for k, at in layers.origins.items() if at == recipe_origin})
-        layers.set("recipe", recipe.name, COMMAND_LINE)
-    if (given.last("fidelity") or layers.get("fidelity")) == "published":
-        notes += _published(layers, recipe, active, set(chosen) - set(recipe_values))
+    def origin(self, key: str) -> str:
+        """What set a dotted key, or for a mapping the nearest that set something in it."""
+        upwards = [key.rsplit(".", up)[0] for up in range(key.count(".") + 1)]
+        for name, keys in self.stated:
+            if any(parent in keys for parent in upwards):
+                return name
+        for name, keys in self.stated:
+            if any(stated.startswith(f"{key}.") for stated in keys):
+                return name
+        return DEFAULTS
 
-    for name, values in changes.items():
-        merge(layers, values, problems, f"algorithms.{name}.")
+    def _variants(self) -> tuple[dict[Path, Recipe], dict[Path, Recipe]]:
+        """Files of the chain's recipes that are laid over them: for the length, and for what was published."""
+        asked = last(self._given, "epochs")
+        epochs = asked if type(asked) is int else self._top.get("epochs")
+        lengths, published = {}, {}
+        for recipe in reversed([*self._top.chain()]):
+            if recipe.lengths and (length := recipe.length(epochs)) != recipe.length(recipe.get("epochs")):
+                lengths[recipe.lengths[length]] = recipe
+            if recipe.published is not None:
+                published[recipe.published] = recipe
+        if (last(self._given, "fidelity") or self._top.get("fidelity")) != "published":
+            return lengths, {}
+        if not published:
+            whose = f"recipe={self.recipe.name} has no" if self.recipe else "without a recipe there is no"
+            self.notes.append(f"fidelity=published changes nothing: {whose} published variant")
+        return lengths, published
+
+    def _replaced(self) -> dict[Path, frozenset[str]]:
+        """By file, the groups in which another option than the one that the file's values are for is chosen."""
+        now: dict[str, Any] = {}
+        options_at: dict[Path, dict[str, Any]] = {}
+        for recipe in reversed([*self._top.chain()]):
+            now = {**now, **recipe.chosen}
+            options_at[recipe.path] = now
+        final = {**now, **self._chosen}
+        for path, recipe in {**self._lengths, **self._published}.items():
+            options_at[path] = options_at[recipe.path]
+        dropped = {
+            path: frozenset(group for group in GROUPS if here.get(group) != final.get(group))
+            for path, here in options_at.items()
+        }
+        for group in self._chosen:
+            values = [
+                f"{group}.{key}={value}"
+                for recipe in self._top.chain()
+                if group in dropped[recipe.path] and isinstance(recipe.values.get(group), Mapping)
+                for key, value in leaves(recipe.values[group])
+            ]
+            if values:
+                self.notes.append(f"{group}={self._chosen[group]} replaces the recipe's {', '.join(values)}")
+        return dropped
+
+    def _command(self, switches: Switches) -> Any:
+        from launcher.config.source import Command
+
+        words = [f"{group}={quoted(option)}" for group, option in self._chosen.items()]
+        words += switches.choice()
+        words += [f"+lengths/{recipe.name}={quoted(path.stem)}" for path, recipe in self._lengths.items()]
+        if self._published:
+            words.append(f"+published=[{','.join(quoted(path.stem) for path in self._published)}]")
+        words += [*switches.off(), *(given.word for given in switches.values())]
+        for given in self._given:
+            own = given.key.partition(".")[0] not in _CHOOSING and not _chooses(given)
+            if own and not (given.key.endswith(".name") and given.key.removesuffix(".name") in GROUPS):
+                words.append(given.word)
+        if self.recipe is not None:
+            words.append(f"++recipe={quoted(self.recipe.name)}")
+        return Command(self._top.name, words, self._folders, self._top.path, self._dropped)
+
+    def _statements(self) -> Iterable[tuple[str, set[str]]]:
+        words = {f"{given.key}.name" if _chooses(given) else given.key for given in self._given}
+        yield COMMAND_LINE, {key for key in words if key.count(".") != 1 or not key.startswith("algorithms.")}
+        for path in self._published:
+            yield "fidelity=published", self._keys(path, read_mapping(path))
+        for path, recipe in self._lengths.items():
+            yield self._named(recipe), self._keys(path, read_mapping(path))
+        for recipe in self._top.chain():
+            if recipe.base is not None:
+                names = {f"{group}.name" for group in recipe.chosen}
+                yield self._named(recipe), names | self._keys(recipe.path, recipe.values)
+
+    def _keys(self, path: Path, values: Mapping[str, Any]) -> set[str]:
+        return {key for key, _ in leaves(without(values, self._dropped[path]))}
+
+    def _named(self, recipe: Recipe) -> str:
+        return f"recipe {recipe.name}" + (f", base of {self._top.name}" if recipe is not self._top else "")
+
+
+def _chooses(given: Assignment) -> bool:
+    return given.key in GROUPS and not isinstance(given.value, Mapping)
+
+
+def _config_dirs(given: Sequence[Assignment], problems: Problems) -> list[Path]:
+    """The folders of `--config-dir`."""
+    found = []
     for assignment in given:
-        if not assignment.key.startswith("algorithms") and assignment.key != "recipe":
-            _assign(layers, assignment, problems)
-    references.resolve(layers, problems)
-    return layers
+        if assignment.key == SEARCH_PATH:
+            value = assignment.value
+            for name in value if isinstance(value, list) else [value]:
+                found.append(Path(str(name).removeprefix("file://")))
+                if not found[-1].is_dir():
+                    problems.append(Problem("no such folder", SEARCH_PATH, name, COMMAND_LINE))
+        elif assignment.key.startswith("hydra"):
+            problems.append(Problem("no such key", assignment.key, assignment.value, COMMAND_LINE))
+    return found
 
 
-def _recipe_values(recipe: Recipe, given: Words) -> dict[str, Any]:
-    """The recipe's values at the epochs that will run: some recipes change with the length."""
-    asked = given.last("epochs")
-    return recipes.values_for(recipe, asked if type(asked) is int else int(recipe.values.get("epochs", 1)))
-
-
-def _choices(given: Words, recipe_values: Mapping[str, Any], recipe_origin: str, problems: Problems) -> dict[str, str]:
-    """The option of each group that recipe or command line chooses; a bare string or a mapping's `name` chooses."""
+def _choices(given: Sequence[Assignment], folders: Sequence[Path], problems: Problems) -> dict[str, str]:
+    """The option of each group that the command line chooses."""
     chosen: dict[str, str] = {}
-    asked = [(a.key.removesuffix(".name"), a.value, COMMAND_LINE) for a in given]
-    for group, value, origin in [*((g, recipe_values.get(g), recipe_origin) for g in GROUPS), *asked]:
-        name = value.get("name") if isinstance(value, Mapping) else value
-        if group not in GROUPS or name is None:
-            continue
-        if name in (known := options(group)):
-            chosen[group] = name
-        else:
-            problems.append(Problem(f"no such {group}; {did_you_mean(str(name), known)}", group, name, origin))
-    return chosen
-
-
-def _drop_replaced(chosen: Mapping[str, str], recipe_values: dict[str, Any]) -> dict[str, str]:
-    """Remove the recipe's values of groups whose option the command line changed; returns what was removed."""
-    dropped = {}
-    for group, name in chosen.items():
-        value = recipe_values.get(group)
-        wanted = value.get("name") if isinstance(value, Mapping) else value
-        if wanted is None or wanted == name:
-            if isinstance(value, str):
-                recipe_values[group] = {"name": value}
-            continue
-        del recipe_values[group]
-        if isinstance(value, Mapping):
-            dropped[group] = ", ".join(f"{group}.{key}={leaf}" for key, leaf in leaves(value))
-    return dropped
-
-
-def _active(algorithms: Any, origin: str, problems: Problems) -> dict[str, dict[str, Any]]:
-    """Name to given values of the algorithms that are on in a mapping or a list of names."""
-    if isinstance(algorithms, list):
-        algorithms = dict.fromkeys(map(str, algorithms), ON)
-    if algorithms in (OFF, None, False):
-        algorithms = {}
-    if not isinstance(algorithms, Mapping):
-        message = "must be a list of names such as [ema,blurpool], or a mapping of names to values, on or off"
-        problems.append(Problem(message, "algorithms", algorithms, origin))
-        return {}
-    active: dict[str, dict[str, Any]] = {}
-    for name, value in algorithms.items():
-        _switch(active, str(name), value, origin, problems)
-    return active
-
-
-def _switch(active: dict[str, dict[str, Any]], name: str, value: Any, origin: str, problems: Problems) -> None:
-    """Turn one algorithm on, off, or on with values."""
-    if name not in (known := options("algorithms")):
-        message = f"no such algorithm; {did_you_mean(name, known)}"
-        problems.append(Problem(message, f"algorithms.{name}", value, origin))
-    elif value in (ON, True):
-        active.setdefault(name, {})
-    elif value in (OFF, False, None):
-        active.pop(name, None)
-    elif isinstance(value, Mapping):
-        active.setdefault(name, {}).update(value)
-    else:
-        hint = f"; did you mean {found}?" if (found := nearest(str(value), ON_OFF)) else ""
-        problems.append(Problem(f"must be on, off, or a mapping of values{hint}", f"algorithms.{name}", value, origin))
-
-
-def command_line_algorithms(
-    given: Words, from_recipe: Mapping[str, Any], problems: Problems
-) -> tuple[set[str], dict[str, dict[str, Any]]]:
-    """Names active in the end, and the values that the command line gives them."""
-    active: dict[str, dict[str, Any]] = {name: {} for name in from_recipe}
     for assignment in given:
-        head, _, rest = assignment.key.partition(".")
-        if head != "algorithms":
-            continue
-        name, _, value_key = rest.partition(".")
-        if not name:
-            active = _active(assignment.value, COMMAND_LINE, problems)
-        elif value_key:
-            _switch(active, name, {value_key: assignment.value}, COMMAND_LINE, problems)
-        else:
-            _switch(active, name, assignment.value, COMMAND_LINE, problems)
-    return set(active), active
-
-
-def _published(layers: Layers, recipe: Recipe | None, active: set[str], replaced: set[str]) -> list[str]:
-    """Lay the recipe's published variants over its own values: of methods that are on and groups not replaced."""
-    if recipe is None or not recipe.published:
-        whose = f"recipe={recipe.name} has no" if recipe else "without a recipe there is no"
-        return [f"fidelity=published changes nothing: {whose} published variant"]
-    for name, values in recipe.published.items():
-        if name == "algorithms":
-            layers.merge({k: v for k, v in values.items() if k in active}, "fidelity=published", "algorithms.")
-        elif name not in replaced:
-            layers.merge({name: values}, "fidelity=published")
-    return []
-
-
-def _assign(layers: Layers, assignment: Assignment, problems: Problems) -> None:
-    group, _, rest = assignment.key.partition(".")
-    if group in GROUPS and rest in ("", "name") and not isinstance(assignment.value, Mapping):
-        if layers.get(group) is not None:
-            layers.origins[f"{group}.name"] = COMMAND_LINE
-    else:
-        merge(layers, {assignment.key: assignment.value}, problems)
-
-
-def merge(layers: Layers, values: Mapping[str, Any], problems: Problems, prefix: str = "") -> None:
-    """Lay the command line's values over the others; a problem for each that has no place."""
-    for name, value in values.items():
-        try:
-            layers.merge({name: value}, COMMAND_LINE, prefix)
-        except KeyError as error:
-            problems.append(Problem(f"{error.args[0]} has no keys below it", prefix + name, value, COMMAND_LINE))
+        key, value = assignment.key, assignment.value
+        if key.removesuffix(".name") in GROUPS and key.endswith(".name"):
+            group = key.removesuffix(".name")
+            problems.append(Problem(f"is the option's own; type {group}={value}", key, value, COMMAND_LINE))
+        elif _chooses(assignment):
+            if value in (known := options(key, folders)):
+                chosen[key] = value
+            else:
+                problems.append(Problem(f"no such {key}; {did_you_mean(str(value), known)}", key, value, COMMAND_LINE))
+    return chosen

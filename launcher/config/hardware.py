@@ -6,12 +6,15 @@ import datetime
 import re
 from functools import cache
 
+from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from launcher import paths
 from launcher.config.fields import STRICT, Positive
+from launcher.config.groups import options, values
 from launcher.config.schema import Hardware
 from launcher.config.yaml_file import read_mapping
+from launcher.errors import UserError
 
 _YEAR = datetime.timedelta(days=365)
 
@@ -38,11 +41,21 @@ def gpus() -> dict[str, Gpu]:
     return {name: Gpu(**facts) for name, facts in read_mapping(paths.CONF / "gpus.yaml").items()}
 
 
-@cache
 def machines() -> dict[str, Hardware]:
-    """Every entry of conf/hardware by its name."""
-    found = (Hardware(**read_mapping(path)) for path in sorted((paths.CONF / "hardware").glob("*.yaml")))
-    return {machine.name: machine for machine in found}
+    """Every machine of conf/hardware, a user's own among them, by the name of its file.
+
+    Raises:
+        UserError: a file has values that no machine has.
+    """
+    return {name: _machine(name) for name in options("hardware")}
+
+
+def _machine(name: str) -> Hardware:
+    try:
+        return TypeAdapter(Hardware).validate_python(values("hardware", name), strict=False)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise UserError(f"hardware/{name}: {where}: {error.errors()[0]['msg']}") from None
 
 
 def is_named(gpu: str | None, device: str) -> bool:

@@ -134,33 +134,6 @@ def _bounds(extras: tuple[Any, ...]) -> Iterator[str]:
                 yield f"{length} of them"
 
 
-# Keys that older run folders lack, with the value that says what was computed then, and the options that have the key.
-ADDED: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "dataset.val_split": (None, ()),
-    "dataset.test_path": (None, ()),
-    "dataset.skip_bad": (False, ()),
-    "dataset.exif_orientation": (False, ()),
-    "schedule.warmup_includes_peak": (False, ("constant", "cosine", "linear", "multi_step")),
-    "schedule.counts_warmup": (False, ("cosine",)),
-    "schedule.fit": ("off", ()),
-    **{f"hardware.{key}": (None, ()) for key in ("cores", "memory", "disk", "source", "spot_per_hour")},
-    "model.weights": (None, ()),
-    "model.weights_sha256": (None, ()),
-    "model.checkpointing": ("off", ()),
-    "optimizer.backbone_lr": (1.0, ()),
-    "compile": ("off", ()),
-    "cuda_graphs": ("off", ()),
-    "launch.gradient_dtype": ("float32", ()),
-    "launch.warm_up": (False, ()),
-    "algorithms.colout.order": ("before_resizing", ()),
-}
-# Keys that older run folders have, with today's key and its value for each of theirs.
-REPLACED: dict[str, tuple[str, dict[bool, Any]]] = {
-    "optimizer.decay_norm_and_bias": ("optimizer.no_decay", {True: "none", False: "vectors"}),
-    "model.zero_init_residual": ("model.residual_batchnorm_weight", {True: 0.0, False: None}),
-}
-
-
 @cache
 def all_keys() -> tuple[str, ...]:
     """Dotted keys of the schema, every option of a group included, in the order of writing."""
@@ -182,8 +155,6 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
 
 def nearest_key(key: str) -> str | None:
     """The valid dotted key most like a wrong one: the same leaf elsewhere, a like sibling, or a like whole key."""
-    if key in REPLACED:
-        return REPLACED[key][0]
     keys = all_keys()
     parent, _, leaf = key.rpartition(".")
     siblings = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == parent}

@@ -1,12 +1,12 @@
-"""Recipe files: found by name, read, their headers typed, their ablations merged onto what they change."""
+"""Recipe files: found by name, their headers typed, and the chain of recipes that each one's defaults list extends."""
 
 from __future__ import annotations
 
-import copy
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,14 +17,15 @@ from pydantic.dataclasses import dataclass as typed
 from launcher import paths
 from launcher.config.fields import STRICT, Count, Positive, expanded
 from launcher.config.keys import nearest
-from launcher.config.layers import COMMAND_LINE, leaves
+from launcher.config.layers import COMMAND_LINE
 from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, Problems, UserError
 
 # The recipes that share out the lengths among them: a length outside a recipe's band belongs to one of these.
 BANDED = ("mild", "medium", "hot")
+TRAIN = "train"
 
-_ABLATIONS = "ablations"
+_LENGTHS, _PUBLISHED = "lengths", "published"
 _MOST_BASES = 10
 
 
@@ -47,88 +48,84 @@ class Published:
 class About:
     """A recipe's header: what it is, the first and last length in epochs it is meant for (null: no end), results."""
 
-    summary: str
-    epochs: Annotated[list[Count | None], Field(min_length=2, max_length=2)]
-    published: list[Published]
+    summary: str = ""
+    epochs: Annotated[list[Count | None], Field(min_length=2, max_length=2)] = field(default_factory=lambda: [1, None])
+    published: list[Published] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Recipe:
-    """A recipe file: `values` are run-config values, `by_epochs` changes to them at certain lengths.
+    """A recipe file, or `train`, on which all of them stand.
 
-    `published` are the values with which `fidelity=published` computes what the published code does otherwise;
-    `own` the dotted keys that the file itself sets, not its `base`.
+    `chosen` are the options that its defaults list has by group, `values` what stands in its body, `base` the recipe
+    that it extends. `lengths` are files of values for numbers of epochs, `published` the file of what its published
+    code does otherwise.
     """
 
     name: str
     path: Path
     about: About
+    chosen: dict[str, Any]
     values: dict[str, Any]
-    by_epochs: dict[int, dict[str, Any]]
-    published: dict[str, Any]
     base: Recipe | None
-    own: frozenset[str]
+    lengths: dict[int, Path]
+    published: Path | None
 
-    def source(self, key: str) -> str:
-        """Which recipe sets a dotted key: this one, or one that it is based on."""
-        at = self
-        while at.base is not None and not any(f"{key}.".startswith(f"{own}.") for own in at.own):
-            at = at.base
-        return f"recipe {at.name}" + (f", base of {self.name}" if at is not self else "")
+    def chain(self) -> Iterator[Recipe]:
+        """This recipe, the one that it extends, and so on to `train`."""
+        yield self
+        if self.base is not None:
+            yield from self.base.chain()
 
+    def length(self, epochs: Any) -> int:
+        """The nearest of its `lengths` to a number of epochs."""
+        return min(self.lengths, key=lambda known: (abs(known - epochs), known))
 
-def find(name: str) -> Path:
-    """The file of a recipe, or of an ablation by `NAME` or `ablations/NAME`.
-
-    A `recipes/` folder in the working directory comes first, then the packaged one.
-
-    Raises:
-        UserError: there is none; names the nearest, and the recipes that there are.
-    """
-    return _find(name, COMMAND_LINE)
+    def get(self, key: str) -> Any:
+        """The value of a top-level key in the nearest recipe of the chain that has it; None if there is none."""
+        return next((recipe.values[key] for recipe in self.chain() if key in recipe.values), None)
 
 
-def load(name: str) -> Recipe:
-    """Read a recipe by name; a `base` is merged under it.
+Folders = Sequence[Path]
+
+
+def load(name: str, config_dirs: Folders = ()) -> Recipe:
+    """Read a recipe or ablation by name or path, and those that it extends.
 
     Raises:
         UserError: no such recipe, or its file is not what a recipe is.
     """
-    return _load(find(name), ())
+    return _load(_find(name, COMMAND_LINE, config_dirs), (), config_dirs)
 
 
-def is_known(name: str) -> bool:
+def is_known(name: str, config_dirs: Folders = ()) -> bool:
     """Whether a word is the name of a recipe or ablation, or a recipe's file."""
-    return _path(name) is not None
+    return _path(name, config_dirs) is not None
 
 
-def names() -> list[str]:
+def names(config_dirs: Folders = ()) -> list[str]:
     """All recipes and ablations by file name: nothing is read."""
-    return sorted({*_files(), *_files(_ABLATIONS)})
+    return sorted({*_files(config_dirs), *_files(config_dirs, paths.ABLATIONS)})
 
 
-def listing() -> list[Recipe]:
+def listing(config_dirs: Folders = ()) -> list[Recipe]:
     """All recipes, the banded ones first, without those of `unreadable`."""
-    found = _readable(_files())[0]
+    found = _readable(_files(config_dirs), config_dirs)[0]
     return sorted(found, key=lambda r: (BANDED.index(r.name) if r.name in BANDED else len(BANDED), r.name))
 
 
-def ablations() -> list[Recipe]:
+def ablations(config_dirs: Folders = ()) -> list[Recipe]:
     """All ablations: recipes that change one thing of another; without those of `unreadable`."""
-    return sorted(_readable(_files(_ABLATIONS))[0], key=lambda recipe: recipe.name)
+    return sorted(_readable(_files(config_dirs, paths.ABLATIONS), config_dirs)[0], key=lambda recipe: recipe.name)
 
 
-def unreadable() -> list[Problem]:
+def unreadable(config_dirs: Folders = ()) -> list[Problem]:
     """What is wrong with the files that are no recipes or ablations."""
-    return [*_readable(_files())[1], *_readable(_files(_ABLATIONS))[1]]
-
-
-def values_for(recipe: Recipe, epochs: int) -> dict[str, Any]:
-    """The recipe's values for a run of so many epochs: those of the nearest length that it lists, if it lists any."""
-    if not recipe.by_epochs:
-        return copy.deepcopy(recipe.values)
-    length = min(recipe.by_epochs, key=lambda known: (abs(known - epochs), known))
-    return _merged(recipe.values, recipe.by_epochs[length])
+    return [
+        problem
+        for subfolder in ("", paths.ABLATIONS)
+        for problem in _readable(_files(config_dirs, subfolder), config_dirs)[1]
+    ]
 
 
 def band_hint(epochs: int, recipe: Recipe) -> str | None:
@@ -138,7 +135,7 @@ def band_hint(epochs: int, recipe: Recipe) -> str | None:
     low, high = recipe.about.epochs
     band = f"{low} or more" if high is None else f"{low}" if low == high else f"{low or 1} to {high}"
     meant = f"{recipe.name} is meant for {band} epochs"
-    for other in _readable({name: find(name) for name in BANDED})[0]:
+    for other in _readable({name: file for name, file in _files(()).items() if name in BANDED}, ())[0]:
         if _in_band(epochs, other):
             return f"{meant}; recipe={other.name} is meant for {epochs}"
     return f"{meant}, not {epochs}"
@@ -149,21 +146,21 @@ def _in_band(epochs: int, recipe: Recipe) -> bool:
     return (low or 1) <= epochs and (high is None or epochs <= high)
 
 
-def _files(subfolder: str = "") -> dict[str, Path]:
+def _files(config_dirs: Folders, subfolder: str = "") -> dict[str, Path]:
     """Name to file; those of the working directory hide the packaged ones."""
-    folders = [folder / subfolder for folder in reversed(paths.recipe_folders())]
-    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
+    folders = [folder / subfolder for folder in reversed(paths.recipe_folders(config_dirs))]
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml")) if path.stem != TRAIN}
 
 
-def _readable(files: Mapping[str, Path]) -> tuple[list[Recipe], list[Problem]]:
+def _readable(files: Mapping[str, Path], config_dirs: Folders) -> tuple[list[Recipe], list[Problem]]:
     found, problems = [], Problems()
     for path in files.values():
         with problems.collected():
-            found.append(_load(path, ()))
+            found.append(_load(path, (), config_dirs))
     return found, problems
 
 
-def _path(name: str) -> Path | None:
+def _path(name: str, config_dirs: Folders) -> Path | None:
     """The file of a recipe by its name, with or without `.yaml`, or by its path; None if there is none."""
     plain = name.removesuffix(".yaml").removesuffix(".yml")
     if plain != name:
@@ -171,97 +168,90 @@ def _path(name: str) -> Path | None:
         # note: whatever is no file, by a name that is too long or a folder that may not be read, is none
         with suppress(OSError, ValueError):
             if file.is_file():
-                return file
-    return _files().get(plain) or _files(_ABLATIONS).get(plain.removeprefix(f"{_ABLATIONS}/"))
+                return file.resolve()
+    with suppress(OSError, ValueError):
+        for folder in paths.recipe_folders(config_dirs):
+            for file in (folder / f"{plain}.yaml", folder / paths.ABLATIONS / f"{plain}.yaml"):
+                if (
+                    file.parent.parent in (folder, folder.parent)
+                    and plain != TRAIN
+                    and (file.exists() or file.is_symlink())
+                ):
+                    return file
+    return None
 
 
-def _find(name: str, origin: str) -> Path:
-    if (path := _path(name)) is not None:
+def _find(name: str, origin: str, config_dirs: Folders) -> Path:
+    if (path := _path(name, config_dirs)) is not None:
         return path
-    recipes, others = _files(), _files(_ABLATIONS)
     if "/" in name and Path(name).suffix in (".yaml", ".yml"):
         raise UserError(Problem("no such file; `train ls` lists the recipes that have a name", "recipe", name, origin))
-    hint = f"did you mean {found}? " if (found := nearest(name, [*recipes, *others])) else ""
-    message = f"no such recipe; {hint}one of: {', '.join(sorted(recipes))}; `train ls ablations` lists the ablations"
+    like = nearest(name, names(config_dirs))
+    hint = f"did you mean {like}? " if like else ""
+    known = ", ".join(sorted(_files(config_dirs)))
+    message = f"no such recipe; {hint}one of: {known}; `train ls ablations` lists the ablations"
     raise UserError(Problem(message, "recipe", name, origin))
 
 
-def _load(path: Path, trail: tuple[Path, ...]) -> Recipe:
-    """The recipe in a file; `trail` holds the recipes that have it as their base."""
+def _load(path: Path, trail: tuple[Path, ...], config_dirs: Folders) -> Recipe:
+    """The recipe in a file; `trail` holds the recipes that extend it."""
     if path in trail:
-        raise UserError(f"{trail[-1]}: base={path.stem} leads back to itself")
+        raise UserError(f"{trail[-1]}: its defaults list leads back to itself by {path.stem}")
     if len(trail) > _MOST_BASES:
-        raise UserError(f"{trail[0]}: base={trail[1].stem} leads over more than {_MOST_BASES} others")
-    values = _mapping(path)
-    about = _about(values.pop("about", None), path)
-    by_epochs = _by_epochs(values.pop("by_epochs", {}), path)
-    published = _published(values.pop("by_fidelity", {}), path)
-    base, below = values.pop("base", None), None
-    own = frozenset(key for part in (values, *by_epochs.values()) for key, _ in leaves(part))
-    if base is not None:
-        below = _load(_find(str(base), str(path)), (*trail, path))
-        values, by_epochs = _merged(below.values, values), {**below.by_epochs, **by_epochs}
-        published = _merged(below.published, published)
+        raise UserError(f"{trail[0]}: its defaults list leads over more than {_MOST_BASES} others")
+    try:
+        values = read_mapping(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    base_name, chosen = _defaults(values.pop("defaults", None), path)
+    base = train(config_dirs)
+    if base_name != TRAIN:
+        base = _load(_find(base_name, str(path), config_dirs), (*trail, path), config_dirs)
+    about = _about(values.pop("about", None), path, base.about)
     if type(values.get("epochs", 1)) is not int:
         raise UserError(Problem("must be a whole number", "epochs", values["epochs"], str(path)))
-    return Recipe(_name(path), path, about, values, by_epochs, published, below, own)
+    name = path.stem if _path(path.stem, config_dirs) in (None, path) else f"{path.parent.name}-{path.stem}"
+    folder = path.parent.parent if path.parent.name == paths.ABLATIONS else path.parent
+    lengths = {int(file.stem): file for file in (folder / _LENGTHS / name).glob("*.yaml") if file.stem.isdecimal()}
+    published = folder / _PUBLISHED / f"{name}.yaml"
+    return Recipe(name, path, about, chosen, values, base, lengths, published if published.is_file() else None)
 
 
-def _name(path: Path) -> str:
-    """The file's own; where another recipe has that name, with its folder's."""
-    if _path(path.stem) in (None, path):
-        return path.stem
-    in_folders = path.parent.name == _ABLATIONS
-    return f"{_ABLATIONS}/{path.stem}" if in_folders else f"{path.resolve().parent.name}-{path.stem}"
+def train(config_dirs: Folders) -> Recipe:
+    """What every recipe stands on: the defaults list of train.yaml chooses an option for each group."""
+    path = next(file for folder in paths.search_path(config_dirs) if (file := folder / f"{TRAIN}.yaml").is_file())
+    entries = read_mapping(path).get("defaults")
+    chosen = {group: option for entry in _mappings(entries) for group, option in entry.items()}
+    return Recipe(TRAIN, path, About(), chosen, {}, None, {}, None)
 
 
-def _about(header: Any, path: Path) -> About:
+def _defaults(entries: Any, path: Path) -> tuple[str, dict[str, Any]]:
+    """The recipe that a defaults list extends, and the options that it chooses instead."""
+    bases = [entry for entry in entries if isinstance(entry, str)] if isinstance(entries, list) else []
+    if not bases or bases[0] == "_self_":
+        remedy = "begin it with `defaults: [train, _self_]`, or with the recipe that it extends"
+        raise UserError(f"{path}: a recipe has a defaults list, as any config of Hydra's; {remedy}")
+    chosen = {key: option for entry in _mappings(entries) for key, option in entry.items()}
+    prefix = re.compile(r"^override +/?")
+    return bases[0].removeprefix("/"), {prefix.sub("", str(key)): option for key, option in chosen.items()}
+
+
+def _mappings(entries: Any) -> list[dict[str, Any]]:
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+def _about(header: Any, path: Path, base: About) -> About:
+    """The typed header; a recipe without one is meant for the lengths of the recipe that it extends."""
+    if header is None:
+        return About(epochs=base.epochs)
     try:
         # note: strict types accept a mapping as a dataclass only in JSON
         return _header().validate_json(json.dumps(header, default=str))
     except ValidationError as error:
-        told = [(".".join(map(str, ("about", *e["loc"]))), e["msg"]) for e in error.errors(include_url=False)]
-        raise UserError(*(f"{path}: {where}: {message}" for where, message in told)) from None
+        wrong = [(".".join(map(str, ("about", *e["loc"]))), e["msg"]) for e in error.errors(include_url=False)]
+        raise UserError(*(f"{path}: {where}: {message}" for where, message in wrong)) from None
 
 
 @cache
 def _header() -> TypeAdapter[About]:
     return TypeAdapter(About)
-
-
-def _by_epochs(lengths: Any, path: Path) -> dict[int, dict[str, Any]]:
-    if not isinstance(lengths, dict) or not all(type(n) is int and isinstance(v, dict) for n, v in lengths.items()):
-        raise UserError(f"{path}: by_epochs maps numbers of epochs to the values that change at that length")
-    return lengths
-
-
-def _published(variants: Any, path: Path) -> dict[str, Any]:
-    values = variants.get("published", {}) if isinstance(variants, dict) and variants.keys() <= {"published"} else None
-    if not isinstance(values, dict) or not isinstance(values.get("algorithms", {}), dict):
-        raise UserError(f"{path}: by_fidelity maps published to the values that fidelity=published changes")
-    return values
-
-
-def _mapping(path: Path) -> dict[str, Any]:
-    try:
-        return copy.deepcopy(_parsed(path, path.stat().st_mtime_ns))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
-
-
-@cache
-def _parsed(path: Path, _modified: int) -> dict[str, Any]:
-    return read_mapping(path)
-
-
-def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Changes laid over a base: mappings merge, unless they choose another option by `name`."""
-    merged = copy.deepcopy(base)
-    for key, value in changes.items():
-        old = merged.get(key)
-        renamed = isinstance(old, dict) and isinstance(value, dict) and value.get("name") not in (None, old.get("name"))
-        if isinstance(old, dict) and isinstance(value, dict) and not renamed:
-            merged[key] = _merged(old, value)
-        else:
-            merged[key] = copy.deepcopy(value)
-    return merged

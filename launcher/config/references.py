@@ -1,85 +1,93 @@
-"""`${key}` in a value: another value of the same config, and nothing else that the machine knows."""
+"""`${key}` in a value is another value of the same config; what else OmegaConf could put there is refused."""
 
 from __future__ import annotations
 
-import copy
 import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from launcher.config.keys import nearest_key
-from launcher.config.layers import DEFAULTS, Layers, leaves
-from launcher.errors import Problem, Problems
+from launcher.config.layers import get, leaves
+from launcher.errors import Problem, Problems, UserError, shown
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
+NOT_PLAIN = "cannot be resolved: a reference is ${key}, the key of another value, and nothing else"
 # A text grows with every reference in it, and each of them may do so again.
-_LONGEST = 1000
-_MOST_STEPS = 10
+_MOST_STEPS = 1000
+_DEEPEST = 10
 
 
-def resolve(layers: Layers, problems: Problems) -> None:
-    """Put the values in the place of the references; a problem for each that leads nowhere."""
-    references = _References(layers)
-    for key, value in list(leaves(layers.values)):
-        if not _refers(value):
-            continue
+def is_plain(value: Any) -> bool:
+    """Whether a value has no references but those to keys: `${oc.env:HOME}` would read the machine."""
+    return all("${" not in _REFERENCE.sub("", text) for text in _texts(value))
+
+
+def check_plain(values: Mapping[str, Any], path: Path) -> None:
+    """Look at the references of a file.
+
+    Raises:
+        UserError: with every value that has others than those to keys.
+    """
+    wrong = [Problem(NOT_PLAIN, key, value, str(path)) for key, value in leaves(values) if not is_plain(value)]
+    if wrong:
+        raise UserError(*wrong)
+
+
+def resolve(values: dict[str, Any], origin: Callable[[str], str | None], problems: Problems) -> dict[str, Any]:
+    """The values with others in the place of references; a problem for each that leads nowhere."""
+    referring = {key: value for key, value in leaves(values) if any("${" in text for text in _texts(value))}
+    if not referring:
+        return values
+    for key, value in referring.items():
         try:
-            resolved = references.resolved(value, 1)
+            _count(values, value, 1)
         except ValueError as error:
-            problems.append(Problem(f"cannot be resolved: {error}", key, value, layers.origin(key)))
-        else:
-            layers.set(key, resolved, layers.origin(key) or DEFAULTS)
+            problems.append(Problem(f"cannot be resolved: {error}", key, value, origin(key)))
+    problems.settle()
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        resolved = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
+    except OmegaConfBaseException as error:
+        raise UserError(f"a reference cannot be resolved: {' '.join(str(error).split())}") from None
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
 
 
-def _refers(value: Any) -> bool:
-    return isinstance(value, str) and "${" in value
+def _count(values: Mapping[str, Any], value: Any, depth: int) -> int:
+    """How many references are followed to resolve a value.
 
-
-class _References:
-    """Resolves texts, each once: a chain of texts that all refer many times to the next would take for ever."""
-
-    def __init__(self, layers: Layers):
-        self._layers = layers
-        self._known: dict[str, Any] = {}
-
-    def resolved(self, text: str, steps: int) -> Any:
-        """A text's value: of any type where the text is one reference, else text.
-
-        Raises:
-            ValueError: it cannot be; says why.
-        """
-        if text not in self._known:
-            if steps > _MOST_STEPS:
-                raise ValueError(f"it leads back to itself, or over more than {_MOST_STEPS} others")
-            if len(text) > _LONGEST:
-                raise ValueError(f"it is longer than {_LONGEST} characters")
-            self._known[text] = self._resolve(text, steps)
-        return copy.deepcopy(self._known[text])
-
-    def _resolve(self, text: str, steps: int) -> Any:
-        if match := _REFERENCE.fullmatch(text):
-            return self._value(match[1], steps)
-        if "${" in _REFERENCE.sub(" ", text):
-            raise ValueError("a reference is ${key}, the key of another value, and nothing else")
-        whole = _REFERENCE.sub(lambda match: _as_text(match[1], self._value(match[1], steps)), text)
-        if len(whole) > _LONGEST:
-            raise ValueError(f"it becomes longer than {_LONGEST} characters")
-        return whole
-
-    def _value(self, key: str, steps: int) -> Any:
+    Raises:
+        ValueError: it cannot be, or takes too many; says why.
+    """
+    if not is_plain(value):
+        raise ValueError(NOT_PLAIN.partition(": ")[2])
+    if depth > _DEEPEST:
+        raise ValueError(f"it leads back to itself, or over more than {_DEEPEST} others")
+    steps = 0
+    for key in (key for text in _texts(value) for key in _REFERENCE.findall(text)):
         parent, _, leaf = key.rpartition(".")
-        within = self._layers.get(parent) if parent else self._layers.values
-        if not isinstance(within, dict) or leaf not in within:
-            found = nearest_key(key)
-            raise ValueError(f"{key} is no key" + (f"; did you mean {found}?" if found and found != key else ""))
-        value = within[leaf]
-        if isinstance(value, dict):
-            raise ValueError(f"{key} is a mapping; name one of its values")
-        return self.resolved(value, steps + 1) if _refers(value) else value
+        within = get(values, parent) if parent else values
+        if not isinstance(within, Mapping) or leaf not in within:
+            nearest = nearest_key(key)
+            hint = f"; did you mean {nearest}?" if nearest and nearest != key else ""
+            raise ValueError(f"{shown(key)} is no key{hint}")
+        if isinstance(within[leaf], Mapping):
+            raise ValueError(f"{shown(key)} is a mapping; name one of its values")
+        steps += 1 + _count(values, within[leaf], depth + 1)
+        if steps > _MOST_STEPS:
+            raise ValueError(f"it takes more than {_MOST_STEPS} others")
+    return steps
 
 
-def _as_text(key: str, value: Any) -> str:
-    if isinstance(value, list):
-        raise ValueError(f"{key} is a list, which cannot stand within a text")
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _texts(part)

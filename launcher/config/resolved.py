@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from launcher import atomic
-from launcher.config.keys import ADDED, REPLACED
-from launcher.config.layers import Layers
 from launcher.config.schema import RunConfig
 from launcher.config.validate import MISSING, validate
 from launcher.config.yaml_file import as_yaml, read_mapping
@@ -52,27 +50,11 @@ def read(path: Path) -> RunConfig:
         values = read_mapping(path)
     except FileNotFoundError:
         raise UserError(f"{path} is missing: {path.parent} is no run folder") from None
-    layers = Layers()
-    layers.values = values
-    _renew(layers)
     try:
-        return validate(layers)
+        return validate(values)
     except UserError as error:
         problems = [Problem(_with_remedy(p.message), p.key, p.value, str(path)) for p in error.problems]
         raise UserError(*problems) from None
-
-
-def _renew(layers: Layers) -> None:
-    """Put today's keys in the place of those of an older run folder."""
-    for old, (new, values) in REPLACED.items():
-        if isinstance(value := layers.get(old), bool) and layers.get(new) is None:
-            layers.remove(old)
-            layers.set(new, values[value], "")
-    for key, (value, options) in ADDED.items():
-        group = key.rpartition(".")[0]
-        inside = layers.get(group) if group else layers.values
-        if isinstance(inside, dict) and layers.get(key) is None and (not options or inside.get("name") in options):
-            layers.set(key, value, "")
 
 
 def _with_remedy(message: str) -> str:

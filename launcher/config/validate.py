@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.config.keys import nearest, nearest_key
-from launcher.config.layers import Layers, leaves
+from launcher.config.layers import get, leaves
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
 
@@ -32,38 +32,38 @@ _EXPECTED = {
 }
 
 
-def validate(layers: Layers) -> RunConfig:
-    """The typed config.
+def validate(values: Mapping[str, Any], origin: Callable[[str], str | None] = lambda key: None) -> RunConfig:
+    """The typed config; `origin` says where a dotted key came from.
 
     Raises:
         UserError: with every key that does not fit.
     """
-    if strange := [*_strange(layers)]:
+    if strange := [*_strange(values, origin)]:
         raise UserError(*strange)
     try:
         # note: strict types accept a mapping as a dataclass only in JSON
-        return adapter().validate_json(json.dumps(layers.values, default=str, skipkeys=True))
+        return adapter().validate_json(json.dumps(values, default=str, skipkeys=True))
     except ValidationError as error:
         expectations: dict[str, list[str]] = {}
         for details in error.errors(include_url=False):
-            key = _dotted(details["loc"], layers.values, details["type"] == "missing")
+            key = _dotted(details["loc"], values, details["type"] == "missing")
             key += ".name" * (details["type"] == "union_tag_invalid")
             expected = message(key, dict(details))
             if expected not in expectations.setdefault(key, []):
                 expectations[key].append(expected)
     told = expectations.items()
-    raise UserError(*(Problem(_joined(said), key, layers.get(key), layers.origin(key)) for key, said in told))
+    raise UserError(*(Problem(_joined(said), key, get(values, key), origin(key)) for key, said in told))
 
 
-def _strange(layers: Layers) -> Iterator[Problem]:
+def _strange(values: Mapping[str, Any], origin: Callable[[str], str | None]) -> Iterator[Problem]:
     """What no value can be, and what neither JSON nor the arithmetic of a plan could take."""
-    for key, value in leaves(layers.values):
+    for key, value in leaves(values):
         for part in (key, *_flat(value)):
             if isinstance(part, int | float) and _LARGEST <= abs(part) < math.inf:
-                yield Problem("is larger than any number here", key, value, layers.origin(key))
+                yield Problem("is larger than any number here", key, value, origin(key))
             if isinstance(part, str) and _NO_TEXT.search(part):
                 no_text = "holds bytes that are no UTF-8 text; give it another name"
-                yield Problem(no_text, key, value, layers.origin(key))
+                yield Problem(no_text, key, value, origin(key))
 
 
 def _flat(value: Any) -> Iterator[Any]:

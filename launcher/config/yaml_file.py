@@ -17,6 +17,7 @@ from launcher.errors import UserError
 # note: libyaml's loader is ten times as fast, and a study reads thousands of configs
 _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST_BYTES = 100_000
+_PACKAGE = re.compile(r"^# @package +(\S+)", re.MULTILINE)
 _DEEPEST = 20
 _PLAIN = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map"))
 _INT, _FLOAT, _STR = _PLAIN[2:5]
@@ -52,6 +53,13 @@ def read_mapping(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise UserError(f"{path}:1: a mapping of keys to values is expected")
     return values
+
+
+def package(path: Path) -> str | None:
+    """Where a config's values go, by the `# @package` line at its head; None: where its group says."""
+    with path.open(encoding="utf-8") as file:
+        found = _PACKAGE.search(file.read(512))
+    return found[1] if found else None
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import in_steps
 from launcher.config.keys import longest_share
-from launcher.config.layers import Layers, leaves
+from launcher.config.layers import leaves, put
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import FFCVLoader, RunConfig
 from launcher.config.validate import validate
@@ -168,15 +168,14 @@ def fitted(plan: Plan) -> Plan:
     """
     if plan.config.schedule.fit == "off" or not plan.total_steps:
         return plan
-    layers, shortened = Layers(), {}
-    layers.values = as_mapping(plan.config)
-    for key, given in list(leaves(layers.values)):
+    values, shortened = as_mapping(plan.config), {}
+    for key, given in list(leaves(values)):
         share = longest_share(key)
         if share is None or not given or (short := _shortened(plan, key, given, share)) == given:
             continue
-        layers.set(key, short, "")
+        put(values, key, short)
         shortened[key] = given
-    return replace(plan, config=validate(layers), shortened=shortened) if shortened else plan
+    return replace(plan, config=validate(values), shortened=shortened) if shortened else plan
 
 
 def _shortened(plan: Plan, key: str, given: str | list[str], share: float) -> str | list[str]:

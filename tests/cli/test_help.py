@@ -15,7 +15,7 @@ import pytest
 from launcher.cli import main as cli
 from launcher.cli.words import read
 from launcher.config.compose import compose
-from launcher.config.defaults import options
+from launcher.config.groups import options
 
 EXAMPLES = [line.split("  ")[0] for line in map(str.strip, cli._EXAMPLES.splitlines()[1:])]
 OF_VERBS = [(verb, line) for verb in cli.VERBS for line in cli.module_of(verb).EXAMPLES]
@@ -106,19 +106,6 @@ def test_plan_shows_a_schedule_of_whole_epochs_and_the_published_sides(capsys: p
     assert [row["image_size"] for row in plan["timetable"]][:: len(plan["timetable"]) - 1] == [98, 167]
     names = plan["order"]["change_batch"]
     assert names.index("colout") == names.index("progressive_resizing") + 1
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_ask_the_program_itself(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["completion", shell]) == 0
-    assert "completion --line" in capsys.readouterr().out
-
-
-def test_completion_for_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["completion", "fsh"]) == 2
-    assert "did you mean fish?" in capsys.readouterr().err
-    assert cli.main(["completion"]) == 2
-    assert "name a shell" in capsys.readouterr().err
 
 
 def test_options_may_stand_between_the_words(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from launcher.config.keys import all_keys
 from launcher.config.overrides import parse
 from launcher.errors import Problems, UserError
 
-MINE = {"about": {"summary": "mine", "epochs": [1, None], "published": []}, "base": "hot", "epochs": 33}
+MINE = {"defaults": ["hot", "_self_"], "epochs": 33}
 OF_KEYS = [verb for verb in cli.VERBS if takes_keys(cli.parser_of(verb, cli.module_of(verb)))]
 FIRST = {"resume": ["runs/a"], "eval": ["runs/a"], "tune": ["adamw_narrow"], "submit": ["--slurm"]}
 
@@ -66,6 +66,7 @@ def test_every_verb_that_takes_keys_takes_them_in_every_plain_form(verb: str) ->
         ("--dataset.path '/data/a b'", ["dataset.path=/data/a b"]),
         ("-epochs 3", ["epochs=3"]),
         ("mine.yaml ./mine.yaml", ["recipe=mine.yaml", "recipe=./mine.yaml"]),
+        ("--config-dir a --config-dir='b c'", ["hydra.searchpath=['a']", "hydra.searchpath=['b c']"]),
         ("~algorithms.mixup +epochs=3", ["~algorithms.mixup", "+epochs=3"]),
         ("-- run_name=a", ["run_name=a"]),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.cli import main as cli
 from launcher.cli.estimate import hardware
-from launcher.config.defaults import options
+from launcher.config.groups import options
 from launcher.config.hardware import gpus, machines, price_age
 from launcher.submit.values import Sky, read_values
 

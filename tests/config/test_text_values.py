@@ -100,5 +100,5 @@ def test_an_empty_value_is_refused(key: str) -> None:
 
 
 def test_only_methods_are_turned_off_by_a_tilde() -> None:
-    with pytest.raises(UserError, match="~run_name: ~ turns a method off"):
+    with pytest.raises(UserError, match="~run_name: ~ turns an algorithm off"):
         compose(["~run_name"])

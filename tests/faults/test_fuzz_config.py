@@ -103,13 +103,15 @@ def yaml_of(values: Any) -> str:
 @example(changes={"epochs": 10**400})
 @example(changes={"schedule.dilate": 1e308})
 @example(changes={"schedule.warmup": "9" * 400 + "ep"})
-@example(changes={"by_epochs": {5: {"epochs": "x"}}})
+@example(changes={"defaults": ["train", {"override model": {"a": [1]}}, {"override algorithms": 3}, 4, None, "_self_"]})
+@example(changes={"defaults": ["train", {"override optimizer": "${oc.env:HOME}"}, "_self_"]})
+@example(changes={"defaults": {"a": 1}})
 @example(changes={"algorithms": {"ema": {"half_life": {"a": [1]}}}})
-@example(changes={"base": [1]})
+@example(changes={"defaults": [["train"], "train", "train", "_self_"]})
 @example(changes={"run_name": "\ud800"})
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
 def test_no_values_of_a_recipe_crash_the_plan(recipes: Path, changes: dict[str, Any]) -> None:
-    text = yaml_of(changed({"about": HEADER}, changes))
+    text = yaml_of(changed({"defaults": ["train", "_self_"], "about": HEADER}, changes))
     (recipes / "mine.yaml").write_text(text, encoding="utf-8", errors="surrogatepass")
     ends_well_or_names_the_mistake("plan", "recipe=mine", "dataset=shapes", "model=resnet18")
 
@@ -117,8 +119,8 @@ def test_no_values_of_a_recipe_crash_the_plan(recipes: Path, changes: dict[str, 
 @settings(max_examples=50)
 @given(changes=st.dictionaries(KEYS, VALUES, min_size=1, max_size=3), data=st.data())
 def test_no_header_of_a_recipe_crashes_the_list(recipes: Path, changes: dict[str, Any], data: st.DataObject) -> None:
-    where = data.draw(st.sampled_from(["about.summary", "about.epochs", "about.published", "about", "base"]))
-    text = yaml_of(changed({"about": HEADER}, {where: data.draw(VALUES)}))
+    where = data.draw(st.sampled_from(["about.summary", "about.epochs", "about.published", "about", "defaults"]))
+    text = yaml_of(changed({"defaults": ["train", "_self_"], "about": HEADER}, {where: data.draw(VALUES)}))
     (recipes / "mine.yaml").write_text(text, encoding="utf-8", errors="surrogatepass")
     try:
         ends_well_or_names_the_mistake("ls", "recipes")
@@ -226,12 +228,4 @@ def test_no_override_crashes_show_or_plan(given_words: list[str]) -> None:
 
 
 def test_the_values_that_are_mutated_are_valid() -> None:
-    assert isinstance(validate(layers_of(known_good())), RunConfig)
-
-
-def layers_of(values: dict[str, Any]) -> Any:
-    from launcher.config.layers import Layers
-
-    layers = Layers()
-    layers.values = values
-    return layers
+    assert isinstance(validate(known_good()), RunConfig)

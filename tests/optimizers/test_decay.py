@@ -13,7 +13,7 @@ from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config import choices
 from launcher.config.compose import compose
-from launcher.config.defaults import options
+from launcher.config.groups import options
 from launcher.optimizers.build import build_optimizer
 from launcher.plan.plan import Plan
 from tests.formulas import PEAK, packaged, small_model

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from launcher.config.choices import OptimizerConfig
-from launcher.config.defaults import options
+from launcher.config.groups import options
 from launcher.optimizers.build import build_optimizer, set_lr
 from tests.formulas import PEAK, packaged, set_gradients, small_model
 

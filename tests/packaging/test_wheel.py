@@ -57,7 +57,7 @@ def test_it_runs_from_another_folder(installed: Path, tmp_path: Path) -> None:
     assert {row["name"] for row in listed} >= {"mild", "medium", "hot", "baseline"}
     assert all(row["path"].startswith(str(installed / "launcher" / "assets")) for row in listed)
     assert json.loads(train(installed, tmp_path, "plan", "recipe=hot", "--json"))["epochs"] == 270
-    assert "recipe=mild" in train(installed, tmp_path, "completion", "--line", "train recipe=mi")
+    assert "_ARGCOMPLETE" in train(installed, tmp_path, "completion", "bash")
 
 
 def test_it_trains_resumes_exports_submits_and_reports(installed: Path, tmp_path: Path) -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
 
 import pytest
-import yaml
 
 from launcher.config import recipes
-from launcher.config.algorithms import Algorithms
+from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
-from launcher.config.schema import GROUPS, RunConfig
+from launcher.config.schema import GROUPS
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 
@@ -26,40 +23,10 @@ ALL = [*RECIPES, *ABLATIONS]
 OWN = ("finetune", "small")
 # What was published of these is a speed, or the values alone.
 WITHOUT_ACCURACY = ("baseline_", "resnet101_", "algoperf_nadamw", "algoperf_vit", *OWN)
-# Parts of a recipe file that are not values of a run.
-NOT_VALUES = {"about", "base", "by_epochs", "by_fidelity"}
-
-
-def schemas(hint: Any) -> list[type]:
-    """The dataclasses in a type hint."""
-    if is_dataclass(hint) and isinstance(hint, type):
-        return [hint]
-    return [found for part in get_args(hint) for found in schemas(part)]
-
-
-def unknown(values: Any, hint: Any, key: str) -> Iterator[str]:
-    """Dotted keys of a mapping that the schema does not have; an option is chosen by its name."""
-    options = schemas(hint)
-    if not isinstance(values, dict) or not options:
-        return
-    name = values.get("name")
-    option = next((o for o in options if get_args(get_type_hints(o).get("name")) == (name,)), options[0])
-    hints = get_type_hints(option)
-    for child, value in values.items():
-        if child not in hints:
-            yield f"{key}{child}"
-        else:
-            yield from unknown(value, hints[child], f"{key}{child}.")
-
-
-def content(name: str) -> dict[str, Any]:
-    path = FOLDER / f"{name}.yaml"
-    loaded: dict[str, Any] = yaml.safe_load((path if path.exists() else FOLDER / f"ablations/{name}.yaml").read_text())
-    return loaded
 
 
 def comments(name: str) -> str:
-    lines = recipes.find(name).read_text().splitlines()
+    lines = recipes.load(name).path.read_text().splitlines()
     return " ".join(line.removeprefix("#").strip() for line in lines if line.startswith("#"))
 
 
@@ -83,38 +50,23 @@ def test_a_recipe_composes_without_a_problem_or_a_note(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_a_recipe_can_run_at_each_of_its_lengths_on_eight_gpus(name: str, fidelity: str) -> None:
     recipe = recipes.load(name)
-    for epochs in {recipe.values["epochs"], *recipe.by_epochs, *filter(None, recipe.about.epochs)} - {1}:
+    for epochs in {recipe.get("epochs"), *recipe.lengths, *filter(None, recipe.about.epochs)} - {1}:
         words = [f"recipe={name}", f"epochs={epochs}", f"fidelity={fidelity}", "model.weights=torchvision"]
         config = compose(words).config
         check(Plan(config, world_size=8, train_samples=1_281_167), {})
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_every_key_is_in_the_schema(name: str) -> None:
-    values = {key: value for key, value in content(name).items() if key not in NOT_VALUES}
-    assert list(unknown(values, RunConfig, "")) == []
-    for changed in [*content(name).get("by_epochs", {}).values(), *content(name).get("by_fidelity", {}).values()]:
-        assert list(unknown(changed, RunConfig, "")) == []
-
-
-def test_a_mistyped_key_is_seen() -> None:
-    values = {"epoch": 3, "optimizer": {"name": "sgd", "beta1": 0.9}, "algorithms": {"sam": {"rhoo": 1}, "samm": "on"}}
-    assert list(unknown(values, RunConfig, "")) == [
-        "epoch",
-        "optimizer.beta1",
-        "algorithms.sam.rhoo",
-        "algorithms.samm",
-    ]
-
-
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_group_is_chosen_and_every_algorithm_stated_in_full(name: str) -> None:
-    values = content(name)
-    assert {"epochs", "batch_size", "eval_batch_size", "image", "algorithms"} <= set(values)
-    assert set(GROUPS) - set(values) - {"launch", "logger", "task"} == ({"model"} if name in OWN else set())
-    for algorithm, stated in values["algorithms"].items():
-        (schema,) = schemas(get_type_hints(Algorithms)[algorithm])
-        assert stated is True or set(stated) == {field.name for field in fields(schema)}, algorithm
+    recipe = recipes.load(name)
+    assert {"epochs", "batch_size", "eval_batch_size", "image"} <= recipe.values.keys()
+    left = {"model"} if name in OWN else set()
+    assert set(GROUPS) - recipe.chosen.keys() - {"launch", "logger", "task"} == left
+    stated = recipe.values.get("algorithms", {})
+    for algorithm in recipe.chosen.get("algorithms", []):
+        names = {field.name for field in fields(declarations()[algorithm])}
+        assert names == set(stated.pop(algorithm, {})), algorithm
+    assert not stated
 
 
 @pytest.mark.parametrize("name", ALL)

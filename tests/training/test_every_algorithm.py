@@ -9,7 +9,7 @@ import torch
 
 from launcher.config import recipes
 from launcher.config.compose import compose
-from launcher.config.defaults import options
+from launcher.config.groups import options
 from launcher.errors import UserError
 from launcher.training import checkpoint
 from tests.trainers import EARLY, SIDE_FOR_BF16, build, steps, tensors

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from launcher.config import recipes
 from launcher.config.compose import compose
-from launcher.config.defaults import options
+from launcher.config.groups import options
 from launcher.config.schema import RunConfig
 from launcher.models import build as building
 from launcher.rank.group import Ranks

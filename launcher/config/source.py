@@ -1,0 +1,173 @@
+"""What Hydra composes: its source of config files, each read as one that anybody may have written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hydra import compose, initialize
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from launcher.config.layers import without
+from launcher.config.references import check_plain
+from launcher.config.yaml_file import package, read_mapping
+from launcher.errors import UserError, one_line
+
+_SCHEME = "train"
+# A defaults list may name others without end; an ordinary run looks 500 times.
+_MOST_LOOKS = 20_000
+
+
+@dataclass(frozen=True)
+class Command:
+    """What Hydra composes for a command line: the primary config, its overrides, and the folders searched.
+
+    `file` is the primary config's, which may lie elsewhere. `dropped` are, by file, dotted keys that are left
+    out: values for an option that another one has replaced, and the null of an algorithm that is on again.
+    """
+
+    config_name: str
+    overrides: Sequence[str]
+    folders: Sequence[Path]
+    file: Path
+    dropped: Mapping[Path, frozenset[str]]
+
+
+def composed(command: Command) -> DictConfig:
+    """What Hydra composes, references as they are.
+
+    Raises:
+        UserError: a file is none that Hydra can compose.
+    """
+    with _hydra(command):
+        return compose(command.config_name, [*command.overrides])
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """The values of a run in what was composed, references as they are."""
+    values = OmegaConf.to_container(config)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items() if key != "about"}
+
+
+def as_yaml(command: Command) -> str:
+    """What Hydra's `--cfg job` prints: the composed YAML, references as they are."""
+    return str(OmegaConf.to_yaml(composed(command)))
+
+
+def print_info(command: Command, what: str) -> None:
+    """Print what Hydra's `--info` prints, such as `defaults-tree`."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    with _hydra(command):
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        hydra.show_info(what, command.config_name, [*command.overrides])
+
+
+@contextmanager
+def _hydra(command: Command) -> Iterator[None]:
+    for plugin in (Files, SearchPath):
+        Plugins.instance().register(plugin)
+    Files.command, Files.looks = command, 0
+    try:
+        with initialize(config_path=None, job_name=_SCHEME, version_base="1.3"):
+            yield
+    except (
+        HydraException,
+        OmegaConfBaseException,
+        OSError,
+        RecursionError,
+        AssertionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        reason = one_line(" ".join(str(error).split())) or type(error).__name__
+        raise UserError(f"{command.config_name} cannot be composed: {reason}") from None
+    finally:
+        Files.command = None
+
+
+def _check_defaults(entries: Any, path: Path) -> None:
+    """See that a defaults list is one before Hydra reads it.
+
+    Raises:
+        UserError: it is none, or has a name that is none.
+    """
+    names: list[Any] = [entries] if not isinstance(entries, list) else []
+    for entry in entries if isinstance(entries, list) else ():
+        pairs = entry.items() if isinstance(entry, dict) and len(entry) == 1 else [(entry, None)]
+        for group, option in pairs:
+            names += [group, *(option if isinstance(option, list) else [option] if option is not None else [])]
+    if not all(isinstance(name, str) and name and "${" not in name for name in names):
+        raise UserError(f"{path}: a defaults list has names, and groups with their option, such as - model: resnet50")
+
+
+class SearchPath(SearchPathPlugin):
+    """Hydra searches the files of the command, and nothing else but its own."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if Files.command is not None:
+            search_path.append(provider=_SCHEME, path=f"{_SCHEME}://")
+
+
+class Files(ConfigSource):
+    """The files of one command's folders."""
+
+    command: ClassVar[Command | None] = None
+    looks: ClassVar[int] = 0
+
+    @staticmethod
+    def scheme() -> str:
+        return _SCHEME
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        path = self._file(config_path)
+        assert path is not None
+        assert self.command is not None
+        values = read_mapping(path)
+        check_plain(values, path)
+        _check_defaults(values.get("defaults", []), path)
+        if "hydra" in values:
+            raise UserError(f"{path}: hydra is no part of a run's config")
+        kept = without(values, self.command.dropped.get(path, ()))
+        header = {"package": package(path)}
+        return ConfigResult(config=OmegaConf.create(kept), header=header, path=str(path), provider=self.provider)
+
+    def is_config(self, config_path: str) -> bool:
+        return self._file(config_path) is not None
+
+    def is_group(self, config_path: str) -> bool:
+        return self._first(config_path, Path.is_dir) is not None
+
+    def available(self) -> bool:
+        return True
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        folders = self.command.folders if self.command is not None else ()
+        return sorted({path.stem for folder in folders for path in (folder / config_path).glob("*.yaml")})
+
+    def _file(self, name: str) -> Path | None:
+        if self.command is not None and name == self.command.config_name:
+            return self.command.file
+        return self._first(f"{name}.yaml", Path.is_file)
+
+    def _first(self, name: str, is_there: Callable[[Path], bool]) -> Path | None:
+        Files.looks += 1
+        if Files.looks > _MOST_LOOKS:
+            raise UserError("the defaults lists of a recipe and its options name too many others")
+        if self.command is not None and ".." not in Path(name).parts and not Path(name).is_absolute():
+            # note: whatever is no file, by a name that is too long or a folder that may not be read, is none
+            with suppress(OSError, ValueError):
+                return next((folder / name for folder in self.command.folders if is_there(folder / name)), None)
+        return None

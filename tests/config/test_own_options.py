@@ -1,0 +1,143 @@
+"""A user's own recipes and options: files in ./recipes, ./conf or a --config-dir, as in any Hydra application."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.cli import main as cli
+from launcher.config.compose import Composed, compose
+from launcher.config.groups import options
+from launcher.config.hardware import machines
+from launcher.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def own(path: str, text: str) -> None:
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def composed(*words: str) -> Composed:
+    return compose([*words, "dataset=shapes"])
+
+
+def test_a_model() -> None:
+    own("conf/model/mine.yaml", "defaults: [resnet50, _self_]\nactivation: silu\n")
+    model = composed("recipe=hot", "model=mine").config.model
+    assert (model.name, model.activation, model.architecture) == ("resnet50", "silu", "resnet50")
+
+
+def test_an_optimizer_and_a_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    own("conf/optimizer/mine.yaml", "defaults: [adamw, _self_]\nlr: 0.5\n")
+    own("conf/hardware/mine.yaml", "defaults: [p5_4xlarge, _self_]\nname: mine\nprice_per_hour: 1.5\n")
+    config = composed("recipe=mild", "optimizer=mine", "hardware=mine", "optimizer.beta1=0.5").config
+    assert (config.optimizer.name, config.optimizer.lr, config.hardware.price_per_hour) == ("adamw", 0.5, 1.5)
+    assert (machines()["mine"].gpu, machines()["mine"].price_per_hour) == ("H100 80GB", 1.5)
+    for group in ("optimizer", "hardware"):
+        assert "mine" in options(group)
+        assert cli.main(["ls", group]) == 0
+        assert "mine" in capsys.readouterr().out
+
+
+def test_an_algorithms_values_replaced_and_a_variant_of_it() -> None:
+    own("conf/algorithms/ema.yaml", "# @package algorithms.ema\nhalf_life: 7ba\nupdate_interval: 1ba\n")
+    own("conf/algorithms/gentle.yaml", "# @package algorithms.sam\ndefaults: [sam, _self_]\nrho: 0.05\n")
+    algorithms = composed("algorithms=[ema,gentle]").config.algorithms
+    assert algorithms.ema is not None
+    assert algorithms.ema.half_life == "7ba"
+    assert algorithms.sam is not None
+    assert (algorithms.sam.rho, algorithms.sam.interval) == (0.05, 10)
+    added = composed("recipe=mild", "algorithms.gentle=on", "algorithms.sam.interval=3").config.algorithms
+    assert added.sam is not None
+    assert (added.sam.rho, added.sam.interval) == (0.05, 3)
+    assert composed("algorithms=[gentle]", "algorithms.sam=off").config.algorithms.sam is None
+
+
+def test_a_recipe_extends_another_by_its_defaults_list() -> None:
+    own("recipes/mine.yaml", "defaults: [hot, override model: resnet18, _self_]\nepochs: 77\n")
+    config = composed("recipe=mine", "algorithms.sam.interval=9").config
+    assert (config.recipe, config.epochs, config.model.name) == ("mine", 77, "resnet18")
+    assert config.algorithms.mixup is not None
+    assert config.algorithms.sam is not None
+    assert (config.algorithms.mixup.alpha, config.algorithms.sam.interval) == (0.25, 9)
+    origins = composed("recipe=mine").origins
+    assert origins["epochs"] == "recipe mine"
+    assert origins["optimizer.lr"] == "recipe hot, base of mine"
+    assert origins["model.name"] == "recipe mine"
+
+
+def test_a_recipe_chooses_another_option_and_other_algorithms_than_its_base() -> None:
+    text = "defaults: [hot, override optimizer: lamb, override algorithms: [ema, cutmix], _self_]\n"
+    own("recipes/mine.yaml", text + "optimizer: {lr: 0.25}\nalgorithms: {ema: {half_life: 3ba}}\n")
+    config = composed("recipe=mine").config
+    assert (config.optimizer.name, config.optimizer.lr, config.optimizer.weight_decay) == ("lamb", 0.25, 0.02)
+    assert set(config.algorithms.active()) == {"ema", "cutmix"}
+    assert set(composed("recipe=mine", "fidelity=published").config.algorithms.active()) == {"ema", "cutmix"}
+
+
+def test_lengths_and_published_variants_beside_it() -> None:
+    own("recipes/mine.yaml", "defaults: [hot, _self_]\nepochs: 10\n")
+    own("recipes/lengths/mine/10.yaml", "# @package _global_\n{}\n")
+    own("recipes/lengths/mine/20.yaml", "# @package _global_\nseed: 7\n")
+    own("recipes/published/mine.yaml", "# @package _global_\neval_every: 3ep\n")
+    assert [composed("recipe=mine", f"epochs={epochs}").config.seed for epochs in (9, 19, 90)] == [42, 7, 7]
+    config = composed("recipe=mine", "fidelity=published").config
+    assert config.eval_every == "3ep"
+    assert config.algorithms.mixup is not None
+    assert config.algorithms.mixup.smoothed == "first"
+
+
+@pytest.mark.parametrize("form", [["--config-dir", "else where"], ["--config-dir=else where"]])
+def test_a_folder_that_is_named(form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    own("else where/schedule/mine.yaml", "defaults: [cosine, _self_]\nfinal: 0.5\n")
+    own("else where/mine.yaml", "defaults: [mild, override schedule: mine, _self_]\n")
+    assert cli.main(["show", *form, "mine"]) == 0
+    assert "final: 0.5" in capsys.readouterr().out
+    assert cli.main(["show", "recipe=mine"]) == 2
+    assert cli.main(["show", "--config-dir", "nowhere", "mild"]) == 2
+    assert "no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["8xh100", "my-model", "a.b", "007", "1e5", "x y", "it's"])
+def test_an_option_may_have_any_name(name: str) -> None:
+    own(f"conf/optimizer/{name}.yaml", "defaults: [sgd, _self_]\nlr: 0.125\n")
+    assert composed(f"optimizer={name}").config.optimizer.lr == 0.125
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("lr: [", "mine.yaml:"),
+        ("lr: &a 1\nmomentum: *a", "mine.yaml:2: aliases"),
+        ("lr: !!python/object:os.system 1", "mine.yaml:1: tags"),
+        ("lr: ${oc.env:HOME}", "a reference is"),
+        ("defaults: [nope]", "Could not load 'optimizer/nope'"),
+        ("defaults: [mine]", "cannot be composed"),
+        ("defaults: 3", "a defaults list has names"),
+        ("3", "a mapping of keys"),
+        ("name: sgd\nlr: 1.0\nmomentun: 0.9", "did you mean optimizer.momentum?"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told(text: str, expected: str) -> None:
+    own("conf/optimizer/mine.yaml", f"{text}\n")
+    with pytest.raises(UserError) as caught:
+        composed("optimizer=mine")
+    assert expected in str(caught.value)
+
+
+def test_what_hydra_is_given_and_composes_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "hot", "algorithms.mixup=off", "run_name=${recipe}-a", "--cfg"]) == 0
+    first, *others = capfd.readouterr().out.splitlines()
+    assert first == "# hot ++algorithms.mixup=null ++run_name='${recipe}-a' ++recipe='hot'"
+    assert "run_name: ${recipe}-a" in others
+    assert cli.main(["show", "hot_cutmix", "--info", "defaults-tree"]) == 0
+    tree = capfd.readouterr().out
+    assert tree.index("hot_cutmix:") < tree.index("hot:") < tree.index("train:") < tree.index("algorithms/cutmix")

@@ -1,0 +1,60 @@
+"""conf/ and recipes/ are an ordinary Hydra application: hydra-core alone composes what `train show` shows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+from launcher import paths
+from launcher.cli import main as cli
+from launcher.config import recipes
+from launcher.config.layers import leaves
+
+ALONE = """
+import json, sys
+from pathlib import Path
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+*lines, folders = sys.argv[1:]
+folders, found = [Path(folder) for folder in folders.split(":")], {}
+for line in lines:
+    name, *words = line.split()
+    (main,) = [folder for folder in folders if (folder / f"{name}.yaml").exists()]
+    with initialize_config_dir(config_dir=str(main), version_base="1.3"):
+        words += [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders)}]"]
+        found[line] = OmegaConf.to_container(compose(name, words), resolve=True)
+assert not any(name.partition(".")[0] in ("launcher", "lab") for name in sys.modules)
+print(json.dumps(found))
+"""
+# What is typed, and Hydra's own words for it.
+OTHERS = {
+    "recipe=hot fidelity=published": "hot +published=hot fidelity=published",
+    "recipe=ffcv_rn50 epochs=32": "ffcv_rn50 +lengths/ffcv_rn50='32' epochs=32",
+    "recipe=mild dataset=shapes epochs=3": "mild dataset=shapes epochs=3",
+    "algorithms=[ema,blurpool] epochs=7": "train algorithms=[ema,blurpool] epochs=7",
+    "recipe=mild algorithms.ema=off": "mild ++algorithms.ema=null",
+}
+LINES = {**{f"recipe={name}": name for name in recipes.names()}, **OTHERS}
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    folders = (paths.PACKAGED_RECIPES, paths.PACKAGED_RECIPES / paths.ABLATIONS, paths.CONF)
+    command = [sys.executable, "-c", ALONE, *LINES.values(), ":".join(map(str, folders))]
+    composed: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return composed
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_hydra_composes_what_is_shown(line: str, alone: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", *line.split()]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    values = {key: value for key, value in leaves(alone[LINES[line]]) if not key.startswith("about")}
+    off = {key for key, value in values.items() if key.startswith("algorithms.") and value is None}
+    assert {key: value for key, value in values.items() if key not in off} == {**dict(leaves(shown)), "recipe": None}
