@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -69,10 +70,16 @@ def print_info(command: Command, what: str) -> None:
     """Print what Hydra's `--info` prints, such as `defaults-tree`."""
     from hydra.core.global_hydra import GlobalHydra
 
-    with _hydra(command):
-        hydra = GlobalHydra.instance().hydra
-        assert hydra is not None
-        hydra.show_info(what, command.config_name, [*command.overrides])
+    root = logging.getLogger()
+    before = root.level, root.handlers[:]
+    try:
+        with _hydra(command):
+            hydra = GlobalHydra.instance().hydra
+            assert hydra is not None
+            hydra.show_info(what, command.config_name, [*command.overrides])
+    finally:
+        # note: Hydra sets up logging for all that follows
+        root.level, root.handlers = before
 
 
 @contextmanager
