@@ -55,12 +55,10 @@ def _torchvision_on_pillow(folder: Path, files: Files) -> Opened:
 def _pillow(data: bytes, box: list[int], side: int) -> object:
     from PIL import Image
 
-    from launcher.data.crops import Crop, cut
+    from launcher.data.crops import cut
 
-    top, left, height, width, flip = box
-    return cut(
-        Image.open(io.BytesIO(data)).convert("RGB"), Crop(top, left, height, width, bool(flip)), side, "bilinear"
-    )
+    top, left, height, width, mirrored = box
+    return cut(Image.open(io.BytesIO(data)).convert("RGB"), (top, left, height, width, mirrored), side, "bilinear")
 
 
 def _torchvision(data: bytes, box: list[int], side: int) -> object:

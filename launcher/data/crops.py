@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
@@ -17,22 +16,15 @@ _MOST_ASPECT = 50
 _RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
-@dataclass(frozen=True)
-class Crop:
-    """A box in pixels of the stored image, and whether it is mirrored."""
-
-    top: int
-    left: int
-    height: int
-    width: int
-    flip: bool
+# top, left, height and width in pixels of the stored image, and 1 if it is mirrored
+Box = tuple[int, int, int, int, int]
 
 
-def random_crop(image: schema.Image, height: int, width: int, *, seed: int, epoch: int, index: int) -> Crop:
+def random_crop(image: schema.Image, height: int, width: int, *, seed: int, epoch: int, index: int) -> Box:
     """Draw the random resized crop and flip of one sample in one epoch."""
-    box = random_crops(image, np.array([height]), np.array([width]), seed=seed, epoch=epoch, indices=np.array([index]))
-    top, left, crop_height, crop_width, flip = box[0].tolist()
-    return Crop(top, left, crop_height, crop_width, bool(flip))
+    sizes = np.array([height]), np.array([width])
+    (box,) = random_crops(image, *sizes, seed=seed, epoch=epoch, indices=np.array([index])).tolist()
+    return tuple(box)
 
 
 def random_crops(
@@ -89,13 +81,13 @@ def same_parts(
     return found
 
 
-def cut(image: Image.Image, crop: Crop, side: int, interpolation: str) -> np.ndarray:
-    """Cut and resize to uint8 [side, side, 3]."""
-    box = (crop.left, crop.top, crop.left + crop.width, crop.top + crop.height)
+def cut(image: Image.Image, box: Box, size: int, interpolation: str) -> np.ndarray:
+    """Cut a box, resize it to uint8 [size, size, 3], and mirror it if the box says so."""
+    top, left, height, width, mirrored = box
     # note: cropping first keeps the resampling filter inside the box, as torchvision's resized_crop does
-    resized = image.crop(box).resize((side, side), _RESAMPLING[interpolation])
-    pixels = np.asarray(resized)
-    return np.ascontiguousarray(pixels[:, ::-1]) if crop.flip else np.array(pixels)
+    part = image.crop((left, top, left + width, top + height))
+    pixels = np.asarray(part.resize((size, size), _RESAMPLING[interpolation]))
+    return np.ascontiguousarray(pixels[:, ::-1]) if mirrored else np.array(pixels)
 
 
 def centre_cut(image: Image.Image, resize: int, side: int, interpolation: str) -> np.ndarray:

@@ -110,8 +110,8 @@ class TrainImages(Images):
         epoch, index, size = key
         number = index % len(self.labels)
         image = self.open(number)
-        crop = random_crop(self.image, image.height, image.width, seed=self.seed, epoch=epoch, index=index)
-        pixels = cut(image, crop, size, self.image.interpolation)
+        box = random_crop(self.image, image.height, image.width, seed=self.seed, epoch=epoch, index=index)
+        pixels = cut(image, box, size, self.image.interpolation)
         if self.change_image is not None:
             pixels = self.change_image(pixels, index, epoch)
         return pixels, int(self.labels[number]), index

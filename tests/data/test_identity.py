@@ -76,14 +76,6 @@ def test_prepared_from_the_folder_or_a_tar_it_is_the_same(flowers: Path, tmp_pat
     assert of(tmp_path / "flowers.tar", "dataloader=ffcv", folder) == of(flowers)
 
 
-def test_a_picture_left_out_makes_another(flowers: Path) -> None:
-    whole = of(flowers)
-    (flowers / "train" / "rose" / "9.jpg").write_text("no image")
-    write_files(flowers, skip_bad=True)
-    assert of(flowers) != whole
-    assert of(flowers, "dataloader=ffcv") == whole
-
-
 @pytest.mark.parametrize("words", [[], ["dataset.val_split=0.4"]])
 def test_only_the_pictures_that_are_read_count(flowers: Path, tmp_path: Path, words: list[str]) -> None:
     if words:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from PIL import Image
 
 from launcher.data.batch import normalize
 from launcher.data.folder import scan
+from launcher.data.images import Reading
 from launcher.errors import UserError
 
 from .conftest import make_loaders, same, stream
@@ -111,20 +114,6 @@ def test_folders_that_are_no_data_set_are_refused(pictures: Path, tmp_path: Path
         scan(tmp_path, "train")
 
 
-def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
-    secret = tmp_path / "secret.jpg"
-    secret.touch()
-    folder = tmp_path / "data" / "train" / "a"
-    folder.mkdir(parents=True)
-    (folder / "1.jpg").touch()
-    (folder / "2.jpg").symlink_to(folder / "1.jpg")
-    (folder / "3.jpg").symlink_to(secret)
-    (folder / "4.jpg").symlink_to(tmp_path / "nothing")
-    found = scan(tmp_path / "data", "train")
-    assert found.files == ["a/1.jpg", "a/2.jpg"]
-    assert found.links == 2
-
-
 def test_normalised_pixels_by_the_formula() -> None:
     images = torch.randint(0, 256, (2, 3, 5, 4), dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
     mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.4]
@@ -136,3 +125,18 @@ def test_normalised_pixels_by_the_formula() -> None:
         short = normalize(images, mean, std, dtype)
         assert short.is_contiguous(memory_format=torch.channels_last)
         assert torch.equal(short, got.to(dtype))
+
+
+def test_only_what_is_read_for_too_long_has_stalled() -> None:
+    reading = Reading(2)
+    assert reading.stalled(0) is None
+    with reading.image(0, reader=1):
+        time.sleep(0.02)
+        assert reading.stalled(0.01) == 0
+        assert reading.stalled(60) is None
+        with reading.image(7):
+            assert reading.stalled(0.01) == 0
+    assert reading.stalled(0) is None
+    with contextlib.suppress(OSError), reading.image(5):
+        raise OSError
+    assert reading.stalled(-1) is None

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from torchvision.datasets import ImageNet, imagenet
 
-from launcher.data.ffcv import prepare
 from launcher.data.ffcv.beton import read_manifest
 from launcher.data.folder import scan
 from launcher.data.sources.find import folder_source, open_source
@@ -90,27 +89,6 @@ def test_a_tar_file_of_class_folders_is_as_if_unpacked(one_tar: Path, tmp_path: 
         ours = open_source(str(one_tar), split, said)
         assert contents(ours) == contents(folder_source(scan(tmp_path / "flowers", split)))
     write_files(one_tar, f"dataloader.folder={tmp_path / 'files'}")
-
-
-class Interrupted(Exception):
-    pass
-
-
-def test_an_interrupted_file_goes_on_to_the_same_bytes(
-    downloads: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = write_files(downloads, f"dataloader.folder={tmp_path / 'whole'}")[0]
-    real = prepare._encoded
-
-    def broken(*given: object) -> object:
-        yield from list(real(*given))[:5]  # type: ignore[arg-type]
-        raise Interrupted
-
-    monkeypatch.setattr(prepare, "_encoded", broken)
-    with pytest.raises(Interrupted):
-        write_files(downloads, f"dataloader.folder={tmp_path / 'parts'}")
-    monkeypatch.setattr(prepare, "_encoded", real)
-    assert write_files(downloads, f"dataloader.folder={tmp_path / 'parts'}")[0].read_bytes() == whole.read_bytes()
 
 
 def test_bad_pictures_in_a_tar_file_are_named_or_skipped(one_tar: Path, tmp_path: Path) -> None:
