@@ -139,7 +139,7 @@ def _parts(composed: Composed, each: float) -> dict[str, float]:
     plan, devices = real_plan(composed)
     return {
         **waiting(plan, measure_steps(plan, devices, each)),
-        **ask(plan, devices, "lab.study.split:work", each, dict[str, float]),
+        **ask(plan, devices, "lab.predict.split:work", each, dict[str, float]),
     }
 
 

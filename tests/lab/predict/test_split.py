@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lab.study.split import Splitter, split, weights
+from lab.predict.split import Splitter, split, weights
 from launcher.config.compose import compose
 from launcher.measure.worker import standing_still
 from launcher.plan.plan import Plan
