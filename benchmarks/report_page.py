@@ -107,7 +107,7 @@ def _run(number: int, curves: int) -> RunSummary:
     times = Times(seconds, seconds + 5, seconds + 60)
     path = Path(f"runs/recipe {method}-{length}-{seed}")
     return RunSummary(
-        path, "finished", None, config, command, length, 8, "A100", evaluations, times, pictures=("x" * 64,)
+        path, "finished", None, config, command, length, 8, "A100", evaluations, times, identities=("x" * 64,)
     )
 
 

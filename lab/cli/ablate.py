@@ -116,9 +116,9 @@ def _train_missing(cells: Sequence[Cell]) -> int:
 def _found(cells: Mapping[Variant, Sequence[Cell]], config: RunConfig) -> list[Row]:
     """Each variant at each of its lengths, and the finished runs of it below `runs`."""
     folders = find_runs([config.runs]) if _holds_runs(Path(config.runs)) else []
-    pictures = identity_if_there(config) if folders else None
+    identity = identity_if_there(config) if folders else None
     configs = [cell.composed.config for row in cells.values() for cell in row]
-    runs = comparable(configs, [read_run(path) for path in folders], pictures)
+    runs = comparable(configs, [read_run(path) for path in folders], identity)
     rows = {(variant, cell.epochs): cell.composed.config for variant, row in cells.items() for cell in row}
     return [Row(variant, epochs, curve_of(config, runs)) for (variant, epochs), config in rows.items()]
 

@@ -74,7 +74,7 @@ def gpu_of(machine: Hardware) -> Gpu:
 
 
 def thread_rate(loader: str, side: int, operations: int, values: Mapping[str, Any]) -> float:
-    """Pictures a second of one thread of a busy machine, with so many augmenting operations a picture."""
+    """Images a second of one thread of a busy machine, with so many augmenting operations an image."""
     found = values["loaders"]
     seconds = [1 / rate for rate in found[loader]["rates"]]
     areas = [known**2 for known in found["sides"]]
@@ -102,7 +102,7 @@ def loader_kind(loader: TorchvisionLoader | FFCVLoader) -> str:
 
 
 def loading_rate(plan: Plan, machine: Hardware, side: int, values: Mapping[str, Any]) -> float:
-    """Pictures a second that all of a machine's workers load; infinite where nothing is loaded."""
+    """Images a second that all of a machine's workers load; infinite where nothing is loaded."""
     loader = plan.config.dataloader
     if isinstance(loader, SyntheticLoader):
         return math.inf

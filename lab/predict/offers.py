@@ -127,7 +127,7 @@ def memory_problem(plan: Plan, prediction: Prediction) -> str:
     most = held * efficiencies()["assumed"]["memory"] * gpu.memory / prediction.memory_gigabytes
     parts = [n for n in range(1, plan.rank_batch + 1) if plan.rank_batch % n == 0 and n <= most]
     hint = f"device_batch_size={parts[-1]} fits" if parts else "not even one fits"
-    return f"{held} pictures at once need {prediction.memory_gigabytes:.0f} GB of a GPU's {gpu.memory:g}; {hint}"
+    return f"{held} images at once need {prediction.memory_gigabytes:.0f} GB of a GPU's {gpu.memory:g}; {hint}"
 
 
 def draw_offers(offers: Sequence[Offer], path: Path, *, title: str) -> None:

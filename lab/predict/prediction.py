@@ -156,7 +156,7 @@ class Predictor:
 
 
 class _Model:
-    """A plan's steps on a machine, between the sides that were counted by the pictures' area."""
+    """A plan's steps on a machine, between the sides that were counted by the images' area."""
 
     def __init__(self, plan: Plan, machine: Hardware, rates: Rates, counted: Sequence[CountedStep], correction: float):
         self._plan, self._machine, self._rates, self._correction = plan, machine, rates, correction
@@ -234,7 +234,7 @@ class _Model:
         return StepTimes(kind.image_size, list(kind.acting), [step], loads, both)
 
     def _evaluation(self) -> EvaluationTimes:
-        """A batch of pictures: its part of a training step's device time by area, or its loading."""
+        """A batch of images: its part of a training step's device time by area, or its loading."""
         plan, assumed = self._plan, self._rates.values["assumed"]
         largest = max(kind for kind in self._kinds if kind.acting == self._common)
         side = plan.image_side(plan.config.image.eval_size)

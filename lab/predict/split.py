@@ -89,7 +89,7 @@ def split(run: Trainer, seconds: float) -> dict[str, float]:
     """
     timer = StepTimer(run)
     splitter = Splitter(timer.wait)
-    # note: a last step's pictures have full size, whoever resizes them
+    # note: a last step's images have full size, whoever resizes them
     batch = next(iter(run.loaders.train.epoch(*divmod(run.plan.total_steps - 1, run.plan.steps_per_epoch))))
     kinds = step_kinds(run.plan)
     shares = weights(kinds, step_samples(kinds))

@@ -132,15 +132,15 @@ def _with(text: str) -> Iterator[Variant]:
         yield Variant(f"with {told}", told, chosen)
 
 
-def comparable(configs: Sequence[RunConfig], runs: Sequence[RunSummary], pictures: str | None) -> list[RunSummary]:
+def comparable(configs: Sequence[RunConfig], runs: Sequence[RunSummary], identity: str | None) -> list[RunSummary]:
     """The finished runs of the configs, at any length and seed, on the machine that has the most of them.
 
-    All on one data set, that of the identity `pictures`; where it is not known the one that most of them are on.
+    All on one data set, that of `identity`; where it is not known the one that most of them are on.
     """
     wanted = [_decisive(config.recipe, dict(leaves(as_mapping(config)))) for config in configs]
     found = [run for run in runs if run.top1 is not None and _decisive(run.recipe, run.values) in wanted]
-    pictures = pictures or next(iter(dict(Counter(run.identity for run in found).most_common(1))), None)
-    found = [run for run in found if run.identity == pictures]
+    identity = identity or next(iter(dict(Counter(run.identity for run in found).most_common(1))), None)
+    found = [run for run in found if run.identity == identity]
     machines = Counter(run.hardware for run in found)
     return [run for run in found if run.hardware == machines.most_common(1)[0][0]]
 

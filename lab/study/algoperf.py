@@ -69,12 +69,12 @@ def score_runs(runs: Sequence[RunSummary], target: float | None, ruleset: Rulese
     """Score all recipes among the runs; `target` is top-1 in [0, 1], None: AlgoPerf's. A damaged run is a miss."""
     studies: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     notes: list[str] = []
-    pictures = dataset_names(runs)
+    names = dataset_names(runs)
     for run in _on_one_machine(runs, notes):
         if not run.config:
             notes.append(f"{run.path} is left out, its recipe is unknown: {run.problem}")
             continue
-        name = _workload(run, pictures[run.identity]) if target is not None else algoperfs_workload(run.values)
+        name = _workload(run, names[run.identity]) if target is not None else algoperfs_workload(run.values)
         if name is None:
             notes.append(f"{run.path} is left out, it is on none of AlgoPerf's workloads; --target scores any")
             continue
@@ -111,7 +111,7 @@ def algoperfs_workload(values: Mapping[str, Any]) -> str | None:
 
 
 def _needed(run: RunSummary, target: float | None, name: str, ruleset: Ruleset) -> tuple[float, list[str]]:
-    """Seconds to the target within the workload's limit, and a note where the test pictures' target was missed."""
+    """Seconds to the target within the workload's limit, and a note where the test images' target was missed."""
     if target is not None:
         return seconds_to(run, target), []
     workload = workloads()[name]
@@ -119,7 +119,7 @@ def _needed(run: RunSummary, target: float | None, name: str, ruleset: Ruleset) 
     if needed > _BUDGET[ruleset] * workload.limit:
         return math.inf, []
     missed = run.test_top1 is not None and run.test_top1 < 100 * workload.test_target
-    told = f"{run.path} reached {name}'s target, but not {workload.test_target:.2%} on the test pictures"
+    told = f"{run.path} reached {name}'s target, but not {workload.test_target:.2%} on the test images"
     return needed, [f"{told}: {run.test_top1:.2f} %"] if missed else []
 
 

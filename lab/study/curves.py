@@ -27,10 +27,10 @@ ACROSS = {"machines": "hardware", "models": "model", "datasets": "dataset"}
 
 # Keys that tell which seed and how long a run is; where and how it is computed is launcher.config.changes' to know.
 _LENGTH_AND_SEED = ("seed", "schedule.dilate")
-# Keys that tell which pictures a run is of, or what they are called: the setting says that.
-_PICTURES = tuple(f"dataset.{key}" for key in ("name", "kind", "classes", "train_samples", "val_samples"))
+# Keys that tell which images a run is of, or what they are called: the setting says that.
+_DATASET_KEYS = tuple(f"dataset.{key}" for key in ("name", "kind", "classes", "train_samples", "val_samples"))
 _SHOWN_DIFFERENCES = 3
-# The data set of the published points: other pictures must not pass for it.
+# The data set of the published points: other images must not pass for it.
 PUBLISHED = "imagenet"
 _COUNTS = ("classes", "train_samples", "val_samples")
 _DIGITS = 8
@@ -60,7 +60,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class StudySetting:
-    """What must be equal for two curves to be compared: the pictures, by a name of their own; model and machine."""
+    """What must be equal for two curves to be compared: the images, by a name of their own; model and machine."""
 
     dataset: str
     model: str
@@ -102,10 +102,10 @@ def build_curves(runs: Iterable[RunSummary]) -> list[Curve]:
     Of several runs of one seed and length the last by folder name counts: they are no further evidence on the seeds.
     """
     runs = list(runs)
-    pictures = dataset_names(runs)
+    datasets = dataset_names(runs)
     groups: dict[tuple[StudySetting, str], list[RunSummary]] = defaultdict(list)
     for run, family in _families([run for run in runs if run.state == "finished" and not run.mixed]):
-        groups[StudySetting(pictures[run.identity], run.model, run.hardware), family].append(run)
+        groups[StudySetting(datasets[run.identity], run.model, run.hardware), family].append(run)
     names = _names(groups)
     curves = [Curve(names[key], group[0].recipe, key[0], _points(group)) for key, group in groups.items()]
     return sorted(curves, key=lambda curve: (curve.name, curve.setting.hardware, curve.setting.dataset))
@@ -118,7 +118,7 @@ def _method(run: RunSummary) -> dict[str, Any]:
         key: value
         for key, value in run.values.items()
         # note: an empty mapping is algorithms without any
-        if value != {} and key not in (*_LENGTH_AND_SEED, *_PICTURES) and not is_free(key) and key not in by_length
+        if value != {} and key not in (*_LENGTH_AND_SEED, *_DATASET_KEYS) and not is_free(key) and key not in by_length
     }
 
 
@@ -241,11 +241,11 @@ def dataset_names(runs: Iterable[RunSummary]) -> dict[str, str]:
 
 
 def _place(run: RunSummary) -> str:
-    return run.data_path or f"{run.values.get('dataset.train_samples', '?')} training pictures"
+    return run.data_path or f"{run.values.get('dataset.train_samples', '?')} training images"
 
 
 def _is_part(run: RunSummary) -> bool:
-    """Does it bear the published data set's name and hold another number of pictures?"""
+    """Does it bear the published data set's name and hold another number of images?"""
     if run.dataset != PUBLISHED:
         return False
     return any(run.values.get(f"dataset.{key}", count) != count for key, count in _published_counts().items())

@@ -77,7 +77,7 @@ def page_data(results: Results, written: str, axis: Cost = "time") -> dict[str, 
     base, keys = _commonest(configs)
     numbers = {key: number for number, key in enumerate(keys)}
     currencies = Counter(str(run.values.get("hardware.currency", "USD")) for run in results.runs)
-    pictures = dataset_names(results.runs)
+    datasets = dataset_names(results.runs)
     kept = max(_FEWEST, min(_MOST, _EVALUATIONS // max(1, len(results.runs))))
     return {
         "written": written,
@@ -90,7 +90,7 @@ def page_data(results: Results, written: str, axis: Cost = "time") -> dict[str, 
         "runs": [
             {
                 **_run(run, kept),
-                "dataset": pictures[run.identity],
+                "dataset": datasets[run.identity],
                 **_differences(config, base, numbers),
                 "curveIndex": curve_of.get(run.path, -1),
                 "curve": results.curves[curve_of[run.path]].name if run.path in curve_of else run.recipe,

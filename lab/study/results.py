@@ -80,7 +80,7 @@ def notes(results: Results, axis: Cost) -> list[str]:
         currencies = {str(run.values.get("hardware.currency", "USD")) for run in results.runs if run.money is not None}
         found += [f"prices in {' and '.join(sorted(currencies))} are not converted"] * (len(currencies) > 1)
     if "datasets" in results.across:
-        found.append("top-1 of different data sets: of which pictures it is counts as much as the method")
+        found.append("top-1 of different data sets: of which images it is counts as much as the method")
     return found
 
 

@@ -41,7 +41,7 @@ class RunSummary:
     world_sizes: tuple[int, ...] = ()  # of the start and each resume
     price: float | None = None  # an hour of its machine, where its config has none
     test_top1: float | None = None  # of the weights at the end on dataset.test_path, in percent
-    pictures: tuple[str, ...] = ()  # identities of what it trained on
+    identities: tuple[str, ...] = ()  # of the data that it trained on
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -62,13 +62,13 @@ class RunSummary:
 
     @property
     def data_path(self) -> str | None:
-        """Where its pictures, or else its FFCV files, lay."""
+        """Where its images, or else its FFCV files, lay."""
         return data_path(self.values)
 
     @cached_property
     def identity(self) -> str:
         """Tells its data set from others: the noted one, without a note its name and path."""
-        return self.pictures[-1] if self.pictures else f"{self.dataset} at {self.data_path}"
+        return self.identities[-1] if self.identities else f"{self.dataset} at {self.data_path}"
 
     @property
     def hardware(self) -> str:
@@ -100,8 +100,8 @@ class RunSummary:
         sizes = list(dict.fromkeys(self.world_sizes))
         if len(sizes) > 1:
             return f"its time is of {' and '.join(map(str, sizes))} processes"
-        if len(set(self.pictures)) > 1:
-            return "its data set held other pictures after a resume"
+        if len(set(self.identities)) > 1:
+            return "its data set held other images after a resume"
         planned = _length(self.values)
         if None not in (self.epochs, planned) and self.epochs != planned:
             return f"its length was changed from {self.epochs} to {planned} epochs, and with it the schedule"
@@ -123,7 +123,7 @@ class RunSummary:
 
 
 def data_path(values: Mapping[str, Any]) -> str | None:
-    """Where a config's dotted values say that the pictures, or else the FFCV files, lie."""
+    """Where a config's dotted values say that the images, or else the FFCV files, lie."""
     keys = ("dataset.path", "dataloader.folder", "dataloader.train")
     return next((str(values[key]) for key in keys if values.get(key) is not None), None)
 
@@ -157,7 +157,7 @@ def read_run(path: Path) -> RunSummary:
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         problem, rows, facts = problem or f"{folder.metrics.name}: a record lacks or spoils {error}", [], NOTHING
     state, problem = _state(folder, rows, facts, problem)
-    return RunSummary(path, state, problem, config, command, **facts, pictures=noted_datasets(folder))
+    return RunSummary(path, state, problem, config, command, **facts, identities=noted_datasets(folder))
 
 
 def _length(values: Mapping[str, Any]) -> int | None:

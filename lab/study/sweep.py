@@ -78,7 +78,7 @@ def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:
 
 
 def check_existing(folder: Path, config: RunConfig) -> None:
-    """See that a folder that is there already is a run of this config, on the pictures that are there now.
+    """See that a folder that is there already is a run of this config, on the images that are there now.
 
     Raises:
         UserError: it is another run, or none.
@@ -94,12 +94,12 @@ def check_existing(folder: Path, config: RunConfig) -> None:
     ]
     if differ:
         raise UserError(f"{folder} is a run with another {', '.join(differ)}; choose another folder by runs=FOLDER")
-    pictures = None
-    if run.pictures:
-        pictures = identity_if_there(config, read_skipped(RunFolder(folder).skipped, config.dataset))
-    if pictures not in (None, run.identity) or not (run.pictures or run.data_path == data_path(own)):
-        where = run.data_path or "built-in pictures"
-        raise UserError(f"{folder} is a run on other pictures ({where}); choose another folder by runs=FOLDER")
+    identity = None
+    if run.identities:
+        identity = identity_if_there(config, read_skipped(RunFolder(folder).skipped, config.dataset))
+    if identity not in (None, run.identity) or not (run.identities or run.data_path == data_path(own)):
+        where = run.data_path or "built-in images"
+        raise UserError(f"{folder} is a run on other images ({where}); choose another folder by runs=FOLDER")
 
 
 def _cell(chosen: dict[str, str], several: Sequence[str], name: str | None) -> Cell:

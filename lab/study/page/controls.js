@@ -27,7 +27,7 @@ function toldFront() {
   const unpriced = state.across.has("hardware") && state.axis === "money" && data.curves.some((curve) => curve.points.some((point) => !point.cost.money));
   return told + (time ? "; minutes of different machines: a faster machine counts as much as a faster method" : "")
     + (unpriced ? "; machines without a known price are left out" : "")
-    + (state.across.has("dataset") ? "; top-1 of different data sets: of which pictures it is counts as much as the method" : "");
+    + (state.across.has("dataset") ? "; top-1 of different data sets: of which images it is counts as much as the method" : "");
 }
 
 // A switch each for data sets, models and machines, where there are several.

@@ -63,12 +63,12 @@ function openAcross() {
   for (const key of state.across) state.chosen[key] = null;
 }
 
-// What is shown of a data set, model and machine at first: all, and published points where they are on its pictures.
+// What is shown of a data set, model and machine at first: all, and published points where they are on its images.
 function begin() {
   for (const name of Object.keys(FILTERS)) state.off[name] = new Set();
-  // note: beside runs on other pictures the published points say little, unless asked for across data sets
-  const pictures = new Set(own.filter(isChosen).map((curve) => curve.dataset));
-  state.published = !own.length || state.across.has("dataset") || data.curves.some((curve) => curve.published && pictures.has(curve.dataset));
+  // note: beside runs on other images the published points say little, unless asked for across data sets
+  const images = new Set(own.filter(isChosen).map((curve) => curve.dataset));
+  state.published = !own.length || state.across.has("dataset") || data.curves.some((curve) => curve.published && images.has(curve.dataset));
 }
 
 function settingOf(values) {

@@ -81,7 +81,7 @@ def test_a_machine_without_a_price_is_told_in_a_line() -> None:
         ((*PLAN, "--on", "8xH20O"), "did you mean 8xH200?"),
         (
             (*PLAN, "--on", "1xV100"),
-            "device_batch_size=null: 2048 pictures at once need 70 GB of a GPU's 16; device_batch_size=256 fits",
+            "device_batch_size=null: 2048 images at once need 70 GB of a GPU's 16; device_batch_size=256 fits",
         ),
         ((*PLAN, "--on", "this_machine"), "its GPU is not known here; `train estimate` measures it"),
         ((*PLAN, "--quality", "76.6"), "goes with --on MACHINE"),

@@ -82,7 +82,7 @@ def test_a_resume_on_other_pictures_counts_for_neither(make_run: MakeRun, tmp_pa
     results = read_results([str(tmp_path / "g")], published=False)
     assert results.curves == []
     ((_, state, why),) = not_counted(results)
-    assert (state, why) == ("mixed", "its data set held other pictures after a resume")
+    assert (state, why) == ("mixed", "its data set held other images after a resume")
 
 
 @pytest.mark.parametrize("text", ["", "[", "[1]", "{}", '{"identities": 3}', "null", "\xff"])
@@ -90,7 +90,7 @@ def test_a_damaged_note_counts_as_none(make_run: MakeRun, text: str) -> None:
     folder = make_run("a", dataset=pictures("/data/flowers"))
     (folder / "dataset.json").write_text(text, encoding="latin-1")
     run = read_run(folder)
-    assert (run.pictures, run.state) == ((), "finished")
+    assert (run.identities, run.state) == ((), "finished")
 
 
 def test_comparisons_fronts_and_scores_stay_within_one_data_set(make_run: MakeRun, tmp_path: Path) -> None:

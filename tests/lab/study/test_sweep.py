@@ -168,7 +168,7 @@ def test_a_run_on_other_pictures_is_not_taken_for_done(tmp_path: Path, flowers: 
     leave(tmp_path / "other", *words, pictures="c" * 64)
     leave(tmp_path / "before", "dataset=image_folder", "dataset.path=/data/cars")
     for name in ("other", "before"):
-        with pytest.raises(UserError, match=rf"{name} is a run on other pictures \(/.*runs=FOLDER"):
+        with pytest.raises(UserError, match=rf"{name} is a run on other images \(/.*runs=FOLDER"):
             check_existing(tmp_path / name, config)
     leave(tmp_path / "before and same", *words)
     check_existing(tmp_path / "before and same", config)
@@ -183,7 +183,7 @@ def test_a_tuned_trial_of_something_else_is_refused(
     leave(tmp_path / "runs/tune-space/study-1-trial-1", *words, "optimizer.lr=0.1", pictures="c" * 64)
     tune = ["tune", "space.yaml", "--trials", "1", "--json"]
     assert cli.main([*tune, *words]) == 2
-    assert "is a run on other pictures" in capsys.readouterr().err
+    assert "is a run on other images" in capsys.readouterr().err
     assert cli.main([*tune, *words, "recipe=mild"]) == 2
     assert "is a run with another" in capsys.readouterr().err
 
