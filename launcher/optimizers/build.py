@@ -55,12 +55,12 @@ def _parameter_groups(model: nn.Module, config: OptimizerConfig, separate: list[
     if config.no_decay != "none":
         decayed, spared = _split(model, list(model.parameters()), undecayed(model, config.no_decay))
         groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": spared, "weight_decay": 0.0}]
-    parts = [(group, _split(model, group["params"], separate)) for group in groups]
-    groups = [{**group, "params": part[at], "separate": at == 1} for group, part in parts for at in (0, 1) if part[at]]
+    split = [(group, _split(model, group["params"], separate)) for group in groups]
+    groups = [{**group, "params": both[at], "separate": at == 1} for group, both in split for at in (0, 1) if both[at]]
     if config.backbone_lr != 1:
-        parts = [(group, _split(model, group["params"], sorted(parameters_of_head(model)))) for group in groups]
-        groups = [{**group, "params": part[1]} for group, part in parts if part[1]]
-        groups += [{**group, "params": part[0], "lr_part": config.backbone_lr} for group, part in parts if part[0]]
+        split = [(group, _split(model, group["params"], sorted(parameters_of_head(model)))) for group in groups]
+        groups = [{**group, "params": head} for group, (_, head) in split if head]
+        groups += [{**group, "params": rest, "lr_part": config.backbone_lr} for group, (rest, _) in split if rest]
     return groups
 
 

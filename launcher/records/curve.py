@@ -1,4 +1,4 @@
-"""A run's learning curve as a picture."""
+"""A run's learning curve as an image."""
 
 from __future__ import annotations
 

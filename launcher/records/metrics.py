@@ -86,7 +86,7 @@ class EvalRecord(Record):
 
 @dataclass(frozen=True)
 class HeldOutRecord(EvalRecord):
-    """The finished run on the pictures of `dataset.test_path`."""
+    """The finished run on the images of `dataset.test_path`."""
 
     kind: ClassVar[str] = "test"
 
@@ -116,7 +116,7 @@ class NonFiniteRecord(Record):
 
 @dataclass(frozen=True)
 class EndRecord(Record):
-    """The run ended: finished, or asked to stop before."""
+    """The run ended: finished, or stopped before."""
 
     kind: ClassVar[str] = "end"
     finished: bool
@@ -162,12 +162,12 @@ def parse_line(line: bytes | str) -> Row | None:
 
 
 def is_whole(row: Row) -> bool:
-    """Has a record all values of its kind, each one that its type can be? Of an unknown kind nothing is asked."""
+    """Whether a record has all values of its kind, of their types; an unknown kind may have any."""
     return all(_fits(row.get(name), hint) for name, hint in _required().get(row["kind"], {}).items())
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """All whole records in order; what a resume made void is left out. A missing file has none."""
+    """All whole records in order; without what a resume made void. A missing file has none."""
     return without_void(filter(is_whole, read_rows(path)))
 
 
@@ -182,14 +182,14 @@ def read_rows(path: Path) -> list[Row]:
 
 def without_void(rows: Iterable[Row]) -> list[Row]:
     """The records without those of steps that a resume, or a start from the beginning, went back behind."""
-    kept: list[Row] = []
+    valid: list[Row] = []
     for row in rows:
         if row["kind"] == "start":
-            kept = []
+            valid = []
         elif row["kind"] == "resume":
-            kept = [r for r in kept if r["step"] <= row["step"] and r["kind"] != "end"]
-        kept.append(row)
-    return kept
+            valid = [r for r in valid if r["step"] <= row["step"] and r["kind"] != "end"]
+        valid.append(row)
+    return valid
 
 
 def scalars(record: Record) -> dict[str, float]:

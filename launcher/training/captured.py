@@ -81,7 +81,7 @@ class CapturedSteps:
         self._failed = False
 
     def __call__(self, kind: Hashable, work: Work, images: Tensor, targets: Tensor) -> Sequence[Tensor]:
-        """Images [B, C, H, W] and targets to what the work returns; `kind` tells what the shapes do not."""
+        """Images [B, C, H, W] and targets to what the work returns; `kind` tells apart what shapes do not."""
         key = kind, _layout(images), _layout(targets)
         if key not in self._alive and not self._failed:
             taken = self._taken[key] = self._taken.get(key, 0) + 1
@@ -93,8 +93,8 @@ class CapturedSteps:
             return work(images, targets)
         self._alive.move_to_end(key)
         captured = self._alive[key]
-        for static, given in zip(captured.inputs, (images, targets), strict=True):
-            static.copy_(given)
+        for static, tensor in zip(captured.inputs, (images, targets), strict=True):
+            static.copy_(tensor)
         captured.graph.replay()
         return [output.clone() for output in captured.outputs]
 
@@ -112,7 +112,7 @@ class CapturedSteps:
             self._alive[key] = _Captured(graph, inputs, outputs)
 
     def forget(self) -> None:
-        """Capture anew: what graphs read is no longer where it was."""
+        """Drop all graphs: what they read is no longer where it was."""
         for captured in self._alive.values():
             captured.graph.reset()
         self._alive.clear()

@@ -36,7 +36,7 @@ def save(state: dict[str, Any], path: Path) -> None:
         UserError: the disk is full or cannot be written to.
     """
     try:
-        # note: of a run folder that is gone nothing is made anew
+        # note: a run folder that is gone is not made again
         path.parent.mkdir(exist_ok=True)
         with atomic.writing(path) as temporary:
             _write(state, temporary)
@@ -183,5 +183,5 @@ def read_initial(path: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        message = f"{path}, from which the run starts, cannot be read ({error}); begin anew, under another run_name"
+        message = f"{path}, from which the run starts, cannot be read ({error}); start again, under another run_name"
         raise UserError(message) from None

@@ -1,6 +1,6 @@
 """Compiled by Inductor, on request: model and loss within DDP, and what prepares a batch.
 
-What cannot be compiled is said, and runs as it is.
+What cannot be compiled runs as it is, and the run prints why.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from launcher.training.step import frozen_statistics
 from launcher.training.trainer import Trainer
 
 BACKEND = "inductor"
-# Graphs for what differs besides the side: statistics that stand still, parts, a batch that was chosen from.
+# Graphs for what differs besides the size: frozen statistics, micro-batches, a batch that was chosen from.
 _KINDS = 8
 # Batches of a kind of step that are prepared before the first step.
 _DRAWS = 4
@@ -39,8 +39,8 @@ _DRAWS = 4
 def compile_run(trainer: Trainer) -> None:
     """With `compile=on`, compile training and evaluation for all that is to come, before any clock starts.
 
-    Every start compiles in the same order, from the run's first side on, so that a run that goes on has the same code.
-    A graph holds for all sides that it can; more than there are sides would be an error, never a silent return to
+    Every start compiles in the same order, from the run's first size on, so that a resumed run has the same code.
+    A graph holds for all sizes that it can; more than there are sizes would be an error, never a silent return to
     uncompiled code. If a rank cannot compile, all go on uncompiled, and say why.
     """
     if trainer.config.compile == "off":
@@ -62,7 +62,7 @@ def compile_run(trainer: Trainer) -> None:
             module._compiled_call_impl = None
     if trainer.ranks.is_first:
         seconds = time.perf_counter() - start
-        print(_said(reasons, of_batches, seconds, graphs() - before, trainer.ranks.device), flush=True)
+        print(_message(reasons, of_batches, seconds, graphs() - before, trainer.ranks.device), flush=True)
 
 
 def graphs() -> int:
@@ -70,15 +70,15 @@ def graphs() -> int:
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
-def _said(reasons: list[str], of_batches: str | None, seconds: float, count: int, device: torch.device) -> str:
+def _message(reasons: list[str], of_batches: str | None, seconds: float, count: int, device: torch.device) -> str:
     if reasons:
         return f"compile=on: cannot be compiled ({reasons[0]}); the run goes on uncompiled"
     inductor = torch._dynamo.utils.counters["inductor"]
-    kept = inductor["fxgraph_cache_hit"] and not inductor["fxgraph_cache_miss"]
+    cached = inductor["fxgraph_cache_hit"] and not inductor["fxgraph_cache_miss"]
     slower = "; on a CPU it was slower than uncompiled wherever it was measured" * (device.type == "cpu")
     partly = f"; batches are prepared uncompiled ({of_batches})" if of_batches else ""
     return (
-        f"compiled in {seconds:.0f} s{', cached' * bool(kept)}: {count} graphs, which no clock counts{partly}{slower}"
+        f"compiled in {seconds:.0f} s{', cached' * bool(cached)}: {count} graphs, which no clock counts{partly}{slower}"
     )
 
 
@@ -96,20 +96,20 @@ def _obstacle(trainer: Trainer) -> str | None:
     return None
 
 
-def _set_up(sides: int) -> None:
+def _set_up(sizes: int) -> None:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.cache() / "compiled" / _processor()))
     config = torch._dynamo.config
-    config.recompile_limit = _KINDS * sides
+    config.recompile_limit = _KINDS * sizes
     config.accumulated_recompile_limit = 4 * config.recompile_limit
     config.fail_on_recompile_limit_hit = True
-    # note: in DDP's own division into buckets no side can be dynamic (pytorch #140229)
+    # note: in DDP's own division into buckets no size can be dynamic (pytorch #140229)
     config.optimize_ddp = False
-    # note: kept in a cache, which code that is compiled would not look into
+    # note: cached, and compiled code would not look into the cache
     torch.compiler.assume_constant_result(constant)
 
 
 def _processor() -> str:
-    """What code is kept for: a home folder may serve several processors, and code of one may end another's process."""
+    """The cache's key: machines with one home folder may differ, and code of one may end another's process."""
     return hashlib.sha256(" ".join(processor_features()).encode()).hexdigest()[:8]
 
 
@@ -130,14 +130,14 @@ def _compiled(module: nn.Module) -> Callable[..., Tensor]:
 
 
 def _rehearse(trainer: Trainer, transforms: CompiledTransforms) -> str | None:
-    """Prepare, forward and backward for every kind of step, and an evaluated batch, on black pictures.
+    """Prepare, forward and backward for every kind of step, and an evaluated batch, on black images.
 
     Nothing is changed. A kind's batches are prepared several times, as chance has ways of its own. Returns why what
     prepares them cannot be compiled.
     """
     step, plan = trainer.train_step, trainer.plan
     freezes = any(one.freezes_statistics for one in step.engine.active.values())
-    sides = {kind.image_size for kind in step_kinds(plan)}
+    sizes = {kind.image_size for kind in step_kinds(plan)}
     seen: set[object] = set()
     with _buffers_kept(step.model):
         for steps in step_kinds(plan).values():
@@ -150,7 +150,7 @@ def _rehearse(trainer: Trainer, transforms: CompiledTransforms) -> str | None:
             if shape in seen:
                 continue
             seen.add(shape)
-            if len(sides) > 1:
+            if len(sizes) > 1:
                 torch._dynamo.mark_dynamic(images, [2, 3])
             _differentiate(step.objective, images, targets)
             if freezes:
@@ -171,8 +171,8 @@ def _differentiate(objective: nn.Module, images: Tensor, targets: Tensor) -> Non
 @torch.inference_mode()
 def _evaluate(trainer: Trainer) -> None:
     plan, model = trainer.plan, trainer.evaluation_model
-    side = plan.image_side(plan.config.image.eval_size)
-    images, _ = _black(plan.rank_eval_batch, side, trainer.ranks.device)
+    size = plan.image_side(plan.config.image.eval_size)
+    images, _ = _black(plan.rank_eval_batch, size, trainer.ranks.device)
     was_training = model.training
     model.eval()
     with trainer.train_step.precision.autocast():
@@ -180,9 +180,9 @@ def _evaluate(trainer: Trainer) -> None:
     model.train(was_training)
 
 
-def _black(count: int, side: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Pictures in the memory order that every loader gives them in, and numbers of class folders."""
-    images = torch.zeros(count, side, side, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
+def _black(count: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Images in the memory order of every loader, and numbers of class folders."""
+    images = torch.zeros(count, size, size, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
     return images, torch.zeros(count, dtype=torch.long, device=device)
 
 

@@ -25,7 +25,7 @@ from launcher.training.trainer import Trainer
 
 
 def train(trainer: Trainer, logger: MetricLogger, saver: Saver, guard: NonFiniteGuard, stop: StopFlag) -> bool:
-    """Train from `trainer.next_step` to the end; returns False if asked to stop before it, with everything saved."""
+    """Train from `trainer.next_step` to the end; returns False if a rank requested a stop before, with all saved."""
     stopping = False
     if trainer.evaluation_is_due:
         # note: a run that was stopped in the middle of an evaluation owes it
@@ -51,7 +51,7 @@ def train(trainer: Trainer, logger: MetricLogger, saver: Saver, guard: NonFinite
 
 
 def evaluate(trainer: Trainer, logger: MetricLogger, stop: StopFlag) -> bool:
-    """Evaluate, and note and log the result; returns False if a rank was asked to stop meanwhile."""
+    """Evaluate, and note and log the result; returns False if a rank requested a stop meanwhile."""
     with trainer.clock.evaluation() as spent:
         result = trainer.evaluate(should_stop=lambda: stop.asked)
     if result is None:
@@ -62,9 +62,9 @@ def evaluate(trainer: Trainer, logger: MetricLogger, stop: StopFlag) -> bool:
 
 
 def evaluate_held_out(trainer: Trainer, logger: MetricLogger, stop: StopFlag) -> bool:
-    """Evaluate the finished run on the pictures of `dataset.test_path`, if any, and log the result.
+    """Evaluate the finished run on the images of `dataset.test_path`, if any, and log the result.
 
-    Returns False if a rank was asked to stop meanwhile.
+    Returns False if a rank requested a stop meanwhile.
 
     Raises:
         UserError: they are gone.
@@ -72,9 +72,9 @@ def evaluate_held_out(trainer: Trainer, logger: MetricLogger, stop: StopFlag) ->
     dataset, ranks = trainer.config.dataset, trainer.ranks
     if dataset.test_path is None:
         return True
-    pictures, _ = held_out(dataset, **trainer.loaders.facts(), report=lambda *_: HEARTBEAT.beat())
+    images, _ = held_out(dataset, **trainer.loaders.facts(), report=lambda *_: HEARTBEAT.beat())
     share = {"rank": ranks.rank, "world_size": ranks.world_size, "local_world_size": ranks.local_world_size}
-    with closing(build_evaluation(trainer.plan, pictures, ranks.device, **share)) as loader:
+    with closing(build_evaluation(trainer.plan, images, ranks.device, **share)) as loader:
         with trainer.clock.evaluation() as spent:
             result = trainer.evaluate(should_stop=lambda: stop.asked, loader=loader)
         if result is not None:

@@ -1,4 +1,4 @@
-"""What is told when a GPU's memory does not hold a step: how many pictures at a time it would hold."""
+"""Explain a step that a GPU's memory does not hold: how many images at a time it would hold."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import torch
 from launcher.errors import Problem, UserError
 from launcher.training.trainer import Trainer
 
-# What is left free: the allocator's pieces, and what other sides and methods need beyond a plain pass.
+# What stays free: the allocator's pieces, and what other sizes and algorithms need beyond a plain pass.
 _SPARE = 0.1
 
 
 @contextmanager
-def memory_told(trainer: Trainer) -> Iterator[None]:
+def explaining_memory(trainer: Trainer) -> Iterator[None]:
     """Around steps; an evaluation's failure passes.
 
     Raises:
@@ -37,33 +37,33 @@ def memory_told(trainer: Trainer) -> Iterator[None]:
 
 
 def _advice(trainer: Trainer, reason: str) -> str:
-    """One line; measures passes of few pictures, by which more need memory in proportion."""
+    """One line; measures passes of few images, in proportion to which more need memory."""
     plan = trainer.plan
     part = plan.rank_batch // plan.accumulation
     try:
-        peaks = {pictures: peak_bytes(trainer, pictures) for pictures in (max(1, part // 16), max(2, part // 8))}
-        most = most_pictures(peaks, memory_bytes(trainer.ranks.device))
+        peaks = {images: peak_bytes(trainer, images) for images in (max(1, part // 16), max(2, part // 8))}
+        most = most_images(peaks, memory_bytes(trainer.ranks.device))
     except torch.OutOfMemoryError:
         most = 0
-    parts = [
+    sizes = [
         plan.rank_batch // n for n in range(plan.accumulation + 1, plan.rank_batch + 1) if plan.rank_batch % n == 0
     ]
-    fitting = next((pictures for pictures in parts if pictures <= most), None)
+    fitting = next((images for images in sizes if images <= most), None)
     less = "; model.checkpointing=on takes less memory and more time" * (plan.config.model.checkpointing == "off")
-    held = f"{part} pictures of {plan.train_size} px at a time do not fit ({reason})"
+    refused = f"{part} images of {plan.train_size} px at a time do not fit ({reason})"
     if fitting is None:
-        return f"{held}, nor do fewer; a smaller model or image.train_size may{less}"
-    return f"{held}; about {most} would: device_batch_size={fitting} keeps the global batch{less}"
+        return f"{refused}, nor do fewer; a smaller model or image.train_size may{less}"
+    return f"{refused}; about {most} would: device_batch_size={fitting} keeps the global batch{less}"
 
 
-def peak_bytes(trainer: Trainer, pictures: int) -> int:
-    """The most memory in use during a forward and a backward pass of so many pictures at the run's largest side."""
-    step, device, side = trainer.train_step, trainer.ranks.device, trainer.plan.train_size
+def peak_bytes(trainer: Trainer, images: int) -> int:
+    """The most memory in use during a forward and a backward pass of so many images at the run's largest size."""
+    step, device, size = trainer.train_step, trainer.ranks.device, trainer.plan.train_size
     trainer.train_step.optimizer.zero_grad(set_to_none=True)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     with step.precision.autocast():
-        logits = step.model(torch.zeros(pictures, 3, side, side, device=device))
+        logits = step.model(torch.zeros(images, 3, size, size, device=device))
     logits.float().sum().backward()
     return torch.cuda.max_memory_allocated(device)
 
@@ -74,8 +74,8 @@ def memory_bytes(device: torch.device) -> int:
     return free + torch.cuda.memory_reserved(device)
 
 
-def most_pictures(peaks: Mapping[int, int], memory: int) -> int:
-    """How many pictures fit: the least and the most of `peaks`, bytes by pictures, lie on a line."""
+def most_images(peaks: Mapping[int, int], memory: int) -> int:
+    """How many images fit: the least and the most of `peaks`, bytes by images, lie on a line."""
     few, many = min(peaks), max(peaks)
     each = (peaks[many] - peaks[few]) / (many - few) if many > few else peaks[many]
     if each <= 0:

@@ -35,7 +35,7 @@ class Clock:
 
     @contextmanager
     def evaluation(self) -> Iterator[Callable[[], float]]:
-        """Time inside belongs to evaluation; gives a function that tells the seconds spent in it."""
+        """Time inside belongs to evaluation; gives a function that returns the seconds spent in it."""
         before = self.seconds("evaluation")
         with self._other("evaluation"):
             yield lambda: self.seconds("evaluation") - before
@@ -123,7 +123,7 @@ class StepMeter:
         self._waited += waited
 
     def take(self) -> LateMeans:
-        """What was added up, and begin anew; all ranks call this together, and none waits for its device."""
+        """Take the sums and start again; all ranks call this together, and none waits for its device."""
         if self._ranks.world_size > 1:
             dist.all_reduce(self._losses)
         seconds = None if self._losses.is_cuda else self._clock.seconds("training")

@@ -115,7 +115,7 @@ class MetricLogger:
         )
 
     def log_evaluation(self, result: Evaluation, seconds: float, *, held_out: bool = False) -> None:
-        """Write the result of an evaluation that took so many seconds, of the pictures `held_out` to the end or not."""
+        """Write the result of an evaluation that took so many seconds, on the images `held_out` to the end or not."""
         trainer, kind = self._trainer, HeldOutRecord if held_out else EvalRecord
         self.record(
             kind(

@@ -58,8 +58,8 @@ def _shape(network: nn.Module) -> list[Any]:
 def _sizes(plan: Plan, network: nn.Module) -> Iterator[Problem]:
     """A problem for the first training size that the network does not take, and for the evaluation's."""
     config, image = plan.config, plan.config.image
-    parts = of_equal_size(plan, range(plan.total_steps))
-    steps = {plan.image_size(part[0]): part[0] for part in parts}
+    equal = of_equal_size(plan, range(plan.total_steps))
+    steps = {plan.image_size(numbers[0]): numbers[0] for numbers in equal}
     evaluated = plan.image_side(image.eval_size)
     trained = [(size, "image.train_size", image.train_size, f"step {step} trains on") for size, step in steps.items()]
     refused: set[str] = set()

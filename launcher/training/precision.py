@@ -11,7 +11,7 @@ from torch import Tensor
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
 
-# At this side the last stage sees single pixels, of which PyTorch's bf16 convolution on a CPU takes wrong gradients:
+# At this size the last stage sees single pixels, of which PyTorch's bf16 convolution on a CPU takes wrong gradients:
 # those of weights that meet padding alone are not zero but what was in the memory.
 _WRONG_IN_BF16_ON_CPU = 16
 
@@ -35,22 +35,22 @@ class Precision:
 
 
 class LossScaler(torch.amp.GradScaler):
-    """PyTorch's, which is told on the device whether a step was left out, and so waits for nothing."""
+    """PyTorch's, which reads on the device whether a step was dropped, and so waits for nothing."""
 
     def counts(self) -> Tensor:
         """Whether gradients that overflow are more than its own business, as no smaller scale mends them; bool []."""
         scale, _ = self._check_scale_growth_tracker("counts")
         return scale <= 1
 
-    def conclude(self, optimizer: torch.optim.Optimizer, left_out: Tensor, held: Tensor) -> None:
-        """End a step: a lower scale where it was left out, and where steps are held the scale stays.
+    def conclude(self, optimizer: torch.optim.Optimizer, dropped: Tensor, held: Tensor) -> None:
+        """End a step: lower the scale where it was dropped, and keep it where steps are held.
 
-        left_out, held: float32 [], 0 or 1.
+        dropped, held: float32 [], 0 or 1.
         """
         state = self._check_scale_growth_tracker("conclude")
         before = [tensor.clone() for tensor in state]
         for found_inf in self._found_inf_per_device(optimizer).values():
-            found_inf.copy_(left_out)
+            found_inf.copy_(dropped)
         self.update()
         for now, earlier in zip(state, before, strict=True):
             torch.where(held > 0, earlier, now, out=now)

@@ -37,7 +37,7 @@ def work(run_folder: Path) -> None:
             _take(trainer, step)
         model = trainer.train_step.model
         # note: compiled code does not stop at a module, so that none could be looked at
-        with torch.compiler.set_stance("force_eager"), non_finite_outputs(model) as found:
+        with torch.compiler.set_stance("force_eager"), non_finite_outputs(model) as modules:
             outcome = _take(trainer, step + 1)
         became = outcome.report()
         report = {
@@ -45,38 +45,37 @@ def work(run_folder: Path) -> None:
             "loss": became.loss,
             "finite": became.finite,
             "gradient_norm": became.gradient_norm,
-            "modules": found,
+            "modules": modules,
             "gradients": [name for name, parameter in model.named_parameters() if _is_bad(parameter.grad)],
             "indices": outcome.indices.tolist(),
         }
         reports = gather(report)
         if ranks.is_first:
-            _tell(reports, step, folder)
+            _report(reports, step, folder)
         trainer.loaders.close()
 
 
 @contextmanager
 def non_finite_outputs(model: nn.Module) -> Iterator[list[str]]:
     """Collects the names of the modules, in the order of the forward pass, whose output is not finite."""
-    found: list[str] = []
+    names: list[str] = []
 
     def look(name: str) -> Any:
-        return lambda module, inputs, output: found.append(name) if _is_bad(output) and name not in found else None
+        return lambda module, inputs, output: names.append(name) if _is_bad(output) and name not in names else None
 
     handles = [m.register_forward_hook(look(n)) for n, m in model.named_modules() if not list(m.children())]
     try:
-        yield found
+        yield names
     finally:
         for handle in handles:
             handle.remove()
 
 
 def _load_before(trainer: Trainer, folder: RunFolder, step: int) -> None:
-    """Load the newest save of at most that step; without one the run begins anew."""
+    """Load the newest checkpoint of at most that step; without one the run starts again."""
     before = [path for done, path in saves(folder.checkpoints, "step", "replay") if done <= step]
     if before:
-        # note: earlier versions kept no sums of losses for a replay
-        trainer.load_state_dict({"journal": trainer.meters.state_dict(), **checkpoint.load(before[-1])})
+        trainer.load_state_dict(checkpoint.load(before[-1]))
 
 
 def _take(trainer: Trainer, end: int) -> StepOutcome:
@@ -94,7 +93,7 @@ def _is_bad(tensor: object) -> bool:
     return isinstance(tensor, Tensor) and not bool(tensor.isfinite().all())
 
 
-def _tell(reports: list[dict[str, Any]], step: int, folder: RunFolder) -> None:
+def _report(reports: list[dict[str, Any]], step: int, folder: RunFolder) -> None:
     path = folder.path / f"replay-{step}.json"
     atomic.write_text(path, json.dumps({"step": step, "ranks": reports}, indent=1))
     for report in reports:

@@ -36,7 +36,7 @@ class Saver:
         self._folder, self._settings, self._ranks, self._now = folder, settings, ranks, now
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="save")
         self._pending: Future[None] | None = None
-        self._snapshots = Snapshots()
+        self._copies = StateCopies()
         self._last = now()
 
     def __enter__(self) -> Saver:
@@ -60,7 +60,7 @@ class Saver:
             return
         self.wait(must_succeed=False)
         best = best and self._settings.best
-        self._pending = self._thread.submit(self._write, self._snapshots.take(state), best)
+        self._pending = self._thread.submit(self._write, self._copies.take(state), best)
         self._last = self._now()
         if last or not self._settings.asynchronous:
             self.wait(must_succeed=last)
@@ -101,8 +101,8 @@ def newest_for_all(folder: RunFolder, ranks: Ranks) -> dict[str, Any] | None:
     return state[0]
 
 
-class Snapshots:
-    """Copies of states on the CPU, in memory that is kept from one copy to the next: new pages are slow to get."""
+class StateCopies:
+    """Copy states to the CPU, each into the memory of the one before: new pages are slow to get."""
 
     def __init__(self) -> None:
         self._buffers: list[Tensor] = []
@@ -133,10 +133,10 @@ class Snapshots:
     def _buffer(self, number: int, like: Tensor) -> Tensor:
         if number == len(self._buffers):
             self._buffers.append(_empty(like))
-        kept = self._buffers[number]
-        if (kept.shape, kept.stride(), kept.dtype) != (like.shape, like.stride(), like.dtype):
-            kept = self._buffers[number] = _empty(like)
-        return kept
+        buffer = self._buffers[number]
+        if (buffer.shape, buffer.stride(), buffer.dtype) != (like.shape, like.stride(), like.dtype):
+            buffer = self._buffers[number] = _empty(like)
+        return buffer
 
 
 def _empty(like: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ from launcher.training.step import TrainStep
 
 @dataclass
 class Trainer:
-    """A run ready to train: `next_step` is the first optimizer step that the device was not given yet."""
+    """A run ready to train: `next_step` is the first optimizer step that is not queued on the device yet."""
 
     plan: Plan
     ranks: Ranks
@@ -98,7 +98,7 @@ class Trainer:
     def evaluate(self, should_stop: Callable[[], bool], loader: EvaluationLoader | None = None) -> Evaluation | None:
         """Evaluate the averaged weights if there are some, else the model's own, on all ranks together.
 
-        On the validation pictures, or on those of another loader. None if any rank was asked to stop meanwhile.
+        On the validation images, or on those of another loader. None if any rank requested a stop meanwhile.
         """
         self.evaluation_model.load_state_dict(self.weights())
         broadcast_first(self.evaluation_model.buffers())
@@ -138,11 +138,11 @@ class Trainer:
             "scaler": step.scaler,
             "algorithms": step.engine,
             "clock": self.clock,
-            "journal": self.meters,
+            "meters": self.meters,
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds: all that training from the next step on depends on, and what an export tells.
+        """What a checkpoint holds: all that training from the next step on, and an export, depend on.
 
         All ranks call this together.
         """
@@ -204,7 +204,7 @@ def of_this_run(state: dict[str, Any], config: RunConfig) -> Iterator[None]:
 def build_trainer(
     config: RunConfig, ranks: Ranks, skipped: Collection[str] = (), initial: Mapping[str, Tensor] | None = None
 ) -> Trainer:
-    """Model, algorithms, optimizer and loaders of a run on this rank; its pictures are without those `skipped`.
+    """Model, algorithms, optimizer and loaders of a run on this rank, without the images `skipped`.
 
     initial: all weights that the network starts from, instead of those that its seed draws.
     """
@@ -230,7 +230,7 @@ def build_trainer(
 
 
 def build_step(plan: Plan, ranks: Ranks, engine: Engine, initial: Mapping[str, Tensor] | None = None) -> TrainStep:
-    """The training step on freshly initialised weights, or those given, equal on all ranks."""
+    """The training step on freshly initialised weights, or on `initial` ones, equal on all ranks."""
     config = plan.config
     model = build_model(config.model, config.task.outputs(config.dataset), config.loss, config.seed).to(ranks.device)
     engine.change_model(model, initial)

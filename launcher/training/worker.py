@@ -18,7 +18,7 @@ from launcher.training.captured import CapturedSteps, CudaCapturer, uncaptured
 from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run
 from launcher.training.loop import evaluate_held_out, train
-from launcher.training.memory import memory_told
+from launcher.training.memory import explaining_memory
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.saving import Saver, newest_for_all
@@ -48,7 +48,7 @@ def work(run_folder: Path) -> None:
                 if state is None and config.nonfinite.policy == "rollback":
                     saver.save(trainer.state_dict(), best=False, last=True)
                 guard = NonFiniteGuard(trainer, folder, logger, saver)
-                with memory_told(trainer):
+                with explaining_memory(trainer):
                     finished = train(trainer, logger, saver, guard, STOP) and evaluate_held_out(trainer, logger, STOP)
                 logger.log_end(finished=finished)
         trainer.loaders.close()
@@ -78,14 +78,14 @@ def _why_not_captured(trainer: Trainer) -> str | None:
 
 
 def warm_up(trainer: Trainer) -> None:
-    """Take the last step of each size that is still to come, on black pictures, and put everything back."""
+    """Take the last step of each size that is still to come, on black images, and restore everything."""
     start, last = time.perf_counter(), {}
     for number in range(trainer.next_step, trainer.plan.total_steps):
         last[trainer.plan.image_size(number)] = number
     state = copy.deepcopy(trainer.state_dict())
     for number in last.values():
-        side = trainer.plan.loaded_size(number)
-        images = torch.zeros(trainer.plan.rank_batch, 3, side, side, dtype=torch.uint8, device=trainer.ranks.device)
+        size = trainer.plan.loaded_size(number)
+        images = torch.zeros(trainer.plan.rank_batch, 3, size, size, dtype=torch.uint8, device=trainer.ranks.device)
         targets = torch.zeros(len(images), dtype=torch.long, device=trainer.ranks.device)
         trainer.train_step(images, targets, np.arange(len(images)), trainer.moment(number))
     trainer.load_state_dict(state)

@@ -15,15 +15,15 @@ GB = 10**9
 def test_pictures_fit_by_a_line_through_what_was_measured() -> None:
     # note: 2 GB of weights and 0.25 GB a picture; a tenth of 80 GB stays free
     peaks = {16: 6 * GB, 32: 10 * GB}
-    assert memory.most_pictures(peaks, 80 * GB) == 280
-    assert memory.most_pictures(peaks, 2 * GB) == 0
-    assert memory.most_pictures({1: 3 * GB}, 30 * GB) == 9
+    assert memory.most_images(peaks, 80 * GB) == 280
+    assert memory.most_images(peaks, 2 * GB) == 0
+    assert memory.most_images({1: 3 * GB}, 30 * GB) == 9
 
 
 @pytest.mark.parametrize(
     ("available", "said"),
     [
-        (20, "device_batch_size=null: 8 pictures of 16 px at a time do not fit (Tried to allocate 2.00 GiB); "
+        (20, "device_batch_size=null: 8 images of 16 px at a time do not fit (Tried to allocate 2.00 GiB); "
              "about 5 would: device_batch_size=4 keeps the global batch; "
              "model.checkpointing=on takes less memory and more time"),
         (3, "nor do fewer; a smaller model or image.train_size may"),
@@ -34,13 +34,13 @@ def test_a_step_that_does_not_fit_names_the_batch_that_would(
 ) -> None:
     run = build("recipe=baseline", "schedule.warmup=0ba")
     # note: the stand-in of a GPU: 2 GB for the weights, 3 for each picture
-    monkeypatch.setattr(memory, "peak_bytes", lambda _, pictures: (2 + 3 * pictures) * GB)
+    monkeypatch.setattr(memory, "peak_bytes", lambda _, images: (2 + 3 * images) * GB)
     monkeypatch.setattr(memory, "memory_bytes", lambda _: available * GB)
 
     def too_much(*_: Any) -> None:
         raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 20 GiB.")
 
-    with pytest.raises(UserError) as told, memory.memory_told(run):
+    with pytest.raises(UserError) as told, memory.explaining_memory(run):
         too_much()
     assert said in str(told.value)
     assert "\n" not in str(told.value)
@@ -50,13 +50,16 @@ def test_an_evaluations_error_passes() -> None:
     def evaluate() -> None:
         raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB.")
 
-    with pytest.raises(torch.OutOfMemoryError), memory.memory_told(build("recipe=baseline", "schedule.warmup=0ba")):
+    with (
+        pytest.raises(torch.OutOfMemoryError),
+        memory.explaining_memory(build("recipe=baseline", "schedule.warmup=0ba")),
+    ):
         evaluate()
 
 
 def test_other_errors_pass() -> None:
     with (
         pytest.raises(RuntimeError, match="another"),
-        memory.memory_told(build("recipe=baseline", "schedule.warmup=0ba")),
+        memory.explaining_memory(build("recipe=baseline", "schedule.warmup=0ba")),
     ):
         raise RuntimeError("another")
