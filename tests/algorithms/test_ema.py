@@ -45,17 +45,3 @@ def test_an_update_is_one_launch_a_dtype() -> None:
     with Launches() as launches:
         update_average(average, model.state_dict(), 0.5)
     assert launches.count == 2
-
-
-def test_state_goes_on_bit_for_bit(bound: Callable[..., Any]) -> None:
-    model = nn.Linear(3, 2)
-    first, second = bound("ema", update_interval="1ba"), bound("ema", update_interval="1ba")
-    first.change_model(model)
-    with torch.no_grad():
-        model.weight.add_(1)
-    first.after_step(model, Moment(0, 0, 0, 100), torch.tensor(True))
-    second.change_model(nn.Linear(3, 2))
-    second.load_state_dict({"average": {name: t.clone() for name, t in first.state_dict()["average"].items()}})
-    for algorithm in (first, second):
-        algorithm.after_step(model, Moment(0, 0, 1, 100), torch.tensor(True))
-    assert torch.equal(first.evaluation_weights()["weight"], second.evaluation_weights()["weight"])

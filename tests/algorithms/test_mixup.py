@@ -8,16 +8,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from launcher.algorithms.base import Context
-from launcher.algorithms.engine import Engine, build
+from launcher.algorithms.engine import build
 from launcher.algorithms.mixup import mix_images, mix_targets
 from tests.transforms import transformed
-
-
-def loss(x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(x, y)
 
 
 def test_images_and_targets_are_blended_alike() -> None:
@@ -99,12 +95,3 @@ def test_mixup_and_cutmix_share_the_batches(
             counts[name] += 1
     assert counts["mixup"] == pytest.approx(1000 * mixup, abs=65)
     assert counts["cutmix"] == pytest.approx(1000 * cutmix, abs=65)
-
-
-def test_label_smoothing_comes_before(context: Callable[..., Context], batch: Callable[..., Any]) -> None:
-    made = context("algorithms=[mixup,label_smoothing]", "algorithms.mixup.smoothed=first")
-    engine = Engine(made)
-    changed = engine.change_batch(batch(), nn.Identity(), loss, lambda images: images)
-    weight = (changed.targets.max(1).values - 0.01).clamp(max=0.9) / 0.9
-    torch.testing.assert_close(changed.targets.min(1).values, weight[0].expand(8) * 0.01, rtol=0, atol=2e-3)
-    torch.testing.assert_close(changed.targets.sum(1), torch.ones(8))

@@ -55,16 +55,6 @@ def test_as_published_both_passes_move_the_statistics(bound: Callable[..., Any],
     assert [s["update_statistics"] for s in seen] == [True, True]
 
 
-def test_other_steps_take_one_plain_pass(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
-    algorithm, passes = bound("sam"), {}
-    for step in range(30):
-        model, seen = nn.Linear(3, 1, bias=False), []
-        algorithm.compute_gradients(batch(step=step), model, quadratic(model, seen))
-        passes[step] = len(seen)
-        assert seen[-1]["synchronize"]
-    assert [step for step, count in passes.items() if count == 2] == [9, 19, 29]
-
-
 @pytest.mark.parametrize("bad_pass", [0, 1])
 def test_weights_stay_where_a_gradient_is_not_finite(
     bound: Callable[..., Any], batch: Callable[..., Any], bad_pass: int

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchvision.models import resnet18, resnet50
 
 from launcher.algorithms.stochastic_depth import drop_rates
+from tests.trainers import build, steps
 from tests.transforms import transformed
 
 
@@ -39,11 +40,11 @@ class Recorder:
         return kept
 
 
-@pytest.mark.parametrize("build", [resnet18, resnet50])
+@pytest.mark.parametrize("make", [resnet18, resnet50])
 def test_names_stay_and_whole_branches_drop(
-    bound: Callable[..., Any], batch: Callable[..., Any], build: Callable[..., nn.Module]
+    bound: Callable[..., Any], batch: Callable[..., Any], make: Callable[..., nn.Module]
 ) -> None:
-    model = build(num_classes=10)
+    model = make(num_classes=10)
     names = list(model.state_dict())
     algorithm = bound("stochastic_depth", drop_rate=0.5)
     algorithm.change_model(model)
@@ -53,7 +54,7 @@ def test_names_stay_and_whole_branches_drop(
     transformed(algorithm, made)
     model(made.images)
     kept = recorder.take()
-    assert kept.shape == ({resnet18: 8, resnet50: 16}[build], 16)
+    assert kept.shape == ({resnet18: 8, resnet50: 16}[make], 16)
     assert 0 < kept.sum() < kept.numel()
 
 
@@ -116,3 +117,25 @@ def test_where_the_keep_rate_scales(bound: Callable[..., Any], batch: Callable[.
     plain.eval()
     evaluation = torch.relu(residual(plain) * (1 if scaling == "training" else 0.5) + images)
     torch.testing.assert_close(block(images), evaluation)
+
+
+def test_accumulated_parts_give_the_gradient_of_the_whole() -> None:
+    gradients = []
+    for words in ((), ("device_batch_size=2",)):
+        group = "algorithms=[stochastic_depth,mixup,label_smoothing]"
+        run = build(group, "algorithms.stochastic_depth.drop_rate=0.5", "precision=fp32", *words)
+        run.train_step.optimizer.step = lambda: None  # type: ignore[method-assign]
+        _normalise_by_statistics(run.train_step.model)
+        steps(run, 1)
+        gradients.append([p.grad.clone() for p in run.train_step.model.parameters() if p.grad is not None])
+    for whole, parts in zip(*gradients, strict=True):
+        torch.testing.assert_close(parts, whole, rtol=1e-3, atol=1e-5)
+
+
+def _normalise_by_statistics(model: nn.Module) -> None:
+    """Batch norm by the running statistics, while its forward hooks still see a layer in training."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.forward = lambda x, m=module: nn.functional.batch_norm(  # type: ignore[method-assign]
+                x, m.running_mean, m.running_var, m.weight, m.bias
+            )

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -32,16 +31,3 @@ def test_plain_mean_of_the_weights_from_the_start_on(bound: Callable[..., Any]) 
 def test_the_learning_rate_stays_the_schedules(context: Callable[..., Any]) -> None:
     plain, averaged = context("algorithms=[]").plan, context("algorithms=[swa]").plan
     assert [averaged.lr(step) for step in range(100)] == [plain.lr(step) for step in range(100)]
-
-
-def test_state_goes_on_bit_for_bit(bound: Callable[..., Any]) -> None:
-    model = nn.Linear(3, 2)
-    whole = bound("swa", start="10ba", update_interval="3ba")
-    whole.change_model(model)
-    train(whole, model, range(20), {})
-    resumed = bound("swa", start="10ba", update_interval="3ba")
-    resumed.change_model(nn.Linear(3, 2))
-    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
-    for algorithm in (whole, resumed):
-        train(algorithm, model, range(20, 30), {})
-    assert torch.equal(whole.evaluation_weights()["weight"], resumed.evaluation_weights()["weight"])

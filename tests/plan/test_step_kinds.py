@@ -57,27 +57,6 @@ def test_the_kinds_of_the_published_form_have_the_sides_that_colout_leaves() -> 
     assert left == {int(0.95 * (119 if side == 120 else side)) for side in sides}
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("ema", ["algorithms.ema.update_interval=3ba"]),
-        ("swa", ["algorithms.swa.start=0.5dur", "algorithms.swa.update_interval=4ba"]),
-    ],
-)
-def test_averages_are_moved_at_the_steps_that_are_named(name: str, words: list[str]) -> None:
-    run = plan(f"algorithms=[{name}]", *words, "epochs=4")
-    engine = Engine(Context(run, 10))
-    model = nn.Linear(2, 2)
-    engine.change_model(model)
-    for step, names in enumerate(acting(run)):
-        before = [tensor.clone() for tensor in flat(engine.state_dict())]
-        with torch.no_grad():
-            model.weight += 1.0
-        engine.after_step(model, Moment(0, 0, step, run.total_steps), torch.tensor(True))
-        moved = any(not torch.equal(*pair) for pair in zip(before, flat(engine.state_dict()), strict=True))
-        assert moved == (name in names), step
-
-
 def test_sam_doubles_the_gradients_at_the_steps_that_are_named() -> None:
     run = plan("algorithms=[sam]", "algorithms.sam.interval=3", "epochs=2")
     engine = Engine(Context(run, 10))
@@ -125,12 +104,6 @@ def test_few_points_are_measured_and_the_ends_are_among_them() -> None:
     sam = [point.kind.image_size for point in chosen if point.kind.acting == ("sam",)]
     assert sam == [104, 176]
     assert all(hot.image_size(step) == p.kind.image_size for p in chosen for step in p.steps)
-
-
-def flat(state: Any) -> list[torch.Tensor]:
-    if isinstance(state, torch.Tensor):
-        return [state]
-    return [tensor for part in state.values() for tensor in flat(part)] if isinstance(state, dict) else []
 
 
 @pytest.mark.parametrize(("name", "key"), [("soap", "interval"), ("schedule_free_adamw", "statistics_interval")])
