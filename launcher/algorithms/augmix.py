@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms.base import Algorithm, Transform
+from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.algorithms.image_operations import ARRAYS, Choice, apply
 from launcher.algorithms.randaugment import SETS, chosen, magnitudes
 from launcher.config.batch_algorithms import AugMixConfig
-from launcher.config.declaration import Size
 from launcher.data.batch import Batch
 
 NAMES = SETS["safe"]
@@ -30,7 +29,7 @@ class Mix:
     rounds: list[list[Choice]]
 
     def arrays(self, height: int, width: int, *, fixed: bool) -> list[np.ndarray]:
-        """What `mix` needs on the device for pictures of this size: weights, then the rounds of all chains together."""
+        """What `mix` needs on the device for images of this size: weights, then the rounds of all chains together."""
         turns = [
             Choice(
                 *(np.concatenate(parts) for parts in zip(*((c.operations, c.magnitudes) for c in turn), strict=True))
@@ -72,11 +71,11 @@ def mix(images: Tensor, drawn: Sequence[Tensor]) -> Tensor:
     """uint8 images [B, 3, H, W] to `(1 - m) x + m sum_i w_i chain_i(x)`, uint8; `drawn` are a mix's arrays there."""
     weights, *rounds = drawn
     mixed, *chains = weights.view(*weights.shape, 1, 1, 1)
-    pictures = images.permute(0, 2, 3, 1).repeat(len(chains), 1, 1, 1).permute(0, 3, 1, 2)
+    copies = images.permute(0, 2, 3, 1).repeat(len(chains), 1, 1, 1).permute(0, 3, 1, 2)
     for start in range(0, len(rounds), ARRAYS):
-        pictures = apply(pictures, rounds[start : start + ARRAYS])
+        copies = apply(copies, rounds[start : start + ARRAYS])
     total = torch.zeros_like(images, dtype=torch.float32)
-    for weight, chained in zip(chains, pictures.chunk(len(chains)), strict=True):
+    for weight, chained in zip(chains, copies.chunk(len(chains)), strict=True):
         total += weight * chained
     blended: Tensor = (1 - mixed) * images + mixed * total
     return blended.round().clamp(0, 255).to(torch.uint8)

@@ -1,4 +1,4 @@
-"""The points of the training loop at which an algorithm may act. A new algorithm is one file beside this one."""
+"""The points of the training loop at which an algorithm may act; each algorithm is one file beside this one."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Context:
 
 
 class Algorithm(Generic[ConfigT]):
-    """One method of training, bound to points of the loop by overriding their methods; each does nothing here.
+    """One algorithm, bound to points of the loop by overriding their methods; each does nothing here.
 
     `values` is the algorithm's declaration in `launcher.config.algorithms`, named as this class and `Config`.
     Randomness comes only from `launcher.randomness`, keyed by the batch's moment and sample indices.
@@ -94,7 +94,7 @@ class Algorithm(Generic[ConfigT]):
         return dict(vars(self.values))
 
     def change_order(self, order: np.ndarray) -> np.ndarray:
-        """Change the sample indices [N] that an epoch reads; the length stays, index modulo N is the picture."""
+        """Change the sample indices [N] that an epoch reads; the length stays, index modulo N is the image."""
         return order
 
     def change_image(self, image: np.ndarray, index: int, epoch: int) -> np.ndarray:

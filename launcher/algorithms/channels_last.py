@@ -7,9 +7,8 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from launcher.algorithms.base import Algorithm, Transform
+from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.config.algorithms import ChannelsLastConfig
-from launcher.config.declaration import Size
 from launcher.data.batch import Batch
 
 

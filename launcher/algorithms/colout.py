@@ -1,4 +1,4 @@
-"""ColOut (MosaicML Composer, 2021): drop random rows and columns, so that pictures are smaller and slightly warped."""
+"""ColOut (MosaicML Composer, 2021): drop random rows and columns, so that images are smaller and slightly warped."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms.base import Algorithm, Transform
+from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.config.batch_algorithms import ColOutConfig, length_after_colout
-from launcher.config.declaration import Size
 from launcher.data.batch import Batch
 
 

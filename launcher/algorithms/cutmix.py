@@ -7,11 +7,10 @@ import math
 import numpy as np
 from torch import Tensor
 
-from launcher.algorithms.base import Transform
+from launcher.algorithms.base import Size, Transform
 from launcher.algorithms.cutout import erase
 from launcher.algorithms.mixup import Mixing
 from launcher.config.batch_algorithms import CutMixConfig
-from launcher.config.declaration import Size
 from launcher.data.batch import Batch
 
 

@@ -1,4 +1,4 @@
-"""CutOut (DeVries & Taylor 2017): a square of each picture is blanked."""
+"""CutOut (DeVries & Taylor 2017): a square of each image is blanked."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms.base import Algorithm, Transform
+from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.config.batch_algorithms import CutOutConfig
-from launcher.config.declaration import Size
 from launcher.data.batch import Batch
 
 
@@ -25,7 +24,7 @@ def erase(images: Tensor, boxes: Tensor, fill: Tensor | float = 0.0) -> Tensor:
 
 
 def square_boxes(centres: np.ndarray, side: int | np.ndarray, height: int, width: int) -> np.ndarray:
-    """Boxes int64 [B, 4] of squares around centres [B, 2] in [0, 1), clipped to the picture; side: of all or [B, 1].
+    """Boxes int64 [B, 4] of squares around centres [B, 2] in [0, 1), clipped to the image; side: of all or [B, 1].
 
     They reach side // 2 to either side, as published: an odd side gives a square one pixel smaller.
     """
@@ -34,7 +33,7 @@ def square_boxes(centres: np.ndarray, side: int | np.ndarray, height: int, width
 
 
 class CutOut(Algorithm[CutOutConfig]):
-    """Blanks normalised pictures with zero, the mean colour."""
+    """Blanks normalised images with zero, the mean colour."""
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         centres = randomness.uniforms(batch.moment.seed, "cutout", batch.moment.epoch, batch.indices, 2)

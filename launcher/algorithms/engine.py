@@ -19,71 +19,67 @@ from launcher.data.batch import Batch, Moment, to_device
 from launcher.models.build import Surgery
 
 
-def class_of(name: str, declaration: type[AlgorithmConfig]) -> type[Algorithm[AlgorithmConfig]]:
-    """What does a method's work: the class in the file of its name that is called as its declaration, less `Config`."""
-    module = importlib.import_module(f"launcher.algorithms.{name}")
-    found: type[Algorithm[AlgorithmConfig]] = getattr(module, declaration.__name__.removesuffix("Config"))
-    return found
+def class_of(name: str) -> type[Algorithm[AlgorithmConfig]] | None:
+    """The class in an algorithm's file: it has the algorithm's name, without underscores and in any case."""
+    try:
+        members = vars(importlib.import_module(f"launcher.algorithms.{name}"))
+    except ModuleNotFoundError:
+        return None
+    classes = {key.lower(): one for key, one in members.items() if isinstance(one, type) and issubclass(one, Algorithm)}
+    return classes.get(name.replace("_", ""))
 
 
 def surgery_of(name: str) -> Surgery | None:
-    """The surgery of an algorithm's class, without values; None where no algorithm of this name has one."""
-    if not name.isidentifier():
-        return None
-    try:
-        members = vars(importlib.import_module(f"launcher.algorithms.{name}")).values()
-    except ModuleNotFoundError:
-        return None
-    classes = [one for one in members if isinstance(one, type) and issubclass(one, Algorithm)]
-    return next((one.surgery for one in classes if one.surgery), None)
+    """The surgery of an algorithm, without values; None where no algorithm of this name has one."""
+    found = class_of(name) if name.isidentifier() else None
+    return found.surgery if found else None
 
 
 def build(context: Context) -> dict[str, Algorithm[AlgorithmConfig]]:
     """Name to bound algorithm."""
-    active = context.plan.config.algorithms.active()
-    return {name: class_of(name, type(values))(values, context) for name, values in active.items()}
+    bound = {}
+    for name, values in context.plan.config.algorithms.active().items():
+        found = class_of(name)
+        assert found, f"launcher/algorithms/{name}.py has no class of this name"
+        bound[name] = found(values, context)
+    return bound
 
 
 class Engine:
     """Calls the active algorithms; has the same points as one algorithm."""
 
     def __init__(self, context: Context):
-        self._active = build(context)
+        self.active = build(context)
         self._plan = context.plan
         # note: compiled code may take its place
         self.apply: Callable[[Sequence[Sent], Batch], Batch] = apply_in_turn
         self._acting = {point: context.plan.config.algorithms.acting(point) for point in POINTS}
 
     def _at(self, point: str) -> list[Algorithm[AlgorithmConfig]]:
-        return [self._active[name] for name in self._acting[point]]
-
-    @property
-    def active(self) -> dict[str, Algorithm[AlgorithmConfig]]:
-        """Name to bound algorithm."""
-        return self._active
+        return [self.active[name] for name in self._acting[point]]
 
     @property
     def changing_parameters(self) -> list[str]:
         """Names of the algorithms that change which parameters learn."""
-        return [name for name, algorithm in self._active.items() if algorithm.changes_what_learns]
+        return [name for name, algorithm in self.active.items() if algorithm.changes_what_learns]
 
     def change_model(self, model: nn.Module, initial: Mapping[str, Tensor] | None = None) -> None:
         """Change the network; all its weights become `initial`, where given, before any average of them is begun."""
         names, averages = self._acting["change_model"], self._acting["evaluation_weights"]
         for name in names:
             if name not in averages:
-                self._active[name].change_model(model)
+                self.active[name].change_model(model)
         if initial is not None:
             model.load_state_dict(initial)
         for name in names:
             if name in averages:
-                self._active[name].change_model(model)
+                self.active[name].change_model(model)
 
     def surgeries(self) -> dict[str, Surgery]:
         """By name and in order, the changes of the model that evaluation sees."""
         found = {}
         for name in self._acting["change_model"]:
-            surgery, values = self._active[name].surgery, self._active[name].surgery_values()
+            surgery, values = self.active[name].surgery, self.active[name].surgery_values()
             if surgery is not None and values is not None:
                 found[name] = replace(surgery, values=values)
         return found
@@ -111,7 +107,7 @@ class Engine:
         """
         names: list[str] = []
         for name in self._acting["change_batch"]:
-            algorithm = self._active.get(name)
+            algorithm = self.active.get(name)
             if isinstance(algorithm, ChoosingAlgorithm):
                 batch = algorithm.choose(self._transformed(batch, names, normalize), model, loss)
                 names = []
@@ -127,7 +123,7 @@ class Engine:
             if name == NORMALIZE:
                 transforms.append(Transform((), lambda batch: replace(batch, images=normalize(batch.images))))
                 continue
-            algorithm = self._active[name]
+            algorithm = self.active[name]
             transforms.append(algorithm.change_batch(batch, (height, width)))
             height, width = algorithm.values.size_after(self._plan, batch.moment.step, (height, width))
         sent = on_device(filter(None, transforms), batch.images.device)
@@ -156,10 +152,10 @@ class Engine:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: algorithm.state_dict() for name, algorithm in self._active.items()}
+        return {name: algorithm.state_dict() for name, algorithm in self.active.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, algorithm in self._active.items():
+        for name, algorithm in self.active.items():
             algorithm.load_state_dict(state[name])
 
 

@@ -1,4 +1,4 @@
-"""Image operations on a whole batch, each picture with its own, in the pixels that Pillow gives one by one.
+"""Image operations on a whole batch, each image with its own, in the pixels that Pillow gives one by one.
 
 They are of three kinds, and each kind runs once: a table of 256 values a channel, an affine map, a mix with a grey,
 flat or smoothed copy. What was drawn comes as arrays: no shape depends on pixels, and nothing waits for the device.
@@ -33,9 +33,9 @@ TABLES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "brightness": lambda values, factors: values * factors,
     "invert": lambda values, _: 255 - values,
 }
-# Tables that depend on the picture.
+# Tables that depend on the image.
 MEASURED = ("autocontrast", "equalize")
-# Mixes with the grey picture, its mean, the smoothed picture.
+# Mixes with the grey image, its mean, the smoothed image.
 MIXES = ("color", "contrast", "sharpness")
 OPERATIONS = (*TABLES, *MEASURED, *MIXES)
 # The terms of `_affine` for magnitudes [B], height and width; shears start from the top left.
@@ -60,7 +60,7 @@ class Choice:
     magnitudes: np.ndarray
 
     def arrays(self, names: Sequence[str], height: int, width: int, *, fixed: bool) -> list[np.ndarray]:
-        """What `apply` needs on the device, for pictures of this size: tables, and rows and values of the other kinds.
+        """What `apply` needs on the device, for images of this size: tables, and rows and values of the other kinds.
 
         A kind works on the rows that drew it. If their number is to be fixed, it works on as many in every step, on
         more by chance alone, and leaves those that drew another as they are.
@@ -90,7 +90,7 @@ class Choice:
         return rows, drawn[rows]
 
     def _tables(self, names: Sequence[str], sizes: np.ndarray) -> np.ndarray:
-        """uint8 [B, 256]; the values themselves where none was drawn, or one that depends on the picture."""
+        """uint8 [B, 256]; the values themselves where none was drawn, or one that depends on the image."""
         values = np.arange(256, dtype=np.float32)
         tables = np.tile(values.astype(np.uint8), (len(sizes), 1))
         for name in TABLES.keys() & set(names):
@@ -145,13 +145,13 @@ def apply(images: Tensor, drawn: Sequence[Tensor], fill: Colour = BLACK) -> Tens
     `fill`, in 0..255, is the colour of what geometric operations read from outside.
     """
     tables, (measured, measures), moved, terms, (mixed, mixes), factors = drawn
-    pictures = images.permute(0, 2, 3, 1)
+    pixels = images.permute(0, 2, 3, 1)
     tables = tables[:, None].expand(-1, 3, -1).contiguous()
     if len(measured):
         measures = measures.view(-1, 1, 1)
-        found = _measured_tables(pictures.index_select(0, measured), tables.index_select(0, measured), measures)
+        found = _measured_tables(pixels.index_select(0, measured), tables.index_select(0, measured), measures)
         tables.index_copy_(0, measured, found)
-    result = tables.view(-1).index_select(0, _places(pictures, torch.int32).view(-1)).view(pictures.shape)
+    result = tables.view(-1).index_select(0, _places(pixels, torch.int32).view(-1)).view(pixels.shape)
     if len(moved):
         result.index_copy_(0, moved, _affine(result.index_select(0, moved), terms, fill))
     if len(mixed):
@@ -159,23 +159,23 @@ def apply(images: Tensor, drawn: Sequence[Tensor], fill: Colour = BLACK) -> Tens
     return result.permute(0, 3, 1, 2)
 
 
-def _places(pictures: Tensor, dtype: torch.dtype) -> Tensor:
+def _places(images: Tensor, dtype: torch.dtype) -> Tensor:
     """Where each value of uint8 [B, H, W, 3] stands in tables [B, 3, 256] laid out flat: [B, H, 3 W]."""
-    batch, height, width, channels = pictures.shape
-    starts = torch.arange(0, batch * channels * 256, 256, dtype=dtype, device=pictures.device)
+    batch, height, width, channels = images.shape
+    starts = torch.arange(0, batch * channels * 256, 256, dtype=dtype, device=images.device)
     # note: a row of them, as loops over three channels are slow on a CPU
     row = starts.view(batch, 1, 1, channels).expand(-1, -1, width, -1).reshape(batch, 1, -1)
-    return row + pictures.reshape(batch, height, -1)
+    return row + images.reshape(batch, height, -1)
 
 
-def _measured_tables(pictures: Tensor, tables: Tensor, measures: Tensor) -> Tensor:
+def _measured_tables(images: Tensor, tables: Tensor, measures: Tensor) -> Tensor:
     """Tables uint8 [B, 3, 256] for numbers [B, 1, 1] in `MEASURED`: channels stretched to 0..255, or equalised."""
-    batch, height, width, channels = pictures.shape
-    places = _places(pictures, torch.int64).view(-1)
-    counts = torch.zeros(batch * channels * 256, dtype=torch.int32, device=pictures.device)
+    batch, height, width, channels = images.shape
+    places = _places(images, torch.int64).view(-1)
+    counts = torch.zeros(batch * channels * 256, dtype=torch.int32, device=images.device)
     counts.scatter_add_(0, places, counts.new_ones(1).expand(len(places)))
     counts = counts.view(batch, channels, 256)
-    levels = torch.arange(256, dtype=torch.int32, device=pictures.device)
+    levels = torch.arange(256, dtype=torch.int32, device=images.device)
     low = torch.where(counts > 0, levels, 255).amin(2, keepdim=True)
     high = torch.where(counts > 0, levels, 0).amax(2, keepdim=True)
     scale = 255 / (high - low).clamp(min=1)
@@ -187,29 +187,29 @@ def _measured_tables(pictures: Tensor, tables: Tensor, measures: Tensor) -> Tens
     return torch.where(measures == 0, stretched, torch.where(measures == 1, equalized, tables))
 
 
-def _affine(pictures: Tensor, terms: Tensor, fill: Colour) -> Tensor:
+def _affine(images: Tensor, terms: Tensor, fill: Colour) -> Tensor:
     """Output pixel (x, y) of [B, H, W, 3] reads input (xx x + xy y + x, yx x + yy y + y), centres at one half.
 
     Bilinear, `fill` outside.
     """
-    height, width = pictures.shape[1:3]
-    column = torch.arange(width, device=pictures.device) + 0.5
-    row = torch.arange(height, device=pictures.device).view(-1, 1) + 0.5
+    height, width = images.shape[1:3]
+    column = torch.arange(width, device=images.device) + 0.5
+    row = torch.arange(height, device=images.device).view(-1, 1) + 0.5
     across, down, start, size = terms.view(-1, 2, 4, 1, 1).unbind(2)
     position = (across * column + down * row).add_(start)
     inside = ((position >= 0) & (position < size)).all(1, keepdim=True)
     grid = position.div_(size / 2).sub_(1).permute(0, 2, 3, 1)
-    values = pictures.permute(0, 3, 1, 2).float()
+    values = images.permute(0, 3, 1, 2).float()
     read = F.grid_sample(values, grid, mode="bilinear", padding_mode="border", align_corners=False)
     rounded = read.add_(0.5).to(torch.uint8).mul_(inside)
     if fill != BLACK:
-        rounded.add_(constant(fill, torch.uint8, pictures.device) * ~inside)
+        rounded.add_(constant(fill, torch.uint8, images.device) * ~inside)
     return rounded.permute(0, 2, 3, 1)
 
 
-def _mix(pictures: Tensor, mixes: Tensor, factors: Tensor) -> Tensor:
+def _mix(images: Tensor, mixes: Tensor, factors: Tensor) -> Tensor:
     """[B, H, W, 3] by numbers [B] in `MIXES`: at factor 0 the grey, flat or smoothed copy, at 1 the original."""
-    values = pictures.permute(0, 3, 1, 2).to(torch.int16, memory_format=torch.contiguous_format)
+    values = images.permute(0, 3, 1, 2).to(torch.int16, memory_format=torch.contiguous_format)
     grey = _grey(values)
     mean = torch.floor(grey.float().mean((2, 3), keepdim=True) + 0.5).to(torch.int16)
     number = mixes.view(-1, 1, 1, 1)

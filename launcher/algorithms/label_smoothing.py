@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from launcher.algorithms.base import Algorithm, Transform
+from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.config.batch_algorithms import LabelSmoothingConfig
-from launcher.config.declaration import Size
 from launcher.data.batch import Batch, one_hot
 
 

@@ -10,9 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms.base import Algorithm, Transform
+from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.config.batch_algorithms import CutMixConfig, MixUpConfig
-from launcher.config.declaration import Size
 from launcher.data.batch import Batch, one_hot
 
 MixingT = TypeVar("MixingT", MixUpConfig, CutMixConfig)

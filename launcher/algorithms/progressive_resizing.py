@@ -1,4 +1,4 @@
-"""Progressive resizing (Howard 2018; Tan & Le 2021): small pictures first, full size at the end."""
+"""Progressive resizing (Howard 2018; Tan & Le 2021): small images first, full size at the end."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from launcher.algorithms.base import Algorithm, Transform
+from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.config.batch_algorithms import ProgressiveResizingConfig
-from launcher.config.declaration import Size
 from launcher.data.batch import Batch
 
 

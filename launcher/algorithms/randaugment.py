@@ -1,4 +1,4 @@
-"""RandAugment (Cubuk et al. 2020): `depth` random operations a picture, drawn from one of five published sets."""
+"""RandAugment (Cubuk et al. 2020): `depth` random operations a image, drawn from one of five published sets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from PIL import Image
 from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms.base import Algorithm, Transform
+from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.algorithms.cutout import erase, square_boxes
 from launcher.algorithms.image_operations import ARRAYS, BLACK, Choice, Colour, apply, operate_with_pillow
 from launcher.config.batch_algorithms import RandAugmentConfig
-from launcher.config.declaration import Size
 from launcher.data.batch import Batch, constant
 
 _LEVELS = 10
@@ -39,7 +38,7 @@ _PUBLISHED_SIDE = 224  # pixels, for which AutoAugment's magnitudes in pixels ar
 def choose(values: RandAugmentConfig, indices: np.ndarray, *, seed: int, epoch: int, side: int) -> list[Choice]:
     """Draw `depth` rounds for the sample indices [B]; an image's draws depend on (seed, epoch, index) alone.
 
-    side: of the pictures in pixels, which translations are parts of.
+    side: of the images in pixels, which translations are parts of.
     """
     draws = randomness.uniforms(seed, "randaugment", epoch, indices, _DRAWS * values.depth)
     rounds = [draws[:, _DRAWS * number : _DRAWS * (number + 1)].T for number in range(values.depth)]
@@ -86,7 +85,7 @@ def magnitudes(name: str, levels: np.ndarray, signs: np.ndarray, side: int) -> n
     part = levels / _LEVELS
     match name:
         case "posterize":
-            # note: at level 10 the published code leaves no bit at all, which is a black picture
+            # note: at level 10 the published code leaves no bit at all, which is a black image
             return (4 - np.floor(part * 4)).clip(1)
         case "solarize":
             return 256 - np.floor(part * 256)
@@ -133,7 +132,7 @@ def autoaugment_magnitudes(name: str, levels: np.ndarray, signs: np.ndarray, sid
     part = levels / _LEVELS
     match name:
         case "posterize":
-            # note: below 2.5 the published code leaves no bit at all, which is a black picture
+            # note: below 2.5 the published code leaves no bit at all, which is a black image
             return np.floor(part * 4).clip(1)
         case "solarize":
             return np.floor(part * 256)
@@ -151,7 +150,7 @@ def autoaugment_magnitudes(name: str, levels: np.ndarray, signs: np.ndarray, sid
 def boxes_of(
     values: RandAugmentConfig, choices: Sequence[Choice], indices: np.ndarray, *, seed: int, epoch: int, side: int
 ) -> list[np.ndarray]:
-    """What each round cuts out of square pictures, int64 [B, 4] as `erase` takes them; none where no set cuts."""
+    """What each round cuts out of square images, int64 [B, 4] as `erase` takes them; none where no set cuts."""
     names = SETS[values.operations]
     if "cutout" not in names:
         return []
@@ -164,7 +163,7 @@ def boxes_of(
 
 
 class RandAugment(Algorithm[RandAugmentConfig]):
-    """On the device for the whole batch, or with `where: loader` picture by picture; the same draws either way."""
+    """On the device for the whole batch, or with `where: loader` image by image; the same draws either way."""
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         moment = batch.moment
@@ -185,7 +184,7 @@ class RandAugment(Algorithm[RandAugmentConfig]):
         return Transform([*boxes, *arrays], augment)
 
     def change_image(self, image: np.ndarray, index: int, epoch: int) -> np.ndarray:
-        picture = Image.fromarray(image)
+        pillow = Image.fromarray(image)
         names = (*SETS[self.values.operations], None)
         where = {"seed": self.context.plan.config.seed, "epoch": epoch, "side": image.shape[1]}
         choices = choose(self.values, np.array([index]), **where)
@@ -194,10 +193,10 @@ class RandAugment(Algorithm[RandAugmentConfig]):
             name = names[choice.operations[0]]
             if name == "cutout":
                 top, left, bottom, right = boxes[turn][0].tolist()
-                picture.paste(_GREY, (left, top, right, bottom))
+                pillow.paste(_GREY, (left, top, right, bottom))
             elif name:
-                picture = operate_with_pillow(name, picture, float(choice.magnitudes[0]), self._fill())
-        return np.array(picture)
+                pillow = operate_with_pillow(name, pillow, float(choice.magnitudes[0]), self._fill())
+        return np.array(pillow)
 
     def _fill(self) -> Colour:
         """Black, AutoAugment's grey, or timm's: the mean colour of the data set."""

@@ -1,4 +1,4 @@
-"""Random erasing (Zhong et al. 2017): a rectangle of some pictures is blanked, or filled with noise."""
+"""Random erasing (Zhong et al. 2017): a rectangle of some images is blanked, or filled with noise."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from launcher import randomness
-from launcher.algorithms.base import Algorithm, Transform
+from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.algorithms.cutout import erase
 from launcher.config.batch_algorithms import RandomErasingConfig
-from launcher.config.declaration import Size
 from launcher.data.batch import Batch
 
 _TRIES = 10
@@ -25,7 +24,7 @@ def random_boxes(
 ) -> np.ndarray:
     """Boxes int64 [B, 4] as (top, left, bottom, right) from uniform draws [B, 1 + 4 * tries]; empty where none is cut.
 
-    Area uniform in `area` of the picture, aspect log-uniform in `ratio`, the first of ten tries that fits.
+    Area uniform in `area` of the image, aspect log-uniform in `ratio`, the first of ten tries that fits.
     """
     boxes = np.zeros((len(draws), 4), dtype=np.int64)
     cut = draws[:, 0] < probability
@@ -46,7 +45,7 @@ def random_boxes(
 
 
 class RandomErasing(Algorithm[RandomErasingConfig]):
-    """Erases in normalised pictures: zero is the mean colour, noise is standard normal."""
+    """Erases in normalised images: zero is the mean colour, noise is standard normal."""
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         values, moment = self.values, batch.moment

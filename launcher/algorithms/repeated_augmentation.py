@@ -1,4 +1,4 @@
-"""Repeated augmentation (Hoffer et al. 2020, Berman et al. 2019): several draws of each picture in one batch."""
+"""Repeated augmentation (Hoffer et al. 2020, Berman et al. 2019): several draws of each image in one batch."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from launcher.config.batch_algorithms import RepeatedAugmentationConfig
 
 
 def repeat(order: np.ndarray, repeats: int, batch_size: int) -> np.ndarray:
-    """The first pictures of an epoch's order [N], each `repeats` times, as indices int64 [N].
+    """The first images of an epoch's order [N], each `repeats` times, as indices int64 [N].
 
-    Repeat r of picture i is the index i + r * N, so that its random draws are its own. A global batch holds the
-    repeats of a picture, apart from each other: first those with r = 0, then r = 1 and so on.
+    Repeat r of image i is the index i + r * N, so that its random draws are its own. A global batch holds the
+    repeats of a image, apart from each other: first those with r = 0, then r = 1 and so on.
     """
     samples = len(order)
-    pictures = order[: -(-samples // repeats)]
-    indices = (pictures[:, None] + np.arange(repeats)[None, :] * samples).ravel()[:samples]
+    first = order[: -(-samples // repeats)]
+    indices = (first[:, None] + np.arange(repeats)[None, :] * samples).ravel()[:samples]
     batch_numbers = np.arange(samples) // batch_size
     return np.asarray(indices[np.lexsort((indices // samples, batch_numbers))])
 
 
 class RepeatedAugmentation(Algorithm[RepeatedAugmentationConfig]):
-    """An epoch has as many steps as before and reads one picture in `repeats`."""
+    """An epoch has as many steps as before and reads one image in `repeats`."""
 
     def change_order(self, order: np.ndarray) -> np.ndarray:
         return repeat(order, self.values.repeats, self.context.plan.config.batch_size)

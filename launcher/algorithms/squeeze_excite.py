@@ -1,4 +1,4 @@
-"""Squeeze-and-excitation (Hu et al. 2018): each channel weighted by what the whole picture holds."""
+"""Squeeze-and-excitation (Hu et al. 2018): each channel weighted by what the whole image holds."""
 
 from __future__ import annotations
 

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torchvision.models import resnet
 
 from launcher import randomness
-from launcher.algorithms.base import Algorithm, Context, Transform
+from launcher.algorithms.base import Algorithm, Context, Size, Transform
 from launcher.config.algorithms import StochasticDepthConfig
-from launcher.config.declaration import Size
 from launcher.data.batch import Batch
 from launcher.models.build import Surgery
 from launcher.models.checkpointing import is_recomputing

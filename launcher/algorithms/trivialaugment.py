@@ -1,4 +1,4 @@
-"""TrivialAugment (Müller & Hutter 2021), its wide space: one random operation of random strength a picture."""
+"""TrivialAugment (Müller & Hutter 2021), its wide space: one random operation of random strength a image."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import numpy as np
 import torch
 
 from launcher import randomness
-from launcher.algorithms.base import Algorithm, Context, Transform
+from launcher.algorithms.base import Algorithm, Context, Size, Transform
 from launcher.algorithms.image_operations import Choice, apply
 from launcher.algorithms.randaugment import chosen
 from launcher.config.batch_algorithms import TrivialAugmentConfig
-from launcher.config.declaration import Size
 from launcher.data.batch import Batch
 
 NAMES = (
@@ -67,7 +66,7 @@ def choose(magnitudes: dict[str, np.ndarray], indices: np.ndarray, *, seed: int,
 
 
 class TrivialAugment(Algorithm[TrivialAugmentConfig]):
-    """One operation a picture, or none, on the device for the whole batch."""
+    """One operation a image, or none, on the device for the whole batch."""
 
     def __init__(self, values: TrivialAugmentConfig, context: Context):
         super().__init__(values, context)

@@ -8,20 +8,7 @@ from typing import Annotated, Literal, Self, get_args, get_type_hints
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher.config.batch_algorithms import (
-    AugMixConfig,
-    ColOutConfig,
-    CutMixConfig,
-    CutOutConfig,
-    LabelSmoothingConfig,
-    MixUpConfig,
-    ProgressiveResizingConfig,
-    RandAugmentConfig,
-    RandomErasingConfig,
-    RepeatedAugmentationConfig,
-    SelectiveBackpropConfig,
-    TrivialAugmentConfig,
-)
+from launcher.config import batch_algorithms as batch
 from launcher.config.declaration import NORMALIZE, AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, Count, Duration, Positive, Within
 from launcher.errors import Problem
@@ -162,29 +149,29 @@ class LayerFreezingConfig(AlgorithmConfig, before_step=10):
 class Algorithms:
     """The active algorithms: a name that is not active is None and is left out of the run's config file."""
 
-    augmix: AugMixConfig | None = None
+    augmix: batch.AugMixConfig | None = None
     backbone_freezing: BackboneFreezingConfig | None = None
     blurpool: BlurPoolConfig | None = None
     channels_last: ChannelsLastConfig | None = None
-    colout: ColOutConfig | None = None
-    cutmix: CutMixConfig | None = None
-    cutout: CutOutConfig | None = None
+    colout: batch.ColOutConfig | None = None
+    cutmix: batch.CutMixConfig | None = None
+    cutout: batch.CutOutConfig | None = None
     ema: EMAConfig | None = None
     ghost_batchnorm: GhostBatchNormConfig | None = None
     gradient_clipping: GradientClippingConfig | None = None
-    label_smoothing: LabelSmoothingConfig | None = None
+    label_smoothing: batch.LabelSmoothingConfig | None = None
     layer_freezing: LayerFreezingConfig | None = None
-    mixup: MixUpConfig | None = None
-    progressive_resizing: ProgressiveResizingConfig | None = None
-    randaugment: RandAugmentConfig | None = None
-    random_erasing: RandomErasingConfig | None = None
-    repeated_augmentation: RepeatedAugmentationConfig | None = None
+    mixup: batch.MixUpConfig | None = None
+    progressive_resizing: batch.ProgressiveResizingConfig | None = None
+    randaugment: batch.RandAugmentConfig | None = None
+    random_erasing: batch.RandomErasingConfig | None = None
+    repeated_augmentation: batch.RepeatedAugmentationConfig | None = None
     sam: SAMConfig | None = None
-    selective_backprop: SelectiveBackpropConfig | None = None
+    selective_backprop: batch.SelectiveBackpropConfig | None = None
     squeeze_excite: SqueezeExciteConfig | None = None
     stochastic_depth: StochasticDepthConfig | None = None
     swa: SWAConfig | None = None
-    trivialaugment: TrivialAugmentConfig | None = None
+    trivialaugment: batch.TrivialAugmentConfig | None = None
 
     def active(self) -> dict[str, AlgorithmConfig]:
         """Name to declaration of each active algorithm."""

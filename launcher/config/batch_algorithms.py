@@ -10,15 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.declaration import AlgorithmConfig, RunPlan, Size
-from launcher.config.fields import (
-    STRICT,
-    Count,
-    FractionRange,
-    NotNegative,
-    Positive,
-    PositiveRange,
-    Probability,
-)
+from launcher.config.fields import STRICT, Count, FractionRange, NotNegative, Positive, PositiveRange, Probability
 from launcher.errors import Problem
 
 _POLICIES = "both are complete augmentation policies; keep one"
@@ -146,7 +138,7 @@ class CutOutConfig(AlgorithmConfig, change_batch=20):
 
 @dataclass(frozen=True, config=STRICT)
 class RandomErasingConfig(
-    AlgorithmConfig, change_batch=30, excludes={"cutout": "both erase a rectangle of each picture; keep one"}
+    AlgorithmConfig, change_batch=30, excludes={"cutout": "both erase a rectangle of each image; keep one"}
 ):
     probability: Probability
     area: FractionRange

@@ -35,7 +35,7 @@ def _batch(plan: Plan) -> Iterator[Problem]:
         choices = f"{below} or {below + world}" if below else f"{world}"
         yield Problem(f"does not divide among {world} processes; the nearest that do: {choices}", "batch_size", batch)
     if batch > plan.train_samples:
-        message = f"is more than the data set's {plan.train_samples} training pictures; choose a smaller batch"
+        message = f"is more than the data set's {plan.train_samples} training images; choose a smaller batch"
         yield Problem(message, "batch_size", batch)
 
 

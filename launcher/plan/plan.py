@@ -21,7 +21,7 @@ from launcher.plan.schedule import dilated_epochs, multiplier, scaled, schedule_
 
 
 def plan_for(config: RunConfig, processes: int) -> Plan:
-    """The plan of a config whose pictures are counted, on so many processes in all, its times fitted if it says so."""
+    """The plan of a config whose images are counted, on so many processes in all, its times fitted if it says so."""
     assert config.dataset.train_samples is not None
     return fitted(Plan(config, processes, config.dataset.train_samples))
 
@@ -134,9 +134,9 @@ class Plan:
         return min((size for size in sizes if size), default=self.train_size)
 
     def reads_small(self, step: int) -> bool:
-        """Whether a step's crops come from the small pictures beside the full ones (dataloader.files.small_side).
+        """Whether a step's crops come from the small images beside the full ones (dataloader.files.small_side).
 
-        They do where none is enlarged more than the same crop of the full picture is at the largest side.
+        They do where none is enlarged more than the same crop of the full image is at the largest side.
         """
         loader = self.config.dataloader
         if not isinstance(loader, FFCVLoader) or loader.files.small_side is None:

@@ -58,7 +58,7 @@ def multiplier(schedule: Schedules, step: int, *, steps_per_epoch: int, total_st
 
 
 def scaled(side: int, *, reference: int, native: int, multiple: int = 4) -> int:
-    """A side meant for pictures of side `reference`, for pictures of side `native`, to the nearest `multiple`.
+    """A side meant for images of side `reference`, for images of side `native`, to the nearest `multiple`.
 
     A side meant for the data set's own size is left exactly as it is.
     """

@@ -17,12 +17,11 @@ EXAMPLE = "an example in a help text or an error"
 ALLOWED = {
     **dict.fromkeys([("launcher/cli/main.py", "mixup"), ("launcher/cli/main.py", "sam")], EXAMPLE),
     **{("launcher/cli/run.py", name): EXAMPLE for name in ("cutmix", "mixup", "ema", "blurpool")},
-    **{("launcher/config/compose.py", name): EXAMPLE for name in ("ema", "blurpool")},
+    **{("launcher/config/switches.py", name): EXAMPLE for name in ("ema", "blurpool", "sam")},
     ("launcher/config/overrides.py", "mixup"): EXAMPLE,
     ("lab/cli/ablate.py", "mixup"): EXAMPLE,
     ("lab/cli/curve.py", "sam"): EXAMPLE,
     ("launcher/weights/load.py", "ema"): "a key in the checkpoints of other programs",
-    ("launcher/config/keys.py", "colout"): "a key that run folders of before lack",
     ("lab/predict/prediction.py", "channels_last"): "the memory order, whichever algorithm asks for it",
 }
 

@@ -150,7 +150,7 @@ def test_what_cannot_work_is_refused(words: list[str], expected: str) -> None:
         ("randaugment", "trivialaugment", "both are complete augmentation policies"),
         ("randaugment", "augmix", "both are complete augmentation policies"),
         ("trivialaugment", "augmix", "both are complete augmentation policies"),
-        ("cutout", "random_erasing", "both erase a rectangle of each picture"),
+        ("cutout", "random_erasing", "both erase a rectangle of each image"),
     ],
 )
 def test_combinations_without_meaning_are_refused_with_the_reason(first: str, second: str, reason: str) -> None:
