@@ -63,18 +63,18 @@ def main(arguments: argparse.Namespace) -> int:
     devices = decide(replace(config.launch, nproc=1))
     from launcher.weights.evaluate_run import evaluate_run
 
-    found = evaluate_run(folder, config, devices.kind, best=arguments.best, other=other)
-    for note in found.notes:
+    checkpoint = evaluate_run(folder, config, devices.kind, best=arguments.best, other=other)
+    for note in checkpoint.notes:
         print(f"note: {note}", file=sys.stderr)
+    result = checkpoint.result
     if arguments.json:
-        print(json.dumps({"step": found.step, **vars(found.result), **_classes(arguments.by_class, found)}))
+        print(json.dumps({"step": checkpoint.step, **vars(result), **_classes(arguments.by_class, checkpoint)}))
     else:
-        result = found.result
-        print(f"step {found.step:,}: {config.task.text(result.metrics)}  loss {result.loss:.4f}")
+        print(f"step {checkpoint.step:,}: {config.task.text(result.metrics)}  loss {result.loss:.4f}")
         print(f"{result.samples:,} images{f' of {other}' * bool(other)} on {devices}")
         if arguments.by_class:
-            _print(found)
-    _write(found, outputs, f"{folder.path.name}, step {found.step:,}")
+            _print(checkpoint)
+    _write(checkpoint, outputs, f"{folder.path.name}, step {checkpoint.step:,}")
     return 0
 
 
@@ -118,13 +118,13 @@ def _other(config: RunConfig, folder: RunFolder) -> Path | None:
     return Path(str(config.dataset.path))
 
 
-def _classes(asked: bool, found: CheckpointResult) -> dict[str, object]:
+def _classes(wanted: bool, checkpoint: CheckpointResult) -> dict[str, object]:
     from launcher.weights.by_class import by_class
 
-    return {"by_class": [asdict(row) for row in by_class(found.classes, found.confusion)]} if asked else {}
+    return {"by_class": [asdict(row) for row in by_class(checkpoint.classes, checkpoint.confusion)]} if wanted else {}
 
 
-def _print(found: CheckpointResult) -> None:
+def _print(checkpoint: CheckpointResult) -> None:
     from rich.table import Table
 
     from launcher.weights.by_class import by_class
@@ -132,19 +132,19 @@ def _print(found: CheckpointResult) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("class", "images", "top-1 (recall)", "precision", "most often taken for"):
         table.add_column(column, justify="left" if column in ("class", "most often taken for") else "right")
-    for row in by_class(found.classes, found.confusion):
+    for row in by_class(checkpoint.classes, checkpoint.confusion):
         shares = ("-" if share is None else f"{share:.1%}" for share in (row.top1, row.precision))
         taken = f"{row.taken_for} ({row.times:,})" if row.taken_for is not None else "-"
         table.add_row(verbatim(row.name), f"{row.pictures:,}", *shares, verbatim(taken))
     console().print(table)
 
 
-def _write(found: CheckpointResult, outputs: Sequence[Path], title: str) -> None:
+def _write(checkpoint: CheckpointResult, outputs: Sequence[Path], title: str) -> None:
     from launcher.weights.by_class import write_by_class
 
     for path in outputs:
         try:
-            write_by_class(found.classes, found.confusion, path, title)
+            write_by_class(checkpoint.classes, checkpoint.confusion, path, title)
         except OSError as error:
             raise UserError(Problem(f"cannot be written: {error.strerror}", "--output", path)) from None
         print(path, file=sys.stderr)

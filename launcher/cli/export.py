@@ -39,8 +39,8 @@ def main(arguments: argparse.Namespace) -> int:
     with progress_bars(console(sys.stderr)) as (_, report):
         export = export_onnx if arguments.onnx else export_run
         checked = export(folder, output, best=arguments.best, report=partial(report, "checking the export"))
-    found = "the logits of the run" if checked.top1 is None else f"top-1 {checked.top1:.2%}"
-    print(f"loaded without this project: {found} on {checked.pictures:,} {checked.on}", file=sys.stderr)
+    compared = "the logits of the run" if checked.top1 is None else f"top-1 {checked.top1:.2%}"
+    print(f"loaded without this project: {compared} on {checked.pictures:,} {checked.on}", file=sys.stderr)
     print(output if arguments.onnx else output / WEIGHTS)
     return 0
 

@@ -51,7 +51,7 @@ def main(arguments: argparse.Namespace) -> int:
     files = image_files([*arguments.images, *(_listed(arguments.list) if arguments.list else [])])
     if not files:
         raise UserError("no images are named; give files or folders, or --list FILE")
-    tell = (_json_rows if arguments.json else _csv_rows if arguments.csv else _lines)()
+    write = (_json_rows if arguments.json else _csv_rows if arguments.csv else _lines)()
     from launcher.weights.predict import predictions
 
     failed = 0
@@ -63,7 +63,7 @@ def main(arguments: argparse.Namespace) -> int:
             failed += 1
             reason = f"{prediction.file} cannot be read as an image ({prediction.unreadable})"
             print(f"error: {one_line(reason)}", file=sys.stderr)
-        tell(prediction)
+        write(prediction)
     return FAILED if failed else DONE
 
 
@@ -103,7 +103,7 @@ def _listed(name: str) -> list[str]:
 
 
 def _json_rows() -> Callable[[ClassifiedImage], None]:
-    def tell(prediction: ClassifiedImage) -> None:
+    def write(prediction: ClassifiedImage) -> None:
         row: dict[str, Any] = {"file": prediction.file}
         if prediction.unreadable:
             row["error"] = prediction.unreadable
@@ -111,24 +111,24 @@ def _json_rows() -> Callable[[ClassifiedImage], None]:
             row["classes"] = [{"class": name, "probability": score} for name, score in prediction.classes]
         print(json.dumps(row))
 
-    return tell
+    return write
 
 
 def _csv_rows() -> Callable[[ClassifiedImage], None]:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["file", "rank", "class", "probability"])
 
-    def tell(prediction: ClassifiedImage) -> None:
+    def write(prediction: ClassifiedImage) -> None:
         for rank, (name, score) in enumerate(prediction.classes, 1):
             writer.writerow([prediction.file, rank, name, f"{score:.6f}"])
 
-    return tell
+    return write
 
 
 def _lines() -> Callable[[ClassifiedImage], None]:
-    def tell(prediction: ClassifiedImage) -> None:
+    def write(prediction: ClassifiedImage) -> None:
         if prediction.classes:
-            found = "  ".join(f"{name} {score:.2%}" for name, score in prediction.classes)
-            print(one_line(f"{prediction.file}: {found}"))
+            classes = "  ".join(f"{name} {score:.2%}" for name, score in prediction.classes)
+            print(one_line(f"{prediction.file}: {classes}"))
 
-    return tell
+    return write

@@ -60,8 +60,8 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool, skip_bad: 
             show(what, done, total)
 
         files = FFCVDataset.of(config)
-        found = verify(files, report) if check else prepare(files, skip_bad=skip_bad, report=report)
-        for path, manifest in found:
+        written = verify(files, report) if check else prepare(files, skip_bad=skip_bad, report=report)
+        for path, manifest in written:
             unusual = "".join(f"; {count:,} were {was}" for was, count in manifest.converted.items())
             skipped = f"; {len(manifest.skipped):,} skipped, listed in the manifest" if manifest.skipped else ""
             facts = f"{manifest.samples:,} images, {manifest.bytes / 1e6:,.1f} MB"

@@ -74,7 +74,7 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
 
 
 def forget_constants() -> None:
-    """Make them anew where they are asked for next."""
+    """Drop the constants; the next use makes them again."""
     _constant.cache_clear()
 
 

@@ -73,12 +73,12 @@ def same_parts(
 ) -> np.ndarray:
     """Boxes [N, 5] of images as the same parts of them in other sizes: edges rounded, at least one pixel."""
     sides = ((0, 2, heights, new_heights), (1, 3, widths, new_widths))
-    found = boxes.copy()
+    scaled = boxes.copy()
     for start, length, old, new in sides:
         scale, end = new / old, boxes[:, start] + boxes[:, length]
-        found[:, start] = np.minimum(np.rint(boxes[:, start] * scale), new - 1)
-        found[:, length] = np.maximum(np.rint(end * scale) - found[:, start], 1)
-    return found
+        scaled[:, start] = np.minimum(np.rint(boxes[:, start] * scale), new - 1)
+        scaled[:, length] = np.maximum(np.rint(end * scale) - scaled[:, start], 1)
+    return scaled
 
 
 def cut(image: Image.Image, box: Box, size: int, interpolation: str) -> np.ndarray:

@@ -136,28 +136,28 @@ def image_files(names: Iterable[str]) -> list[str]:
     Raises:
         UserError: a folder cannot be read, or has no image.
     """
-    found: list[str] = []
+    paths: list[str] = []
     for name in names:
         if is_folder(Path(name)):
-            found += _below(name)
+            paths += _below(name)
         else:
-            found.append(name)
-    return found
+            paths.append(name)
+    return paths
 
 
 def _below(name: str) -> list[str]:
-    found: list[str] = []
+    paths: list[str] = []
     try:
-        # note: a folder that may not be read is told, which os.walk alone would pass over
+        # note: os.walk alone would skip a folder that may not be read
         for parent, folders, files in os.walk(name, onerror=_raised):
             folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
             images = (file for file in sorted(files) if file.lower().endswith(EXTENSIONS) and file[0] != ".")
-            found += [os.path.join(parent, file) for file in images]  # noqa: PTH118
+            paths += [os.path.join(parent, file) for file in images]  # noqa: PTH118
     except OSError as error:
         raise UserError(f"{error.filename} cannot be read: {error.strerror}") from None
-    if not found:
+    if not paths:
         raise UserError(f"{name} holds no images ({' '.join(EXTENSIONS)})")
-    return found
+    return paths
 
 
 def _raised(error: OSError) -> None:

@@ -1,4 +1,4 @@
-"""Is the data set there, and how large is it: asked before anything starts; imports no torch."""
+"""Check that a data set is there, and count it, before anything starts; imports no torch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Inspection:
 def inspect_data(
     config: RunConfig, *, must_exist: bool, skipped: Collection[str] | None = None, report: Report = quiet
 ) -> Inspection:
-    """Count the classes and images of a data set, and see that each class can be learnt.
+    """Count the classes and images of a data set, and check that each class has training images.
 
     What `dataset.skip_bad` skips is `skipped`; where that is None, all images are read to find it.
 
@@ -49,11 +49,11 @@ def inspect_data(
         UserError: a folder is not given, not there, or not what the config says; without `must_exist` only if
             the counts are neither in the config nor in a folder.
     """
-    found = _look(config, must_exist, skipped, report)
+    inspection = _look(config, must_exist, skipped, report)
     if not must_exist or config.dataset.test_path is None:
-        return found
-    _, notes = held_out(config.dataset, found.classes, report)
-    return replace(found, notes=[*found.notes, *(f"dataset.test_path: {note}" for note in notes)])
+        return inspection
+    _, notes = held_out(config.dataset, inspection.classes, report)
+    return replace(inspection, notes=[*inspection.notes, *(f"dataset.test_path: {note}" for note in notes)])
 
 
 def held_out(dataset: Dataset, classes: Sequence[str] | None, report: Report = quiet) -> tuple[Folder, list[str]]:
@@ -80,8 +80,8 @@ def evaluated_as(path: Path, dataset: Dataset, classes: Sequence[str], report: R
     """
     images = evaluated(path)
     bad = unreadable(path, [images], report) if dataset.skip_bad else {}
-    found, notes = as_trained(without(images, bad), classes)
-    return found, [*_told(bad), *notes]
+    matched, notes = as_trained(without(images, bad), classes)
+    return matched, [*_unreadable_notes(bad), *notes]
 
 
 def _look(config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report) -> Inspection:
@@ -115,11 +115,11 @@ def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
         UserError: the classes or training images are not as many as planned for.
     """
     planned = {"dataset.classes": plan.config.dataset.classes, "dataset.train_samples": plan.train_samples}
-    found = {"dataset.classes": classes, "dataset.train_samples": samples}
+    actual = {"dataset.classes": classes, "dataset.train_samples": samples}
     problems = [
-        Problem(f"{where} holds {found[key]}; give that number or another dataset.path", key, planned[key])
+        Problem(f"{where} holds {actual[key]}; give that number or another dataset.path", key, planned[key])
         for key in planned
-        if planned[key] != found[key]
+        if planned[key] != actual[key]
     ]
     if problems:
         raise UserError(*problems)
@@ -127,7 +127,7 @@ def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
 
 def _skipped(train: Folder, val: Folder, bad: dict[str, str]) -> list[str]:
     """What lies in the class folders and is not read."""
-    notes = _told(bad)
+    notes = _unreadable_notes(bad)
     whole = [train] if train.root == val.root else [train, val]
     if others := sum((split.others for split in whole), Counter[str]()):
         kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(_SHOWN))
@@ -137,7 +137,7 @@ def _skipped(train: Folder, val: Folder, bad: dict[str, str]) -> list[str]:
     return notes
 
 
-def _told(bad: dict[str, str]) -> list[str]:
+def _unreadable_notes(bad: dict[str, str]) -> list[str]:
     """What `dataset.skip_bad` skips, if anything."""
     shown = ", ".join(f"{file} ({reason})" for file, reason in itertools.islice(bad.items(), _SHOWN))
     more = f" and {len(bad) - _SHOWN:,} more" * (len(bad) > _SHOWN)

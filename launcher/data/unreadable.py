@@ -31,8 +31,8 @@ def unreadable(path: Path, splits: Sequence[Folder], report: Report) -> dict[str
     few = len(parts) <= 1
     reasons = (_reasons(*task) for task in tasks) if few else in_workers(_reasons, tasks, usable_cores())
     bad: dict[str, str] = {}
-    for number, (part, found) in enumerate(zip(parts, reasons, strict=True), 1):
-        bad |= {file: reason for file, reason in zip(part, found, strict=True) if reason}
+    for number, (part, answers) in enumerate(zip(parts, reasons, strict=True), 1):
+        bad |= {file: reason for file, reason in zip(part, answers, strict=True) if reason}
         report("reading all images", min(number * _IMAGES_A_TASK, len(files)), len(files))
     return bad
 

@@ -74,7 +74,7 @@ def _torchvision(model: schema.TorchvisionModel, classes: int, seed: int) -> nn.
     if model.initialization == "torchvision":
         network: nn.Module = get_model(model.architecture, weights=None, num_classes=classes)
     else:
-        # note: torchvision would draw all weights, twice, which are drawn anew
+        # note: torchvision would draw all weights, twice, and they are drawn again here
         with torch.device("meta"):
             network = get_model(model.architecture, weights=None, num_classes=classes)
         _draw_kaiming_normal(network.to_empty(device=torch.get_default_device()), seed)

@@ -1,4 +1,4 @@
-"""Which kind each parameter of a network is, told by the layer that holds it and by its shape, never by the model."""
+"""The kind of each parameter of a network, by its layer and its shape, never by the model."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def classifiers(network: nn.Module) -> list[nn.Module]:
 
     Each is an nn.Linear or a convolution.
     """
-    ask: Any = getattr(network, "get_classifier", None)
-    found = ask() if ask else None
-    given = list(found) if isinstance(found, list | tuple | nn.ModuleList) else [found or network]
-    layers = [[layer for layer in one.modules() if _is_kernel(layer)] for one in given if isinstance(one, nn.Module)]
-    return [inside[-1] for inside in layers if inside and (found is not None or isinstance(inside[-1], nn.Linear))]
+    get: Any = getattr(network, "get_classifier", None)
+    own = get() if get else None
+    parts = list(own) if isinstance(own, list | tuple | nn.ModuleList) else [own or network]
+    layers = [[layer for layer in one.modules() if _is_kernel(layer)] for one in parts if isinstance(one, nn.Module)]
+    return [inside[-1] for inside in layers if inside and (own is not None or isinstance(inside[-1], nn.Linear))]
 
 
 def parameters_of_head(network: nn.Module) -> set[str]:

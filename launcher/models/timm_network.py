@@ -34,11 +34,11 @@ def timm_network(model: TimmModel, classes: int) -> nn.Module:
     """
     for name, value in model.arguments.items():
         if name in (*FORBIDDEN, *_KEYS):
-            told = f"{FORBIDDEN[name]}; remove the key" if name in FORBIDDEN else f"is a key of its own: model.{name}"
-            raise UserError(Problem(told, f"model.arguments.{name}", value))
-    given: dict[str, Any] = model.keywords()
+            reason = f"{FORBIDDEN[name]}; remove the key" if name in FORBIDDEN else f"is a key of its own: model.{name}"
+            raise UserError(Problem(reason, f"model.arguments.{name}", value))
+    values: dict[str, Any] = model.keywords()
     try:
-        network: nn.Module = timm.create_model(model.architecture, pretrained=False, num_classes=classes, **given)
+        network: nn.Module = timm.create_model(model.architecture, pretrained=False, num_classes=classes, **values)
     except Exception as error:
         raise UserError(_refused(model, classes, error)) from error
     return network
@@ -60,19 +60,19 @@ def fitted(network: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tenso
 
 
 def _refused(model: TimmModel, classes: int, error: Exception) -> Problem:
-    """What timm's own words say of a value, by its key."""
-    found = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
-    given = model.keywords()
-    if found is None or found[1] not in given:
-        told = ", ".join(f"{name}={value}" for name, value in given.items()) or "no further values"
+    """Return what is wrong with a value, by its key, from timm's own error."""
+    match = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+    values = model.keywords()
+    if match is None or match[1] not in values:
+        listed = ", ".join(f"{name}={value}" for name, value in values.items()) or "no further values"
         reason = one_line(str(error)) or type(error).__name__
-        return Problem(f"timm cannot build it with {told}: {reason}", "model.architecture", model.architecture)
-    name = found[1]
+        return Problem(f"timm cannot build it with {listed}: {reason}", "model.architecture", model.architecture)
+    name = match[1]
     known = keywords(type(timm.create_model(model.architecture, num_classes=classes)))
     like = nearest(name, known)
     hint = f"; did you mean {like}?" if like else f"; it takes {', '.join(known)}"
     group = "model." if name not in model.arguments else "model.arguments."
-    return Problem(f"is no value of {model.architecture}{hint}", f"{group}{name}", given[name])
+    return Problem(f"is no value of {model.architecture}{hint}", f"{group}{name}", values[name])
 
 
 def keywords(network: type[nn.Module]) -> list[str]:

@@ -36,7 +36,7 @@ def by_class(classes: Sequence[str], confusion: np.ndarray) -> list[ClassResult]
 
     Equal ones in the order of the most images that are wrong, then of the classes.
     """
-    right, images, found = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
+    right, images, predicted = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
     wrong = confusion - np.diag(right)
     order = sorted(
         range(len(classes)), key=lambda n: (images[n] == 0, right[n] / max(1, images[n]), -wrong[n].sum(), n)
@@ -46,8 +46,8 @@ def by_class(classes: Sequence[str], confusion: np.ndarray) -> list[ClassResult]
             name=classes[n],
             pictures=int(images[n]),
             top1=float(right[n] / images[n]) if images[n] else None,
-            found=int(found[n]),
-            precision=float(right[n] / found[n]) if found[n] else None,
+            found=int(predicted[n]),
+            precision=float(right[n] / predicted[n]) if predicted[n] else None,
             taken_for=classes[int(wrong[n].argmax())] if wrong[n].any() else None,
             times=int(wrong[n].max()),
         )

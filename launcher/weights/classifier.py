@@ -1,4 +1,4 @@
-"""What a run has learnt: its evaluated network, and a card that says what that takes and gives."""
+"""A trained classifier: the network that a run evaluates, and a card of its input and output."""
 
 from __future__ import annotations
 

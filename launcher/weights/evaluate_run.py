@@ -1,4 +1,4 @@
-"""What a run has left: its newest or best checkpoint, and the evaluation of it in one process."""
+"""Evaluate the newest or best checkpoint of a run in one process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from launcher.weights.classifier import classifier_of
 class CheckpointResult:
     """A checkpoint's step and result; of each class `confusion` int64 [classes, classes] counts images.
 
-    Its rows are the images' own classes, its columns those found. `notes` tell of classes that were not met.
+    Its rows are the images' own classes, its columns those found. `notes` list classes that were not evaluated.
     """
 
     step: int
@@ -99,8 +99,8 @@ def _other(plan: Plan, state: dict[str, Any], path: Path, device: torch.device) 
     if not (classes := state.get("classes")):
         message = "the checkpoint has no names of classes, by which those of another folder are found"
         raise UserError(Problem(message, "dataset.path", path))
-    found, notes = evaluated_as(path, plan.config.dataset, classes, quiet)
-    return build_evaluation(plan, found, device), notes
+    images, notes = evaluated_as(path, plan.config.dataset, classes, quiet)
+    return build_evaluation(plan, images, device), notes
 
 
 def saved(folder: RunFolder, *, best: bool) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The files of an export, written and read: weights, a model card, and a module that rebuilds the network anywhere.
 
-Nothing is executed where an export is read: its weights and its card say what the network is.
+Nothing is executed where an export is read: its weights and its card describe the network.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def write_card(folder: Path, card: Mapping[str, Any]) -> None:
 
 
 def network_card(model: schema.Model, classes: int, *, changed: bool) -> dict[str, Any]:
-    """Return the card's values on the network and how to load it; `changed` says whether there are surgeries."""
+    """Return the card's values on the network and how to load it; `changed`: there are surgeries."""
     # note: dropout and stochastic depth act in training only
     arguments = {name: value for name, value in model.keywords().items() if "drop" not in name}
     keywords = ", ".join(f"{name}={value!r}" for name, value in {"num_classes": classes, **arguments}.items())

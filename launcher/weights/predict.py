@@ -1,4 +1,4 @@
-"""Images to classes, by what a run has learnt or `train export` has written."""
+"""Predict the classes of images, by a run or by what `train export` has written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The weights that a run starts from: loaded from where `model.weights` says, and fitted to the run's network.
+"""The weights that a run starts from: loaded from `model.weights`, and fitted to the run's network.
 
 The launcher writes them to the run folder before a rank starts; the ranks read that file alone.
 """

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 
 def load(path: str) -> tuple[Any, dict[str, Any]]:
-    """The network, and what its file says of it: `classes`, `input` and more."""
+    """Return the network, and the metadata of its file: `classes`, `input` and more."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     card = session.get_modelmeta().custom_metadata_map
     return session, {name: json.loads(value) for name, value in card.items()}

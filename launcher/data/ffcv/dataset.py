@@ -34,13 +34,13 @@ class FFCVDataset:
         return cls(config.dataloader, config.dataset, config.seed)
 
     def path(self, split: str) -> Path:
-        """The file of a split: the one given, or that of the folder whose name tells the values it was written with.
+        """Return the file of a split: the one in the config, or that of the folder named after its values.
 
         Raises:
             UserError: no folder is given.
         """
-        given = self._given(split)
-        return Path(given) if given is not None else self._written(split, self.loader.files)
+        file = self._given(split)
+        return Path(file) if file is not None else self._written(split, self.loader.files)
 
     def open(self, split: str) -> Beton:
         """The file of a split.
@@ -50,12 +50,12 @@ class FFCVDataset:
         """
         path = self.path(split)
         key = "dataloader.folder" if self._given(split) is None else f"dataloader.{split}"
-        found, upright = self._open(path, key), self.dataset.exif_orientation
-        if found.manifest is not None and found.manifest.exif_orientation not in (None, upright):
+        file, upright = self._open(path, key), self.dataset.exif_orientation
+        if file.manifest is not None and file.manifest.exif_orientation not in (None, upright):
             message = f"{path} was written with the other value; give that"
             message += ", or another dataloader.folder for files of this one"
             raise UserError(Problem(message, "dataset.exif_orientation", upright))
-        return found
+        return file
 
     def small_path(self) -> Path | None:
         """Where the small training images are, if there are to be any: a file as any other of those values.
@@ -139,6 +139,6 @@ def small_values(files: FFCVFiles) -> FFCVFile | None:
 
 
 def file_name(split: str, files: FFCVFile, drawn: str = "") -> str:
-    """Such as train-500px-jpeg50-q90.beton; `drawn` tells how images were set apart for validation."""
+    """Such as train-500px-jpeg50-q90.beton; `drawn` names the share drawn for validation."""
     restart = f"-restart{files.restart_interval}" if files.restart_interval else ""
     return f"{split}-{files.max_side}px-jpeg{100 * files.jpeg_share:g}-q{files.quality}{restart}{drawn}{_SUFFIX}"

@@ -54,7 +54,7 @@ Decode = Callable[
 
 
 class KeyedCropDecoder(SimpleRGBImageDecoder):
-    """FFCV's decoding, cropping and resizing of RGB images, given the boxes instead of drawing them.
+    """FFCV's decoding, cropping and resizing of RGB images, with boxes as arguments instead of drawing them.
 
     The compiled code takes indices int64 [N], boxes int64 [N, 5] (top, left, height, width, mirrored), the destination
     uint8 [N, side, side, 3], room for the pixels of an image and for its JPEG, FFCV's metadata and storage state,

@@ -44,17 +44,17 @@ def free_memory() -> int:
     return free
 
 
-def choose(asked: bool | str, sizes: Iterable[int], free: int) -> tuple[bool, str]:
-    """Whether to have the system read the files into memory, and a line that says so and why.
+def choose(os_cache: bool | str, sizes: Iterable[int], free: int) -> tuple[bool, str]:
+    """Whether to have the system read the files into memory, and a line with the reason.
 
-    asked: true, false, or auto. sizes: the files' in bytes. free: bytes of memory.
+    os_cache: true, false, or auto. sizes: the files' in bytes. free: bytes of memory.
     """
     files = sum(sizes)
     facts = f"files {files / 1e9:.2f} GB, free memory {free / 1e9:.2f} GB"
     fits = files <= _SHARE * free
-    kept = fits if asked == "auto" else bool(asked)
-    how = "read into memory ahead" if kept else "read image by image"
-    return kept, f"dataloader.os_cache={str(asked).lower()}: {how} ({facts})"
+    preload = fits if os_cache == "auto" else bool(os_cache)
+    how = "read into memory ahead" if preload else "read image by image"
+    return preload, f"dataloader.os_cache={str(os_cache).lower()}: {how} ({facts})"
 
 
 def build_ffcv_loaders(
@@ -64,7 +64,7 @@ def build_ffcv_loaders(
     change_order: ChangeOrder | None,
     change_image: ChangeImage | None,
 ) -> tuple[FFCVTrain, FFCVEval]:
-    """The loaders of one rank; the first rank says how the files are read.
+    """The loaders of one rank; rank 0 prints how the files are read.
 
     Raises:
         UserError: a file is missing, not whole, or not what was planned for.
@@ -75,9 +75,9 @@ def build_ffcv_loaders(
     small = files.open_small(train)
     check_counts(plan, max(train.classes, val.classes), train.samples, train.path)
     sizes = [file.bytes for file in (train, val, small) if file is not None]
-    preload, said = choose(values.os_cache, sizes, free_memory())
+    preload, line = choose(values.os_cache, sizes, free_memory())
     if shard.rank == 0:
-        print(said, flush=True)
+        print(line, flush=True)
 
     def pool(file: Beton, side: int, *, training: bool) -> DecodingPool:
         return DecodingPool(

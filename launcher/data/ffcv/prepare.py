@@ -116,7 +116,7 @@ class _Job:
     report: Report
 
     def run(self) -> Manifest:
-        """Write the file and its manifest, or go on where an interrupted writer stopped."""
+        """Write the file and its manifest, or resume where an interrupted writer stopped."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             writer = BetonWriter(

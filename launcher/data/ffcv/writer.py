@@ -1,7 +1,7 @@
 """Writes an FFCV file: each image as RGB of bounded size, in pixels or as a JPEG, page by page; imports no torch.
 
-The file has a temporary name, so that a killed writer goes on where it was. Its bytes depend on the images and values
-alone, not on the number of workers or on interruptions.
+The file has a temporary name, so that a killed writer resumes where it stopped. Its bytes depend on the images and
+values alone, not on the number of workers or on interruptions.
 """
 
 from __future__ import annotations

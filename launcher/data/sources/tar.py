@@ -95,7 +95,7 @@ def class_folders(files: Files, archive: str, split: str, report: Report) -> Sou
     Raises:
         UserError: it cannot be read, or holds none.
     """
-    found = []
+    images = []
     with files.open(archive, AHEAD) as file:
         total = file.seek(0, 2)
         for number, member in enumerate(read_members(file, archive)):
@@ -103,9 +103,9 @@ def class_folders(files: Files, archive: str, split: str, report: Report) -> Sou
                 report(f"list of {split} images", member.start, total)
             parts = PurePosixPath(member.name).parts
             if len(parts) >= 3 and parts[-3] == split and not parts[-2].startswith("."):
-                found.append((parts[-2], Member(parts[-1], member.start, member.size)))
+                images.append((parts[-2], Member(parts[-1], member.start, member.size)))
     report(f"list of {split} images", total, total)
-    return _tar_source(files, archive, split, found)
+    return _tar_source(files, archive, split, images)
 
 
 def _tar_source(files: Files, archive: str, split: str, members: Iterable[tuple[str, Member]]) -> Source:
@@ -139,8 +139,8 @@ def imagenet_source(files: Files, path: str, split: str, report: Report) -> Sour
         UserError: a file is missing or damaged.
     """
     archive = below(path, ARCHIVES[split])
-    found = _train(files, archive, report) if split == "train" else _val(files, path, archive, report)
-    return _tar_source(files, archive, split, found)
+    images = _train(files, archive, report) if split == "train" else _val(files, path, archive, report)
+    return _tar_source(files, archive, split, images)
 
 
 def _train(files: Files, archive: str, report: Report) -> list[tuple[str, Member]]:
@@ -152,26 +152,26 @@ def _train(files: Files, archive: str, report: Report) -> list[tuple[str, Member
             inside = read_members(file, archive, tar.start, tar.start + tar.size)
             return [(tar.name.removesuffix(".tar"), member) for member in inside]
 
-    found: list[tuple[str, Member]] = []
+    contents: list[tuple[str, Member]] = []
     with ThreadPoolExecutor(_READERS) as pool:
         try:
             for number, part in enumerate(pool.map(images, inner)):
-                found += part
+                contents += part
                 report("list of train images", number + 1, len(inner))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-    return found
+    return contents
 
 
 def _val(files: Files, path: str, archive: str, report: Report) -> list[tuple[str, Member]]:
     classes = _val_classes(files, path)
     with files.open(archive, AHEAD) as file:
-        found = sorted(read_members(file, archive), key=lambda member: member.name)
-    if len(found) != len(classes):
-        message = f"holds {len(found):,} images, {DEVKIT} the classes of {len(classes):,}; download them again"
+        images = sorted(read_members(file, archive), key=lambda member: member.name)
+    if len(images) != len(classes):
+        message = f"holds {len(images):,} images, {DEVKIT} the classes of {len(classes):,}; download them again"
         raise problem(archive, message)
-    report("list of val images", len(found), len(found))
-    return list(zip(classes, found, strict=True))
+    report("list of val images", len(images), len(images))
+    return list(zip(classes, images, strict=True))
 
 
 def _val_classes(files: Files, path: str) -> list[str]:
