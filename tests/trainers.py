@@ -11,7 +11,13 @@ from launcher.config.compose import compose
 from launcher.config.groups import options
 from launcher.config.schema import RunConfig
 from launcher.rank.group import Ranks
+from launcher.rank.stop import StopFlag
+from launcher.records.folder import RunFolder
+from launcher.training.loop import train
+from launcher.training.metric_logger import MetricLogger
+from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.outcome import StepOutcome
+from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
 
@@ -61,6 +67,15 @@ def build(*words: str) -> Trainer:
     if run.config.schedule.warmup != "0ba":
         raise AssertionError("the warmup would hide what a step does")
     return run
+
+
+def train_all(run: Trainer, folder: RunFolder) -> None:
+    """Train a run to its end as a rank does; its records and checkpoints lie in the folder."""
+    with (
+        MetricLogger(run, folder, resumed=False) as logger,
+        Saver(folder, run.config.checkpoint, run.ranks) as saver,
+    ):
+        assert train(run, logger, saver, NonFiniteGuard(run, folder, logger, saver), StopFlag())
 
 
 def outcomes(run: Trainer, count: int) -> list[StepOutcome]:

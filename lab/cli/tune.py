@@ -275,5 +275,5 @@ def _result(trial: Trial, folder: RunFolder, goal: Goal | None) -> TrialResult:
         return TrialResult(trial, str(folder.path), is_finished(folder), None, None)
     top1 = max(quality(row) for row in evaluations)
     at = reached(evaluations, goal) if goal is not None else None
-    seconds = evaluations[-1]["train_seconds"] if goal is None else at.seconds if at else None
+    seconds = evaluations[-1]["train_seconds"] if goal is None else at["train_seconds"] if at else None
     return TrialResult(trial, str(folder.path), is_finished(folder), top1, seconds)

@@ -125,16 +125,6 @@ class EndRecord(Record):
     save_seconds: float
 
 
-@dataclass(frozen=True)
-class Reached:
-    """The first evaluation at the target; `seconds` on the training clock, evaluation and saves apart."""
-
-    value: float
-    epoch: float
-    step: int
-    seconds: float
-
-
 class MetricsWriter:
     """Appends records, each in one write, so that a line is whole or absent."""
 
@@ -216,12 +206,9 @@ def closing_scalars(rows: Sequence[Row], primary: Metric) -> dict[str, float]:
     return scalars
 
 
-def reached(rows: Iterable[Row], goal: Goal) -> Reached | None:
+def reached(rows: Iterable[Row], goal: Goal) -> Row | None:
     """The first evaluation at the goal, or None if there is none yet."""
-    for row in rows:
-        if row["kind"] == "eval" and goal.is_reached(row["metrics"]):
-            return Reached(row["metrics"][goal.metric.name], row["epoch"], row["step"], row["train_seconds"])
-    return None
+    return next((row for row in rows if row["kind"] == "eval" and goal.is_reached(row["metrics"])), None)
 
 
 @cache

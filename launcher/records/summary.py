@@ -56,7 +56,9 @@ def _target(config: RunConfig, rows: list[Row]) -> list[tuple[str, str]]:
     if config.target is None:
         return []
     first = reached(rows, config.task.goal(config.target))
-    at = f"reached at epoch {first.epoch:g}, after {duration(first.seconds)} of training" if first else "not reached"
+    if first is None:
+        return [(f"target {config.target}", "not reached")]
+    at = f"reached at epoch {first['epoch']:g}, after {duration(first['train_seconds'])} of training"
     return [(f"target {config.target}", at)]
 
 

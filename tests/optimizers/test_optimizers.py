@@ -48,11 +48,6 @@ def test_decoupled_sgd_follows_the_formula_for_one_number(momentum, dampening, n
     assert model.w.item() == pytest.approx(weight, rel=1e-12, abs=1e-12)
 
 
-def test_published_decay_is_the_coupled_one_of_two_to_the_minus_fifteen():
-    coupled_decay = 5e-4 * (1 - 0.875) / 2.048
-    assert coupled_decay == pytest.approx(2**-15, rel=1e-12)
-
-
 def test_decoupled_decay_has_the_fixed_point_of_its_coupled_equivalent():
     """On (w - 1)^2 / 2 at a fixed rate both settle at 1 / (1 + wd (1 - momentum) / lr)."""
     ours, theirs = Scalar(3.0), Scalar(3.0)

@@ -13,18 +13,14 @@ import torch
 from torch import Tensor
 
 from launcher.rank.group import Ranks
-from launcher.rank.stop import Requests, StopFlag
+from launcher.rank.stop import Requests
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.training import checkpoint
 from launcher.training import trainer as building
-from launcher.training.loop import train
-from launcher.training.metric_logger import MetricLogger
-from launcher.training.nonfinite import NonFiniteGuard
-from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
-from tests.trainers import OPTIMIZERS, build, outcomes, small_config, steps, tensors
+from tests.trainers import OPTIMIZERS, build, outcomes, small_config, steps, tensors, train_all
 from tests.two_ranks import on_two_ranks
 
 BAD = 2
@@ -112,11 +108,7 @@ def test_the_loop_goes_on_after_it_and_keeps_the_state_of_before(tmp_path: Path)
     run, whole = build(*words), build(*words)
     spoil(run, BAD, BAD + 1)
     folder = RunFolder(tmp_path)
-    with (
-        MetricLogger(run, folder, resumed=False) as logger,
-        Saver(folder, run.config.checkpoint, run.ranks) as saver,
-    ):
-        assert train(run, logger, saver, NonFiniteGuard(run, folder, logger, saver), StopFlag())
+    train_all(run, folder)
     losses = steps(whole, BAD)
     kept = checkpoint.load(folder.checkpoints / f"replay-{BAD:08}.pt")
     assert kept["step"] == BAD

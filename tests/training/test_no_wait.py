@@ -18,18 +18,14 @@ from torch.utils._pytree import tree_leaves
 from launcher.config import recipes
 from launcher.config.schema import RunConfig
 from launcher.rank.group import Ranks
-from launcher.rank.stop import StopFlag
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.training import trainer as building
-from launcher.training.loop import train
-from launcher.training.metric_logger import MetricLogger
-from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.outcome import AsyncRead
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
-from tests.trainers import METHODS, OPTIMIZERS, small_config
+from tests.trainers import METHODS, OPTIMIZERS, small_config, train_all
 from tests.two_ranks import on_ranks
 
 RECIPES = [recipe.name for recipe in (*recipes.listing(), *recipes.ablations())]
@@ -96,8 +92,6 @@ def trained_without_waiting(config: RunConfig, ranks: Ranks, folder: Path) -> Tr
     folder.mkdir(exist_ok=True)
     run, place = build_trainer(config, ranks), RunFolder(folder)
     with (
-        MetricLogger(run, place, resumed=False) as logger,
-        Saver(place, config.checkpoint, ranks) as saver,
         nothing_waits() as allowed,
         pytest.MonkeyPatch.context() as patched,
     ):
@@ -113,7 +107,7 @@ def trained_without_waiting(config: RunConfig, ranks: Ranks, folder: Path) -> Tr
             return type("Batches", (list,), {"waited": 0.0})(loaded)
 
         patched.setattr(run.loaders.train, "epoch", epoch)
-        assert train(run, logger, saver, NonFiniteGuard(run, place, logger, saver), StopFlag())
+        train_all(run, place)
     return run
 
 

@@ -9,18 +9,13 @@ import torch
 import torch.distributed as dist
 
 from launcher.errors import UserError
-from launcher.rank.stop import StopFlag
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.training import trainer as building
-from launcher.training.loop import train
-from launcher.training.metric_logger import MetricLogger
-from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.precision import LossScaler, Precision
-from launcher.training.saving import Saver
 from tests.launches import Launches
 from tests.networks import tiny
-from tests.trainers import SIDE_FOR_BF16, build, outcomes, steps, tensors
+from tests.trainers import SIDE_FOR_BF16, build, outcomes, steps, tensors, train_all
 
 WORDS = ["algorithms=[ema,sam]", "algorithms.ema.update_interval=1ba", "algorithms.sam.interval=2"]
 
@@ -60,11 +55,7 @@ def test_an_overflow_is_the_loss_scalers_business(
     folder = RunFolder(tmp_path)
     run.next_step = run.plan.total_steps - 2
     before = [p.detach().clone() for p in run.train_step.model.parameters()]
-    with (
-        MetricLogger(run, folder, resumed=False) as logger,
-        Saver(folder, run.config.checkpoint, run.ranks) as saver,
-    ):
-        assert train(run, logger, saver, NonFiniteGuard(run, folder, logger, saver), StopFlag())
+    train_all(run, folder)
     assert run.next_step == run.plan.total_steps
     assert run.train_step.scaler.get_scale() == 2.0**38
     assert run.train_step.lr_factor == 1
