@@ -23,9 +23,9 @@ from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, Problems
 
 _DATA_FOLDER = "TRAIN_DATA"
-# Words that choose what is composed, and are no values of their own in it.
 _LIST = "algorithms"
-_CHOOSING = {"recipe", _LIST, "hydra"}
+# What composed configs hold beside a run's values.
+_NOT_OF_A_RUN = ("about", "hydra")
 
 
 @dataclass
@@ -169,12 +169,9 @@ class Composition:
         if self._published:
             words.append(f"+published=[{','.join(quoted(path.stem) for path in self._published)}]")
         words += [*switches.off(), *(given.word for given in switches.values())]
-        for given in self._given:
-            own = given.key.partition(".")[0] not in _CHOOSING and not _chooses(given)
-            if own and not (given.key.endswith(".name") and given.key.removesuffix(".name") in GROUPS):
-                words.append(given.word)
         if self.recipe is not None:
             words.append(f"++recipe={quoted(self.recipe.name)}")
+        words += [given.word for given in self._given if _is_value(given)]
         return Command(self._top.name, words, self._folders, self._top.path, self._dropped)
 
     def _statements(self) -> Iterable[tuple[str, set[str]]]:
@@ -196,6 +193,13 @@ class Composition:
         return f"recipe {recipe.name}" + (f", base of {self._top.name}" if recipe is not self._top else "")
 
 
+def _is_value(given: Assignment) -> bool:
+    """Whether a word sets a value; others choose what is composed, or have been refused."""
+    head, _, rest = given.key.partition(".")
+    chooses = given.key == "recipe" or head in (_LIST, *_NOT_OF_A_RUN) or (head in GROUPS and rest == "name")
+    return not chooses and not _chooses(given)
+
+
 def _chooses(given: Assignment) -> bool:
     return given.key in GROUPS and not isinstance(given.value, Mapping)
 
@@ -210,7 +214,7 @@ def _config_dirs(given: Sequence[Assignment], problems: Problems) -> list[Path]:
                 found.append(Path(str(name).removeprefix("file://")))
                 if not found[-1].is_dir():
                     problems.append(Problem("no such folder", SEARCH_PATH, name, COMMAND_LINE))
-        elif assignment.key.startswith("hydra"):
+        elif assignment.key.partition(".")[0] in _NOT_OF_A_RUN:
             problems.append(Problem("no such key", assignment.key, assignment.value, COMMAND_LINE))
     return found
 

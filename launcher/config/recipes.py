@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -108,24 +108,20 @@ def names(config_dirs: Folders = ()) -> list[str]:
     return sorted({*_files(config_dirs), *_files(config_dirs, paths.ABLATIONS)})
 
 
-def listing(config_dirs: Folders = ()) -> list[Recipe]:
+def listing() -> list[Recipe]:
     """All recipes, the banded ones first, without those of `unreadable`."""
-    found = _readable(_files(config_dirs), config_dirs)[0]
+    found = _readable()[0]
     return sorted(found, key=lambda r: (BANDED.index(r.name) if r.name in BANDED else len(BANDED), r.name))
 
 
-def ablations(config_dirs: Folders = ()) -> list[Recipe]:
+def ablations() -> list[Recipe]:
     """All ablations: recipes that change one thing of another; without those of `unreadable`."""
-    return sorted(_readable(_files(config_dirs, paths.ABLATIONS), config_dirs)[0], key=lambda recipe: recipe.name)
+    return sorted(_readable(paths.ABLATIONS)[0], key=lambda recipe: recipe.name)
 
 
-def unreadable(config_dirs: Folders = ()) -> list[Problem]:
+def unreadable() -> list[Problem]:
     """What is wrong with the files that are no recipes or ablations."""
-    return [
-        problem
-        for subfolder in ("", paths.ABLATIONS)
-        for problem in _readable(_files(config_dirs, subfolder), config_dirs)[1]
-    ]
+    return [*_readable()[1], *_readable(paths.ABLATIONS)[1]]
 
 
 def band_hint(epochs: int, recipe: Recipe) -> str | None:
@@ -135,8 +131,8 @@ def band_hint(epochs: int, recipe: Recipe) -> str | None:
     low, high = recipe.about.epochs
     band = f"{low} or more" if high is None else f"{low}" if low == high else f"{low or 1} to {high}"
     meant = f"{recipe.name} is meant for {band} epochs"
-    for other in _readable({name: file for name, file in _files(()).items() if name in BANDED}, ())[0]:
-        if _in_band(epochs, other):
+    for other in listing():
+        if other.name in BANDED and _in_band(epochs, other):
             return f"{meant}; recipe={other.name} is meant for {epochs}"
     return f"{meant}, not {epochs}"
 
@@ -152,11 +148,11 @@ def _files(config_dirs: Folders, subfolder: str = "") -> dict[str, Path]:
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml")) if path.stem != TRAIN}
 
 
-def _readable(files: Mapping[str, Path], config_dirs: Folders) -> tuple[list[Recipe], list[Problem]]:
+def _readable(subfolder: str = "") -> tuple[list[Recipe], list[Problem]]:
     found, problems = [], Problems()
-    for path in files.values():
+    for path in _files((), subfolder).values():
         with problems.collected():
-            found.append(_load(path, (), config_dirs))
+            found.append(_load(path, (), ()))
     return found, problems
 
 
@@ -169,14 +165,13 @@ def _path(name: str, config_dirs: Folders) -> Path | None:
         with suppress(OSError, ValueError):
             if file.is_file():
                 return file.resolve()
+    plain = plain.removeprefix(f"{paths.ABLATIONS}/")
+    if plain == TRAIN or "/" in plain:
+        return None
     with suppress(OSError, ValueError):
         for folder in paths.recipe_folders(config_dirs):
             for file in (folder / f"{plain}.yaml", folder / paths.ABLATIONS / f"{plain}.yaml"):
-                if (
-                    file.parent.parent in (folder, folder.parent)
-                    and plain != TRAIN
-                    and (file.exists() or file.is_symlink())
-                ):
+                if file.exists() or file.is_symlink():
                     return file
     return None
 
@@ -220,9 +215,9 @@ def _load(path: Path, trail: tuple[Path, ...], config_dirs: Folders) -> Recipe:
 def train(config_dirs: Folders) -> Recipe:
     """What every recipe stands on: the defaults list of train.yaml chooses an option for each group."""
     path = next(file for folder in paths.search_path(config_dirs) if (file := folder / f"{TRAIN}.yaml").is_file())
-    entries = read_mapping(path).get("defaults")
-    chosen = {group: option for entry in _mappings(entries) for group, option in entry.items()}
-    return Recipe(TRAIN, path, About(), chosen, {}, None, {}, None)
+    values = read_mapping(path)
+    chosen = {group: option for entry in _mappings(values.get("defaults")) for group, option in entry.items()}
+    return Recipe(TRAIN, path, About(), chosen, {"epochs": values.get("epochs", 1)}, None, {}, None)
 
 
 def _defaults(entries: Any, path: Path) -> tuple[str, dict[str, Any]]:

@@ -104,6 +104,8 @@ def test_every_mistake_is_reported_at_once() -> None:
         ("epochs.x=3", "must be a whole number"),
         ("optimizer.name=lamb", "type optimizer=lamb"),
         ("hydra.job.name=x", "no such key"),
+        ("about.summary=x", "no such key"),
+        ("recipe.x=1", "must be text"),
         ("optimizer.lr=nan", "finite"),
         ("seed=1,2", "takes one value here"),
         ("run_name=${nope}", "cannot be resolved"),

@@ -136,7 +136,7 @@ def test_what_is_wrong_with_a_file_is_told(text: str, expected: str) -> None:
 def test_what_hydra_is_given_and_composes_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", "hot", "algorithms.mixup=off", "run_name=${recipe}-a", "--cfg"]) == 0
     first, *others = capfd.readouterr().out.splitlines()
-    assert first == "# hot ++algorithms.mixup=null ++run_name='${recipe}-a' ++recipe='hot'"
+    assert first == "# hot ++algorithms.mixup=null ++recipe='hot' ++run_name='${recipe}-a'"
     assert "run_name: ${recipe}-a" in others
     assert cli.main(["show", "hot_cutmix", "--info", "defaults-tree"]) == 0
     tree = capfd.readouterr().out
