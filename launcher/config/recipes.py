@@ -165,12 +165,13 @@ def _path(name: str, config_dirs: Folders) -> Path | None:
         with suppress(OSError, ValueError):
             if file.is_file():
                 return file.resolve()
-    plain = plain.removeprefix(f"{paths.ABLATIONS}/")
-    if plain == TRAIN or "/" in plain:
+    folder, _, plain = plain.rpartition("/")
+    if plain == TRAIN or folder not in ("", paths.ABLATIONS):
         return None
     with suppress(OSError, ValueError):
-        for folder in paths.recipe_folders(config_dirs):
-            for file in (folder / f"{plain}.yaml", folder / paths.ABLATIONS / f"{plain}.yaml"):
+        for root in paths.recipe_folders(config_dirs):
+            for subfolder in dict.fromkeys((folder, paths.ABLATIONS)):
+                file = root / subfolder / f"{plain}.yaml"
                 if file.exists() or file.is_symlink():
                     return file
     return None
