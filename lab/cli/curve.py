@@ -17,7 +17,7 @@ from lab.study.sweep import Cell, check_existing, expand
 from launcher.cli.plan import make_plan
 from launcher.console import console, verbatim
 from launcher.data.inspect import inspect_data
-from launcher.errors import Problems
+from launcher.errors import INTERRUPTED, TERMINATED, Problems
 from launcher.rank.main import die_with
 from launcher.submit import slurm
 from launcher.submit.job import Job, make_job
@@ -30,8 +30,6 @@ EXAMPLES = [
     "train curve recipe=hot algorithms.sam.interval=5,10 epochs=180,450 dataset.path=/data/imagenet",
     "train curve --slurm recipe=mild,hot epochs=36,72 seed=0,1 dataset.path=/data/imagenet submit.time=08:00:00",
 ]
-# Exit codes of a run that was asked to stop, by Ctrl-C or by a signal; docs of launcher.errors.
-_STOPPED = (130, 143)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +69,7 @@ def train_all(cells: list[Cell], outcomes: Counter[str]) -> int | None:
             out.print(f"  {state}: left alone")
             continue
         code = _train(["run", *cell.words] if state is None else ["resume", str(cell.folder)])
-        if code in _STOPPED:
+        if code in (INTERRUPTED, TERMINATED):
             out.print("stopped; the same command goes on where this one ended")
             return code
         outcomes["finished" if code == 0 else "failed"] += 1

@@ -31,12 +31,6 @@ _MOST_PHASES = 6
 _AS_PUBLISHED = ("dataset=imagenet", "dataloader=ffcv", "dataloader.workers=8")
 
 
-EXAMPLES = [
-    "train plan recipe=mild epochs=36 --on 8xH100",
-    "train plan recipe=mild --quality 76.6 --on all --image machines.png",
-]
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on", metavar="MACHINE", help="time and money there: p5_48xlarge, 8xH100, or all")
     parser.add_argument(

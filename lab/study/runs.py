@@ -177,20 +177,11 @@ def _walk(path: Path) -> Iterator[Path]:
 
 def _config(path: Path) -> tuple[Mapping[str, Any], str | None]:
     try:
-        values = read_mapping(path)
+        return read_mapping(path), None
     except FileNotFoundError as error:
         return {}, f"{path.name}: {error.strerror}"
     except UserError as error:
         return {}, str(error).replace(str(path), path.name)
-    named = all(isinstance(key, str) for key, _ in _items(values))
-    return (values, None) if named else ({}, f"{path.name} is no mapping of keys to values")
-
-
-def _items(values: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
-    for key, value in values.items():
-        yield key, value
-        if isinstance(value, Mapping):
-            yield from _items(value)
 
 
 def _command(path: Path) -> tuple[str, ...]:
