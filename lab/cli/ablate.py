@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from lab.cli.curve import check_all, train_all
+from lab.cli.curve import Cell, check_all, expand, train_all
 from lab.study.ablation import (
     Effect,
     Row,
@@ -28,7 +28,6 @@ from lab.study.ablation import (
 )
 from lab.study.runs import find_runs, read_run
 from lab.study.speedup import BootstrapEstimate
-from lab.study.sweep import Cell, expand
 from launcher.cli.estimate import seconds
 from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE

@@ -16,8 +16,8 @@ from typing import Any
 
 from rich.table import Table
 
+from lab.cli.curve import MOST_RUNS, check_existing
 from lab.study.records import quality
-from lab.study.sweep import MOST_RUNS, check_existing
 from launcher import paths
 from launcher.config.compose import compose
 from launcher.config.keys import all_keys, did_you_mean, nearest_key

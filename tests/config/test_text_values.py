@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.study.sweep import expand
+from lab.cli.curve import expand
 from launcher.cli.main import main
 from launcher.config import resolved
 from launcher.config.changes import continued

@@ -17,8 +17,8 @@ from unittest.mock import patch
 import pytest
 import yaml
 
+from lab.cli.curve import expand
 from lab.study.ablation import grid
-from lab.study.sweep import expand
 from launcher.cli import main as cli
 from launcher.cli.words import read
 from launcher.config.compose import compose

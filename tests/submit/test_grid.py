@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lab.study.sweep import expand
+from lab.cli.curve import expand
 from launcher.cli import main as cli
 from launcher.config.resolved import as_mapping
 from launcher.records.metrics import EndRecord, EvalRecord, MetricsWriter, StartRecord

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from lab.cli import curve
-from lab.study.sweep import check_existing, expand
+from lab.cli.curve import check_existing, expand
 from launcher.cli import main as cli
 from launcher.config.compose import compose
 from launcher.config.resolved import as_mapping, write
