@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -107,6 +108,25 @@ def processor_features(info: Path = Path("/proc/cpuinfo")) -> list[str]:
 def has_driver(devices: Path = Path("/dev")) -> bool:
     """Whether a driver shows a GPU: NVIDIA's, ROCm's, or Windows' to its Linux. Without one torch need not be asked."""
     return any(path for pattern in ("nvidia*", "kfd", "dxg") for path in devices.glob(pattern))
+
+
+def visible_gpus(devices: Path = Path("/dev")) -> int:
+    """Count the GPUs that this process may use, without a context on any of them; CUDA may be able to use fewer.
+
+    NVIDIA's are counted by their device files and CUDA_VISIBLE_DEVICES, others by torch, which takes seconds to import.
+    """
+    if files := len(list(devices.glob("nvidia[0-9]*"))):
+        named = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if named is None:
+            return files
+        # note: CUDA ends the list at the first name that is no GPU
+        chosen = itertools.takewhile(lambda name: name.strip() not in ("", "-1"), named.split(","))
+        return min(files, len(list(chosen)))
+    if not has_driver(devices):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def usable_cores() -> int:

@@ -29,10 +29,9 @@ sys.path.insert(0, str(ROOT))
 
 from launcher.algorithms.blurpool import binomial_filter, blur  # noqa: E402
 from launcher.algorithms.image_operations import operate  # noqa: E402
-from launcher.cli.plan import make_plan  # noqa: E402
 from launcher.config.compose import compose  # noqa: E402
-from launcher.data.inspect import inspect_data  # noqa: E402
 from launcher.launch.devices import decide  # noqa: E402
+from launcher.launch.prepare_run import planned_here, prepare_run  # noqa: E402
 from launcher.rank.group import Ranks, claim  # noqa: E402
 from launcher.training import checkpoint  # noqa: E402
 from launcher.training.trainer import Trainer, build_trainer  # noqa: E402
@@ -288,7 +287,7 @@ def _train_to_the_end(folder: str, *words: str) -> None:
 
 def _composed(words: list[str]) -> str:
     composed = compose(words)
-    make_plan(inspect_data(composed.config, must_exist=False).config, composed.origins)
+    prepare_run(composed, devices=planned_here(composed), must_exist=False)
     return "would run: train " + " ".join(words)
 
 

@@ -183,9 +183,9 @@ class _InThisProcess:
 
 def count_a_gpu() -> None:
     """Have the launcher find one GPU, whatever the machine has."""
-    from launcher.launch import devices, start
+    from launcher.launch import devices, prepare_run
 
-    start.decide = lambda launch: devices.Devices("cuda", 1)
+    prepare_run.decide = lambda launch: devices.Devices("cuda", 1)
 
 
 def fork_checks(*before: Callable[[], object]) -> None:

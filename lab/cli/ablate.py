@@ -133,12 +133,12 @@ def _holds_runs(path: Path) -> bool:
 def _parts(composed: Composed, each: float) -> dict[str, float]:
     """Mean seconds of a step of the whole recipe, waiting for data and copies included."""
     from launcher.measure.estimate import waiting
-    from launcher.measure.launch import ask, measure_steps, real_plan
+    from launcher.measure.launch import ask, measure_steps, prepare_here
 
-    plan, devices = real_plan(composed)
+    prepared = prepare_here(composed)
     return {
-        **waiting(plan, measure_steps(plan, devices, each)),
-        **ask(plan, devices, "lab.predict.split:work", each, dict[str, float]),
+        **waiting(prepared.plan, measure_steps(prepared, each)),
+        **ask(prepared, "lab.predict.split:work", each, dict[str, float]),
     }
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import FrameType
 
 from lab.study.runs import State, data_path, read_run
-from launcher.cli.plan import make_plan
 from launcher.config.changes import changed, is_free
 from launcher.config.compose import Composed, compose
 from launcher.config.layers import COMMAND_LINE, leaves
@@ -27,9 +26,10 @@ from launcher.config.resolved import as_mapping, read
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
 from launcher.data.identity import COUNTS, identity_if_there
-from launcher.data.inspect import inspect_data
 from launcher.data.unreadable import read_skipped
 from launcher.errors import INTERRUPTED, TERMINATED, Problem, Problems, UserError
+from launcher.launch.devices import planned
+from launcher.launch.prepare_run import prepare_run
 from launcher.plan.schedule import dilated_epochs
 from launcher.rank.main import die_with
 from launcher.records.folder import RunFolder
@@ -132,8 +132,9 @@ def check_all(cells: list[Cell], *, here: bool) -> None:
     problems = Problems()
     for cell in cells:
         with problems.collected():
-            config = inspect_data(cell.composed.config, must_exist=here).config
-            make_plan(config, cell.composed.origins)
+            gpus = None if here else cell.composed.config.hardware.gpus
+            devices = planned(cell.composed.config, gpus)
+            config = prepare_run(cell.composed, devices=devices, must_exist=here).plan.config
             check_existing(cell.folder, config)
             if here:
                 config.logger.check()

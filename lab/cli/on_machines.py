@@ -15,14 +15,14 @@ from lab.predict.machines import ALL, gpu_of, machine_named, rented, sky_prices
 from lab.predict.offers import Length, Offer, draw_offers, length_for, memory_problem, offers, with_front
 from lab.predict.prediction import Prediction, Predictor, efficiencies
 from lab.predict.profiles import correction, read_profiles
-from launcher.cli.plan import with_counts
 from launcher.config.compose import Composed, compose
 from launcher.config.hardware import gpus, machines, price_age
 from launcher.config.schema import Hardware
 from launcher.console import console, verbatim
 from launcher.errors import Problem, UserError
+from launcher.launch.devices import Devices
+from launcher.launch.prepare_run import prepare_run
 from launcher.measure.estimate import Span
-from launcher.plan.checks import check
 from launcher.plan.plan import plan_for
 from launcher.records.progress import duration
 
@@ -64,14 +64,14 @@ def answer(arguments: argparse.Namespace) -> int | None:
         )
         config = replace(composed.config, epochs=epochs)
         composed = replace(composed, config=config)
-    config, said = with_counts(composed.config)
+    config = composed.config
     if config.launch.nnodes > 1:
         raise UserError(
             Problem("one machine is predicted; plan with launch.nnodes=1", "launch.nnodes", config.launch.nnodes)
         )
     chosen = list(known.values()) if arguments.on == ALL else [config.hardware]
-    found, left_out = _offers(replace(composed, config=config), chosen)
-    notes = [*composed.notes, *said, *notes, *left_out]
+    found, told = _offers(replace(composed, config=config), chosen)
+    notes = [*notes, *told]
     if arguments.on != ALL and found[0].problem:
         raise UserError(Problem(found[0].problem, "device_batch_size", config.device_batch_size))
     if arguments.image:
@@ -117,7 +117,7 @@ def _priced(machine: Hardware, priced: Mapping[str, Hardware]) -> Hardware:
 
 
 def _offers(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer], list[str]]:
-    """Every machine's offers, and lines on profiles that are left out."""
+    """Every machine's offers, and lines on the run and on profiles that are left out."""
     profiles, notes = read_profiles(Path(composed.config.runs))
     predictors: dict[int, Predictor] = {}
     found = []
@@ -128,9 +128,9 @@ def _offers(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer]
                 Problem(f"all {count} of {machine.name}'s GPUs are predicted; leave it out", "launch.nproc", nproc)
             )
         if count not in predictors:
-            plan = plan_for(composed.config, count)
-            check(plan, composed.origins)
-            predictors[count] = Predictor(plan)
+            prepared = prepare_run(composed, devices=Devices("cuda", count), must_exist=False)
+            predictors[count] = Predictor(prepared.plan)
+            notes = [*notes, *(note for note in prepared.notes if note not in notes)]
         predictor = predictors[count]
         plan = predictor.plan
         corrected = correction(plan, str(machine.gpu), profiles, efficiencies())

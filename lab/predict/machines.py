@@ -16,7 +16,7 @@ import numpy as np
 from launcher.config.hardware import Gpu, gpus, machines
 from launcher.config.keys import nearest
 from launcher.config.schema import FFCVLoader, Hardware, SyntheticLoader, TorchvisionLoader
-from launcher.data.following import MOST_PROCESSES
+from launcher.data.workers import MOST_PROCESSES
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 

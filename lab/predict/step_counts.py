@@ -15,7 +15,6 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from launcher import atomic, paths
-from launcher.config.models import TorchvisionModel
 from launcher.config.resolved import as_mapping
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepSample, step_kinds, step_samples
@@ -55,11 +54,7 @@ _KEPT = TypeAdapter(list[CountedStep])
 
 
 def counted_steps(plan: Plan) -> list[CountedStep]:
-    """The kinds of steps of a run, each at its smallest and largest side; traced once and then kept.
-
-    Raises:
-        UserError: the model does not take the run's sides, or a method finds nothing in it.
-    """
+    """The kinds of steps of a run, each at its smallest and largest side; traced once and then kept."""
     key = steps_key(plan)
     kept = kept_steps(key)
     if kept is not None:
@@ -74,10 +69,6 @@ def counted_steps(plan: Plan) -> list[CountedStep]:
 def _trace(plan: Plan) -> list[CountedStep]:
     from lab.predict.step_trace import trace_steps  # note: torch, and seconds
 
-    if not isinstance(plan.config.model, TorchvisionModel):
-        from launcher.training.model_check import check_model
-
-        check_model(plan, {})
     return trace_steps(plan, _samples(plan))
 
 

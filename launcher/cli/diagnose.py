@@ -33,10 +33,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     composed = compose(arguments.overrides)
-    from launcher.measure.launch import measure_steps, real_plan
+    from launcher.measure.launch import measure_steps, prepare_here
 
-    plan, devices = real_plan(composed)
-    measured = measure_steps(plan, devices, arguments.seconds)
+    prepared = prepare_here(composed)
+    plan, measured = prepared.plan, measure_steps(prepared, arguments.seconds)
     found = diagnose(plan, surroundings(plan.config, measured))
     if arguments.json:
         print(json.dumps({"device": measured.device, "processes": measured.world_size, **asdict(found)}, indent=2))

@@ -40,10 +40,10 @@ def seconds(text: str) -> float:
 
 def main(arguments: argparse.Namespace) -> int:
     composed = compose(arguments.overrides)
-    from launcher.measure.launch import measure_steps, real_plan
+    from launcher.measure.launch import measure_steps, prepare_here
 
-    plan, devices = real_plan(composed)
-    measured = measure_steps(plan, devices, arguments.seconds)
+    prepared = prepare_here(composed)
+    plan, measured = prepared.plan, measure_steps(prepared, arguments.seconds)
     found = estimate(plan, measured)
     offers = prices(found, hardware(plan.config.hardware, measured.device))
     machine = {"device": measured.device, "processes": measured.world_size}

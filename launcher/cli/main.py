@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from launcher import __version__, plugins
-from launcher.errors import EXIT_USER_ERROR, FAILED, MachineError, UserError, one_line, shown
+from launcher.errors import EXIT_USER_ERROR, FAILED, INTERRUPTED, MachineError, UserError, one_line, shown
 from launcher.plugins import is_option, is_verbs, registered
 
 VERBS = {
@@ -102,7 +102,7 @@ def main(words: Sequence[str] | None = None) -> int:
             os._exit(FAILED)
         return FAILED
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
 
 
 def _tell_libraries() -> None:

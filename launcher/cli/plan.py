@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
@@ -12,11 +11,10 @@ from rich.table import Table
 from launcher import plugins
 from launcher.config.compose import compose
 from launcher.config.declaration import POINTS
-from launcher.config.models import TorchvisionModel
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
-from launcher.plan.checks import check, notes
-from launcher.plan.plan import Plan, plan_for, planned_processes
+from launcher.launch.prepare_run import planned_here, prepare_run
+from launcher.plan.plan import Plan
 from launcher.plugins import is_option, registered
 
 EXAMPLES = [
@@ -38,49 +36,18 @@ def main(arguments: argparse.Namespace) -> int:
     if options is not None and (code := options.answer(arguments)) is not None:
         return int(code)
     composed = compose(arguments.overrides)
-    config, counted = with_counts(composed.config)
-    plan = make_plan(config, composed.origins)
-    said = [*composed.notes, *counted, *notes(plan)]
+    prepared = prepare_run(composed, devices=planned_here(composed), must_exist=False)
+    plan = prepared.plan
     if arguments.json:
-        print(json.dumps({**_numbers(plan), "notes": said}, indent=2))
+        print(json.dumps({**_numbers(plan), "notes": list(prepared.notes)}, indent=2))
         return 0
     out = console()
     out.print(_facts(plan))
     out.print(_timetable(plan))
     out.print(_order(plan.config))
-    for note in said:
+    for note in prepared.notes:
         out.print(verbatim(f"note: {note}"), style="yellow")
     return 0
-
-
-def with_counts(config: RunConfig) -> tuple[RunConfig, list[str]]:
-    """The config with the number of classes and pictures, and lines the user should read; data need not be there.
-
-    Raises:
-        UserError: as `inspect_data`.
-    """
-    dataset = config.dataset
-    if dataset.kind == "folder" and None not in (dataset.classes, dataset.train_samples, dataset.val_samples):
-        return config, []
-    from launcher.data.inspect import inspect_data  # note: with numpy and Pillow, half of the time of a plan
-
-    found = inspect_data(config, must_exist=False)
-    return found.config, found.notes
-
-
-def make_plan(config: RunConfig, origins: Mapping[str, str]) -> Plan:
-    """The checked plan of a counted config on the processes it would get.
-
-    Raises:
-        UserError: a check fails.
-    """
-    plan = plan_for(config, planned_processes(config))
-    check(plan, origins)
-    if not isinstance(plan.config.model, TorchvisionModel):
-        from launcher.training.model_check import check_model  # note: seconds, for torch and timm
-
-        check_model(plan, origins)
-    return plan
 
 
 def _facts(plan: Plan) -> Table:

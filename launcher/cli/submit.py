@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.cli.plan import make_plan, with_counts
 from launcher.config.compose import compose
+from launcher.launch.devices import planned
+from launcher.launch.prepare_run import prepare_run
 from launcher.submit import kubernetes, sky, slurm
 from launcher.submit.job import Job, make_job
 from launcher.submit.queue import FILE, send
@@ -40,7 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
     of_the_job = [word for word in arguments.overrides if word.startswith(PREFIX)]
     words = [word for word in arguments.overrides if not word.startswith(PREFIX)]
     composed = compose(words)
-    make_plan(with_counts(composed.config)[0], composed.origins)
+    prepare_run(composed, devices=planned(composed.config, composed.config.hardware.gpus), must_exist=False)
     text = _RENDER[arguments.kind](make_job(composed.config, words), of_the_job)
     if arguments.run:
         return send(text, *_COMMANDS[arguments.kind])

@@ -15,12 +15,12 @@ from launcher import randomness
 from launcher.config import schema
 from launcher.data.batch import Loaded, Overlap
 from launcher.data.folder import Folder, splits
-from launcher.data.following import worker_count
 from launcher.data.images import ChangeImage, EvalImages, TrainImages
 from launcher.data.inspect import check_counts
 from launcher.data.sampling import ChangeOrder, Shard, eval_indices, train_batches
 from launcher.data.shapes import ensure_folder
 from launcher.data.worker_processes import Keys, batches, data_loader, shut_down
+from launcher.data.workers import worker_count
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 

@@ -10,8 +10,8 @@ from launcher import atomic
 from launcher.config.schema import Dataset
 from launcher.data.decode import UnreadableImage, decode
 from launcher.data.folder import Folder, splits
-from launcher.data.following import in_workers
 from launcher.data.sources.source import Report
+from launcher.data.workers import in_workers
 from launcher.errors import Problem, UserError
 from launcher.probe import usable_cores
 

@@ -14,9 +14,9 @@ import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 from launcher.data.batch import Loaded
-from launcher.data.following import clean_processes, follow_parent
 from launcher.data.images import Images, Reading
 from launcher.data.sampling import Shard
+from launcher.data.workers import clean_processes, follow_parent
 from launcher.errors import MachineError, Problem, UserError
 
 _SHARED_MEMORY = "/dev/shm"

@@ -7,17 +7,18 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-from launcher.config.schema import FFCVLoader, Launch, RunConfig, TorchvisionLoader
+from launcher.config.schema import FFCVLoader, RunConfig, TorchvisionLoader
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.folder import Folder, evaluated, splits
-from launcher.data.following import worker_count
 from launcher.data.inspect import inspect_data
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import unreadable
+from launcher.data.workers import worker_count
 from launcher.doctor.finding import Finding, ok, problem, warning
 from launcher.doctor.gpus import cards_on_the_bus, judge_gpus, read_gpus
 from launcher.doctor.machine import Need, examine_machine, examine_software
 from launcher.errors import UserError
+from launcher.plan.plan import processes_of_node
 from launcher.plan.schedule import scaled
 from launcher.probe import TORCH, ask
 
@@ -27,7 +28,7 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     gpus = read_gpus()
     others = _of_amd() if not gpus and "rocm" in version("torch") else []
     # note: of cards that are cut into MIG parts CUDA gives a process one part
-    ranks = _ranks(config.launch, 1 if gpus and any(gpu.mig for gpu in gpus) else len(gpus or others))
+    ranks = processes_of_node(config.launch, 1 if gpus and any(gpu.mig for gpu in gpus) else len(gpus or others))
     yield from judge_gpus(gpus, cards_on_the_bus(), others)
     if config.launch.device == "cuda" and not (gpus or others):
         yield problem("launch.device", "cuda, and no GPU works", "launch.device=cpu trains on the CPU")
@@ -40,13 +41,6 @@ def _of_amd() -> list[str]:
     """Names of the GPUs that a torch for ROCm sees."""
     values = ask(TORCH).values
     return [gpu["name"] for gpu in values["gpus"]] if values else []
-
-
-def _ranks(launch: Launch, gpus: int) -> int:
-    """Processes that the run would have here, whatever hardware it is planned for."""
-    if launch.nproc != "auto":
-        return launch.nproc
-    return 1 if launch.device == "cpu" else max(1, gpus)
 
 
 def shared_memory_need(config: RunConfig, ranks: int) -> float:

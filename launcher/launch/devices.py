@@ -6,11 +6,11 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from launcher.config.schema import Launch
+from launcher.config.schema import Launch, RunConfig
 from launcher.doctor.gpus import cards_on_the_bus
 from launcher.errors import MachineError, Problem, UserError
-from launcher.plan.plan import Plan
-from launcher.probe import TORCH, Answer, ask, has_driver, lacking_kernels, processor_features
+from launcher.plan.plan import Plan, processes_of_node
+from launcher.probe import TORCH, Answer, ask, lacking_kernels, processor_features, visible_gpus
 
 ON_THE_CPU = "launch.device=cpu trains on the CPU"
 _AMX_FROM = 64  # pixels: ResNet-18 406 against 283 images/s, ResNet-50 88 against 60; smaller ones were not measured
@@ -33,18 +33,18 @@ class Devices:
 
 
 def decide(launch: Launch) -> Devices:
-    """Every GPU that CUDA can use, or what the config says.
+    """Choose every GPU that CUDA can use, or what the config says.
 
     Raises:
         UserError: more processes than GPUs, or GPUs asked for where none is visible.
         MachineError: GPUs are there, and torch cannot use them.
     """
-    seen = _visible() if launch.device != "cpu" else 0
-    if not seen:
+    seen = visible_gpus() if launch.device != "cpu" else 0
+    values = _usable() if seen else {}
+    if not seen or (not values["cuda"] and not values["hip"]):
         if launch.device == "cuda":
             raise UserError(Problem(f"no GPU is visible; {ON_THE_CPU}", "launch.device", "cuda"))
-        return Devices("cpu", 1 if launch.nproc == "auto" else launch.nproc, notes=_unused_cards(launch))
-    values = _usable()
+        return Devices("cpu", processes_of_node(launch, 0), notes=_unused_cards(launch))
     gpus = values["gpus"]
     visible = "1 GPU is visible" if seen == 1 else f"{seen} GPUs are visible"
     if not gpus:
@@ -58,7 +58,14 @@ def decide(launch: Launch) -> Devices:
     if launch.nproc != "auto" and launch.nproc > len(gpus):
         message = f"only {visible}; set launch.nproc={len(gpus)}, or launch.device=cpu to train on the CPU"
         raise UserError(Problem(message, "launch.nproc", launch.nproc))
-    return Devices("cuda", len(gpus) if launch.nproc == "auto" else launch.nproc, gpus, notes)
+    return Devices("cuda", processes_of_node(launch, len(gpus)), gpus, notes)
+
+
+def planned(config: RunConfig, gpus: int | None) -> Devices:
+    """Describe the devices of a node with so many GPUs, without touching one; None counts those of this machine."""
+    launch = config.launch
+    gpus = 0 if launch.device == "cpu" else visible_gpus() if gpus is None else gpus
+    return Devices("cuda" if gpus else "cpu", processes_of_node(launch, gpus))
 
 
 def with_precision(plan: Plan, devices: Devices) -> Plan:
@@ -70,15 +77,6 @@ def with_precision(plan: Plan, devices: Devices) -> Plan:
     if plan.config.precision != "auto" or devices.kind != "cpu" or plan.image_size(0) < _AMX_FROM:
         return plan
     return replace(plan, config=replace(plan.config, precision="bf16")) if "amx_bf16" in processor_features() else plan
-
-
-def _visible() -> int:
-    """GPUs by NVML, which leaves this process without a context, or by the runtime where there is none."""
-    if not has_driver():
-        return 0
-    import torch
-
-    return torch.cuda.device_count()
 
 
 def _usable() -> dict[str, Any]:

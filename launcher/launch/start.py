@@ -8,30 +8,24 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from launcher.config.changes import changed, continued, is_free
 from launcher.config.compose import Composed
-from launcher.config.layers import COMMAND_LINE
-from launcher.config.models import TorchvisionModel
 from launcher.config.resolved import read, write
 from launcher.config.schema import RunConfig
 from launcher.console import console, progress_bars
 from launcher.data.identity import identity
-from launcher.data.inspect import inspect_data
-from launcher.data.shapes import ensure_shapes
+from launcher.data.shapes import ensure_folder
 from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
-from launcher.launch.devices import Devices, decide, with_precision
+from launcher.launch.prepare_run import Prepared, prepare_run
 from launcher.launch.terminal import PlainView
-from launcher.plan.checks import check, notes
-from launcher.plan.plan import Plan, plan_for
 from launcher.rank.main import REPLAY_STEP
 from launcher.records.environment import write_environment
 from launcher.records.folder import RunFolder, create, create_or_join, note_dataset
@@ -39,9 +33,6 @@ from launcher.records.metrics import read_metrics
 from launcher.records.prediction import adopt_estimate
 from launcher.records.progress import ProgressView
 from launcher.records.summary import summary_table
-
-if TYPE_CHECKING:
-    from launcher.weights.pretrained import Pretrained
 
 
 def start(composed: Composed) -> int:
@@ -52,51 +43,30 @@ def start(composed: Composed) -> int:
     """
     out = console()
     with progress_bars(out) as (_, report):
-        available = inspect_data(composed.config, must_exist=True, report=report)
-    devices = decide(available.config.launch)
-    plan = _plan(available.config, devices)
-    check(plan, composed.origins)
-    if not isinstance(plan.config.model, TorchvisionModel):
-        from launcher.training.model_check import check_model  # note: seconds, for torch and timm
-
-        check_model(plan, composed.origins)
-    plan = with_precision(plan, devices)
-    plan.config.logger.check()
-    initial = _initial(plan.config, available.classes, composed.origins)
-    plan = replace(plan, config=initial.config) if initial else plan
-    config = plan.config
-    said = initial.notes if initial else []
-    for note in (*composed.notes, *available.notes, *said, *notes(plan), *devices.notes):
+        prepared = prepare_run(composed, with_weights=True, report=report)
+    config = prepared.plan.config
+    config.logger.check()
+    for note in prepared.notes:
         out.print(f"note: {note}", style="yellow", markup=False)
     # note: takes seconds, in which a Ctrl-C would leave an empty run folder behind
     import launcher.launch.elastic  # noqa: F401
 
-    pictures = identity(config, available.skipped)
+    pictures = identity(config, prepared.skipped)
     folder = _folder(config)
     with folder.locked(each_host=config.launch.nnodes > 1):
         _write_config(config, folder)
-        if initial:
-            initial.write(folder.initial)
+        if prepared.pretrained:
+            prepared.pretrained.write(folder.initial)
         # note: several machines may join a run that has left out something already
         if config.dataset.skip_bad and not folder.skipped.exists():
-            write_skipped(folder.skipped, available.skipped)
-        write_environment(folder.environment, devices.gpus)
+            write_skipped(folder.skipped, prepared.skipped)
+        write_environment(folder.environment, prepared.devices.gpus)
         note_dataset(folder, pictures)
         adopt_estimate(config, folder)
-        code = _train(folder, plan, devices, out)
+        code = _train(folder, prepared, out)
         if code not in (DONE, FAILED) and not folder.metrics.exists() and config.launch.nnodes == 1:
             shutil.rmtree(folder.path)
         return code
-
-
-def _initial(config: RunConfig, classes: list[str] | None, origins: Mapping[str, str]) -> Pretrained | None:
-    """What `model.weights` names, if anything."""
-    if config.model.weights is None:
-        return None
-    from launcher.weights.pretrained import pretrained_weights
-
-    told = COMMAND_LINE in (origins.get("dataset.mean"), origins.get("dataset.std"))
-    return pretrained_weights(config, classes, keep_normalization=told)
 
 
 def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
@@ -110,8 +80,8 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
     before = read(folder.config)
     config = continued(before, words)
     with folder.locked(each_host=config.launch.nnodes > 1):
-        devices = decide(config.launch)
-        plan = _plan(_counted(config, folder), devices)
+        prepared = prepare_run(Composed(config, {}), skipped=read_skipped(folder.skipped, config.dataset))
+        plan = prepared.plan
         done = folder.newest_step()
         if done is not None and plan.total_steps < done:
             message = f"is shorter than what the run has done, {done / plan.steps_per_epoch:.1f} epochs"
@@ -119,13 +89,13 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
         if past := [key for key in plan.shortened if not is_free(key)]:
             message = f"is so short that schedule.fit=on would change {', '.join(past)}, and what the run has done"
             raise UserError(Problem(message, "epochs", config.epochs))
-        check(plan, {})
         config.logger.check()
         out = console()
         if config != before:
             write(config, folder.config)
-        _note_others(folder, plan, devices, out, pictures=_pictures(config, folder))
-        return _train(folder, plan, devices, out)
+        pictures = identity(config, read_skipped(folder.skipped, config.dataset))
+        _note_others(folder, prepared, out, pictures=pictures)
+        return _train(folder, prepared, out)
 
 
 def replay(folder: RunFolder, step: int) -> int:
@@ -139,19 +109,19 @@ def replay(folder: RunFolder, step: int) -> int:
     one_machine = replace(config.launch, nnodes=1, max_restarts=0, nproc=ranks or config.launch.nproc)
     config = replace(config, launch=one_machine)
     with folder.locked():
-        devices = decide(one_machine)
-        plan = _plan(_counted(config, folder), devices)
-        if not 0 <= step < plan.total_steps:
-            raise UserError(Problem(f"the run has steps 0 to {plan.total_steps - 1}", "step", step))
+        prepared = prepare_run(Composed(config, {}), skipped=read_skipped(folder.skipped, config.dataset))
+        if not 0 <= step < prepared.plan.total_steps:
+            raise UserError(Problem(f"the run has steps 0 to {prepared.plan.total_steps - 1}", "step", step))
         from launcher.launch.elastic import Launcher
 
-        _note_others(folder, plan, devices, console())
+        _note_others(folder, prepared, console())
         os.environ[REPLAY_STEP] = str(step)
-        return Launcher(folder.path, devices, one_machine, PlainView(), "launcher.training.replay:work").run()
+        return Launcher(folder.path, prepared.devices, one_machine, PlainView(), "launcher.training.replay:work").run()
 
 
-def _note_others(folder: RunFolder, plan: Plan, devices: Devices, out: Console, *, pictures: str | None = None) -> None:
+def _note_others(folder: RunFolder, prepared: Prepared, out: Console, *, pictures: str | None = None) -> None:
     """Say it when a run goes on with another number of processes, on the CPU instead of GPUs, or on other pictures."""
+    devices, world_size = prepared.devices, prepared.plan.world_size
     said = list(devices.notes)
     if pictures is not None and note_dataset(folder, pictures):
         said.append(
@@ -162,9 +132,9 @@ def _note_others(folder: RunFolder, plan: Plan, devices: Devices, out: Console, 
     if devices.kind == "cpu" and before[-1:] not in ([], ["cpu"]):
         said.append(f"the run began on {before[-1]} and goes on with the CPU; launch.device=cuda refuses that")
     ranks = _last_ranks(folder)
-    if ranks not in (None, plan.world_size):
+    if ranks not in (None, world_size):
         said.append(
-            f"the run had {ranks} processes and goes on with {plan.world_size}: global batch, data and "
+            f"the run had {ranks} processes and goes on with {world_size}: global batch, data and "
             f"schedule stay the same, the weights will agree up to rounding and batch-norm statistics"
         )
     for note in said:
@@ -200,23 +170,12 @@ def _write_config(config: RunConfig, folder: RunFolder) -> None:
     write(config, folder.config)
 
 
-def _plan(config: RunConfig, devices: Devices) -> Plan:
-    return plan_for(config, devices.processes * config.launch.nnodes)
-
-
-def _counted(config: RunConfig, folder: RunFolder) -> RunConfig:
-    """The config of a run that goes on, without the pictures that it left out when it began."""
-    return inspect_data(config, must_exist=True, skipped=read_skipped(folder.skipped, config.dataset)).config
-
-
-def _pictures(config: RunConfig, folder: RunFolder) -> str:
-    return identity(config, read_skipped(folder.skipped, config.dataset))
-
-
-def _train(folder: RunFolder, plan: Plan, devices: Devices, out: Console) -> int:
+def _train(folder: RunFolder, prepared: Prepared, out: Console) -> int:
+    """Run the ranks to their end, draw the curve, and print the summary; return the exit code."""
+    plan, devices = prepared.plan, prepared.devices
     config = plan.config
-    if config.dataset.kind == "shapes" and config.dataloader.name != "synthetic":
-        ensure_shapes(config.dataset)
+    if config.dataloader.name != "synthetic":
+        ensure_folder(config.dataset)
     ranks = f"{config.launch.nnodes} machines with {devices} each" if config.launch.nnodes > 1 else str(devices)
     where = one_line(str(folder.path))
     length = f"{plan.epochs} epoch{'s' * (plan.epochs > 1)} of {plan.steps_per_epoch:,} steps"
@@ -239,11 +198,14 @@ def _train(folder: RunFolder, plan: Plan, devices: Devices, out: Console) -> int
         draw_curve(folder, config.task, " \u00b7 ".join(title))
         out.print(summary_table(folder, config))
     if code not in (DONE, FAILED):
-        if folder.newest_step() is not None:
-            told = f"go on from the last save by: train resume {where}"
-        elif folder.metrics.exists():
-            told = f"nothing was saved yet; begin anew by: train resume {where}"
-        else:
-            told = "before the first step: nothing is kept"
-        out.print(f"stopped; {told}", markup=False, soft_wrap=True)
+        out.print(f"stopped; {_how_to_continue(folder)}", markup=False, soft_wrap=True)
     return code
+
+
+def _how_to_continue(folder: RunFolder) -> str:
+    where = one_line(str(folder.path))
+    if folder.newest_step() is not None:
+        return f"go on from the last save by: train resume {where}"
+    if folder.metrics.exists():
+        return f"nothing was saved yet; begin anew by: train resume {where}"
+    return "before the first step: nothing is kept"

@@ -13,24 +13,20 @@ from typing import TypeVar
 from pydantic import TypeAdapter
 
 from launcher.config.compose import Composed
-from launcher.config.models import TorchvisionModel
 from launcher.config.resolved import write
 from launcher.console import console, progress_bars
-from launcher.data.inspect import inspect_data
-from launcher.data.shapes import ensure_shapes
+from launcher.data.shapes import ensure_folder
 from launcher.data.unreadable import write_skipped
 from launcher.errors import Problem, UserError
-from launcher.launch.devices import Devices, decide, with_precision
+from launcher.launch.prepare_run import Prepared, prepare_run
 from launcher.measure.measurement import ANSWER, REQUEST, Measurement, MeasureRequest
-from launcher.plan.checks import check
-from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder
 
 T = TypeVar("T")
 
 
-def real_plan(composed: Composed) -> tuple[Plan, Devices]:
-    """The checked plan on this machine's devices and data; the built-in pictures are drawn if need be.
+def prepare_here(composed: Composed) -> Prepared:
+    """Prepare a run on this machine alone; the built-in images are drawn if need be, notes go to stderr.
 
     Raises:
         UserError: something cannot work here.
@@ -42,28 +38,20 @@ def real_plan(composed: Composed) -> tuple[Plan, Devices]:
             Problem("only this machine can be measured; measure with launch.nnodes=1", "launch.nnodes", nodes)
         )
     with progress_bars(console(sys.stderr)) as (_, report):
-        config = inspect_data(composed.config, must_exist=True, report=report).config
-    devices = decide(config.launch)
-    for note in devices.notes:
+        prepared = prepare_run(composed, report=report)
+    for note in prepared.devices.notes:
         _Stderr().print(f"note: {note}")
-    plan = plan_for(config, devices.processes)
-    check(plan, composed.origins)
-    if not isinstance(plan.config.model, TorchvisionModel):
-        from launcher.training.model_check import check_model  # note: seconds, for torch and timm
-
-        check_model(plan, composed.origins)
-    plan = with_precision(plan, devices)
-    if config.dataset.kind == "shapes" and config.dataloader.name != "synthetic":
-        ensure_shapes(config.dataset)
-    return plan, devices
+    if composed.config.dataloader.name != "synthetic":
+        ensure_folder(prepared.plan.config.dataset)
+    return prepared
 
 
-def measure_steps(plan: Plan, devices: Devices, seconds: float) -> Measurement:
+def measure_steps(prepared: Prepared, seconds: float) -> Measurement:
     """Measure every kind of step, loading and evaluation of a run, for so many seconds each."""
-    return ask(plan, devices, "launcher.measure.probes:work", seconds, Measurement)
+    return ask(prepared, "launcher.measure.probes:work", seconds, Measurement)
 
 
-def ask(plan: Plan, devices: Devices, target: str, seconds: float, answer: type[T]) -> T:
+def ask(prepared: Prepared, target: str, seconds: float, answer: type[T]) -> T:
     """Launch a target on a folder that holds the plan's config and the request, and read its answer.
 
     Raises:
@@ -71,17 +59,18 @@ def ask(plan: Plan, devices: Devices, target: str, seconds: float, answer: type[
     """
     from launcher.launch.elastic import Launcher
 
-    runs = Path(plan.config.runs)
+    config = prepared.plan.config
+    runs = Path(config.runs)
     runs.mkdir(parents=True, exist_ok=True)
     # note: beside the runs, so that saving is measured on their disk
     with tempfile.TemporaryDirectory(prefix=".measuring-", dir=runs) as scratch:
         folder = RunFolder(Path(scratch))
-        write(plan.config, folder.config)
-        if plan.config.dataset.skip_bad:
-            write_skipped(folder.skipped, inspect_data(plan.config, must_exist=True).skipped)
+        write(config, folder.config)
+        if config.dataset.skip_bad:
+            write_skipped(folder.skipped, prepared.skipped)
         (folder.path / REQUEST).write_text(json.dumps(asdict(MeasureRequest(seconds, time.time()))))
-        once = replace(plan.config.launch, max_restarts=0)
-        code = Launcher(folder.path, devices, once, _Stderr(), target).run()
+        once = replace(config.launch, max_restarts=0)
+        code = Launcher(folder.path, prepared.devices, once, _Stderr(), target).run()
         if code != 0:
             raise UserError(f"the measurement ended early, with exit code {code}")
         return TypeAdapter(answer).validate_json((folder.path / ANSWER).read_bytes())

@@ -15,7 +15,7 @@ import torch
 
 from launcher.config.schema import SyntheticLoader
 from launcher.data.batch import Loaded
-from launcher.data.following import worker_count
+from launcher.data.workers import worker_count
 from launcher.measure.measurement import EvaluationTimes, Measurement, MeasureRequest, StepTimes
 from launcher.measure.worker import WARMUP_STEPS, StepTimer, agreed_count, answer
 from launcher.plan.step_kinds import StepSample, common_acting, step_kinds, step_samples

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from launcher.config.declaration import AlgorithmConfig
@@ -15,7 +13,7 @@ from launcher.config.fields import in_steps
 from launcher.config.keys import longest_share
 from launcher.config.layers import leaves, put
 from launcher.config.resolved import as_mapping
-from launcher.config.schema import FFCVLoader, RunConfig
+from launcher.config.schema import FFCVLoader, Launch, RunConfig
 from launcher.config.validate import validate
 from launcher.plan.schedule import dilated_epochs, multiplier, scaled, schedule_steps
 
@@ -26,25 +24,11 @@ def plan_for(config: RunConfig, processes: int) -> Plan:
     return fitted(Plan(config, processes, config.dataset.train_samples))
 
 
-def planned_processes(config: RunConfig) -> int:
-    """All processes: of each of `launch.nnodes` machines as many as of the first."""
-    return _of_one_machine(config) * config.launch.nnodes
-
-
-def _of_one_machine(config: RunConfig) -> int:
-    """`launch.nproc` if it is a number, else the GPUs of the chosen hardware, else the GPUs here, else one."""
-    if config.launch.nproc != "auto":
-        return config.launch.nproc
-    if config.launch.device == "cpu":
-        return 1
-    return config.hardware.gpus or _gpus_here() or 1
-
-
-def _gpus_here() -> int:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
-    return len(list(Path("/dev").glob("nvidia[0-9]*")))
+def processes_of_node(launch: Launch, gpus: int) -> int:
+    """Count the processes of a node with so many GPUs: `launch.nproc`, else one a GPU, else one on the CPU."""
+    if launch.nproc != "auto":
+        return launch.nproc
+    return 1 if launch.device == "cpu" else max(1, gpus)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from launcher.config.hardware import price_age
 from launcher.config.overrides import word_of
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
+from launcher.plan.plan import processes_of_node
 
 _OF_THE_JOB = ("run_name", "runs", "launch.nnodes", "launch.rdzv")
 _LONGEST_NAME = 40
@@ -110,11 +111,10 @@ _Dumper.add_representer(str, _text)
 
 def _gpus(config: RunConfig) -> int:
     """GPUs of one machine; none on the CPU."""
-    if config.launch.device == "cpu":
+    launch, gpus = config.launch, config.hardware.gpus
+    if launch.device == "cpu":
         return 0
-    if config.launch.nproc != "auto":
-        return config.launch.nproc
-    if config.hardware.gpus is None:
+    if launch.nproc == "auto" and gpus is None:
         message = "does not say how many GPUs a machine has; choose another (train ls hardware), or launch.nproc=8"
         raise UserError(Problem(message, "hardware", config.hardware.name))
-    return config.hardware.gpus
+    return processes_of_node(launch, gpus or 0)

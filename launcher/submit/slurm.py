@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shlex
 
+from launcher.errors import TERMINATED
 from launcher.submit.job import Job, command, dns_name
 from launcher.submit.values import Slurm
 
 _SRUN = 'srun --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE"'
-_HEAD = """\
+_HEAD = f"""\
 set -uo pipefail
 
 asked=""
-# the tasks save after the current step and end with 143
+# the tasks save after the current step and end with {TERMINATED}
 trap 'asked=yes; scancel --signal=USR1 "$SLURM_JOB_ID"' USR1
 # preempted: the tasks get it too
 trap : TERM
@@ -21,11 +22,11 @@ _RENDEZVOUS = """\
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$((20000 + SLURM_JOB_ID % 20000))
 """
-_TAIL = """\
+_TAIL = f"""\
 step=$!
 wait "$step"; code=$?
 while kill -0 "$step" 2>/dev/null; do wait "$step"; code=$?; done
-if [ -n "$asked" ] && [ "$code" = 143 ]; then
+if [ -n "$asked" ] && [ "$code" = {TERMINATED} ]; then
     scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"

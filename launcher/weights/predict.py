@@ -11,11 +11,11 @@ import torch
 
 from launcher.config.resolved import read
 from launcher.config.schema import TorchvisionLoader
-from launcher.data.following import worker_count
 from launcher.data.images import UNREADABLE, ReadableImages
 from launcher.data.loaders import EvalLoader
 from launcher.data.sampling import Shard
 from launcher.data.unreadable import reason
+from launcher.data.workers import worker_count
 from launcher.plan.plan import plan_for
 from launcher.rank.group import claim
 from launcher.records.folder import RunFolder

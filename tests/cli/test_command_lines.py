@@ -17,13 +17,12 @@ from typing import Any
 import pytest
 
 from launcher.cli import main as cli
-from launcher.cli.plan import make_plan
 from launcher.config.changes import continued
 from launcher.config.compose import Composed, compose
 from launcher.config.keys import all_keys
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping, read, write
-from launcher.data.inspect import inspect_data
+from launcher.launch.prepare_run import prepare_run
 
 LINES = int(os.environ.get("COMMAND_LINES", "500"))
 FIRST = int(os.environ.get("COMMAND_LINES_FIRST", "0"))
@@ -124,8 +123,8 @@ def stopped(*_: Any, **__: Any) -> Any:
     raise Stopped
 
 
-def planned(composed: Composed) -> None:
-    make_plan(inspect_data(composed.config, must_exist=True).config, composed.origins)
+def prepared(composed: Composed) -> None:
+    prepare_run(composed)
     raise Stopped
 
 
@@ -142,8 +141,8 @@ def nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "lab.cli.curve.train_all",
     ):
         monkeypatch.setattr(name, stopped)
-    for name in ("measure.launch.real_plan", "launch.start.start"):
-        monkeypatch.setattr(f"launcher.{name}", planned)
+    for name in ("measure.launch.prepare_here", "launch.start.start"):
+        monkeypatch.setattr(f"launcher.{name}", prepared)
     monkeypatch.setattr(
         "launcher.launch.start.resume", lambda folder, words: continued(read(folder.config), words) and stopped()
     )

@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 from torchvision.transforms._presets import ImageClassification
 
 from launcher.config import resolved
-from launcher.data.following import worker_count
+from launcher.data.workers import worker_count
 from launcher.plan.plan import plan_for
 from launcher.records.folder import RunFolder, save_name
 from launcher.training import checkpoint

@@ -12,7 +12,7 @@ from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.plan.checks import check
-from launcher.plan.plan import Plan, planned_processes
+from launcher.plan.plan import Plan
 from launcher.plan.schedule import scaled
 
 IMAGENET = 1_281_167
@@ -169,17 +169,3 @@ def test_the_order_of_writing_never_changes_the_plan() -> None:
     assert (
         compose([f"algorithms=[{','.join(names)}]"]).config == compose([f"algorithms=[{','.join(names[::-1])}]"]).config
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "processes"),
-    [
-        (["recipe=mild"], 8),
-        (["recipe=mild", "launch.nnodes=2"], 16),
-        (["recipe=mild", "launch.nnodes=2", "launch.nproc=4"], 8),
-        (["recipe=mild", "launch=cpu"], 1),
-        (["recipe=mild", "launch=cpu", "launch.nnodes=3"], 3),
-    ],
-)
-def test_all_machines_count(words: list[str], processes: int) -> None:
-    assert planned_processes(compose(words).config) == processes

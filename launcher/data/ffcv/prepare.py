@@ -19,11 +19,11 @@ from launcher.data.decode import UnreadableImage
 from launcher.data.ffcv.beton import Manifest, manifest_path, open_beton, write_manifest
 from launcher.data.ffcv.dataset import FFCVDataset, full_values, small_values
 from launcher.data.ffcv.writer import BetonWriter, Encoded, encode_all
-from launcher.data.following import in_workers
 from launcher.data.identity import divided, fingerprint
 from launcher.data.shapes import ensure_shapes, shapes_folder
 from launcher.data.sources.find import open_sources
 from launcher.data.sources.source import Report, Source
+from launcher.data.workers import in_workers
 from launcher.errors import Problem, UserError
 from launcher.probe import usable_cores
 
