@@ -35,7 +35,7 @@ from launcher.data.batch import Moment
 from launcher.errors import UserError, one_line
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
-from launcher.training.captured import CapturedSteps, CudaCapturer
+from launcher.training.captured import CapturedSteps, Capturer
 from launcher.training.precision import Precision
 from launcher.training.trainer import build_step
 
@@ -151,7 +151,7 @@ def composed_step(
     if plan.config.compile == "on":
         step.objective.compile(dynamic=False)
     if plan.config.cuda_graphs == "on":
-        step.captured = CapturedSteps(CudaCapturer(images.device))
+        step.captured = CapturedSteps(Capturer(images.device))
     indices = np.arange(len(images))
     moment = Moment(seed=0, epoch=0, step=plan.warmup_steps, total_steps=plan.total_steps)
 

@@ -14,9 +14,9 @@ from launcher.rank.group import Ranks
 from launcher.rank.stop import StopFlag
 from launcher.records.folder import RunFolder
 from launcher.training.loop import train
+from launcher.training.meters import StepOutcome
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
-from launcher.training.outcome import StepOutcome
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny

@@ -26,7 +26,7 @@ from launcher.plan.plan import Plan, plan_for
 from launcher.plan.step_kinds import StepKind, step_kinds
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
-from launcher.records.prediction import kept_estimates
+from launcher.records.summary import kept_estimates
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from launcher.config.resolved import as_mapping
 from launcher.config.schema import Hardware
 from launcher.console import console, verbatim
 from launcher.measure.estimate import CONFIDENCE, Estimate, Price, Span, estimate, prices
-from launcher.records.prediction import keep_estimate
 from launcher.records.progress import duration
+from launcher.records.summary import keep_estimate
 
 EXAMPLES = [
     "train estimate recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 schedule.dilate=0.25",

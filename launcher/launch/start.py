@@ -30,9 +30,8 @@ from launcher.rank.main import REPLAY_STEP
 from launcher.records.environment import write_environment
 from launcher.records.folder import RunFolder, create, create_or_join, note_dataset
 from launcher.records.metrics import read_metrics
-from launcher.records.prediction import adopt_estimate
 from launcher.records.progress import ProgressView
-from launcher.records.summary import summary_table
+from launcher.records.summary import adopt_estimate, summary_table
 
 
 def start(composed: Composed) -> int:

@@ -21,7 +21,7 @@ from launcher.plan.step_kinds import StepSample
 from launcher.rank.group import join_ranks
 from launcher.rank.stop import STOP, Requests
 from launcher.records.folder import RunFolder
-from launcher.training.outcome import StepOutcome
+from launcher.training.meters import StepOutcome
 from launcher.training.trainer import Trainer, build_trainer
 
 WARMUP_STEPS = 2

@@ -21,13 +21,8 @@ _PACKAGES = ("torch", "torchvision", "ffcv", "numpy", "pillow", "pillow-simd", "
 
 
 def write_environment(path: Path, gpus: Sequence[dict[str, Any]]) -> None:
-    """Write what is known of this machine, its GPUs and this process as JSON, atomically."""
-    atomic.write_text(path, json.dumps(describe(gpus), indent=2) + "\n")
-
-
-def describe(gpus: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Versions, processor, memory, GPUs, the source's commit, and the command line."""
-    return {
+    """Write versions, processor, memory, GPUs, the source's commit and the command line as JSON, atomically."""
+    facts = {
         "version": launcher.__version__,
         "command": sys.argv,
         "python": platform.python_version(),
@@ -40,6 +35,7 @@ def describe(gpus: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "gpus": list(gpus),
         "commit": _commit(),
     }
+    atomic.write_text(path, json.dumps(facts, indent=2) + "\n")
 
 
 def _version(package: str) -> str | None:

@@ -9,7 +9,6 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,67 +20,31 @@ _LONGEST_REASON = 500
 _CHECKPOINT = re.compile(r"(step|replay)-(\d{8,})\.pt")
 
 
-@dataclass(frozen=True)
 class RunFolder:
-    """Paths below one run's folder."""
+    """The files of one run's folder.
 
-    path: Path
+    skipped: the images that the run leaves out. initial: the weights that it started from, where `model.weights` gave
+    some; a resume needs them no more. best: the checkpoint of the best evaluation. failure: why the run ended, where
+    the cause is an error of a value or an image; gone once it resumes. locks: of a run on one machine, and of this
+    machine in a run on several.
+    """
 
-    @property
-    def config(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def environment(self) -> Path:
-        return self.path / "environment.json"
-
-    @property
-    def dataset(self) -> Path:
-        return self.path / "dataset.json"
-
-    @property
-    def skipped(self) -> Path:
-        return self.path / "left_out.json"
-
-    @property
-    def initial(self) -> Path:
-        """The weights that the run started from, where `model.weights` named some; a resume needs them no more."""
-        return self.path / "initial.safetensors"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def locks(self) -> tuple[Path, Path]:
-        """Of a run on one machine, and of this machine in a run on several."""
-        return self.path / "lock", self.path / f"lock-{socket.gethostname()}"
-
-    @property
-    def failure(self) -> Path:
-        """Why the run ended, where that was a mistake or a picture; gone once it goes on."""
-        return self.path / "failure.txt"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
-    def curve(self) -> Path:
-        return self.path / "curve.png"
-
-    @property
-    def best(self) -> Path:
-        """The checkpoint of the best evaluation."""
-        return self.checkpoints / "best.pt"
+    def __init__(self, path: Path):
+        self.path = path
+        self.config = path / "config.yaml"
+        self.environment = path / "environment.json"
+        self.dataset = path / "dataset.json"
+        self.skipped = path / "left_out.json"
+        self.initial = path / "initial.safetensors"
+        self.estimate = path / "estimate.json"
+        self.metrics = path / "metrics.jsonl"
+        self.tensorboard = path / "tensorboard"
+        self.curve = path / "curve.png"
+        self.logs = path / "logs"
+        self.checkpoints = path / "checkpoints"
+        self.best = self.checkpoints / "best.pt"
+        self.failure = path / "failure.txt"
+        self.locks = path / "lock", path / f"lock-{socket.gethostname()}"
 
     def exists(self) -> bool:
         """Is there a run's config? Not where a name is too long for a file, or what leads to it may not be read."""

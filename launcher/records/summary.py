@@ -1,17 +1,25 @@
-"""What came out of a run, as a table."""
+"""What came out of a run, as a table, and how far off the estimate made before it was."""
 
 from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
+from launcher import atomic
+from launcher.config.resolved import digest
 from launcher.config.schema import RunConfig
 from launcher.config.tasks import TaskConfig
 from launcher.errors import one_line
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, reached, read_metrics
-from launcher.records.prediction import deviations
 from launcher.records.progress import duration
+
+_ESTIMATES = ".estimates"
 
 
 def summary_table(folder: RunFolder, config: RunConfig) -> Table:
@@ -22,7 +30,7 @@ def summary_table(folder: RunFolder, config: RunConfig) -> Table:
         *_metrics(config.task, rows),
         *_target(config, rows),
         *_speed(rows),
-        *_estimated(folder),
+        *_estimated(folder, rows),
         ("run folder", str(folder.path)),
     ]:
         table.add_row(f"[bold]{name}[/]", escape(one_line(value)))
@@ -80,7 +88,40 @@ def _speed(rows: list[Row]) -> list[tuple[str, str]]:
     return facts
 
 
-def _estimated(folder: RunFolder) -> list[tuple[str, str]]:
-    """What `train estimate` predicted, and its errors."""
-    clocks = [f"{d.clock} {duration(d.estimated)} ({d.error:+.1%})" for d in deviations(folder)]
-    return [("estimated", ", ".join(clocks))] if clocks else []
+def keep_estimate(config: RunConfig, estimate: dict[str, Any]) -> Path:
+    """Write an estimate where the next run of this config finds it; returns where."""
+    path = _waiting(config)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write_text(path, json.dumps(estimate, indent=2) + "\n")
+    return path
+
+
+def kept_estimates(runs: Path) -> list[Path]:
+    """The files of all estimates below a folder of runs."""
+    return sorted((runs / _ESTIMATES).glob("*.json"))
+
+
+def adopt_estimate(config: RunConfig, folder: RunFolder) -> None:
+    """Copy the newest estimate of this config into its run's folder, if one was made."""
+    if _waiting(config).is_file():
+        shutil.copyfile(_waiting(config), folder.estimate)
+
+
+def _waiting(config: RunConfig) -> Path:
+    return Path(config.runs) / _ESTIMATES / f"{digest(config)[:16]}.json"
+
+
+def _estimated(folder: RunFolder, rows: list[Row]) -> list[tuple[str, str]]:
+    """The estimated seconds of a finished run and their relative errors, clock by clock."""
+    ends = [row for row in rows if row["kind"] == "end" and row["finished"]]
+    if not folder.estimate.is_file() or not ends:
+        return []
+    parts = []
+    try:
+        estimate = json.loads(folder.estimate.read_text())
+        for clock, key in (("training", "train"), ("evaluation", "eval"), ("saving", "save")):
+            seconds, actual = float(estimate[clock]["seconds"]), ends[-1][f"{key}_seconds"]
+            parts.append(f"{clock} {duration(seconds)} ({seconds / actual - 1 if actual else 0.0:+.1%})")
+    except (ValueError, KeyError, TypeError):
+        return []
+    return [("estimated", ", ".join(parts))]

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -22,24 +21,11 @@ WARM_UP = 3
 Work = Callable[[Tensor, Tensor], Sequence[Tensor]]
 
 
-class Graph(Protocol):
-    """What is used of `torch.cuda.CUDAGraph`."""
+class Capturer:
+    """The device's part, as PyTorch's page on CUDA graphs has it: a side stream to warm up on, one pool for all graphs.
 
-    def replay(self) -> None: ...
-
-    def reset(self) -> None: ...
-
-
-class Capturer(Protocol):
-    """The device's part: a stream beside the main one to warm up on, and the capture, which executes nothing."""
-
-    def aside(self) -> AbstractContextManager[None]: ...
-
-    def capture(self, work: Callable[[], Sequence[Tensor]]) -> tuple[Graph, Sequence[Tensor]]: ...
-
-
-class CudaCapturer:
-    """The recipe of PyTorch's page on CUDA graphs: a side stream, and one pool for all graphs."""
+    A capture executes nothing.
+    """
 
     def __init__(self, device: torch.device):
         self._stream, self._pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
@@ -52,7 +38,7 @@ class CudaCapturer:
             yield
         main.wait_stream(self._stream)
 
-    def capture(self, work: Callable[[], Sequence[Tensor]]) -> tuple[Graph, Sequence[Tensor]]:
+    def capture(self, work: Callable[[], Sequence[Tensor]]) -> tuple[torch.cuda.CUDAGraph, Sequence[Tensor]]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             outputs = work()
@@ -61,7 +47,7 @@ class CudaCapturer:
 
 @dataclass(frozen=True)
 class _Captured:
-    graph: Graph
+    graph: torch.cuda.CUDAGraph
     inputs: tuple[Tensor, Tensor]
     outputs: Sequence[Tensor]
 

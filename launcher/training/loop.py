@@ -31,7 +31,7 @@ def train(trainer: Trainer, logger: MetricLogger, saver: Saver, guard: NonFinite
         # note: a run that was stopped in the middle of an evaluation owes it
         stopping = not evaluate(trainer, logger, stop)
     while not (stopping or trainer.is_done):
-        trainer.clock.start_training()
+        trainer.clock.switch("training")
         batches = trainer.rest_of_epoch()
         for batch in batches:
             step = guard.step(batch, Requests(stop.asked, saver.is_due()), batches.waited)
@@ -42,17 +42,17 @@ def train(trainer: Trainer, logger: MetricLogger, saver: Saver, guard: NonFinite
                 stopping = not evaluate(trainer, logger, stop)
             last = stopping or trainer.is_done
             if last or step.requests.save or trainer.save_is_due:
-                with trainer.clock.saving():
+                with trainer.clock.counting("saving"):
                     saver.save(trainer.state_dict(), best=trainer.is_best, last=last)
             if last:
                 break
-    trainer.clock.stop()
+    trainer.clock.switch(None)
     return not stopping
 
 
 def evaluate(trainer: Trainer, logger: MetricLogger, stop: StopFlag) -> bool:
     """Evaluate, and note and log the result; returns False if a rank requested a stop meanwhile."""
-    with trainer.clock.evaluation() as spent:
+    with trainer.clock.counting("evaluation") as spent:
         result = trainer.evaluate(should_stop=lambda: stop.asked)
     if result is None:
         return False
@@ -75,7 +75,7 @@ def evaluate_held_out(trainer: Trainer, logger: MetricLogger, stop: StopFlag) ->
     images, _ = held_out(dataset, **trainer.loaders.facts(), report=lambda *_: HEARTBEAT.beat())
     share = {"rank": ranks.rank, "world_size": ranks.world_size, "local_world_size": ranks.local_world_size}
     with closing(build_evaluation(trainer.plan, images, ranks.device, **share)) as loader:
-        with trainer.clock.evaluation() as spent:
+        with trainer.clock.counting("evaluation") as spent:
             result = trainer.evaluate(should_stop=lambda: stop.asked, loader=loader)
         if result is not None:
             logger.log_evaluation(result, spent(), held_out=True)

@@ -1,4 +1,7 @@
-"""What is counted while a run trains: seconds on three clocks, and the steps since the last line and in this epoch."""
+"""What the host learns of steps: the outcome of each, one step late, sums over some, and seconds on three clocks.
+
+The only place of training where a value of the device is read.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,77 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from launcher.data.batch import Moment
 from launcher.rank.group import Ranks
-from launcher.training.outcome import AsyncRead, StepOutcome
+from launcher.rank.stop import Requests
+
+
+class AsyncRead:
+    """Copy values from the device to the host, which waits for them only when it reads them."""
+
+    def __init__(self, values: Tensor):
+        self._copied: torch.cuda.Event | None = None
+        if values.is_cuda:
+            self._values = torch.empty_like(values, device="cpu", pin_memory=True).copy_(values, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(values.device))
+        else:
+            self._values = values.clone()
+
+    def read(self) -> list[float]:
+        """The values; waits until the device has computed them, and for nothing queued since."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        values: list[float] = self._values.tolist()
+        return values
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What the host learns of a step.
+
+    loss: this rank's. gradient_norm: of the averaged gradients. finite: whether both were, on all ranks. requests: of
+    any rank, when the step began.
+    """
+
+    loss: float
+    gradient_norm: float
+    finite: bool
+    requests: Requests
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """A step that the device was given; one that is not finite leaves everything as it was.
+
+    indices: int64 [B], the samples of this rank. loss_and_count: their mean loss and 1, or twice 0 where the step is
+    not finite, float32 [2] on the device. values: on their way to the host. release: has the device take steps again
+    after it dropped one.
+    """
+
+    moment: Moment
+    indices: np.ndarray
+    loss_and_count: Tensor
+    values: AsyncRead
+    release: Callable[[], None]
+
+    def report(self) -> StepReport:
+        """Report how the step ended; waits for the device to finish it, and for nothing queued since."""
+        loss, norm, bad, _, stop, save = self.values.read()
+        if bad:
+            self.release()
+        return StepReport(loss, norm, not bad, Requests(bool(stop), bool(save)))
 
 
 class Clock:
     """Seconds of training, evaluation and saving so far, each without the others; goes on counting after a resume.
 
-    `synchronize` waits for the device before a clock changes hands, `now` gives seconds.
+    `synchronize` waits for the device before the clock changes, `now` gives seconds.
     """
 
     def __init__(self, synchronize: Callable[[], None] | None, now: Callable[[], float] = time.perf_counter):
@@ -27,24 +90,26 @@ class Clock:
         self._running: str | None = None
         self._since = now()
 
-    def start_training(self) -> None:
-        self._switch("training")
-
-    def stop(self) -> None:
-        self._switch(None)
-
-    @contextmanager
-    def evaluation(self) -> Iterator[Callable[[], float]]:
-        """Time inside belongs to evaluation; gives a function that returns the seconds spent in it."""
-        before = self.seconds("evaluation")
-        with self._other("evaluation"):
-            yield lambda: self.seconds("evaluation") - before
+    def switch(self, clock: str | None) -> None:
+        """Count the time from now on as `training`, `evaluation`, `saving` or, with None, not at all."""
+        if clock == self._running:
+            return
+        if self._synchronize is not None:
+            self._synchronize()
+        now = self._now()
+        if self._running is not None:
+            self._seconds[self._running] += now - self._since
+        self._running, self._since = clock, now
 
     @contextmanager
-    def saving(self) -> Iterator[None]:
-        """Time inside belongs to saving."""
-        with self._other("saving"):
-            yield
+    def counting(self, clock: str) -> Iterator[Callable[[], float]]:
+        """Count the time inside as that of `clock`; gives a function that returns the seconds spent inside."""
+        outer, before = self._running, self.seconds(clock)
+        self.switch(clock)
+        try:
+            yield lambda: self.seconds(clock) - before
+        finally:
+            self.switch(outer)
 
     def seconds(self, clock: str) -> float:
         """Seconds of `training`, `evaluation` or `saving` so far."""
@@ -58,31 +123,12 @@ class Clock:
         self._seconds = dict(state)
         self._since = self._now()
 
-    @contextmanager
-    def _other(self, clock: str) -> Iterator[None]:
-        before = self._running
-        self._switch(clock)
-        try:
-            yield
-        finally:
-            self._switch(before)
-
-    def _switch(self, clock: str | None) -> None:
-        if clock == self._running:
-            return
-        if self._synchronize is not None:
-            self._synchronize()
-        now = self._now()
-        if self._running is not None:
-            self._seconds[self._running] += now - self._since
-        self._running, self._since = clock, now
-
 
 @dataclass(frozen=True)
 class StepMeans:
     """Of some steps: how many, the mean of their finite losses over all ranks, and seconds.
 
-    seconds: on the training clock. waited: for data, of them all. train_seconds: of the run so far.
+    seconds: on the training clock, of them all. waited: for data, of them all. train_seconds: of the run so far.
     """
 
     steps: int
@@ -90,19 +136,6 @@ class StepMeans:
     seconds: float
     waited: float
     train_seconds: float
-
-
-@dataclass(frozen=True)
-class LateMeans:
-    """The steps of a line, whose losses [sum, count], over all ranks, are on their way to the host.
-
-    train_seconds: at their end, or None where a GPU has still to do them.
-    """
-
-    steps: int
-    waited: float
-    losses: AsyncRead
-    train_seconds: float | None
 
 
 class StepMeter:
@@ -122,22 +155,26 @@ class StepMeter:
         self._steps += 1
         self._waited += waited
 
-    def take(self) -> LateMeans:
-        """Take the sums and start again; all ranks call this together, and none waits for its device."""
+    def take(self) -> Callable[[], StepMeans]:
+        """Take the sums and start again; all ranks call this together, and none waits for its device.
+
+        The returned function gives the means; it waits for the device to have done the steps, and on a GPU reads the
+        clock then.
+        """
         if self._ranks.world_size > 1:
             dist.all_reduce(self._losses)
-        seconds = None if self._losses.is_cuda else self._clock.seconds("training")
-        taken = LateMeans(self._steps, self._waited, AsyncRead(self._losses), seconds)
+        losses, steps, waited = AsyncRead(self._losses), self._steps, self._waited
+        end = None if self._losses.is_cuda else self._clock.seconds("training")
         self._reset()
-        return taken
 
-    def read(self, taken: LateMeans) -> StepMeans:
-        """The means of what was taken; waits for the device to have made them, and sees by the clock when it has."""
-        total, count = taken.losses.read()
-        until = self._clock.seconds("training") if taken.train_seconds is None else taken.train_seconds
-        since, self._train_seconds = self._train_seconds, until
-        loss = total / count if count else float("nan")
-        return StepMeans(taken.steps, loss, max(self._train_seconds - since, 1e-9), taken.waited, self._train_seconds)
+        def means() -> StepMeans:
+            total, count = losses.read()
+            start, self._train_seconds = self._train_seconds, self._clock.seconds("training") if end is None else end
+            seconds = max(self._train_seconds - start, 1e-9)
+            loss = total / count if count else float("nan")
+            return StepMeans(steps, loss, seconds, waited, self._train_seconds)
+
+        return means
 
     def state_dict(self) -> dict[str, Any]:
         """The sums, each rank's loss apart; all ranks call this together."""
@@ -159,22 +196,3 @@ class StepMeter:
         self._losses = torch.stack([losses[rank], losses.new_tensor(count)]) * mine
         self._steps, self._waited = state["steps"], state["waited"]
         self._train_seconds = state["train_seconds"]
-
-
-class Meters:
-    """The steps since the last line, and those of this epoch."""
-
-    def __init__(self, ranks: Ranks, clock: Clock):
-        self.line, self.epoch = StepMeter(ranks, clock), StepMeter(ranks, clock)
-
-    def add(self, outcome: StepOutcome, waited: float) -> None:
-        self.line.add(outcome, waited)
-        self.epoch.add(outcome, waited)
-
-    def state_dict(self) -> dict[str, Any]:
-        """All ranks call this together."""
-        return {"line": self.line.state_dict(), "epoch": self.epoch.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.line.load_state_dict(state["line"])
-        self.epoch.load_state_dict(state["epoch"])

@@ -12,8 +12,8 @@ from launcher.rank.stop import NO_REQUESTS, Requests
 from launcher.records.folder import RunFolder, save_name, saves
 from launcher.records.metrics import NonFiniteRecord
 from launcher.training import checkpoint
+from launcher.training.meters import StepOutcome
 from launcher.training.metric_logger import MetricLogger
-from launcher.training.outcome import StepOutcome
 from launcher.training.saving import Saver, newest_for_all
 from launcher.training.trainer import Trainer
 
@@ -59,8 +59,6 @@ class NonFiniteGuard:
         self._previous = outcome
         trainer.advance(outcome, waited)
         self._logger.log_step()
-        if trainer.is_at_epoch_end:
-            self._logger.log_epoch()
         stop, save = previous.requests.stop, previous.requests.save or trainer.save_is_due
         if stop or save or trainer.evaluation_is_due or trainer.is_done:
             return replace(self._finish_previous(), requests=previous.requests)
@@ -75,7 +73,6 @@ class NonFiniteGuard:
         if report.finite:
             self._trainer.skipped_in_a_row = 0
         elif self._handle(outcome, report.loss):
-            self._logger.drop_late()
             return StepResult(rolled_back=True)
         self._logger.write_late()
         return StepResult(dropped=not report.finite, requests=report.requests)

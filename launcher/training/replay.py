@@ -21,7 +21,7 @@ from launcher.rank.peers import gather
 from launcher.records.folder import RunFolder, saves
 from launcher.training import checkpoint
 from launcher.training.compiled import compile_run
-from launcher.training.outcome import StepOutcome
+from launcher.training.meters import StepOutcome
 from launcher.training.trainer import Trainer, build_trainer
 
 

@@ -27,7 +27,7 @@ from launcher.rank.peers import highest
 from launcher.rank.stop import NO_REQUESTS, Requests
 from launcher.tasks import Task
 from launcher.training.captured import CapturedSteps
-from launcher.training.outcome import AsyncRead, StepOutcome
+from launcher.training.meters import AsyncRead, StepOutcome
 from launcher.training.precision import Precision
 
 

@@ -27,8 +27,7 @@ from launcher.rank.heartbeat import HEARTBEAT
 from launcher.rank.peers import broadcast_first
 from launcher.tasks import build_task
 from launcher.training.evaluation import Evaluation, evaluate
-from launcher.training.meters import Clock, Meters
-from launcher.training.outcome import StepOutcome
+from launcher.training.meters import Clock, StepMeter, StepOutcome
 from launcher.training.precision import choose_precision
 from launcher.training.step import TrainStep
 
@@ -43,7 +42,8 @@ class Trainer:
     train_step: TrainStep
     evaluation_model: nn.Module
     clock: Clock
-    meters: Meters
+    line_meter: StepMeter
+    epoch_meter: StepMeter
     next_step: int = 0
     evaluated_step: int = 0
     best: dict[str, float] = field(default_factory=dict)
@@ -93,7 +93,8 @@ class Trainer:
     def advance(self, outcome: StepOutcome, waited: float) -> None:
         """Count a step, whose data were waited for so many seconds."""
         self.next_step += 1
-        self.meters.add(outcome, waited)
+        self.line_meter.add(outcome, waited)
+        self.epoch_meter.add(outcome, waited)
 
     def evaluate(self, should_stop: Callable[[], bool], loader: EvaluationLoader | None = None) -> Evaluation | None:
         """Evaluate the averaged weights if there are some, else the model's own, on all ranks together.
@@ -138,7 +139,8 @@ class Trainer:
             "scaler": step.scaler,
             "algorithms": step.engine,
             "clock": self.clock,
-            "meters": self.meters,
+            "line_meter": self.line_meter,
+            "epoch_meter": self.epoch_meter,
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -226,7 +228,8 @@ def build_trainer(
     HEARTBEAT.watch_reading(loaders.stalled, config.launch.hang_timeout)
     synchronize = partial(torch.cuda.synchronize, ranks.device) if ranks.device.type == "cuda" else None
     clock = Clock(synchronize)
-    return Trainer(plan, ranks, loaders, step, copy.deepcopy(step.model), clock, Meters(ranks, clock))
+    meters = StepMeter(ranks, clock), StepMeter(ranks, clock)
+    return Trainer(plan, ranks, loaders, step, copy.deepcopy(step.model), clock, *meters)
 
 
 def build_step(plan: Plan, ranks: Ranks, engine: Engine, initial: Mapping[str, Tensor] | None = None) -> TrainStep:

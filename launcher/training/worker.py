@@ -14,7 +14,7 @@ from launcher.data.unreadable import read_skipped
 from launcher.rank.group import check_same_config, join_ranks
 from launcher.rank.stop import STOP
 from launcher.records.folder import RunFolder
-from launcher.training.captured import CapturedSteps, CudaCapturer, uncaptured
+from launcher.training.captured import CapturedSteps, Capturer, uncaptured
 from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run
 from launcher.training.loop import evaluate_held_out, train
@@ -60,7 +60,7 @@ def capture_run(trainer: Trainer) -> None:
         return
     reason = _why_not_captured(trainer)
     if reason is None:
-        trainer.train_step.captured = CapturedSteps(CudaCapturer(trainer.ranks.device))
+        trainer.train_step.captured = CapturedSteps(Capturer(trainer.ranks.device))
     elif trainer.ranks.is_first:
         print(uncaptured(reason), flush=True)
 

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,6 @@ from launcher.errors import UserError
 from launcher.records.curve import draw_curve
 from launcher.records.folder import RunFolder, create, existing
 from launcher.records.metrics import (
-    EndRecord,
     MetricsWriter,
     Record,
     ResumeRecord,
@@ -30,9 +30,9 @@ from launcher.records.metrics import (
 )
 from launcher.records.progress import ProgressView, duration
 from launcher.records.sinks import Recorder, TensorBoardSink, build_sinks
-from launcher.records.summary import summary_table
+from launcher.records.summary import adopt_estimate, keep_estimate, summary_table
 from launcher.training.meters import Clock
-from tests.records.lines import evaluation
+from tests.records.lines import end, evaluation
 
 CONFIG = compose(["launch=cpu"]).config
 
@@ -55,8 +55,8 @@ def written(folder: RunFolder, *records: Record) -> RunFolder:
 
 
 def test_what_a_resume_redoes_is_void(folder: RunFolder) -> None:
-    end = EndRecord(5, 1e9, False, 0, 0, 0)
-    written(folder, training(4), training(5), training(6), end, ResumeRecord(5, 1e9, 1), training(6, 2.0))
+    stopped = end(5, finished=False)
+    written(folder, training(4), training(5), training(6), stopped, ResumeRecord(5, 1e9, 1), training(6, 2.0))
     rows = read_metrics(folder.metrics)
     assert [(row["kind"], row["step"]) for row in rows] == [("train", 4), ("train", 5), ("resume", 5), ("train", 6)]
     assert rows[-1]["loss"] == 2.0
@@ -117,11 +117,11 @@ def test_two_processes_cannot_hold_a_folder(folder: RunFolder) -> None:
 def test_clocks_count_apart_and_go_on_after_a_resume() -> None:
     now = [0.0]
     clock = Clock(None, now=lambda: now[0])
-    clock.start_training()
+    clock.switch("training")
     now[0] = 10
-    with clock.evaluation() as spent:
+    with clock.counting("evaluation") as spent:
         now[0] = 13
-        with clock.saving():
+        with clock.counting("saving"):
             now[0] = 14
         assert spent() == 3
     now[0] = 20
@@ -129,7 +129,7 @@ def test_clocks_count_apart_and_go_on_after_a_resume() -> None:
     again = Clock(None, now=lambda: now[0])
     again.load_state_dict(clock.state_dict())
     now[0] = 25
-    again.start_training()
+    again.switch("training")
     now[0] = 27
     assert again.seconds("training") == 18
 
@@ -185,13 +185,31 @@ def test_the_bar_says_starting_until_the_ranks_do_their_first_step(folder: RunFo
     assert "starting" not in screen.getvalue()[last:]
 
 
-def test_the_summary_is_computed_from_the_records(folder: RunFolder) -> None:
+def summary(folder: RunFolder) -> str:
     screen = io.StringIO()
-    written(folder, training(10), evaluation(10, 0.75), evaluation(20, 0.5), EndRecord(20, 1e9, True, 65, 4, 1))
     Console(file=screen, width=120).print(summary_table(folder, CONFIG))
-    assert "50.00% (best 75.00% at epoch 1)" in screen.getvalue()
-    assert "1 min 05 s" in screen.getvalue()
-    assert "10% of the time waiting" in screen.getvalue()
+    return screen.getvalue()
+
+
+def test_the_summary_is_computed_from_the_records(folder: RunFolder) -> None:
+    shown = summary(written(folder, training(10), evaluation(10, 0.75), evaluation(20, 0.5), end(20)))
+    assert "50.00% (best 75.00% at epoch 1)" in shown
+    assert "30 s" in shown
+    assert "10% of the time waiting" in shown
+    assert "estimated" not in shown
+
+
+def test_the_summary_shows_how_far_off_the_estimate_of_this_config_was(folder: RunFolder, tmp_path: Path) -> None:
+    config = replace(CONFIG, runs=str(tmp_path))
+    keep_estimate(config, {clock: {"seconds": 33.0} for clock in ("training", "evaluation", "saving")})
+    adopt_estimate(replace(config, epochs=config.epochs + 1), folder)
+    assert not folder.estimate.exists()
+    adopt_estimate(replace(config, run_name="chosen"), folder)
+    assert "estimated" not in summary(written(folder, end(10, finished=False)))
+    assert "training 33 s (+10.0%), evaluation 33 s (+725.0%)" in summary(written(folder, end(20)))
+    for text in ("{", "[]", '{"training": null}'):
+        folder.estimate.write_text(text)
+        assert "estimated" not in summary(folder)
 
 
 @pytest.mark.parametrize("points", [0, 1, 30])

@@ -21,7 +21,7 @@ from launcher.rank.group import Ranks
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.training import trainer as building
-from launcher.training.outcome import AsyncRead
+from launcher.training.meters import AsyncRead
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny

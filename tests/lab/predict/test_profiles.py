@@ -16,7 +16,7 @@ from launcher.config.resolved import as_mapping, write
 from launcher.measure.measurement import StepTimes
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder
-from launcher.records.prediction import keep_estimate
+from launcher.records.summary import keep_estimate
 from tests.counted_steps import made_up
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
