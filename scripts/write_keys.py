@@ -17,7 +17,9 @@ from launcher.config.algorithms import Algorithms
 from launcher.config.keys import in_words, options, own_types
 from launcher.config.schema import GROUPS, RunConfig
 from launcher.paths import CONF
-from launcher.submit.values import Kubernetes, Sky, Slurm
+from launcher.submit.kubernetes import Kubernetes
+from launcher.submit.sky import Sky
+from launcher.submit.slurm import Slurm
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "keys.md"
 _KEY = re.compile(r"^( *)(\w[\w ]*):(?:\s+(?:\"[^\"]*\"|[^#]*?))?(?:\s+#\s(.*))?$")

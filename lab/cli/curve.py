@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from lab.study.runs import State, data_path, read_run
+from launcher import atomic
 from launcher.config.changes import changed, is_free
 from launcher.config.compose import Composed, compose
 from launcher.config.layers import COMMAND_LINE, leaves
@@ -34,9 +35,7 @@ from launcher.plan.schedule import dilated_epochs
 from launcher.rank.main import die_with
 from launcher.records.folder import RunFolder
 from launcher.submit import slurm
-from launcher.submit.job import Job, make_job
-from launcher.submit.queue import JobNotes, queued, submit
-from launcher.submit.values import PREFIX, Slurm, read_values
+from launcher.submit.job import PREFIX, Job, make_job, read_values
 
 EXAMPLES = [
     "train curve recipe=baseline,mild,medium epochs=18,36,72 seed=0,1,2 dataset.path=/data/imagenet",
@@ -98,13 +97,13 @@ def _submit_all(cells: list[Cell], words: list[str], outcomes: Counter[str]) -> 
     Raises:
         UserError: the number of GPUs of a machine is not known, or Slurm does not take a job.
     """
-    values, program = read_values(Slurm, words), str(Path(sys.argv[0]).resolve())
+    values, program = read_values(slurm.Slurm, words), str(Path(sys.argv[0]).resolve())
     jobs = [_job(cell) for cell in cells]
-    in_queue = queued()
+    in_queue = _ask(["squeue", "--me", "--noheader", "--format=%A"]).split()
     out = console()
     for number, (cell, job) in enumerate(zip(cells, jobs, strict=True), 1):
-        notes = JobNotes(cell.folder.parent)
-        before = notes.job(cell.folder.name)
+        note = cell.folder.parent / ".jobs" / cell.folder.name
+        before = note.read_text(encoding="utf-8", errors="replace").strip() if note.is_file() else None
         if cell.state in ("finished", "running"):
             outcomes["done before" if cell.state == "finished" else "running"] += 1
             told = f"{cell.state}: left alone"
@@ -112,11 +111,28 @@ def _submit_all(cells: list[Cell], words: list[str], outcomes: Counter[str]) -> 
             outcomes["in the queue"] += 1
             told = f"in the queue as job {before}: left alone"
         else:
-            submitted = submit(slurm.render(job, values, program))
-            notes.keep(cell.folder.name, submitted)
+            # note: with a cluster's name after the number where there are several
+            submitted = _ask(["sbatch", "--parsable"], slurm.render(job, values, program)).strip().partition(";")[0]
+            note.parent.mkdir(parents=True, exist_ok=True)
+            atomic.write_text(note, f"{submitted}\n")
             outcomes["submitted"] += 1
             told = f"submitted as job {submitted}"
         out.print(f"[bold]{number}/{len(cells)}[/] {verbatim(cell.folder)}  {verbatim(told)}")
+
+
+def _ask(command: list[str], script: str | None = None) -> str:
+    """What a program of Slurm's prints.
+
+    Raises:
+        UserError: it is not installed, or fails.
+    """
+    try:
+        done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise UserError(f"{command[0]} is not installed here; give the command where jobs are submitted") from None
+    if done.returncode:
+        raise UserError(f"{command[0]}: {done.stderr.strip() or f'it ended with {done.returncode}'}")
+    return done.stdout
 
 
 def _job(cell: Cell) -> Job:

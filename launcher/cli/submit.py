@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launcher.config.compose import compose
+from launcher.errors import UserError
 from launcher.launch.devices import planned
 from launcher.launch.prepare_run import prepare_run
 from launcher.submit import kubernetes, sky, slurm
-from launcher.submit.job import Job, make_job
-from launcher.submit.queue import FILE, send
-from launcher.submit.values import PREFIX, Kubernetes, Sky, Slurm, read_values
+from launcher.submit.job import PREFIX, Job, make_job, read_values
 
 EXAMPLES = [
     "train submit --slurm recipe=hot epochs=240 dataset.path=/data/imagenet",
@@ -21,10 +23,11 @@ EXAMPLES = [
     "train submit --sky recipe=hot dataset.path=/data submit.data=s3://mine/imagenet submit.runs=s3://mine/runs",
     "train submit --kubernetes recipe=mild dataset.path=/data/imagenet submit.image=registry.example/train:1",
 ]
+# What takes the job, and the name of its file, which is the last word.
 _COMMANDS = {
-    "slurm": (["sbatch", FILE], ".sh"),
-    "sky": (["sky", "jobs", "launch", "--yes", "--detach-run", FILE], ".yaml"),
-    "kubernetes": (["kubectl", "create", "--filename", FILE], ".yaml"),
+    "slurm": (["sbatch"], "job.sh"),
+    "sky": (["sky", "jobs", "launch", "--yes", "--detach-run"], "job.yaml"),
+    "kubernetes": (["kubectl", "create", "--filename"], "job.yaml"),
 }
 
 
@@ -44,21 +47,36 @@ def main(arguments: argparse.Namespace) -> int:
     prepare_run(composed, devices=planned(composed.config, composed.config.hardware.gpus), must_exist=False)
     text = _RENDER[arguments.kind](make_job(composed.config, words), of_the_job)
     if arguments.run:
-        return send(text, *_COMMANDS[arguments.kind])
+        return _send(text, *_COMMANDS[arguments.kind])
     print(text, end="")
     return 0
 
 
 def _slurm(job: Job, words: list[str]) -> str:
-    return slurm.render(job, read_values(Slurm, words), str(Path(sys.argv[0]).resolve()))
+    return slurm.render(job, read_values(slurm.Slurm, words), str(Path(sys.argv[0]).resolve()))
 
 
 def _sky(job: Job, words: list[str]) -> str:
-    return sky.render(job, read_values(Sky, words))
+    return sky.render(job, read_values(sky.Sky, words))
 
 
 def _kubernetes(job: Job, words: list[str]) -> str:
-    return kubernetes.render(job, read_values(Kubernetes, words))
+    return kubernetes.render(job, read_values(kubernetes.Kubernetes, words))
 
 
 _RENDER: dict[str, Callable[[Job, list[str]], str]] = {"slurm": _slurm, "sky": _sky, "kubernetes": _kubernetes}
+
+
+def _send(text: str, command: Sequence[str], file: str) -> int:
+    """Give a job's text to a command, in a file; returns the command's exit code.
+
+    Raises:
+        UserError: the program is not installed.
+    """
+    program = command[0]
+    if shutil.which(program) is None:
+        raise UserError(f"{program} is not installed here; without --run the job is printed, for a machine that has it")
+    with tempfile.TemporaryDirectory(prefix="train-submit-") as folder:
+        path = Path(folder) / file
+        path.write_text(text)
+        return subprocess.run([*command, str(path)], check=False).returncode

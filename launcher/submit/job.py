@@ -1,26 +1,35 @@
-"""What every kind of cluster needs to know of a run: its name, its command, its machines, their price."""
+"""What every kind of cluster needs of a run: its name, command, machines and price, and the values of `submit.`."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
+from launcher import paths
+from launcher.config import overrides
 from launcher.config.hardware import price_age
-from launcher.config.overrides import word_of
+from launcher.config.keys import did_you_mean, is_text
+from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import RunConfig
-from launcher.errors import Problem, UserError
+from launcher.config.validate import message
+from launcher.config.yaml_file import read_mapping
+from launcher.errors import Problem, Problems, UserError
 from launcher.plan.plan import processes_of_node
 
+PREFIX = "submit."
 _OF_THE_JOB = ("run_name", "runs", "launch.nnodes", "launch.rdzv")
 _LONGEST_NAME = 40
 # Where the first machine of a job waits for the others.
 PORT = 29400
+ValuesT = TypeVar("ValuesT")
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,7 @@ def command(job: Job, start: str, *, runs: str, run_name: str, rdzv: str) -> str
     Several machines give one command each time: they join the run's folder. `run_name` and `rdzv` are bash words.
     """
     folder = f'{shlex.quote(runs)}/"$run_name"'
-    words = f'{shlex.join([*job.words, word_of("runs", runs)])} "run_name=$run_name"'
+    words = f'{shlex.join([*job.words, overrides.word_of("runs", runs)])} "run_name=$run_name"'
     if job.nodes > 1:
         lines = [f"words=({words} launch.nnodes={job.nodes} launch.rdzv={rdzv})"]
     else:
@@ -99,14 +108,11 @@ def dump(values: dict[str, Any]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    pass
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
 
 
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _text)
+_Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def _gpus(config: RunConfig) -> int:
@@ -118,3 +124,30 @@ def _gpus(config: RunConfig) -> int:
         message = "does not say how many GPUs a machine has; choose another (train ls hardware), or launch.nproc=8"
         raise UserError(Problem(message, "hardware", config.hardware.name))
     return processes_of_node(launch, gpus or 0)
+
+
+def read_values(kind: type[ValuesT], words: list[str]) -> ValuesT:
+    """The values of a kind of cluster with the `submit.KEY=VALUE` words over them.
+
+    Raises:
+        UserError: with every word that does not fit.
+    """
+    values = read_mapping(paths.CONF / "submit" / f"{kind.__name__.lower()}.yaml")
+    problems = Problems()
+    known = [PREFIX + name for name in kind.__annotations__]
+    for given in overrides.parse(words, problems, lambda key: is_text(kind, key.removeprefix(PREFIX))):
+        if given.key not in known:
+            no_key = f"no such key; {did_you_mean(given.key, known)}"
+            problems.append(Problem(no_key, given.key, given.value, COMMAND_LINE))
+        values[given.key.removeprefix(PREFIX)] = given.value
+    problems.settle()
+
+    def problem(details: Any) -> Problem:
+        name = str(details["loc"][0])
+        return Problem(message(PREFIX + name, details), PREFIX + name, values.get(name), COMMAND_LINE)
+
+    try:
+        # note: strict types accept a mapping as a dataclass only in JSON
+        return TypeAdapter(kind).validate_json(json.dumps(values))
+    except ValidationError as error:
+        raise UserError(*map(problem, error.errors())) from None

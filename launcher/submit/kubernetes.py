@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import AfterValidator, Field
+from pydantic.dataclasses import dataclass
+
+from launcher.config.fields import STRICT, Count
 from launcher.errors import EXIT_USER_ERROR
 from launcher.submit.job import PORT, Job, command, dns_name, dump, stamped
-from launcher.submit.values import Kubernetes
 
 _CONTAINER = "pytorch"  # note: the name by which the training operator finds the container
+
+
+def _memory(text: str) -> str:
+    if not re.fullmatch(r"\d+(Mi|Gi|Ti|M|G|T)", text):
+        raise ValueError("must be a whole number and Mi, Gi, Ti, M, G or T: write 64 GiB as 64Gi")
+    return text
+
+
+@dataclass(frozen=True, config=STRICT)
+class Kubernetes:
+    """`data` and `runs` are persistent volume claims, `grace` is in seconds."""
+
+    image: str
+    data: str
+    runs: str
+    shared_memory: Annotated[str, AfterValidator(_memory)]
+    retries: Annotated[int, Field(ge=0)]
+    grace: Count
 
 
 def render(job: Job, values: Kubernetes) -> str:

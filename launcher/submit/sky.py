@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from launcher.config.fields import STRICT, Count
 from launcher.errors import Problem, UserError
 from launcher.submit.job import PORT, Job, command, dns_name, dump, stamped
-from launcher.submit.values import Sky
 
 _FIRST = 'first=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
+
+
+@dataclass(frozen=True, config=STRICT)
+class Sky:
+    """`disk` in GB; `gpus` maps the names of conf/hardware to SkyPilot's."""
+
+    spot: bool
+    restarts: Annotated[int, Field(ge=0)]
+    cloud: str | None
+    disk: Count
+    data: str | None
+    runs: str | None
+    image: str | None
+    gpus: dict[str, str]
 
 
 def render(job: Job, values: Sky) -> str:

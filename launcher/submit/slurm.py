@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from typing import Annotated
 
+from pydantic import AfterValidator
+from pydantic.dataclasses import dataclass
+
+from launcher.config.fields import STRICT, AnyPath, Count
 from launcher.errors import TERMINATED
 from launcher.submit.job import Job, command, dns_name
-from launcher.submit.values import Slurm
 
 _SRUN = 'srun --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE"'
 _HEAD = f"""\
@@ -31,6 +36,23 @@ if [ -n "$asked" ] && [ "$code" = {TERMINATED} ]; then
 fi
 exit "$code"
 """
+
+
+def _time(text: str) -> str:
+    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
+        raise ValueError("must be minutes, hours:minutes:seconds or days-hours: write eight hours as 08:00:00")
+    return text
+
+
+@dataclass(frozen=True, config=STRICT)
+class Slurm:
+    """`time` as sbatch takes it, a bare number being minutes; `save_before_end` in seconds."""
+
+    time: Annotated[str, AfterValidator(_time)]
+    save_before_end: Count
+    partition: str | None
+    account: str | None
+    program: AnyPath | None
 
 
 def render(job: Job, values: Slurm, program: str) -> str:

@@ -10,7 +10,8 @@ from launcher.cli import main as cli
 from launcher.cli.estimate import hardware
 from launcher.config.groups import options
 from launcher.config.hardware import gpus, machines, price_age
-from launcher.submit.values import Sky, read_values
+from launcher.submit.job import read_values
+from launcher.submit.sky import Sky
 
 
 def test_every_machine_names_a_known_gpu_and_the_source_of_its_figures() -> None:

@@ -17,7 +17,8 @@ from launcher.config.keys import all_keys, is_text, path_keys
 from launcher.config.overrides import parse, word_of
 from launcher.config.schema import RunConfig
 from launcher.errors import Problems, UserError
-from launcher.submit.values import PREFIX, Slurm, read_values
+from launcher.submit.job import PREFIX, read_values
+from launcher.submit.slurm import Slurm
 
 NAMES = [
     *("日本", "é", "two words", "it's", 'the "best"', "(new)", "a&b", "a#b", "[x", "[x]", "{x}", "a;b", "wow!", "a=b"),

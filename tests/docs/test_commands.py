@@ -22,7 +22,7 @@ from lab.study.ablation import grid
 from launcher.cli import main as cli
 from launcher.cli.words import read
 from launcher.config.compose import compose
-from launcher.submit.values import PREFIX
+from launcher.submit.job import PREFIX
 
 from .pages import PAGES, ROOT, Block, all_blocks
 
