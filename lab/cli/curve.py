@@ -31,7 +31,7 @@ from launcher.data.unreadable import read_skipped
 from launcher.errors import INTERRUPTED, TERMINATED, Problem, Problems, UserError
 from launcher.launch.devices import planned
 from launcher.launch.prepare_run import prepare_run
-from launcher.plan.schedule import dilated_epochs
+from launcher.plan.plan import dilated_epochs
 from launcher.rank.main import die_with
 from launcher.records.folder import RunFolder
 from launcher.submit import slurm

@@ -18,7 +18,7 @@ from launcher.config.overrides import alternatives
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
-from launcher.plan.schedule import dilated_epochs
+from launcher.plan.plan import dilated_epochs
 
 # Keys that runs of one variant may differ in, beside those that a run may change while it goes on.
 _APART = (

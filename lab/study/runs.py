@@ -17,7 +17,7 @@ from launcher.config.layers import leaves
 from launcher.config.yaml_file import read_mapping
 from launcher.data.folder import is_folder
 from launcher.errors import UserError
-from launcher.plan.schedule import dilated_epochs
+from launcher.plan.plan import dilated_epochs
 from launcher.records.folder import RunFolder, noted_datasets
 from launcher.records.metrics import Row, read_rows, without_void
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from launcher.config.compose import compose
 from launcher.console import console, progress_bars, verbatim
 from launcher.doctor.examine import examine
-from launcher.doctor.finding import Finding
+from launcher.doctor.machine import Finding
 from launcher.errors import EXIT_USER_ERROR
 
 EXAMPLES = [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -14,13 +16,28 @@ from launcher.data.inspect import inspect_data
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import worker_count
-from launcher.doctor.finding import Finding, ok, problem, warning
-from launcher.doctor.gpus import cards_on_the_bus, judge_gpus, read_gpus
-from launcher.doctor.machine import Need, examine_machine, examine_software
+from launcher.doctor.gpus import GpuState, cards_on_the_bus, judge_cuda, judge_gpus, read_gpus
+from launcher.doctor.machine import (
+    Finding,
+    Need,
+    Status,
+    examine_machine,
+    judge_ffcv,
+    judge_pillow,
+    judge_torch,
+    ok,
+    problem,
+    warning,
+)
 from launcher.errors import UserError
-from launcher.plan.plan import processes_of_node
-from launcher.plan.schedule import scaled
-from launcher.probe import TORCH, ask
+from launcher.plan.plan import Plan, processes_of_node
+from launcher.probe import TORCH, ask, processor_features
+
+_FFCV = """
+import json, launcher.data.ffcv.decoder
+from importlib.metadata import version
+print(json.dumps({"ffcv": version("ffcv")}))
+"""
 
 
 def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
@@ -43,18 +60,30 @@ def _of_amd() -> list[str]:
     return [gpu["name"] for gpu in values["gpus"]] if values else []
 
 
-def shared_memory_need(config: RunConfig, ranks: int) -> float:
-    """Bytes of the batches that all workers of all ranks keep ready: uint8 pictures at the full training side."""
+def examine_software(gpus: list[GpuState] | None, loader: str) -> Iterator[Finding]:
+    """Look at the installed packages, for a run with this dataloader; what takes seconds is looked up side by side."""
+    import PIL
+
+    with ThreadPoolExecutor() as probes:
+        torch, ffcv = probes.submit(ask, TORCH, "thoroughly"), probes.submit(ask, _FFCV)
+        yield ok("Python", platform.python_version())
+        yield judge_pillow(PIL.__version__, processor_features())
+        yield judge_torch(torch.result())
+        yield from judge_cuda(torch.result(), gpus or [])
+        yield judge_ffcv(ffcv.result(), loader)
+
+
+def shared_memory_need(config: RunConfig, ranks: int) -> int:
+    """Bytes of the batches that all workers of all ranks keep ready: uint8 images at the full training size."""
     loader = config.dataloader
     if not isinstance(loader, TorchvisionLoader):
-        return 0.0
-    workers = worker_count(loader, ranks)
-    side = scaled(config.image.train_size, reference=config.image.reference, native=config.dataset.native_size)
-    return float(config.batch_size * workers * loader.prefetch * 3 * side**2)
+        return 0
+    size = Plan(config, ranks, 0).train_size
+    return config.batch_size * worker_count(loader, ranks) * loader.prefetch * 3 * size**2
 
 
 def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
-    """Look at the data set's files, and read all pictures of class folders; a finding for each thing that is wrong."""
+    """Look at the data set's files, and read all images of class folders; a finding for each thing that is wrong."""
     name = config.dataset.name
     if config.dataset.kind == "shapes" or config.dataloader.name == "synthetic":
         yield ok("data set", f"{name}, built in")
@@ -70,26 +99,27 @@ def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]
     in_files = isinstance(config.dataloader, FFCVLoader)
     where = FFCVDataset.of(config).path("train").parent if in_files else dataset.path
     now = "" if in_files else "; all that are new or changed since the last look are read now"
-    yield ok("data set", f"{name} in {where}: {counts} pictures{now}")
+    yield ok("data set", f"{name} in {where}: {counts} images{now}")
     yield from (warning("data set", note, "") for note in found.notes)
     if not in_files:
         folder = Path(str(dataset.path))
-        yield from _examine_pictures(config, "pictures", folder, splits(folder, config.dataset, config.seed), report)
+        yield from _examine_images(config, "images", folder, splits(folder, config.dataset, config.seed), report)
     if dataset.test_path is not None:
         folder = Path(dataset.test_path)
-        yield from _examine_pictures(config, "test pictures", folder, [evaluated(folder)], report)
+        yield from _examine_images(config, "test images", folder, [evaluated(folder)], report)
 
 
-def _examine_pictures(
+def _examine_images(
     config: RunConfig, what: str, folder: Path, found: Sequence[Folder], report: Report
-) -> list[Finding]:
+) -> Iterator[Finding]:
     bad = unreadable(folder, found, report)
     total = sum(len(split.files) for split in found)
     if not bad:
-        return [ok(what, f"all {total:,} can be read")]
-    told = f"{len(bad):,} of {total:,} cannot be read"
-    each = [(f"{folder / file} ({reason})", "") for file, reason in sorted(bad.items())]
-    if config.dataset.skip_bad:
-        return [warning(what, *line) for line in [(told, "dataset.skip_bad=true leaves them out"), *each]]
-    advice = "repair or remove them; dataset.skip_bad=true leaves them out"
-    return [problem(what, *line) for line in [(told, advice), *each]]
+        yield ok(what, f"all {total:,} can be read")
+        return
+    status: Status = "warning" if config.dataset.skip_bad else "problem"
+    advice = "dataset.skip_bad=true skips them"
+    summary = f"{len(bad):,} of {total:,} cannot be read"
+    yield Finding(what, status, summary, advice if config.dataset.skip_bad else f"repair or remove them; {advice}")
+    for file, reason in sorted(bad.items()):
+        yield Finding(what, status, f"{folder / file} ({reason})")

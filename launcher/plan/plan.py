@@ -13,9 +13,8 @@ from launcher.config.fields import in_steps
 from launcher.config.keys import longest_share
 from launcher.config.layers import leaves, put
 from launcher.config.resolved import as_mapping
-from launcher.config.schema import FFCVLoader, Launch, RunConfig
+from launcher.config.schema import Constant, Cosine, FFCVLoader, Launch, Linear, MultiStep, Polynomial, RunConfig
 from launcher.config.validate import validate
-from launcher.plan.schedule import dilated_epochs, multiplier, scaled, schedule_steps
 
 
 def plan_for(config: RunConfig, processes: int) -> Plan:
@@ -29,6 +28,11 @@ def processes_of_node(launch: Launch, gpus: int) -> int:
     if launch.nproc != "auto":
         return launch.nproc
     return 1 if launch.device == "cpu" else max(1, gpus)
+
+
+def dilated_epochs(epochs: int, dilate: float) -> int:
+    """Epochs that a run has, from those of its config: whole ones, and at least one."""
+    return max(1, round(epochs * dilate))
 
 
 @dataclass(frozen=True)
@@ -83,16 +87,46 @@ class Plan:
         return optimizer.lr * scale
 
     def lr_multiplier(self, step: int) -> float:
-        return multiplier(
-            self.config.schedule, step, steps_per_epoch=self.steps_per_epoch, total_steps=self.total_steps
-        )
+        """Multiplier of the peak learning rate for the zero-based optimizer step, in [0, 1].
+
+        With `granularity: epoch` all steps of an epoch have the value of its first; a warmup that includes its peak
+        goes (e + 1) / warmup through the epochs. Cosine: Loshchilov & Hutter 2017, to the end of the run; the last step
+        is one short of the final value. Polynomial: its time runs from the peak, which a warmup that includes it
+        reaches a step earlier, as in NVIDIA's MLPerf entries.
+        """
+        schedule, total, warmup = self.config.schedule, self.total_steps, self.warmup_steps
+        stair = self.steps_per_epoch if schedule.granularity == "epoch" else 1
+        step = step // stair * stair
+        if step < warmup:
+            reached = min(1.0, (step + stair * schedule.warmup_includes_peak) / warmup)
+            return schedule.warmup_start + (1 - schedule.warmup_start) * reached
+        done = (step - warmup) / max(1, total - warmup)
+        match schedule:
+            case Cosine():
+                done = step / total if schedule.counts_warmup else done
+                return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * done)) / 2
+            case Linear():
+                return 1 + (schedule.final - 1) * done
+            case Polynomial():
+                # note: a warmup that includes its peak ends there, and the next step falls already
+                done += schedule.warmup_includes_peak * stair / max(1, total - warmup)
+                return float(schedule.final + (1 - schedule.final) * (1 - done) ** schedule.power)
+            case MultiStep():
+                passed = sum(step >= self.schedule_steps(milestone) for milestone in schedule.milestones)
+                return float(schedule.gamma**passed)
+            case Constant():
+                return 1.0
 
     def lr(self, step: int) -> float:
         return self.peak_lr * self.lr_multiplier(step)
 
-    def image_side(self, side: int) -> int:
-        """A side from the config's `image`, scaled to the data set's native size."""
-        return scaled(side, reference=self.config.image.reference, native=self.config.dataset.native_size)
+    def image_side(self, size: int) -> int:
+        """A size from the config's `image`, scaled to the data set's native size in steps of four pixels.
+
+        A size meant for the data set's own size is left exactly as it is.
+        """
+        reference, native = self.config.image.reference, self.config.dataset.native_size
+        return size if reference == native else max(4, round(size * native / reference / 4) * 4)
 
     @cached_property
     def train_size(self) -> int:
@@ -128,10 +162,9 @@ class Plan:
         return self.loaded_size(step) * loader.files.max_side <= self.train_size * loader.files.small_side
 
     def schedule_steps(self, duration: str) -> int:
-        """A time of the schedule in steps, dilated; parts of the run are of the dilated run already."""
-        return schedule_steps(
-            self.config.schedule, duration, steps_per_epoch=self.steps_per_epoch, total_steps=self.total_steps
-        )
+        """A time of the schedule in steps: epochs and batches are dilated, parts of the run are so already."""
+        length = self.steps(duration)
+        return length if duration.endswith("dur") else round(length * self.config.schedule.dilate)
 
     @cached_property
     def warmup_steps(self) -> int:

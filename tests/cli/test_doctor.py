@@ -12,7 +12,7 @@ import pytest
 
 from launcher.cli import doctor
 from launcher.cli import main as cli
-from launcher.doctor.finding import Finding, ok, problem, warning
+from launcher.doctor.machine import Finding, ok, problem, warning
 from launcher.probe import Answer
 from tests.forked import python
 
@@ -60,7 +60,7 @@ def test_this_machine_has_all_that_the_demo_needs(
         with one_at_a_time:
             return Answer(json.loads(python(*probe, folder=tmp_path)))
 
-    monkeypatch.setattr("launcher.doctor.machine.ask", cache(forked))
+    monkeypatch.setattr("launcher.doctor.examine.ask", cache(forked))
     assert cli.main(["doctor", "launch=cpu", "--json"]) == 0
     found = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert set(found) >= {"GPUs", "cores", "memory", "shared memory", "disk", "data set", "torch", "Pillow", "FFCV"}

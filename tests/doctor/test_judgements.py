@@ -10,9 +10,8 @@ from PIL import Image
 from launcher import probe
 from launcher.config.compose import compose
 from launcher.doctor import gpus, machine
-from launcher.doctor import machine as software
 from launcher.doctor.examine import examine_data, shared_memory_need
-from launcher.doctor.finding import Finding
+from launcher.doctor.machine import Finding
 from launcher.probe import Answer
 
 SMI = """0, NVIDIA A100-SXM4-80GB, 550.54.15, 81920, 3, Disabled
@@ -35,14 +34,14 @@ def test_every_line_but_ok_says_what_to_do() -> None:
         *gpus.judge_gpus([], 0, []),
         *gpus.judge_gpus(None, 0, ["AMD Instinct MI300X"]),
         machine.cores(2, None, 8),
-        machine.memory(8e9, 1e9, 1),
-        machine.shared_memory(64e6, 1e9),
+        machine.memory(8 * 10**9, 10**9, 1),
+        machine.shared_memory(64 * 10**6, 10**9),
         machine.shared_memory(None, 0),
-        machine.disk(1e8, True, Path("runs")),
-        machine.disk(1e12, False, Path("runs")),
-        software.judge_torch(Answer(None, "no torch")),
-        software.judge_ffcv(Answer(None, "No module named 'ffcv'"), "ffcv"),
-        software.judge_pillow("13.0.0", {"avx2"}),
+        machine.disk(10**8, True, Path("runs")),
+        machine.disk(10**12, False, Path("runs")),
+        machine.judge_torch(Answer(None, "no torch")),
+        machine.judge_ffcv(Answer(None, "No module named 'ffcv'"), "ffcv"),
+        machine.judge_pillow("13.0.0", ["avx2"]),
     ]
     assert all(finding.status != "ok" and finding.advice for finding in findings)
 
@@ -84,24 +83,24 @@ def test_cards_without_a_driver_are_a_problem(tmp_path: Path) -> None:
 
 def test_cuda_is_judged_with_the_driver() -> None:
     both = gpus.parse_gpus(SMI)
-    assert statuses(software.judge_cuda(Answer(TORCH), both)) == {"CUDA": "ok", "NCCL": "ok"}
-    (blind,) = software.judge_cuda(Answer({**TORCH, "gpus": [], "nccl": None}), both)
+    assert statuses(gpus.judge_cuda(Answer(TORCH), both)) == {"CUDA": "ok", "NCCL": "ok"}
+    (blind,) = gpus.judge_cuda(Answer({**TORCH, "gpus": [], "nccl": None}), both)
     assert blind.status == "problem"
     assert "needs driver 580 or newer, this is 550.54.15" in blind.advice
-    (older,) = software.judge_cuda(Answer({**TORCH, "cuda": "12.4", "gpus": [], "error": "Error 802"}), both)
+    (older,) = gpus.judge_cuda(Answer({**TORCH, "cuda": "12.4", "gpus": [], "error": "Error 802"}), both)
     assert "CUDA_VISIBLE_DEVICES; CUDA says: Error 802" in older.advice
-    assert software.judge_cuda(Answer({**TORCH, "cuda": None, "gpus": []}), both)[0].status == "problem"
-    assert statuses(software.judge_cuda(Answer({**TORCH, "nccl": None}), both))["NCCL"] == "problem"
-    assert statuses(software.judge_cuda(Answer({**TORCH, "gpus": []}), [])) == {"CUDA": "ok"}
+    assert gpus.judge_cuda(Answer({**TORCH, "cuda": None, "gpus": []}), both)[0].status == "problem"
+    assert statuses(gpus.judge_cuda(Answer({**TORCH, "nccl": None}), both))["NCCL"] == "problem"
+    assert statuses(gpus.judge_cuda(Answer({**TORCH, "gpus": []}), [])) == {"CUDA": "ok"}
 
 
 def test_a_gpu_without_kernels_or_that_fails_is_a_problem() -> None:
     v100 = {**A100, "name": "Tesla V100-SXM2-16GB", "capability": [7, 0]}
-    (old,) = software.judge_cuda(Answer({**TORCH, "gpus": [A100, v100]}), [])
+    (old,) = gpus.judge_cuda(Answer({**TORCH, "gpus": [A100, v100]}), [])
     assert old.status == "problem"
     assert old.found == "torch 2.15.0 has no kernels for Tesla V100-SXM2-16GB (compute capability 7.0)"
     assert old.advice == "torch 2.6 to 2.10 have them, and later builds for CUDA 12.6"
-    (failing,) = software.judge_cuda(Answer({**TORCH, "error": "CUDA error: uncorrectable ECC error\nmore"}), [])
+    (failing,) = gpus.judge_cuda(Answer({**TORCH, "error": "CUDA error: uncorrectable ECC error\nmore"}), [])
     assert failing.found == "a GPU fails: CUDA error: uncorrectable ECC error"
 
 
@@ -127,7 +126,7 @@ def test_amds_gpus_are_no_cpu() -> None:
     (seen,) = gpus.judge_gpus(None, 0, ["AMD Instinct MI300X"] * 8)
     assert seen.found == "8 x AMD Instinct MI300X, through ROCm"
     rocm = {**TORCH, "cuda": None, "hip": "7.1", "kernels": ["gfx942"]}
-    assert software.judge_cuda(Answer(rocm), [])[0].found == "ROCm 7.1, torch sees 2 GPUs, bfloat16"
+    assert gpus.judge_cuda(Answer(rocm), [])[0].found == "ROCm 7.1, torch sees 2 GPUs, bfloat16"
 
 
 def test_a_probe_answers_or_says_why_not() -> None:
@@ -137,13 +136,13 @@ def test_a_probe_answers_or_says_why_not() -> None:
 
 
 def test_pillow_and_ffcv() -> None:
-    assert software.judge_pillow("12.1.1.post0", {"avx2"}).status == "ok"
-    assert software.judge_pillow("13.0.0", {"avx2"}).status == "warning"
-    assert software.judge_pillow("13.0.0", {"sse2"}).status == "ok"
+    assert machine.judge_pillow("12.1.1.post0", ["avx2"]).status == "ok"
+    assert machine.judge_pillow("13.0.0", ["avx2"]).status == "warning"
+    assert machine.judge_pillow("13.0.0", ["sse2"]).status == "ok"
     missing = Answer(None, "ModuleNotFoundError: No module named 'ffcv'")
-    assert software.judge_ffcv(missing, "torchvision").status == "warning"
-    assert software.judge_ffcv(missing, "ffcv").status == "problem"
-    assert software.judge_ffcv(Answer({"ffcv": "1.0.2"}), "ffcv").status == "ok"
+    assert machine.judge_ffcv(missing, "torchvision").status == "warning"
+    assert machine.judge_ffcv(missing, "ffcv").status == "problem"
+    assert machine.judge_ffcv(Answer({"ffcv": "1.0.2"}), "ffcv").status == "ok"
 
 
 @pytest.mark.parametrize(("text", "cores"), [("max 100000", None), ("250000 100000", 2.5), ("", None)])
@@ -159,10 +158,9 @@ def test_cores_are_counted_a_process() -> None:
     assert machine.cores(8, 8.0, 1).status == "ok"
 
 
-def test_a_read_only_folder_for_runs_is_a_problem() -> None:
-    assert machine.disk(1e12, False, Path("runs")).status == "problem"
-    assert machine.disk(1e9, True, Path("runs")).status == "warning"
-    assert machine.disk(1e10, True, Path("runs")).status == "ok"
+def test_a_folder_for_runs_needs_room() -> None:
+    assert machine.disk(10**9, True, Path("runs")).status == "warning"
+    assert machine.disk(10**10, True, Path("runs")).status == "ok"
 
 
 def test_the_need_of_shared_memory_follows_batch_side_and_workers() -> None:
@@ -193,4 +191,4 @@ def test_data_are_counted_or_named(tmp_path: Path) -> None:
     there, readable = examine_data(compose(words).config)
     assert there.status == readable.status == "ok"
     assert readable.found == "all 8 can be read"
-    assert "2 classes, 6 training and 2 validation pictures; all that are new" in there.found
+    assert "2 classes, 6 training and 2 validation images; all that are new" in there.found

@@ -13,7 +13,6 @@ from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
-from launcher.plan.schedule import scaled
 
 IMAGENET = 1_281_167
 
@@ -117,9 +116,8 @@ def test_accumulation_takes_the_fewest_equal_parts_that_fit(share: int, most: in
 
 
 def test_sizes_follow_the_native_size() -> None:
-    assert scaled(176, reference=224, native=224) == 176
-    assert scaled(176, reference=224, native=64) == 52
-    assert scaled(232, reference=224, native=112) == 116
+    for size, native, expected in ((176, 224, 176), (176, 64, 52), (232, 112, 116)):
+        assert plan("image.reference=224", f"dataset.native_size={native}").image_side(size) == expected
 
 
 @pytest.mark.parametrize(

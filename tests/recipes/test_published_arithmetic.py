@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from launcher.config.choices import LAMBConfig
 from launcher.config.compose import compose
 from launcher.plan.plan import Plan
-from launcher.plan.schedule import multiplier
 
 IMAGES = 1_281_167
 
@@ -36,8 +35,9 @@ def test_ffcv_sides_and_learning_rates_are_those_of_each_published_length(epochs
         side = np.interp(epoch, [start, end], [160, 192])
         for step in (epoch * steps, epoch * steps + steps - 1):
             assert plan.image_size(step) == int(np.round(side / 32)) * 32
-            lr = multiplier(config.schedule, step, steps_per_epoch=steps, total_steps=epochs * steps)
-            assert lr == pytest.approx(np.interp(step / steps, [0, 2, epochs], [1e-4, 1, 0]), abs=1e-12)
+            assert plan.lr_multiplier(step) == pytest.approx(
+                np.interp(step / steps, [0, 2, epochs], [1e-4, 1, 0]), abs=1e-12
+            )
 
 
 @pytest.mark.parametrize("epochs", [50, 90, 250])
@@ -109,8 +109,8 @@ def test_torchvisions_averaged_weights_have_the_half_life_of_its_decay() -> None
 @pytest.mark.parametrize(("name", "peak"), [("timm_a1", 5e-3), ("timm_a2", 5e-3), ("timm_a3", 8e-3)])
 def test_timm_starts_at_1e_4_and_ends_at_1e_6(name: str, peak: float) -> None:
     config = compose([f"recipe={name}"]).config
-    start = multiplier(config.schedule, 0, steps_per_epoch=625, total_steps=625 * config.epochs)
-    end = multiplier(config.schedule, 625 * config.epochs, steps_per_epoch=625, total_steps=625 * config.epochs)
+    plan = Plan(config, 1, 625 * config.batch_size)
+    start, end = plan.lr_multiplier(0), plan.lr_multiplier(625 * config.epochs)
     assert (start * peak, end * peak) == pytest.approx((1e-4, 1e-6))
 
 
