@@ -13,8 +13,8 @@ quick: setup check
 gpu:
 	@scripts/gpu.sh --out gpu-results $(PICTURES)
 
-soak: setup
-	.venv/bin/python -m tests.faults.soak
+soak: setup-tests
+	KILLS=100 .venv/bin/python -m pytest -n 0 tests/faults/test_ranks.py -k killed_over_and_over
 
 check: setup
 	.venv/bin/ruff format --check .

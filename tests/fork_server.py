@@ -1,7 +1,7 @@
 """`python -m tests.fork_server NAME`: the process whose forks commands are, asked through a socket of that name.
 
-All workers of pytest ask the same one. It computes nothing and has no threads. What a command itself starts by
-`python -m`, the runs of a grid, are forks of the command; its ranks are processes of torch elastic.
+All workers of pytest ask the same one. It computes nothing and has no threads. What a command itself starts, such as
+its ranks, are processes as ever.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ import os
 import pickle
 import runpy
 import select
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import ModuleType, SimpleNamespace
-from typing import Any, NoReturn
+from types import ModuleType
+from typing import NoReturn
 
 _IMPORTED = (
     *("launcher.cli.run", "launcher.cli.resume", "lab.cli.curve", "launcher.launch.start"),
@@ -89,7 +87,6 @@ def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     ]
     tempfile.tempdir = None
     gc.enable()
-    importlib.import_module("lab.cli.curve").subprocess = SimpleNamespace(Popen=_started)  # type: ignore[attr-defined]
     code = 1
     try:
         _run_code(*words[1:]) if words[0] == "-c" else _run_module(*words)
@@ -120,53 +117,6 @@ def _run_code(code: str, *words: str) -> None:
         del sys.modules[name]
     sys.modules["__main__"] = ModuleType("__main__")
     exec(code, vars(sys.modules["__main__"]))
-
-
-def _started(words: Sequence[str], **given: Any) -> Any:
-    """What the command starts, as a fork of it; where it has threads already, as it does that itself."""
-    if threading.active_count() > 1:
-        return subprocess.Popen(words, **given)
-    return _Fork(words[words.index("-m") + 1 :], **given)
-
-
-class _Fork:
-    def __init__(
-        self,
-        words: Sequence[str],
-        pass_fds: Sequence[int] = (),
-        env: Mapping[str, str] | None = None,
-        start_new_session: bool = False,
-        preexec_fn: Any = None,
-    ):
-        sys.stdout.flush()
-        self._returncode = 0
-        self.pid = os.fork()
-        if self.pid == 0:
-            if start_new_session:
-                os.setsid()
-            for number in signal.valid_signals():
-                if callable(signal.getsignal(number)):
-                    signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            before = 3
-            for file in (*sorted(pass_fds), 1 << 16):
-                os.closerange(before, file)
-                before = file + 1
-            if preexec_fn:
-                preexec_fn()
-            _become(words, env or {**os.environ})
-
-    def wait(self) -> int:
-        # note: who stops a run may have waited for it too, as with Popen
-        with suppress(ChildProcessError):
-            self._returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self._returncode
-
-    def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
 
 
 def _main(name: str) -> None:

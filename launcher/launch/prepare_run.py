@@ -14,6 +14,7 @@ from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.models import TorchvisionModel
 from launcher.config.schema import FFCVLoader, RunConfig
+from launcher.data.folder import is_folder
 from launcher.data.inspect import Inspection, inspect_data
 from launcher.data.sources.source import Report, quiet
 from launcher.launch.devices import Devices, decide, planned, with_precision
@@ -89,7 +90,7 @@ def planned_here(composed: Composed) -> Devices:
 def _inspected(config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report) -> Inspection:
     dataset = config.dataset
     folder = config.dataloader.folder if isinstance(config.dataloader, FFCVLoader) else dataset.path
-    is_there = dataset.kind == "folder" and folder is not None and Path(folder).is_dir()
+    is_there = dataset.kind == "folder" and folder is not None and is_folder(Path(folder))
     return inspect_data(config, must_exist=must_exist or is_there, skipped=skipped, report=report)
 
 

@@ -44,13 +44,10 @@ def _start_child(run: Path) -> None:
 
 
 def succeed(run: Path) -> None:
+    """Rank 1 ends a second after rank 0, which has ended well."""
+    time.sleep(int(RANK))
     print(f"rank {RANK} of {os.environ['WORLD_SIZE']} was here", flush=True)
     _say(run, "threads", os.environ["OMP_NUM_THREADS"])
-
-
-def end_at_different_times(run: Path) -> None:
-    time.sleep(0 if RANK == "0" else 4)
-    _say(run, "ended")
 
 
 def second_raises(run: Path) -> None:
@@ -78,13 +75,6 @@ def second_is_killed(run: Path) -> None:
         _sleep_on()
     _wait_for(run / "child-0")
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def second_ends_oddly(run: Path) -> None:
-    if RANK == "0":
-        _sleep_on()
-    print("an odd end", flush=True)
-    os._exit(7)
 
 
 def second_is_misused(run: Path) -> None:
@@ -117,25 +107,6 @@ def never_end(run: Path) -> None:
     _sleep_on()
 
 
-def _ignore_stop_signals(_: int) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-
-
-def load_for_ever(run: Path) -> None:
-    from torch.utils.data import DataLoader
-
-    loader = DataLoader(
-        range(10**6),  # type: ignore[arg-type]
-        num_workers=1,
-        multiprocessing_context="forkserver",
-        worker_init_fn=_ignore_stop_signals,
-    )
-    for _ in loader:
-        _say(run, "ready")
-        time.sleep(1)
-
-
 def fail_before_the_save_and_once_after(run: Path) -> None:
     """Rank 1's first process raises; a checkpoint is there or not, as the test says."""
     print(f"rank {RANK} begins", flush=True)
@@ -146,30 +117,21 @@ def fail_before_the_save_and_once_after(run: Path) -> None:
         _say(run, "went on")
 
 
-def killed_once(run: Path) -> None:
-    if RANK == "1" and not (run / "killed-once").exists():
-        (run / "killed-once").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    _say(run, "ended")
-
-
 def gpu_lost_before_a_restart(run: Path) -> None:
     """The first attempt is lost to something else; by the next one there are no GPUs."""
     from launcher.rank.group import join_ranks
 
     if not (run / "killed-once").exists():
         if RANK == "1":
-            killed_once(run)
+            (run / "killed-once").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         _sleep_on()
     with join_ranks(compose([]).config):
         _say(run, "trained")
 
 
 def second_stops(run: Path) -> None:
-    """In the first attempt rank 1 is stopped and rank 0 waits for it; the next one ends well."""
-    if (run / f"here-{RANK}").exists():
-        return
-    _say(run, "here")
+    """Rank 1 is stopped and rank 0 waits for it."""
     time.sleep(1)
     HEARTBEAT.beat()
     time.sleep(1)

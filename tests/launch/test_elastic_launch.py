@@ -45,7 +45,7 @@ def start(run: Path) -> Start:
     return started
 
 
-def test_both_ranks_run_share_the_cores_and_keep_logs_over_attempts(start: Start, run: Path) -> None:
+def test_both_ranks_run_to_their_end_share_the_cores_and_keep_logs_over_attempts(start: Start, run: Path) -> None:
     output = ""
     for _ in range(2):
         process = start("succeed")
@@ -56,13 +56,6 @@ def test_both_ranks_run_share_the_cores_and_keep_logs_over_attempts(start: Start
         assert int((run / f"threads-{rank}").read_text()) == max(1, len(os.sched_getaffinity(0)) // 2)
     assert output == "rank 0 of 2 was here\n" * 2
     assert sorted(path.name for path in (run / "logs").iterdir()) == ["rank-0.log", "rank-1.log"]
-
-
-def test_a_rank_that_ends_well_first_does_not_end_the_other(start: Start, run: Path) -> None:
-    process = start("end_at_different_times")
-    process.communicate(timeout=240)
-    assert process.returncode == 0
-    assert both(run, "ended")()
 
 
 def test_an_exception_ends_a_deaf_peer_and_its_workers(start: Start, run: Path) -> None:
@@ -84,23 +77,6 @@ def test_the_cause_is_shown_and_not_the_peers_lost_connection(start: Start, run:
     assert "Traceback" not in output
 
 
-def test_a_killed_rank_is_named_with_the_likely_cause(start: Start, run: Path) -> None:
-    process = start("second_is_killed")
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 1
-    first, *rest = errors.splitlines()
-    assert first.startswith("error: rank 1 failed: killed by SIGKILL; most often the machine ran out of memory")
-    assert rest == ["rank 1 had this to say", f"its whole log: {run / 'logs' / 'rank-1.log'}"]
-
-
-def test_a_rank_that_leaves_without_a_word(start: Start, run: Path) -> None:
-    process = start("second_ends_oddly")
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 1
-    assert errors.startswith("error: rank 1 failed: ended with exit code 7")
-    assert "an odd end" in errors
-
-
 def test_a_user_error_in_a_rank_is_its_lines_alone(start: Start, run: Path) -> None:
     process = start("second_is_misused")
     output, errors = process.communicate(timeout=240)
@@ -110,7 +86,7 @@ def test_a_user_error_in_a_rank_is_its_lines_alone(start: Start, run: Path) -> N
 
 @pytest.mark.parametrize(
     ("asked", "code"),
-    [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143), (signal.SIGHUP, 143)],
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130)],
 )
 def test_a_stop_signal_lets_the_ranks_save(start: Start, run: Path, asked: signal.Signals, code: int) -> None:
     process = start("save_when_asked")
@@ -144,15 +120,6 @@ def test_a_second_ctrl_c_stops_deaf_ranks_at_once(start: Start, run: Path) -> No
     assert process.returncode == 130
 
 
-def test_a_stop_before_the_ranks_listen_is_no_failure(start: Start, run: Path) -> None:
-    process = start("save_when_asked")
-    wait_for(lambda: len(processes_of(run)) > 1)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 130, errors
-    assert "failed" not in errors
-
-
 def test_a_failure_while_saving_is_a_failure(start: Start, run: Path) -> None:
     process = start("fail_when_asked")
     wait_for(both(run, "ready"))
@@ -160,16 +127,6 @@ def test_a_failure_while_saving_is_a_failure(start: Start, run: Path) -> None:
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 1
     assert errors.startswith("error: rank 1 failed: OSError: no space to save")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ties a process to its parent")
-def test_a_killed_launcher_takes_ranks_and_their_workers_along(start: Start, run: Path) -> None:
-    process = start("load_for_ever")
-    wait_for(both(run, "ready"))
-    assert len(processes_of(run)) >= 5
-    process.kill()
-    process.communicate()
-    wait_for(lambda: not processes_of(run))
 
 
 def test_ranks_agree_on_the_step_after_one_was_asked(start: Start, run: Path) -> None:
@@ -198,13 +155,6 @@ def test_an_error_before_the_first_save_is_not_repeated(start: Start, run: Path)
     assert errors.startswith("error: rank 1 failed: ValueError: broken once")
 
 
-def test_a_killed_rank_starts_again_also_before_the_first_save(start: Start, run: Path) -> None:
-    process = start("killed_once", "launch.max_restarts=1")
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
-    assert both(run, "ended")()
-
-
 def test_a_gpu_lost_before_a_restart_does_not_leave_the_cpu(start: Start, run: Path) -> None:
     process = start("gpu_lost_before_a_restart", "launch.device=cuda", "launch.max_restarts=1")
     output, errors = process.communicate(timeout=240)
@@ -214,12 +164,14 @@ def test_a_gpu_lost_before_a_restart_does_not_leave_the_cpu(start: Start, run: P
     assert not any((run / f"trained-{rank}").exists() for rank in (0, 1))
 
 
-def test_restarts_come_to_an_end(start: Start, run: Path) -> None:
+def test_restarts_come_to_an_end_and_the_likely_cause_is_named(start: Start, run: Path) -> None:
     process = start("second_is_killed", "launch.max_restarts=2")
     output, errors = process.communicate(timeout=240)
     assert process.returncode == 1
     assert [f"({number} of 2)" in output for number in (1, 2, 3)] == [True, True, False]
-    assert errors.startswith("error: rank 1 failed: killed by SIGKILL")
+    first, *rest = errors.splitlines()
+    assert first.startswith("error: rank 1 failed: killed by SIGKILL; most often the machine ran out of memory")
+    assert rest == ["rank 1 had this to say"] * 3 + [f"its whole log: {run / 'logs' / 'rank-1.log'}"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the state of a process is read as Linux tells it")
@@ -230,10 +182,3 @@ def test_a_hang_is_noticed_told_and_ended(start: Start, run: Path) -> None:
     assert errors.startswith("error: no rank has made progress for 3 s (launch.hang_timeout); all were ended")
     assert "rank 1 was stopped (SIGSTOP)" in errors
     assert "_wait_for_ever_at_a_barrier" in (run / "logs" / "rank-0.log").read_text()
-
-
-def test_ranks_start_again_after_a_hang(start: Start, run: Path) -> None:
-    process = start("second_stops", "launch.hang_timeout=3", "launch.max_restarts=1")
-    output, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
-    assert "starting again from the last save (1 of 1)" in output

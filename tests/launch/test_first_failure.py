@@ -48,12 +48,13 @@ def test_the_cause_comes_first(
     assert (rank, process.pid) == (expected, 100 + expected)
 
 
-def test_the_report_ends_with_where_to_read_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("code", "cause"), [(-signal.SIGSEGV, "killed by SIGSEGV"), (7, "ended with exit code 7")])
+def test_the_report_ends_with_where_to_read_on(tmp_path: Path, code: int, cause: str) -> None:
     (tmp_path / "logs").mkdir()
     log = tmp_path / "logs" / "rank-0.log"
     log.write_text("".join(f"line {number}\n" for number in range(100)))
-    ended = failures(tmp_path, (-signal.SIGSEGV, None))[0]
+    ended = failures(tmp_path, (code, None))[0]
     first, *lines, last = describe(0, ended, tmp_path).splitlines()
-    assert first.startswith("error: rank 0 failed: killed by SIGSEGV (host ")
+    assert first.startswith(f"error: rank 0 failed: {cause} (host ")
     assert lines == [f"line {number}" for number in range(80, 100)]
     assert last == f"its whole log: {log}"

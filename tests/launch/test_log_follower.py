@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from launcher.launch.terminal import LogFollower
+from tests.runs import wait_for
 
 
 class View:
@@ -27,13 +26,6 @@ class View:
         self.closed = True
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def view() -> View:
     return View()
@@ -48,7 +40,7 @@ def test_new_lines_are_shown_whole_and_once(tmp_path: Path, view: View) -> None:
             polls = view.polls
             file.write(part)
             file.flush()
-            wait_until(lambda polls=polls: view.polls >= polls + 3)  # type: ignore[misc]
+            wait_for(lambda polls=polls: view.polls >= polls + 3)  # type: ignore[misc]
     assert view.lines == ["one", "two"]
     follower.close()
     assert view.lines == ["one", "two", "thr"]
@@ -57,7 +49,7 @@ def test_new_lines_are_shown_whole_and_once(tmp_path: Path, view: View) -> None:
 
 def test_a_log_may_come_later_and_hold_any_bytes(tmp_path: Path, view: View) -> None:
     follower = LogFollower(tmp_path / "rank-0.log", view, muted=lambda: False)
-    wait_until(lambda: view.polls >= 1)
+    wait_for(lambda: view.polls >= 1)
     (tmp_path / "rank-0.log").write_bytes(b"\xff bytes\n")
     follower.close()
     assert view.lines == ["� bytes"]
@@ -68,7 +60,7 @@ def test_lines_that_follow_a_failure_are_not_shown(tmp_path: Path, view: View) -
     failed: list[bool] = []
     follower = LogFollower(log, view, muted=lambda: bool(failed))
     log.write_text("before\n")
-    wait_until(lambda: view.lines == ["before"])
+    wait_for(lambda: view.lines == ["before"])
     failed.append(True)
     with log.open("a") as file:
         file.write("connection closed by peer\nno newline at the end")
@@ -88,10 +80,10 @@ def test_what_was_muted_is_not_shown_when_the_next_attempt_begins(tmp_path: Path
         follower.say("starting again")
         failed.clear()
         polls = view.polls
-        wait_until(lambda polls=polls: view.polls >= polls + 3)  # type: ignore[misc]
+        wait_for(lambda polls=polls: view.polls >= polls + 3)  # type: ignore[misc]
         with log.open("a") as file:
             file.write("resumed\n")
-        wait_until(lambda: view.lines[-1] == "resumed")
+        wait_for(lambda: view.lines[-1] == "resumed")
         assert view.lines == ["starting again", "resumed"]
         view.lines.clear()
         failed.append(True)

@@ -12,7 +12,7 @@ from launcher.launch.watch import RankWatch
 ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
-@pytest.mark.parametrize(("asked", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143)])
+@pytest.mark.parametrize(("asked", "code"), [(number, 130 if number == signal.SIGINT else 143) for number in ASKING])
 def test_a_signal_is_a_request_and_the_handlers_come_back(asked: signal.Signals, code: int) -> None:
     before = [signal.getsignal(number) for number in ASKING]
     request, said = StopRequest(), list[str]()

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,20 +13,11 @@ from launcher.launch.failure import describe_hang
 from launcher.launch.watch import RankWatch
 from launcher.rank.heartbeat import Heartbeat, beat_file, stall_file, told_stalls
 from launcher.rank.main import done_file, failed_file
+from tests.runs import wait_for
 
 
 def start(code: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code])
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-
-
-def wait_for_failure(watch: RankWatch) -> None:
-    wait_for(watch.has_failure)
 
 
 @pytest.mark.parametrize("code", ["import os; os._exit(3)", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
@@ -37,7 +27,7 @@ def test_a_rank_that_ended_before_it_was_seen_ends_its_peer(tmp_path: Path, code
     while Path(f"/proc/{failing.pid}/cmdline").read_bytes():  # empty once it is a zombie
         time.sleep(0.02)
     with watch:
-        wait_for_failure(watch)
+        wait_for(watch.has_failure)
         assert peer.wait(timeout=240) < 0
     assert watch.failed_first == {failing.pid}
     failing.wait()
@@ -48,7 +38,7 @@ def test_a_rank_that_was_reaped_before_it_was_seen_is_known_by_what_it_told(tmp_
     peer = start("import time; time.sleep(600)")
     failed_file(tmp_path, 4_000_000).touch()
     with watch:
-        wait_for_failure(watch)
+        wait_for(watch.has_failure)
         assert peer.wait(timeout=240) < 0
     assert watch.failed_first == {4_000_000}
 
@@ -62,7 +52,7 @@ def test_a_rank_gets_more_time_to_its_first_step(tmp_path: Path) -> None:
         time.sleep(1)
         assert not watch.has_failure()
         os.utime(file, (1, 1))
-        wait_for_failure(watch)
+        wait_for(watch.has_failure)
         assert list(watch.hung) == [slow.pid]
         assert slow.wait(timeout=240) < 0
 
