@@ -8,6 +8,7 @@ import re
 import runpy
 import shlex
 import subprocess
+import tomllib
 from contextlib import redirect_stdout
 from itertools import pairwise
 from pathlib import Path
@@ -134,6 +135,7 @@ def test_other_blocks_parse(block: Block) -> None:
         "python": lambda source: compile(source, "block", "exec"),
         "bash": lambda source: subprocess.run(["bash", "-n"], input=source, text=True, check=True),
         "diff": lambda source: source.index("@@"),
+        "toml": tomllib.loads,
         "text": str,
     }
     parse[language](text)
