@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 _INTEGERS = {1: torch.int8, 2: torch.int16}
 
@@ -18,9 +18,9 @@ def by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     return list(groups.values())
 
 
-def gradients_of(model: nn.Module) -> list[Tensor]:
+def gradients_of(weights: Iterable[Tensor]) -> list[Tensor]:
     """All gradients that there are."""
-    return [p.grad for p in model.parameters() if p.grad is not None]
+    return [one.grad for one in weights if one.grad is not None]
 
 
 def global_norm(tensors: list[Tensor]) -> Tensor:

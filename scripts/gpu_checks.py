@@ -28,13 +28,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from launcher.algorithms.blurpool import binomial_filter, blur  # noqa: E402
-from launcher.algorithms.image_operations import operate  # noqa: E402
 from launcher.config.compose import compose  # noqa: E402
 from launcher.launch.devices import decide  # noqa: E402
 from launcher.launch.prepare_run import planned_here, prepare_run  # noqa: E402
 from launcher.rank.group import Ranks, claim  # noqa: E402
 from launcher.training import checkpoint  # noqa: E402
 from launcher.training.trainer import Trainer, build_trainer  # noqa: E402
+from tests.transforms import operate  # noqa: E402
 
 SHAPES = ["dataset=shapes", "dataset.val_samples=64", "dataset.native_size=32", "model=resnet18", "schedule.warmup=1ba"]
 SMALL = [*SHAPES, "dataset.train_samples=32", "dataloader=synthetic", "launch=cpu", "batch_size=2", "epochs=4"]

@@ -1,11 +1,15 @@
-"""What a single algorithm makes of a batch."""
+"""What a single algorithm, or a single image operation, makes of a batch."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
 from launcher.algorithms.engine import apply_in_turn, on_device
-from launcher.data.batch import Batch
+from launcher.algorithms.image_operations import BLACK, Choice, Colour, apply
+from launcher.data.batch import Batch, to_device
 
 
 def transformed(algorithm: Any, batch: Batch) -> Batch:
@@ -13,3 +17,11 @@ def transformed(algorithm: Any, batch: Batch) -> Batch:
     height, width = batch.images.shape[-2:]
     transform = algorithm.change_batch(batch, (height, width))
     return apply_in_turn(on_device([transform], batch.images.device), batch) if transform else batch
+
+
+def operate(name: str, images: Tensor, magnitudes: Tensor, fill: Colour = BLACK) -> Tensor:
+    """One operation on all uint8 images [B, 3, H, W], with magnitudes [B]."""
+    choice = Choice(np.zeros(len(images), dtype=np.int64), magnitudes.cpu().numpy())
+    height, width = images.shape[2:]
+    arrays = choice.arrays([name], height, width, fixed=images.device.type != "cpu")
+    return apply(images, to_device(*arrays, device=images.device), fill)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.algorithms.base import Algorithm, Transform
-from launcher.measure.worker import WARMUP_STEPS, StepTimer, agreed_count, answer
+from launcher.measure.probes import WARMUP_STEPS, StepTimer, agreed_count, answer
 from launcher.plan.step_kinds import StepKind, StepSample, step_kinds, step_samples
 from launcher.training.trainer import Trainer
 

@@ -46,4 +46,4 @@ class GradientClipping(Algorithm[GradientClippingConfig]):
             case "value":
                 nn.utils.clip_grad_value_(weights, self.values.threshold)
             case "adaptive":
-                clip_adaptively(weights, gradients_of(model), self.values.threshold)
+                clip_adaptively(weights, gradients_of(weights), self.values.threshold)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from launcher.data.batch import constant, to_device
+from launcher.data.batch import constant
 
 Colour = tuple[float, float, float]
 
@@ -91,12 +91,16 @@ class Choice:
 
     def _tables(self, names: Sequence[str], sizes: np.ndarray) -> np.ndarray:
         """uint8 [B, 256]; the values themselves where none was drawn, or one that depends on the image."""
-        values = np.arange(256, dtype=np.float32)
-        tables = np.tile(values.astype(np.uint8), (len(sizes), 1))
+        tables = np.tile(np.arange(256, dtype=np.uint8), (len(sizes), 1))
         for name in TABLES.keys() & set(names):
             rows = self.operations == names.index(name)
-            tables[rows] = TABLES[name](values, sizes[rows, None]).clip(0, 255).astype(np.uint8)
+            tables[rows] = table(name, sizes[rows, None])
         return tables
+
+
+def table(name: str, magnitudes: np.ndarray) -> np.ndarray:
+    """What an operation makes of the values 0..255: uint8 [..., 256] for magnitudes float32 [..., 1]."""
+    return TABLES[name](np.arange(256, dtype=np.float32), magnitudes).clip(0, 255).astype(np.uint8)
 
 
 def _room(drawn: np.ndarray, share: float, fixed: bool) -> int:
@@ -129,14 +133,6 @@ def _rotation(degrees: np.ndarray, height: int, width: int) -> dict[str, np.ndar
         "yy": cos,
         "y": middle_y + sin * middle_x - cos * middle_y,
     }
-
-
-def operate(name: str, images: Tensor, magnitudes: Tensor, fill: Colour = BLACK) -> Tensor:
-    """One operation on all uint8 images [B, 3, H, W], with magnitudes [B]."""
-    choice = Choice(np.zeros(len(images), dtype=np.int64), magnitudes.cpu().numpy())
-    height, width = images.shape[2:]
-    arrays = choice.arrays([name], height, width, fixed=images.device.type != "cpu")
-    return apply(images, to_device(*arrays, device=images.device), fill)
 
 
 def apply(images: Tensor, drawn: Sequence[Tensor], fill: Colour = BLACK) -> Tensor:
@@ -242,31 +238,15 @@ def _to_uint8(values: Tensor) -> Tensor:
 
 def operate_with_pillow(name: str, image: Image.Image, magnitude: float, fill: Colour = BLACK) -> Image.Image:
     """One operation; `fill` is the colour of what geometric ones read from outside."""
+    if name in TABLES:
+        return image.point(table(name, np.array([magnitude], dtype=np.float32)).tolist() * 3)
     if name == "rotate":
         return image.rotate(magnitude, Image.Resampling.BILINEAR, fillcolor=fill)
-    if name in _TERMS:
-        terms = _TERMS[name](magnitude)
-        return image.transform(image.size, Image.Transform.AFFINE, terms, Image.Resampling.BILINEAR, fillcolor=fill)
-    return _PILLOW[name](image, magnitude)
-
-
-_PILLOW: dict[str, Callable[[Image.Image, float], Image.Image]] = {
-    "autocontrast": lambda image, _: ImageOps.autocontrast(image),
-    "equalize": lambda image, _: ImageOps.equalize(image),
-    "posterize": lambda image, bits: ImageOps.posterize(image, int(bits)),
-    "solarize": lambda image, threshold: ImageOps.solarize(image, threshold),  # type: ignore[arg-type]
-    "color": lambda image, factor: ImageEnhance.Color(image).enhance(factor),
-    "contrast": lambda image, factor: ImageEnhance.Contrast(image).enhance(factor),
-    "brightness": lambda image, factor: ImageEnhance.Brightness(image).enhance(factor),
-    "sharpness": lambda image, factor: ImageEnhance.Sharpness(image).enhance(factor),
-    "invert": lambda image, _: ImageOps.invert(image),
-    "solarize_add": lambda image, added: image.point(
-        [min(255, value + int(added)) if value < 128 else value for value in range(256)] * 3
-    ),
-}
-_TERMS: dict[str, Callable[[float], tuple[float, float, float, float, float, float]]] = {
-    "shear_x": lambda slope: (1, slope, 0, 0, 1, 0),
-    "shear_y": lambda slope: (1, 0, 0, slope, 1, 0),
-    "translate_x": lambda pixels: (1, 0, pixels, 0, 1, 0),
-    "translate_y": lambda pixels: (1, 0, 0, 0, 1, pixels),
-}
+    if name in GEOMETRIC:
+        terms = {"xx": 1, "xy": 0, "x": 0, "yx": 0, "yy": 1, "y": 0} | GEOMETRIC[name](np.array(magnitude), *image.size)
+        moved = [float(term) for term in terms.values()]
+        return image.transform(image.size, Image.Transform.AFFINE, moved, Image.Resampling.BILINEAR, fillcolor=fill)
+    if name in MEASURED:
+        return ImageOps.autocontrast(image) if name == "autocontrast" else ImageOps.equalize(image)
+    enhanced: Image.Image = getattr(ImageEnhance, name.capitalize())(image).enhance(magnitude)
+    return enhanced

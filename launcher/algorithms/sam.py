@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from launcher.algorithms.base import Algorithm, Context, Gradients
 from launcher.config.algorithms import SAMConfig
 from launcher.data.batch import Batch
-from launcher.foreach import global_norm
+from launcher.foreach import global_norm, gradients_of
 
 
 @torch.no_grad()
@@ -39,16 +39,12 @@ class SAM(Algorithm[SAMConfig]):
             return gradients(batch)
         loss = gradients(batch, synchronize=False)
         weights: list[Tensor] = [p for p in model.parameters() if p.grad is not None]
-        norm = global_norm(_gradients_of(weights))
+        norm = global_norm(gradients_of(weights))
         finite = norm.isfinite()
         norm = torch.where(finite, norm, torch.nan)
-        before = climb(weights, _gradients_of(weights), norm, self.values.rho, self.values.epsilon)
+        before = climb(weights, gradients_of(weights), norm, self.values.rho, self.values.epsilon)
         uphill = gradients(batch, update_statistics=not self.freezes_statistics)
         with torch.no_grad():
             torch._foreach_copy_(weights, before)
         # note: a gradient may overflow under a finite loss, which is the loss scaler's business
         return torch.where(finite & ~uphill.isfinite(), uphill, loss)
-
-
-def _gradients_of(weights: list[Tensor]) -> list[Tensor]:
-    return [p.grad for p in weights if p.grad is not None]

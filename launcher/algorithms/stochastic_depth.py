@@ -50,11 +50,7 @@ class BranchDrop:
     def __init__(self, rate: float, scale_in_training: bool):
         self.keep_rate = 1 - rate
         self.scale_in_training = scale_in_training
-        self.set(torch.ones(0))
-
-    def set(self, kept: Tensor) -> None:
-        """Take the draws [B] of a new batch."""
-        self.kept = kept
+        self.kept = torch.ones(0)
 
     def __call__(self, layer: nn.Module, _: Any, branch: Tensor) -> Tensor:
         if not layer.training:
@@ -104,5 +100,5 @@ class StochasticDepth(Algorithm[StochasticDepthConfig]):
         # note: in the same memory at every step, as a captured one needs
         kept = self._kept.setdefault(kept.shape, torch.empty_like(kept)).copy_(kept)
         for drop, row in zip(self._drops, kept, strict=True):
-            drop.set(row)
+            drop.kept = row
         return batch

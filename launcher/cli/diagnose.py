@@ -14,7 +14,7 @@ from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.console import console
 from launcher.data.folder import is_folder, splits
-from launcher.measure.diagnosis import Diagnosis, PictureFacts, Surroundings, diagnose, picture_facts
+from launcher.measure.diagnosis import Diagnosis, ImageFacts, Surroundings, diagnose, image_facts
 from launcher.measure.measurement import Measurement
 from launcher.records.progress import duration
 
@@ -45,13 +45,13 @@ def main(arguments: argparse.Namespace) -> int:
     out.print(f"[bold]bound by: {found.bound}[/]")
     out.print(_parts(found))
     out.print(_sizes(found))
-    for line in found.advice or ["nothing to change in how the pictures are loaded"]:
+    for line in found.advice or ["nothing to change in how images are loaded"]:
         out.print(f"- {line}", markup=False)
     return 0
 
 
 def surroundings(config: RunConfig, measured: Measurement) -> Surroundings:
-    """This machine and these pictures."""
+    """This machine and these images."""
     import PIL
     import psutil
 
@@ -59,18 +59,18 @@ def surroundings(config: RunConfig, measured: Measurement) -> Surroundings:
         measured=measured,
         memory_bytes=psutil.virtual_memory().total,
         pillow_simd=".post" in PIL.__version__,
-        pictures=_pictures(config),
+        images=_images(config),
     )
 
 
-def _pictures(config: RunConfig) -> PictureFacts | None:
-    """Of class folders of the user's; the built-in pictures are small, and synthetic ones are no files."""
+def _images(config: RunConfig) -> ImageFacts | None:
+    """Of class folders of the user's; the built-in images are small, and synthetic ones are no files."""
     path = config.dataset.path
     if config.dataset.kind != "folder" or config.dataloader.name == "synthetic":
         return None
     if not path or not is_folder(Path(path) if config.dataset.val_split else Path(path) / "train"):
         return None
-    return picture_facts(splits(Path(path), config.dataset, config.seed)[0])
+    return image_facts(splits(Path(path), config.dataset, config.seed)[0])
 
 
 def _parts(found: Diagnosis) -> Table:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -23,13 +22,13 @@ Bound = Literal["data", "transfer", "step"]
 _WORTHWHILE = 0.05
 # Competition above which loading and training clearly use the same cores.
 _SHARED = 0.3
-# Pictures looked at.
+# Images looked at.
 _SAMPLE = 200
 
 
 @dataclass(frozen=True)
-class PictureFacts:
-    """Bytes of all pictures, as far as a sample tells, and the median of their short sides in pixels."""
+class ImageFacts:
+    """Bytes of all images, estimated from a sample, and the median of their short sides in pixels."""
 
     total_bytes: int
     short_side: int
@@ -37,12 +36,12 @@ class PictureFacts:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the advice depends on beside the config; no `pictures` where they are no files of the user's."""
+    """What the advice depends on beside the config; `images` is None where they are not files of the user's."""
 
     measured: Measurement
     memory_bytes: int
     pillow_simd: bool
-    pictures: PictureFacts | None
+    images: ImageFacts | None
 
 
 @dataclass(frozen=True)
@@ -94,22 +93,63 @@ def bound_of(load: float, transfer: float, step: float) -> Bound:
 
 def advice(config: RunConfig, bound: Bound, gain: float, shared: float, around: Surroundings) -> list[str]:
     """What to change, the most promising first."""
-    found = [line for rule in _STEP for line in rule(config, around)] if bound == "step" else []
+    lines: list[str] = []
+    if bound == "step":
+        lines += _cheaper_steps(config, around.measured)
     if bound != "transfer" and gain >= _WORTHWHILE:
-        found += [line for rule in _LOADING for line in rule(config, around)]
+        lines += _faster_loading(config, around)
         if shared > _SHARED:
-            found.append(
-                "loading and training use the same cores: whatever makes loading cheaper shortens the step too"
-            )
+            lines.append("loading and training use the same cores: cheaper loading shortens the step too")
     if bound == "transfer":
-        found.append(
+        lines.append(
             "copies to the GPU take longest: look at its PCIe width (nvidia-smi -q); image.train_size is bytes"
         )
-    return found
+    return lines
 
 
-def picture_facts(folder: Folder) -> PictureFacts:
-    """Look at up to 200 pictures at equal distances; those that cannot be read are left out."""
+def _cheaper_steps(config: RunConfig, measured: Measurement) -> Iterator[str]:
+    on_gpu = measured.device != "cpu"
+    if on_gpu and config.precision == "fp32":
+        yield "precision=auto: mixed precision in place of fp32"
+    yield from _of_algorithms(config, "step")
+    if on_gpu and config.deterministic:
+        yield "deterministic=false: the fastest kernels, whose sums may differ in the last bit"
+
+
+def _faster_loading(config: RunConfig, around: Surroundings) -> Iterator[str]:
+    loader, measured, images = config.dataloader, around.measured, around.images
+    most = max(1, measured.cores // measured.world_size)
+    if 0 <= measured.workers < most:
+        yield f"dataloader.workers={most}: {measured.workers} of the {most} cores a process load images"
+    yield from _of_algorithms(config, "data")
+    if isinstance(loader, TorchvisionLoader):
+        yield "dataloader=ffcv: decodes in threads that share one memory, from files made by train prepare"
+        if not around.pillow_simd:
+            yield "Pillow-SIMD in place of Pillow resizes faster (scripts/setup.sh builds it)"
+    if isinstance(loader, FFCVLoader) and not loader.dct_scaling and loader.files.jpeg_share > 0:
+        yield "dataloader.dct_scaling=true: decodes JPEGs at a part of their size where crops are small"
+    if images is None:
+        return
+    read = config.image.eval_resize
+    if images.short_side > 1.5 * read * config.dataset.native_size / config.image.reference:
+        yield (
+            f"smaller files: the images' short side is {images.short_side} px (median), the run reads {read}; "
+            f"train prepare stores them smaller"
+        )
+    if images.total_bytes > 0.8 * around.memory_bytes:
+        size, memory = (f"{number / 2**30:,.0f} GiB" for number in (images.total_bytes, around.memory_bytes))
+        yield f"cache: the images ({size}) do not fit into memory ({memory}), so each epoch reads the disk"
+
+
+def _of_algorithms(config: RunConfig, bound: Literal["data", "step"]) -> Iterator[str]:
+    active = config.algorithms.active()
+    for name, kind in config.algorithms.declarations().items():
+        if line := kind.advice(active.get(name), bound):
+            yield line
+
+
+def image_facts(folder: Folder) -> ImageFacts:
+    """Look at up to 200 images at equal distances; those that cannot be read are skipped."""
     numbers = np.linspace(0, len(folder.files) - 1, min(_SAMPLE, len(folder.files))).round().astype(int)
     sizes, sides = [], []
     for number in numbers:
@@ -120,66 +160,5 @@ def picture_facts(folder: Folder) -> PictureFacts:
         except UnreadableImage:
             continue
     if not sizes:
-        return PictureFacts(0, 0)
-    return PictureFacts(round(statistics.fmean(sizes) * len(folder.files)), round(statistics.median(sides)))
-
-
-def _workers(config: RunConfig, around: Surroundings) -> Iterator[str]:
-    measured = around.measured
-    most = max(1, measured.cores // measured.world_size)
-    if 0 <= measured.workers < most:
-        yield f"dataloader.workers={most}: {measured.workers} of the {most} cores a process load pictures"
-
-
-def _cache(config: RunConfig, around: Surroundings) -> Iterator[str]:
-    pictures = around.pictures
-    if pictures is not None and pictures.total_bytes > 0.8 * around.memory_bytes:
-        size, memory = (f"{number / 2**30:,.0f} GiB" for number in (pictures.total_bytes, around.memory_bytes))
-        yield f"cache: the pictures ({size}) do not fit into memory ({memory}), so each epoch reads the disk"
-
-
-def _loader(config: RunConfig, around: Surroundings) -> Iterator[str]:
-    if isinstance(config.dataloader, TorchvisionLoader):
-        yield "dataloader=ffcv: decodes in threads that share one memory, from files made by train prepare"
-        if not around.pillow_simd:
-            yield "Pillow-SIMD in place of Pillow resizes faster (scripts/setup.sh builds it)"
-
-
-def _algorithms(bound: Literal["data", "step"], config: RunConfig, around: Surroundings) -> Iterator[str]:
-    active = config.algorithms.active()
-    for name, kind in config.algorithms.declarations().items():
-        if line := kind.advice(active.get(name), bound):
-            yield line
-
-
-def _crops(config: RunConfig, around: Surroundings) -> Iterator[str]:
-    loader = config.dataloader
-    if isinstance(loader, FFCVLoader) and not loader.dct_scaling and loader.files.jpeg_share > 0:
-        yield "dataloader.dct_scaling=true: decodes JPEGs at a part of their size where crops are small"
-
-
-def _files(config: RunConfig, around: Surroundings) -> Iterator[str]:
-    pictures, wanted = around.pictures, config.image.eval_resize
-    if (
-        pictures is not None
-        and pictures.short_side > 1.5 * wanted * config.dataset.native_size / config.image.reference
-    ):
-        yield (
-            f"smaller files: the pictures' short side is {pictures.short_side} px (median), the run looks at {wanted}; "
-            f"train prepare stores them smaller"
-        )
-
-
-def _precision(config: RunConfig, around: Surroundings) -> Iterator[str]:
-    if around.measured.device != "cpu" and config.precision == "fp32":
-        yield "precision=auto: mixed precision in place of fp32"
-
-
-def _deterministic(config: RunConfig, around: Surroundings) -> Iterator[str]:
-    if around.measured.device != "cpu" and config.deterministic:
-        yield "deterministic=false: the fastest kernels, whose sums may differ in the last bit"
-
-
-Rule = Callable[[RunConfig, Surroundings], Iterator[str]]
-_LOADING: tuple[Rule, ...] = (_workers, partial(_algorithms, "data"), _loader, _crops, _files, _cache)
-_STEP: tuple[Rule, ...] = (_precision, partial(_algorithms, "step"), _deterministic)
+        return ImageFacts(0, 0)
+    return ImageFacts(round(statistics.fmean(sizes) * len(folder.files)), round(statistics.median(sides)))

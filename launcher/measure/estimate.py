@@ -2,7 +2,7 @@
 
 Loading and training overlap. Of a step alone of s seconds and a batch's loading alone of l seconds, both together take
 max(s, l) + c min(s, l): c is 0 where the shorter one hides behind the longer, 1 where they compete for the same cores,
-and is measured at each side.
+and is measured at each size.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Span:
 
 @dataclass(frozen=True)
 class SizeCost:
-    """The steps at one side: how many, and the mean seconds of loading alone, of a step alone, and of both together."""
+    """The steps at one size: how many, and the mean seconds of loading alone, of a step alone, and of both together."""
 
     image_size: int
     steps: int
@@ -101,12 +101,12 @@ def occasions(plan: Plan, interval: str) -> int:
 
 
 def mean_sizes(plan: Plan, measured: Measurement) -> list[SizeCost]:
-    """The cost at each side of the schedule, the mean of all rounds."""
+    """The cost at each size of the schedule, the mean of all rounds."""
     return _means(sizes_by_round(plan, measured))
 
 
 def sizes_by_round(plan: Plan, measured: Measurement) -> list[list[SizeCost]]:
-    """The cost at each side of the schedule, from each round of the measurement."""
+    """The cost at each size of the schedule, from each round of the measurement."""
     kinds = step_kinds(plan)
     counts = {kind: len(steps) for kind, steps in kinds.items()}
     models = [_CostModel(measured, common_acting(kinds), number) for number in range(measured.rounds)]
@@ -145,7 +145,7 @@ def span(values: list[float]) -> Span:
 
 
 class _CostModel:
-    """Seconds of steps at any side, from one round: piecewise linear in the pictures' area between the measured."""
+    """Seconds of steps at any size, from one round: piecewise linear in the images' area between the measured."""
 
     def __init__(self, measured: Measurement, common: tuple[str, ...], number: int):
         at: dict[tuple[str, ...], list[StepTimes]] = {}

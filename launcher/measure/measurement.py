@@ -45,7 +45,7 @@ class Measurement:
     """All that an estimate needs; `start_seconds` from the command to the first batch's request.
 
     `first_batch_seconds` includes starting the loader's workers, `epoch_start_seconds` does not; `new_size_seconds` is
-    what the first step at a new side costs more. A save in the middle of a run takes `save_seconds` from it, the last
+    what the first step at a new size costs more. A save in the middle of a run takes `save_seconds` from it, the last
     one `last_save_seconds`.
     """
 

@@ -122,7 +122,7 @@ class TrainStep:
         self._statistics.take()
         loss = self._compute_gradients(batch)
         self.scaler.unscale_(self.optimizer)
-        values = torch.stack([loss, global_norm(gradients_of(self.model))])
+        values = torch.stack([loss, global_norm(gradients_of(self.model.parameters()))])
         flags = self._flags(values)
         applied = self._update(flags) == 0
         # note: the forward pass has already spoiled the running statistics

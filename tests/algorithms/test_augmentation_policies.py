@@ -14,13 +14,13 @@ from PIL import Image
 from scipy import stats
 from torchvision.transforms import autoaugment
 
-from launcher.algorithms import augmix, image_operations, randaugment, trivialaugment
+from launcher.algorithms import augmix, randaugment, trivialaugment
 from launcher.algorithms.base import Algorithm, Context
 from launcher.algorithms.engine import build
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
 from launcher.plan.plan import Plan
-from tests.transforms import transformed
+from tests.transforms import operate, transformed
 
 SIDE = 32
 
@@ -269,7 +269,7 @@ def test_trivialaugment_makes_torchvisions_pixels_at_each_strength(name: str) ->
         ]
         sizes = magnitudes[name][0, [number]]
         image = torch.from_numpy(picture).permute(2, 0, 1)[None]
-        ours = image_operations.operate(name, image, torch.tensor(sizes, dtype=torch.float32))[0].permute(1, 2, 0)
+        ours = operate(name, image, torch.tensor(sizes, dtype=torch.float32))[0].permute(1, 2, 0)
         # note: which sense of a movement is positive does not matter, both are as likely
         wrong = min((np.abs(ours.numpy().astype(int) - other) > 1).mean() for other in expected)
         assert wrong < (1e-9 if name == "solarize" else 0.005), number

@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from launcher.algorithms.image_operations import GEOMETRIC, OPERATIONS, Choice, apply, operate, operate_with_pillow
+from launcher.algorithms.image_operations import GEOMETRIC, OPERATIONS, Choice, apply, operate_with_pillow
+from tests.transforms import operate
 
 MAGNITUDES = {
     "posterize": [1, 2, 3, 4, 8],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.config.compose import compose
-from launcher.measure.diagnosis import PictureFacts, Surroundings, diagnose
+from launcher.measure.diagnosis import ImageFacts, Surroundings, diagnose
 from launcher.measure.estimate import together
 from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes
 from launcher.plan.plan import Plan
@@ -32,7 +32,7 @@ def measured(run: Plan, *, step: float, load: float, transfer: float = 0.0, shar
 
 
 def around(found: Measurement, **changes: Any) -> Surroundings:
-    return replace(Surroundings(found, memory_bytes=64 << 30, pillow_simd=True, pictures=None), **changes)
+    return replace(Surroundings(found, memory_bytes=64 << 30, pillow_simd=True, images=None), **changes)
 
 
 def test_the_longest_part_is_the_bound() -> None:
@@ -75,9 +75,9 @@ def test_what_to_change_where_loading_is_the_bound() -> None:
     assert where not in told(where)
     assert "dataloader.dct_scaling=true" in told(where, "dataloader=ffcv")
     assert "dataloader.dct_scaling" not in told(where, "dataloader=ffcv", "dataloader.dct_scaling=true")
-    assert "smaller files" in told(pictures=PictureFacts(1 << 30, 500))
-    assert "cache" not in told(pictures=PictureFacts(1 << 30, 64))
-    assert "do not fit into memory" in told(pictures=PictureFacts(140 << 30, 64))
+    assert "smaller files" in told(images=ImageFacts(1 << 30, 500))
+    assert "cache" not in told(images=ImageFacts(1 << 30, 64))
+    assert "do not fit into memory" in told(images=ImageFacts(140 << 30, 64))
 
 
 def test_what_to_change_where_the_step_is_the_bound() -> None:

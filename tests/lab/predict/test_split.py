@@ -7,7 +7,7 @@ import torch
 
 from lab.predict.split import Splitter, split, weights
 from launcher.config.compose import compose
-from launcher.measure.worker import standing_still
+from launcher.measure.probes import standing_still
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import step_kinds, step_samples
 from launcher.rank.group import Ranks
