@@ -34,8 +34,7 @@ from lab.predict.trace import Call, Gradient, Trace, kind_of
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
-from launcher.config.groups import options
-from launcher.config.hardware import gpus
+from launcher.config.groups import gpus, options
 from launcher.data.batch import Moment
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import common_acting, step_kinds

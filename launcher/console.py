@@ -6,13 +6,14 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TextIO, cast
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from launcher.errors import one_line
 
@@ -34,6 +35,24 @@ def console(file: TextIO | None = None) -> Console:
 def verbatim(text: object) -> str:
     """A text from a file or a name, as it is: no markup of rich's, no control of the terminal."""
     return escape(one_line(str(text)))
+
+
+def table(*columns: str, numbers: Collection[str] = (), rows: Iterable[Iterable[str]] = ()) -> Table:
+    """A table without lines; `numbers` are the columns that are aligned at the right. Texts are rich's markup."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column, justify="right" if column in numbers else "left")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def facts(rows: Iterable[tuple[str, ...]]) -> Table:
+    """A table of lines that begin with what they are about."""
+    made = Table(box=None, pad_edge=False, show_header=False)
+    for name, *values in rows:
+        made.add_row(f"[bold]{name}[/]", *map(verbatim, values))
+    return made
 
 
 @contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -13,6 +15,7 @@ _ROOT = _PACKAGE / "assets" if (_PACKAGE / "assets").is_dir() else _PACKAGE.pare
 CONF = _ROOT / "conf"
 PACKAGED_RECIPES = _ROOT / "recipes"
 ABLATIONS = "ablations"
+_CONFIG_DIRS: ContextVar[tuple[Path, ...]] = ContextVar("config_dirs", default=())
 
 
 def cache() -> Path:
@@ -20,16 +23,26 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "train-launcher"
 
 
-def recipe_folders(config_dirs: Iterable[Path] = ()) -> list[Path]:
+@contextmanager
+def searching(config_dirs: Iterable[Path]) -> Iterator[None]:
+    """Search the folders of `--config-dir` before all others."""
+    token = _CONFIG_DIRS.set((*config_dirs,))
+    try:
+        yield
+    finally:
+        _CONFIG_DIRS.reset(token)
+
+
+def recipe_folders() -> list[Path]:
     """Folders with recipes: those of `--config-dir`, `recipes/` in the working directory, the packaged one."""
-    return _folders([*config_dirs, Path.cwd() / "recipes", PACKAGED_RECIPES])
+    return _folders([*_CONFIG_DIRS.get(), Path.cwd() / "recipes", PACKAGED_RECIPES])
 
 
-def search_path(config_dirs: Iterable[Path] = ()) -> list[Path]:
+def search_path() -> list[Path]:
     """Folders in which Hydra finds recipes and options; the first that has a file wins."""
     here = Path.cwd()
     recipes = [folder for root in (here / "recipes", PACKAGED_RECIPES) for folder in (root, root / ABLATIONS)]
-    return _folders([*config_dirs, *recipes[:2], here / "conf", *recipes[2:], CONF])
+    return _folders([*_CONFIG_DIRS.get(), *recipes[:2], here / "conf", *recipes[2:], CONF])
 
 
 def _folders(candidates: Iterable[Path]) -> list[Path]:

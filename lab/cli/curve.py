@@ -19,11 +19,10 @@ from types import FrameType
 
 from lab.study.runs import State, data_path, read_run
 from launcher import atomic
-from launcher.config.changes import changed, is_free
 from launcher.config.compose import Composed, compose
 from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.overrides import alternatives
-from launcher.config.resolved import as_mapping, read
+from launcher.config.resolved import as_mapping, changed, is_free, read
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
 from launcher.data.identity import COUNTS, identity_if_there

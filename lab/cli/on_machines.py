@@ -16,7 +16,7 @@ from lab.predict.offers import Length, Offer, draw_offers, length_for, memory_pr
 from lab.predict.prediction import Prediction, Predictor, efficiencies
 from lab.predict.profiles import correction, read_profiles
 from launcher.config.compose import Composed, compose
-from launcher.config.hardware import gpus, machines, price_age
+from launcher.config.groups import gpus, machines, price_age
 from launcher.config.schema import Hardware
 from launcher.console import console, verbatim
 from launcher.errors import Problem, UserError

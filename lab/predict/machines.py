@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from launcher.config.hardware import Gpu, gpus, machines
+from launcher.config.groups import Gpu, gpus, machines
 from launcher.config.keys import nearest
 from launcher.config.schema import FFCVLoader, Hardware, SyntheticLoader, TorchvisionLoader
 from launcher.data.workers import MOST_PROCESSES

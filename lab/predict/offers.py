@@ -14,7 +14,7 @@ from lab.predict.prediction import Prediction, efficiencies
 from lab.study.curves import Cost, Curve
 from lab.study.speedup import cost_at, pareto_front
 from launcher import atomic
-from launcher.config.hardware import gpus
+from launcher.config.groups import gpus
 from launcher.config.schema import Hardware
 from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Span

@@ -18,7 +18,7 @@ import numpy as np
 from lab.predict.machines import loading_rate
 from lab.predict.step_counts import CountedStep, Work, counted_steps
 from launcher import paths
-from launcher.config.hardware import Gpu
+from launcher.config.groups import Gpu
 from launcher.config.schema import Hardware, RunConfig
 from launcher.config.yaml_file import read_mapping
 from launcher.measure.estimate import Estimate, Span, estimate

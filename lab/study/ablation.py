@@ -12,10 +12,9 @@ from typing import Any
 from lab.study.curves import Curve, CurvePoint, build_curves, changed_with_length
 from lab.study.runs import RunSummary
 from lab.study.speedup import BootstrapEstimate, Comparison, at_equal_cost, at_equal_quality
-from launcher.config.changes import is_free
 from launcher.config.layers import leaves
 from launcher.config.overrides import alternatives
-from launcher.config.resolved import as_mapping
+from launcher.config.resolved import as_mapping, is_free
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import dilated_epochs

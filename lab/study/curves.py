@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from lab.study.runs import RunSummary
 from launcher import paths
-from launcher.config.changes import is_free
 from launcher.config.layers import leaves
 from launcher.config.recipes import is_known, load
+from launcher.config.resolved import is_free
 from launcher.config.yaml_file import read_mapping
 from launcher.errors import UserError, shown
 
@@ -25,7 +25,7 @@ UNITS: dict[Cost, str] = {"time": "min", "wall": "min", "money": "USD", "epochs"
 # What a comparison can go across, and the part of a setting that it then leaves open.
 ACROSS = {"machines": "hardware", "models": "model", "datasets": "dataset"}
 
-# Keys that tell which seed and how long a run is; where and how it is computed is launcher.config.changes' to know.
+# Keys that tell which seed and how long a run is; where and how it is computed is launcher.config.resolved' to know.
 _LENGTH_AND_SEED = ("seed", "schedule.dilate")
 # Keys that tell which images a run is of, or what they are called: the setting says that.
 _DATASET_KEYS = tuple(f"dataset.{key}" for key in ("name", "kind", "classes", "train_samples", "val_samples"))

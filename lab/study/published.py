@@ -14,7 +14,7 @@ from typing import Any
 from lab.study.curves import PUBLISHED, Cost, Curve, CurvePoint, StudySetting
 from launcher import paths
 from launcher.config import recipes
-from launcher.config.hardware import machines
+from launcher.config.groups import machines
 from launcher.config.yaml_file import read_mapping
 
 _FILE = Path(__file__).with_name("published.yaml")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lab.study.records import NOTHING, Evaluated, Times, facts_of
-from launcher.config.hardware import is_named
+from launcher.config.groups import is_named
 from launcher.config.layers import leaves
 from launcher.config.yaml_file import read_mapping
 from launcher.data.folder import is_folder

@@ -12,7 +12,7 @@ from rich.table import Table
 from launcher.cli.estimate import seconds
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
-from launcher.console import console
+from launcher.console import console, table
 from launcher.data.folder import is_folder, splits
 from launcher.measure.diagnosis import Diagnosis, ImageFacts, Surroundings, diagnose, image_facts
 from launcher.measure.measurement import Measurement
@@ -74,23 +74,21 @@ def _images(config: RunConfig) -> ImageFacts | None:
 
 
 def _parts(found: Diagnosis) -> Table:
-    table = Table("all steps of the run", "time", "of the time together", box=None, header_style="bold")
-    for name, value in (
-        ("loading alone", found.load_seconds),
-        ("copies to the device alone", found.transfer_seconds),
-        ("steps alone", found.step_seconds),
-        ("together, as they run", found.both_seconds),
-    ):
-        table.add_row(name, duration(value), f"{value / found.both_seconds:.0%}")
-    table.add_row("saved, if loading cost nothing", duration(found.gain * found.both_seconds), f"{found.gain:.0%}")
-    return table
+    times = {
+        "loading alone": found.load_seconds,
+        "copies to the device alone": found.transfer_seconds,
+        "steps alone": found.step_seconds,
+        "together, as they run": found.both_seconds,
+        "saved, if loading cost nothing": found.gain * found.both_seconds,
+    }
+    rows = ((name, duration(time), f"{time / found.both_seconds:.0%}") for name, time in times.items())
+    return table("all steps of the run", "time", "of the time together", rows=rows)
 
 
 def _sizes(found: Diagnosis) -> Table:
-    table = Table("image px", "steps", "loading", "step", "together", "bound", box=None, header_style="bold")
-    for column in table.columns[:-1]:
-        column.justify = "right"
+    columns = ("image px", "steps", "loading", "step", "together")
+    shown = table(*columns, "bound", numbers=columns)
     for size, bound in zip(found.sizes, found.bounds, strict=True):
         times = (size.load_seconds, size.step_seconds, size.both_seconds)
-        table.add_row(str(size.image_size), f"{size.steps:,}", *(f"{1000 * time:,.1f} ms" for time in times), bound)
-    return table
+        shown.add_row(str(size.image_size), f"{size.steps:,}", *(f"{1000 * time:,.1f} ms" for time in times), bound)
+    return shown

@@ -9,10 +9,10 @@ from dataclasses import asdict
 from rich.table import Table
 
 from launcher.config.compose import compose
-from launcher.config.hardware import is_named, machines, price_age
+from launcher.config.groups import is_named, machines, price_age
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import Hardware
-from launcher.console import console, verbatim
+from launcher.console import console, facts, table, verbatim
 from launcher.measure.estimate import CONFIDENCE, Estimate, Price, Span, estimate, prices
 from launcher.records.progress import duration
 from launcher.records.summary import keep_estimate
@@ -70,15 +70,13 @@ def hardware(chosen: Hardware, device: str) -> list[Hardware]:
 
 
 def _times(found: Estimate) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name, span, more in (
-        ("training", found.training, f"{found.images_per_second:,.0f} images/s"),
-        ("evaluation", found.evaluation, f"{found.evaluations} times"),
-        ("saving", found.saving, f"{found.saves} times"),
-        ("wall clock", found.wall, f"{duration(found.start_seconds)} of it until the first batch is asked for"),
-    ):
-        table.add_row(f"[bold]{name}[/]", duration(span.seconds), _interval(span), more)
-    return table
+    spans = {
+        "training": (found.training, f"{found.images_per_second:,.0f} images/s"),
+        "evaluation": (found.evaluation, f"{found.evaluations} times"),
+        "saving": (found.saving, f"{found.saves} times"),
+        "wall clock": (found.wall, f"{duration(found.start_seconds)} of it until the first batch is asked for"),
+    }
+    return facts((name, duration(span.seconds), _interval(span), more) for name, (span, more) in spans.items())
 
 
 def _interval(span: Span) -> str:
@@ -86,22 +84,21 @@ def _interval(span: Span) -> str:
 
 
 def _sizes(found: Estimate) -> Table:
-    table = Table("image px", "steps", "step alone", "loading alone", "together", box=None, header_style="bold")
-    for column in table.columns:
-        column.justify = "right"
+    columns = ("image px", "steps", "step alone", "loading alone", "together")
+    shown = table(*columns, numbers=columns)
     for cost in found.sizes:
         times = (cost.step_seconds, cost.load_seconds, cost.both_seconds)
-        table.add_row(str(cost.image_size), f"{cost.steps:,}", *(f"{1000 * time:,.1f} ms" for time in times))
-    return table
+        shown.add_row(str(cost.image_size), f"{cost.steps:,}", *(f"{1000 * time:,.1f} ms" for time in times))
+    return shown
 
 
 def _prices(offers: list[Price]) -> Table:
-    table = Table("instance", "GPUs", "an hour", "this run", "price of", box=None, header_style="bold")
-    table.title, table.title_justify = "cost of the wall clock, were the instance as fast as this machine", "left"
+    shown = table("instance", "GPUs", "an hour", "this run", "price of")
+    shown.title, shown.title_justify = "cost of the wall clock, were the instance as fast as this machine", "left"
     for offer in offers:
         machine, currency = offer.hardware, offer.hardware.currency
         gpus = f"{machine.gpus} x {machine.gpu}" if machine.gpu else "-"
         cost = f"{offer.cost:,.2f} {currency} ({offer.low:,.2f} to {offer.high:,.2f})"
         source = ", ".join(filter(None, (price_age(machine), machine.price_source)))
-        table.add_row(machine.name, gpus, f"{machine.price_per_hour:,.2f} {currency}", cost, source)
-    return table
+        shown.add_row(machine.name, gpus, f"{machine.price_per_hour:,.2f} {currency}", cost, source)
+    return shown

@@ -11,9 +11,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.config.changes import changed, continued
 from launcher.config.layers import COMMAND_LINE, leaves
-from launcher.config.resolved import as_mapping, read
+from launcher.config.resolved import as_mapping, changed, continued, read
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
 from launcher.data.folder import is_folder

@@ -12,8 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from launcher.config import recipes
-from launcher.config.groups import about, options
-from launcher.config.hardware import machines, price_age
+from launcher.config.groups import about, machines, options, price_age
 from launcher.config.keys import did_you_mean
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, Hardware

@@ -7,6 +7,7 @@ import argparse
 from launcher.config.compose import compose, composition
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping, dump
+from launcher.config.yaml_file import as_yaml
 from launcher.errors import one_line
 
 EXAMPLES = [
@@ -52,7 +53,7 @@ def _hydras(words: list[str], info: str | None) -> None:
     if info:
         source.print_info(command, info)
     else:
-        print(source.as_yaml(command), end="")
+        print(as_yaml(source.composed(command)), end="")
 
 
 def _text(value: object) -> str:

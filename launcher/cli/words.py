@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
+from launcher import paths
 from launcher.config import recipes
 from launcher.config.keys import all_keys, choices, nearest, nearest_key
 from launcher.config.overrides import SEARCH_PATH, quoted
@@ -137,7 +138,7 @@ class _Reading:
                 value = left.popleft() if left and "=" not in left[0] else "VALUE"
                 line = self._line(f"{self._start} {shlex.quote(f'{word}={value}')}", word, value)
                 self.problems.append(Problem(f"{word} is a key, and has its value after a =; type {line}"))
-            elif recipes.is_known(word, self._config_dirs):
+            elif self._is_recipe(word):
                 found.append(f"recipe={word}")
             else:
                 self.problems.append(Problem(f"{shown(word)} is no verb and no key=value; {self._instead(word)}"))
@@ -146,6 +147,10 @@ class _Reading:
                     self.problems = self.problems[-1:]
                     return []
         return found
+
+    def _is_recipe(self, word: str) -> bool:
+        with paths.searching(self._config_dirs):
+            return recipes.is_known(word)
 
     def _may_be_verb(self, word: str) -> bool:
         return self._verb == "run" and word == self._words[0] and word.isidentifier()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,9 @@ from launcher import paths
 from launcher.config import recipes
 from launcher.config.groups import options
 from launcher.config.keys import did_you_mean
-from launcher.config.layers import COMMAND_LINE, DEFAULTS, get, leaves, put, without
+from launcher.config.layers import COMMAND_LINE, DEFAULTS, get, leaves, put, resolve, without
 from launcher.config.overrides import SEARCH_PATH, Assignment, last, parse, quoted
 from launcher.config.recipes import Recipe
-from launcher.config.references import resolve
 from launcher.config.schema import GROUPS, RunConfig
 from launcher.config.switches import Switches
 from launcher.config.validate import validate
@@ -43,12 +42,12 @@ def compose(words: Sequence[str]) -> Composed:
     Raises:
         UserError: with every mistake found, each naming key, value, origin and the nearest valid name.
     """
-    from launcher.config.source import composed, plain
+    from launcher.config.source import composed
 
     problems = Problems()
     composition = Composition(words, problems)
     with problems.collected():
-        values = plain(composed(composition.command))
+        values = composed(composition.command)
         _data_folder(values, composition)
         config = validate(resolve(values, composition.origin, problems), composition.origin)
     problems.settle()
@@ -77,6 +76,26 @@ def _data_folder(values: dict[str, Any], composition: Composition) -> None:
         composition.stated.insert(0, (f"environment {_DATA_FOLDER}", {"dataset.path"}))
 
 
+@dataclass(frozen=True)
+class _Layer:
+    """A file that is laid over those below it: what sets its values, and the options that these are for.
+
+    `chosen` are the options that the file itself chooses.
+    """
+
+    origin: str
+    path: Path
+    values: dict[str, Any]
+    options: dict[str, Any]
+    chosen: dict[str, Any] = field(default_factory=dict)
+
+    def dropped(self, options: dict[str, Any], on: set[str]) -> frozenset[str]:
+        """Keys to drop: groups of which another option is chosen in the end, nulls of algorithms that are on again."""
+        nulls = {key for key, value in leaves({_LIST: self.values.get(_LIST)}) if value is None}
+        replaced = {group for group in GROUPS if self.options.get(group) != options.get(group)}
+        return frozenset(replaced | (nulls & {f"{_LIST}.{name}" for name in on}))
+
+
 class Composition:
     """The words of a command line as what Hydra composes, and what each file and the command line set in it.
 
@@ -86,111 +105,73 @@ class Composition:
     def __init__(self, words: Sequence[str], problems: Problems):
         self.notes: list[str] = []
         self.recipe: Recipe | None = None
-        self._given = parse(words, problems)
-        self._config_dirs = _config_dirs(self._given, problems)
-        self._folders = paths.search_path(self._config_dirs)
-        with problems.collected():
-            if (name := last(self._given, "recipe")) is not None:
-                self.recipe = recipes.load(str(name), self._config_dirs)
-        self._top = self.recipe or recipes.train(self._config_dirs)
-        self._chosen = _choices(self._given, self._folders, problems)
-        self._lengths, self._published = self._variants()
-        self._dropped = self._replaced()
-        parts = [(recipe.chosen.get(_LIST), recipe.values.get(_LIST)) for recipe in reversed([*self._top.chain()])]
-        over = [(None, read_mapping(path).get(_LIST)) for path in self._lengths]
-        switches = Switches([*parts, *over], self._folders)
-        switches.apply(self._given, problems)
-        on = {f"{_LIST}.{name}" for name in switches.active}
+        given = parse(words, problems)
+        with paths.searching(_config_dirs(given, problems)):
+            with problems.collected():
+                if (name := last(given, "recipe")) is not None:
+                    self.recipe = recipes.load(str(name))
+            self._top = self.recipe or recipes.train()
+            self._compose(given, problems)
+
+    def _compose(self, given: Sequence[Assignment], problems: Problems) -> None:
+        from launcher.config.source import Command
+
+        chosen = _choices(given, problems)
+        published, lengths, chain = self._layers(given)
+        below = [*reversed(chain), *reversed(lengths)]
+        switches = Switches((layer.chosen.get(_LIST), layer.values.get(_LIST)) for layer in below)
+        switches.apply(given, problems)
+        options, layers = {**self._top.options, **chosen}, [*published, *lengths, *chain]
+        dropped = {layer.path: layer.dropped(options, switches.active) for layer in layers}
+        for group, option in chosen.items():
+            values = [leaf for layer in chain if group in dropped[layer.path] for leaf in leaves(layer.values)]
+            if replaced := [f"{key}={value}" for key, value in values if key.startswith(f"{group}.")]:
+                self.notes.append(f"{group}={option} replaces the recipe's {', '.join(replaced)}")
+        self._state(given, layers, dropped)
+        words = [f"{group}={quoted(option)}" for group, option in chosen.items()] + switches.choice()
+        words += [f"+lengths/{layer.path.parent.name}={quoted(layer.path.stem)}" for layer in reversed(lengths)]
+        if published:
+            words.append(f"+published=[{','.join(quoted(layer.path.stem) for layer in reversed(published))}]")
+        words += [*switches.off(), *(one.word for one in switches.values())]
+        if self.recipe is not None:
+            words.append(f"++recipe={quoted(self.recipe.name)}")
+        words += [one.word for one in given if _is_value(one)]
+        self.command = Command(self._top.name, words, paths.search_path(), self._top.path, dropped)
+
+    def _state(
+        self, given: Sequence[Assignment], layers: Sequence[_Layer], dropped: Mapping[Path, frozenset[str]]
+    ) -> None:
+        typed = {f"{one.key}.name" if _chooses(one) else one.key for one in given}
+        self.stated = [(COMMAND_LINE, {key for key in typed if key.count(".") != 1 or not key.startswith(f"{_LIST}.")})]
+        for layer in layers:
+            keys = {key for key, _ in leaves(without(layer.values, dropped[layer.path]))}
+            self.stated.append((layer.origin, keys | {f"{group}.name" for group in layer.chosen}))
+
+    def _layers(self, given: Sequence[Assignment]) -> tuple[list[_Layer], list[_Layer], list[_Layer]]:
+        """Published variants, values for the length, and the recipes themselves, each with the nearest first."""
+        asked = last(given, "epochs")
+        epochs = asked if type(asked) is int else self._top.get("epochs")
+        as_published = (last(given, "fidelity") or self._top.get("fidelity")) == "published"
+        published, lengths, chain = [], [], []
         for recipe in self._top.chain():
-            null = {key for key, value in leaves({_LIST: recipe.values.get(_LIST)}) if value is None}
-            self._dropped[recipe.path] |= null & on
-        self.command = self._command(switches)
-        self.stated = list(self._statements())
+            base = f", base of {self._top.name}" if recipe is not self._top else ""
+            origin = f"recipe {recipe.name}{base}" if recipe.base else DEFAULTS
+            chain.append(_Layer(origin, recipe.path, recipe.values, recipe.options, recipe.chosen))
+            if file := recipe.changes_at(epochs):
+                lengths.append(_Layer(origin, file, read_mapping(file), recipe.options))
+            if as_published and recipe.published:
+                values = read_mapping(recipe.published)
+                published.append(_Layer("fidelity=published", recipe.published, values, recipe.options))
+        if as_published and not published:
+            whose = f"recipe={self.recipe.name} has no" if self.recipe else "without a recipe there is no"
+            self.notes.append(f"fidelity=published changes nothing: {whose} published variant")
+        return published, lengths, chain
 
     def origin(self, key: str) -> str:
         """What set a dotted key, or for a mapping the nearest that set something in it."""
-        upwards = [key.rsplit(".", up)[0] for up in range(key.count(".") + 1)]
-        for name, keys in self.stated:
-            if any(parent in keys for parent in upwards):
-                return name
-        for name, keys in self.stated:
-            if any(stated.startswith(f"{key}.") for stated in keys):
-                return name
-        return DEFAULTS
-
-    def _variants(self) -> tuple[dict[Path, Recipe], dict[Path, Recipe]]:
-        """Files of the chain's recipes that are laid over them: for the length, and for what was published."""
-        asked = last(self._given, "epochs")
-        epochs = asked if type(asked) is int else self._top.get("epochs")
-        lengths, published = {}, {}
-        for recipe in reversed([*self._top.chain()]):
-            if recipe.lengths and (length := recipe.length(epochs)) != recipe.length(recipe.get("epochs")):
-                lengths[recipe.lengths[length]] = recipe
-            if recipe.published is not None:
-                published[recipe.published] = recipe
-        if (last(self._given, "fidelity") or self._top.get("fidelity")) != "published":
-            return lengths, {}
-        if not published:
-            whose = f"recipe={self.recipe.name} has no" if self.recipe else "without a recipe there is no"
-            self.notes.append(f"fidelity=published changes nothing: {whose} published variant")
-        return lengths, published
-
-    def _replaced(self) -> dict[Path, frozenset[str]]:
-        """By file, the groups in which another option than the one that the file's values are for is chosen."""
-        now: dict[str, Any] = {}
-        options_at: dict[Path, dict[str, Any]] = {}
-        for recipe in reversed([*self._top.chain()]):
-            now = {**now, **recipe.chosen}
-            options_at[recipe.path] = now
-        final = {**now, **self._chosen}
-        for path, recipe in {**self._lengths, **self._published}.items():
-            options_at[path] = options_at[recipe.path]
-        dropped = {
-            path: frozenset(group for group in GROUPS if here.get(group) != final.get(group))
-            for path, here in options_at.items()
-        }
-        for group in self._chosen:
-            values = [
-                f"{group}.{key}={value}"
-                for recipe in self._top.chain()
-                if group in dropped[recipe.path] and isinstance(recipe.values.get(group), Mapping)
-                for key, value in leaves(recipe.values[group])
-            ]
-            if values:
-                self.notes.append(f"{group}={self._chosen[group]} replaces the recipe's {', '.join(values)}")
-        return dropped
-
-    def _command(self, switches: Switches) -> Any:
-        from launcher.config.source import Command
-
-        words = [f"{group}={quoted(option)}" for group, option in self._chosen.items()]
-        words += switches.choice()
-        words += [f"+lengths/{recipe.name}={quoted(path.stem)}" for path, recipe in self._lengths.items()]
-        if self._published:
-            words.append(f"+published=[{','.join(quoted(path.stem) for path in self._published)}]")
-        words += [*switches.off(), *(given.word for given in switches.values())]
-        if self.recipe is not None:
-            words.append(f"++recipe={quoted(self.recipe.name)}")
-        words += [given.word for given in self._given if _is_value(given)]
-        return Command(self._top.name, words, self._folders, self._top.path, self._dropped)
-
-    def _statements(self) -> Iterable[tuple[str, set[str]]]:
-        words = {f"{given.key}.name" if _chooses(given) else given.key for given in self._given}
-        yield COMMAND_LINE, {key for key in words if key.count(".") != 1 or not key.startswith("algorithms.")}
-        for path in self._published:
-            yield "fidelity=published", self._keys(path, read_mapping(path))
-        for path, recipe in self._lengths.items():
-            yield self._named(recipe), self._keys(path, read_mapping(path))
-        for recipe in self._top.chain():
-            if recipe.base is not None:
-                names = {f"{group}.name" for group in recipe.chosen}
-                yield self._named(recipe), names | self._keys(recipe.path, recipe.values)
-
-    def _keys(self, path: Path, values: Mapping[str, Any]) -> set[str]:
-        return {key for key, _ in leaves(without(values, self._dropped[path]))}
-
-    def _named(self, recipe: Recipe) -> str:
-        return f"recipe {recipe.name}" + (f", base of {self._top.name}" if recipe is not self._top else "")
+        upwards = {key.rsplit(".", up)[0] for up in range(key.count(".") + 1)}
+        within = [name for name, keys in self.stated if any(stated.startswith(f"{key}.") for stated in keys)]
+        return next((name for name, keys in self.stated if keys & upwards), [*within, DEFAULTS][0])
 
 
 def _is_value(given: Assignment) -> bool:
@@ -219,7 +200,7 @@ def _config_dirs(given: Sequence[Assignment], problems: Problems) -> list[Path]:
     return found
 
 
-def _choices(given: Sequence[Assignment], folders: Sequence[Path], problems: Problems) -> dict[str, str]:
+def _choices(given: Sequence[Assignment], problems: Problems) -> dict[str, str]:
     """The option of each group that the command line chooses."""
     chosen: dict[str, str] = {}
     for assignment in given:
@@ -228,7 +209,7 @@ def _choices(given: Sequence[Assignment], folders: Sequence[Path], problems: Pro
             group = key.removesuffix(".name")
             problems.append(Problem(f"is the option's own; type {group}={value}", key, value, COMMAND_LINE))
         elif _chooses(assignment):
-            if value in (known := options(key, folders)):
+            if value in (known := options(key)):
                 chosen[key] = value
             else:
                 problems.append(Problem(f"no such {key}; {did_you_mean(str(value), known)}", key, value, COMMAND_LINE))

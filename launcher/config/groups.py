@@ -1,29 +1,35 @@
-"""The options of conf/'s groups, a user's own among them, without composing them."""
+"""The options of conf/'s groups, a user's own among them, without composing them; machines, GPUs and their prices."""
 
 from __future__ import annotations
 
+import datetime
 import itertools
-from collections.abc import Sequence
+import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic.dataclasses import dataclass
+
 from launcher import paths
-from launcher.config.yaml_file import read_mapping
+from launcher.config.fields import STRICT, Positive, typed
+from launcher.config.schema import Hardware
+from launcher.config.yaml_file import defaults_list, read_mapping
 from launcher.errors import UserError
 
 _MOST_BASES = 10
+_YEAR = datetime.timedelta(days=365)
 
 
-def files(group: str, folders: Sequence[Path] | None = None) -> dict[str, Path]:
+def files(group: str) -> dict[str, Path]:
     """Name to file of a group's options, or of all algorithms, sorted."""
-    searched = paths.search_path() if folders is None else folders
-    found = {path.stem: path for folder in reversed(searched) for path in (folder / group).glob("*.yaml")}
+    found = {path.stem: path for folder in reversed(paths.search_path()) for path in (folder / group).glob("*.yaml")}
     return dict(sorted(found.items()))
 
 
-def options(group: str, folders: Sequence[Path] | None = None) -> list[str]:
+def options(group: str) -> list[str]:
     """Names of a group's options, or of all algorithms."""
-    return list(files(group, folders))
+    return list(files(group))
 
 
 def about(group: str, name: str) -> str:
@@ -33,18 +39,63 @@ def about(group: str, name: str) -> str:
     return " ".join(line[2:].strip() for line in remarks if not line.startswith("# @"))
 
 
-def values(group: str, name: str, folders: Sequence[Path] | None = None, depth: int = 0) -> dict[str, Any]:
+def values(group: str, name: str, depth: int = 0) -> dict[str, Any]:
     """The values of an option, over those of the options of the same group that its defaults list names.
 
     Raises:
         UserError: a file is no mapping, or names options that there are not, or itself.
     """
-    known = files(group, folders)
-    if name not in known or depth > _MOST_BASES:
+    path = files(group).get(name)
+    if path is None or depth > _MOST_BASES:
         raise UserError(f"{group}/{name}: its defaults list names no option that can be read")
-    own = read_mapping(known[name])
-    below: dict[str, Any] = {}
-    for base in own.pop("defaults", []):
-        if isinstance(base, str) and base != "_self_":
-            below.update(values(group, base, folders, depth + 1))
-    return {**below, **own}
+    own = read_mapping(path)
+    bases = [base for entry, base in defaults_list(own, path) if not entry and base != "_self_"]
+    below = {key: value for base in bases for key, value in values(group, base, depth + 1).items()}
+    return {**below, **{key: value for key, value in own.items() if key != "defaults"}}
+
+
+@dataclass(frozen=True, config=STRICT)
+class Gpu:
+    """The most that a GPU can do: `memory` in GB, its `bandwidth` in GB/s, `matrix_rate` in TFLOP/s of dense bf16.
+
+    `product_rate` is what products of large matrices were measured to reach of it; `link` is to the other GPUs of its
+    machine, in GB/s each way.
+    """
+
+    memory: Positive
+    bandwidth: Positive
+    matrix_rate: Positive
+    product_rate: Positive
+    link: Positive
+    source: str
+
+
+@cache
+def gpus() -> dict[str, Gpu]:
+    """Every GPU that is known, by the name that machines give."""
+    return {name: Gpu(**facts) for name, facts in read_mapping(paths.CONF / "gpus.yaml").items()}
+
+
+def machines() -> dict[str, Hardware]:
+    """Every machine of conf/hardware, a user's own among them, by the name of its file.
+
+    Raises:
+        UserError: a file has values that no machine has.
+    """
+    return {name: typed(Hardware, values("hardware", name), f"hardware/{name}: ") for name in options("hardware")}
+
+
+def is_named(gpu: str | None, device: str) -> bool:
+    """Whether a device such as `NVIDIA A100-SXM4-40GB` is a machine's GPU: a whole word, an A10 is no A100."""
+    return gpu is not None and re.search(rf"\b{re.escape(gpu.split(' ')[0])}\b", device) is not None
+
+
+def price_age(machine: Hardware, today: datetime.date | None = None) -> str:
+    """When a machine's price was so: `2026-09-18`, `2022-07, over a year old` or `date not known`."""
+    if machine.price_date is None:
+        return "date not known"
+    try:
+        since = datetime.date.fromisoformat((machine.price_date + "-01-01")[:10])
+    except ValueError:  # note: a user's own words, such as last week
+        return machine.price_date
+    return machine.price_date + ", over a year old" * ((today or datetime.date.today()) - since > _YEAR)

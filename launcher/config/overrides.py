@@ -9,8 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from launcher.config.keys import described, is_text
-from launcher.config.layers import COMMAND_LINE
-from launcher.config.references import NOT_PLAIN, is_plain
+from launcher.config.layers import COMMAND_LINE, NOT_PLAIN, is_plain
 from launcher.config.schema import GROUPS, RunConfig
 from launcher.errors import Problem, Problems, shown
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass as typed
+from pydantic import Field
+from pydantic.dataclasses import dataclass as typed_dataclass
 
 from launcher import paths
-from launcher.config.fields import STRICT, Count, Positive, expanded
+from launcher.config.fields import STRICT, Count, Positive, expanded, typed
 from launcher.config.keys import nearest
 from launcher.config.layers import COMMAND_LINE
-from launcher.config.yaml_file import read_mapping
+from launcher.config.yaml_file import defaults_list, read_mapping
 from launcher.errors import Problem, Problems, UserError
 
 # The recipes that share out the lengths among them: a length outside a recipe's band belongs to one of these.
@@ -29,7 +28,7 @@ _LENGTHS, _PUBLISHED = "lengths", "published"
 _MOST_BASES = 10
 
 
-@typed(frozen=True, config=STRICT)
+@typed_dataclass(frozen=True, config=STRICT)
 class Published:
     """One published result: its source states no epochs where null.
 
@@ -44,7 +43,7 @@ class Published:
     top5: Positive | None = None
 
 
-@typed(frozen=True, config=STRICT)
+@typed_dataclass(frozen=True, config=STRICT)
 class About:
     """A recipe's header: what it is, the first and last length in epochs it is meant for (null: no end), results."""
 
@@ -77,35 +76,42 @@ class Recipe:
         if self.base is not None:
             yield from self.base.chain()
 
-    def length(self, epochs: Any) -> int:
-        """The nearest of its `lengths` to a number of epochs."""
-        return min(self.lengths, key=lambda known: (abs(known - epochs), known))
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """The option of each group, chosen by this recipe or by those that it extends."""
+        return {**(self.base.options if self.base else {}), **self.chosen}
+
+    def changes_at(self, epochs: Any) -> Path | None:
+        """The file of values for the nearest of its lengths; None where that is the nearest to its own one too."""
+
+        def nearest_to(wanted: Any) -> int | None:
+            return min(self.lengths, key=lambda known: (abs(known - wanted), known), default=None)
+
+        length = nearest_to(epochs)
+        return None if length is None or length == nearest_to(self.get("epochs")) else self.lengths[length]
 
     def get(self, key: str) -> Any:
         """The value of a top-level key in the nearest recipe of the chain that has it; None if there is none."""
         return next((recipe.values[key] for recipe in self.chain() if key in recipe.values), None)
 
 
-Folders = Sequence[Path]
-
-
-def load(name: str, config_dirs: Folders = ()) -> Recipe:
+def load(name: str) -> Recipe:
     """Read a recipe or ablation by name or path, and those that it extends.
 
     Raises:
         UserError: no such recipe, or its file is not what a recipe is.
     """
-    return _load(_find(name, COMMAND_LINE, config_dirs), (), config_dirs)
+    return _load(_find(name, COMMAND_LINE))
 
 
-def is_known(name: str, config_dirs: Folders = ()) -> bool:
+def is_known(name: str) -> bool:
     """Whether a word is the name of a recipe or ablation, or a recipe's file."""
-    return _path(name, config_dirs) is not None
+    return _path(name) is not None
 
 
-def names(config_dirs: Folders = ()) -> list[str]:
+def names() -> list[str]:
     """All recipes and ablations by file name: nothing is read."""
-    return sorted({*_files(config_dirs), *_files(config_dirs, paths.ABLATIONS)})
+    return sorted({*_files(), *_files(paths.ABLATIONS)})
 
 
 def listing() -> list[Recipe]:
@@ -142,21 +148,21 @@ def _in_band(epochs: int, recipe: Recipe) -> bool:
     return (low or 1) <= epochs and (high is None or epochs <= high)
 
 
-def _files(config_dirs: Folders, subfolder: str = "") -> dict[str, Path]:
+def _files(subfolder: str = "") -> dict[str, Path]:
     """Name to file; those of the working directory hide the packaged ones."""
-    folders = [folder / subfolder for folder in reversed(paths.recipe_folders(config_dirs))]
+    folders = [folder / subfolder for folder in reversed(paths.recipe_folders())]
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml")) if path.stem != TRAIN}
 
 
 def _readable(subfolder: str = "") -> tuple[list[Recipe], list[Problem]]:
     found, problems = [], Problems()
-    for path in _files((), subfolder).values():
+    for path in _files(subfolder).values():
         with problems.collected():
-            found.append(_load(path, (), ()))
+            found.append(_load(path))
     return found, problems
 
 
-def _path(name: str, config_dirs: Folders) -> Path | None:
+def _path(name: str) -> Path | None:
     """The file of a recipe by its name, with or without `.yaml`, or by its path; None if there is none."""
     plain = name.removesuffix(".yaml").removesuffix(".yml")
     if plain != name:
@@ -169,7 +175,7 @@ def _path(name: str, config_dirs: Folders) -> Path | None:
     if plain == TRAIN or folder not in ("", paths.ABLATIONS):
         return None
     with suppress(OSError, ValueError):
-        for root in paths.recipe_folders(config_dirs):
+        for root in paths.recipe_folders():
             for subfolder in dict.fromkeys((folder, paths.ABLATIONS)):
                 file = root / subfolder / f"{plain}.yaml"
                 if file.exists() or file.is_symlink():
@@ -177,19 +183,19 @@ def _path(name: str, config_dirs: Folders) -> Path | None:
     return None
 
 
-def _find(name: str, origin: str, config_dirs: Folders) -> Path:
-    if (path := _path(name, config_dirs)) is not None:
+def _find(name: str, origin: str) -> Path:
+    if (path := _path(name)) is not None:
         return path
     if "/" in name and Path(name).suffix in (".yaml", ".yml"):
         raise UserError(Problem("no such file; `train ls` lists the recipes that have a name", "recipe", name, origin))
-    like = nearest(name, names(config_dirs))
+    like = nearest(name, names())
     hint = f"did you mean {like}? " if like else ""
-    known = ", ".join(sorted(_files(config_dirs)))
+    known = ", ".join(sorted(_files()))
     message = f"no such recipe; {hint}one of: {known}; `train ls ablations` lists the ablations"
     raise UserError(Problem(message, "recipe", name, origin))
 
 
-def _load(path: Path, trail: tuple[Path, ...], config_dirs: Folders) -> Recipe:
+def _load(path: Path, trail: tuple[Path, ...] = ()) -> Recipe:
     """The recipe in a file; `trail` holds the recipes that extend it."""
     if path in trail:
         raise UserError(f"{trail[-1]}: its defaults list leads back to itself by {path.stem}")
@@ -199,55 +205,34 @@ def _load(path: Path, trail: tuple[Path, ...], config_dirs: Folders) -> Recipe:
         values = read_mapping(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    base_name, chosen = _defaults(values.pop("defaults", None), path)
-    base = train(config_dirs)
-    if base_name != TRAIN:
-        base = _load(_find(base_name, str(path), config_dirs), (*trail, path), config_dirs)
-    about = _about(values.pop("about", None), path, base.about)
+    bases, chosen = _defaults(values, path)
+    if not bases or bases[0] == "_self_":
+        remedy = "begin it with `defaults: [train, _self_]`, or with the recipe that it extends"
+        raise UserError(f"{path}: a recipe has a defaults list, as any config of Hydra's; {remedy}")
+    name = bases[0].removeprefix("/")
+    base = train() if name == TRAIN else _load(_find(name, str(path)), (*trail, path))
+    header = values.pop("about", None)
+    # note: a recipe without a header is meant for the lengths of the recipe that it extends
+    about = About(epochs=base.about.epochs) if header is None else typed(About, header, f"{path}: about.")
     if type(values.get("epochs", 1)) is not int:
         raise UserError(Problem("must be a whole number", "epochs", values["epochs"], str(path)))
-    name = path.stem if _path(path.stem, config_dirs) in (None, path) else f"{path.parent.name}-{path.stem}"
+    name = path.stem if _path(path.stem) in (None, path) else f"{path.parent.name}-{path.stem}"
     folder = path.parent.parent if path.parent.name == paths.ABLATIONS else path.parent
     lengths = {int(file.stem): file for file in (folder / _LENGTHS / name).glob("*.yaml") if file.stem.isdecimal()}
     published = folder / _PUBLISHED / f"{name}.yaml"
     return Recipe(name, path, about, chosen, values, base, lengths, published if published.is_file() else None)
 
 
-def train(config_dirs: Folders) -> Recipe:
+def train() -> Recipe:
     """What every recipe stands on: the defaults list of train.yaml chooses an option for each group."""
-    path = next(file for folder in paths.search_path(config_dirs) if (file := folder / f"{TRAIN}.yaml").is_file())
+    path = next(file for folder in paths.search_path() if (file := folder / f"{TRAIN}.yaml").is_file())
     values = read_mapping(path)
-    chosen = {group: option for entry in _mappings(values.get("defaults")) for group, option in entry.items()}
-    return Recipe(TRAIN, path, About(), chosen, {"epochs": values.get("epochs", 1)}, None, {}, None)
+    return Recipe(TRAIN, path, About(), _defaults(values, path)[1], {"epochs": 1, **values}, None, {}, None)
 
 
-def _defaults(entries: Any, path: Path) -> tuple[str, dict[str, Any]]:
-    """The recipe that a defaults list extends, and the options that it chooses instead."""
-    bases = [entry for entry in entries if isinstance(entry, str)] if isinstance(entries, list) else []
-    if not bases or bases[0] == "_self_":
-        remedy = "begin it with `defaults: [train, _self_]`, or with the recipe that it extends"
-        raise UserError(f"{path}: a recipe has a defaults list, as any config of Hydra's; {remedy}")
-    chosen = {key: option for entry in _mappings(entries) for key, option in entry.items()}
-    prefix = re.compile(r"^override +/?")
-    return bases[0].removeprefix("/"), {prefix.sub("", str(key)): option for key, option in chosen.items()}
-
-
-def _mappings(entries: Any) -> list[dict[str, Any]]:
-    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-
-
-def _about(header: Any, path: Path, base: About) -> About:
-    """The typed header; a recipe without one is meant for the lengths of the recipe that it extends."""
-    if header is None:
-        return About(epochs=base.epochs)
-    try:
-        # note: strict types accept a mapping as a dataclass only in JSON
-        return _header().validate_json(json.dumps(header, default=str))
-    except ValidationError as error:
-        wrong = [(".".join(map(str, ("about", *e["loc"]))), e["msg"]) for e in error.errors(include_url=False)]
-        raise UserError(*(f"{path}: {where}: {message}" for where, message in wrong)) from None
-
-
-@cache
-def _header() -> TypeAdapter[About]:
-    return TypeAdapter(About)
+def _defaults(values: dict[str, Any], path: Path) -> tuple[list[str], dict[str, Any]]:
+    """Take the defaults list out of a file's values: the configs that it extends, and the options that it chooses."""
+    entries = defaults_list(values, path)
+    values.pop("defaults", None)
+    chosen = {re.sub(r"^override +/?", "", group): option for group, option in entries if group}
+    return [name for group, name in entries if not group], chosen

@@ -1,20 +1,52 @@
-"""The resolved config as a file: what the ranks read, what resume needs, and itself a valid config."""
+"""The resolved config as a file, itself a valid config; what differs between two, and what may when a run goes on."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from launcher import atomic
-from launcher.config.schema import RunConfig
+from launcher.config.compose import compose
+from launcher.config.groups import options
+from launcher.config.groups import values as group_values
+from launcher.config.keys import did_you_mean
+from launcher.config.layers import COMMAND_LINE, get, leaves, put, resolve
+from launcher.config.overrides import OFF, Assignment, parse
+from launcher.config.schema import GROUPS, RunConfig
+from launcher.config.switches import ON, Switches
 from launcher.config.validate import MISSING, validate
 from launcher.config.yaml_file import as_yaml, read_mapping
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, Problems, UserError
 
 _PLACE_ONLY = ("runs", "run_name")
+# Keys, and groups of keys (ending in a dot), that training so far did not depend on.
+FREE = (
+    "epochs",
+    "target",
+    "runs",
+    "run_name",
+    "eval_every",
+    "eval_batch_size",
+    "device_batch_size",
+    "deterministic",
+    "cuda_graphs",
+    "dataset.path",
+    "dataset.test_path",
+    "model.checkpointing",
+    "dataloader.workers",
+    "dataloader.prefetch",
+    "checkpoint.",
+    "nonfinite.",
+    "launch.",
+    "hardware.",
+    "logger.",
+)
+_PAST = "would change what the run has done; start a new run, or change only " + ", ".join(FREE)
 
 
 def as_mapping(config: RunConfig) -> dict[str, Any]:
@@ -61,3 +93,70 @@ def _with_remedy(message: str) -> str:
     if message != MISSING:
         return message
     return f"{MISSING}, as where another version of train has written the file: use that one, or write the key into it"
+
+
+def changed(before: RunConfig, after: RunConfig) -> list[str]:
+    """Dotted keys whose values differ, in the schema's order."""
+    first, second = dict(leaves(as_mapping(before))), dict(leaves(as_mapping(after)))
+    return [key for key in dict.fromkeys([*first, *second]) if first.get(key) != second.get(key)]
+
+
+def fingerprint(config: RunConfig) -> str:
+    """SHA-256 of the values that training so far depends on: equal for all parts of one run."""
+    values = {key: value for key, value in leaves(as_mapping(config)) if not is_free(key)}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def is_free(key: str) -> bool:
+    """Whether a run may go on with another value of that key."""
+    return any(key == free or (free.endswith(".") and key.startswith(free)) for free in FREE)
+
+
+def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
+    """The config to go on with; a group's option such as `launch=cpu` replaces the whole group.
+
+    Raises:
+        UserError: with every word that is wrong, or that would change what training has done so far.
+    """
+    problems = Problems()
+    before = as_mapping(config)
+    values = as_mapping(config)
+    switches = Switches([(None, before["algorithms"])])
+    given = parse(words, problems)
+    switches.apply(given, problems)
+    for name in sorted(switches.active ^ set(before["algorithms"])):
+        problems.append(Problem(_PAST, f"algorithms.{name}", ON if name in switches.active else OFF, COMMAND_LINE))
+    for assignment in given:
+        if assignment.key.partition(".")[0] != "algorithms":
+            _lay(values, assignment, problems)
+    for assignment in switches.values():
+        if assignment.key.split(".")[1] in before["algorithms"]:
+            put(values, assignment.key, assignment.value)
+    after = None
+    with problems.collected():
+        values = resolve(values, lambda key: COMMAND_LINE, problems)
+        after = validate(values, lambda key: COMMAND_LINE)
+    told = {problem.key for problem in problems}
+    first, now = dict(leaves(before)), dict(leaves(as_mapping(after) if after else values))
+    past = [key for key in first if key in now and first[key] != now[key] and not is_free(key)]
+    problems += [Problem(_PAST, key, now[key], COMMAND_LINE) for key in past if key not in told]
+    problems.settle()
+    assert after is not None
+    return after
+
+
+def _lay(values: dict[str, Any], given: Assignment, problems: Problems) -> None:
+    """Lay one word over the run's config; a problem where it chooses another option of a group.
+
+    An option such as `launch=cpu` replaces the whole group where training did not depend on it.
+    """
+    key, value = given.key, given.value
+    if key not in GROUPS or isinstance(value, Mapping):
+        put(values, key, value)
+    elif value not in (known := options(key)):
+        problems.append(Problem(f"no such {key}; {did_you_mean(str(value), known)}", key, value, COMMAND_LINE))
+    elif f"{key}." in FREE:
+        values[key] = as_mapping(compose([f"{key}={value}"]).config)[key]
+    elif group_values(key, value).get("name") != get(values, f"{key}.name"):
+        problems.append(Problem(_PAST, key, value, COMMAND_LINE))

@@ -16,17 +16,18 @@ from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.config.layers import without
-from launcher.config.references import check_plain
-from launcher.config.yaml_file import package, read_mapping
-from launcher.errors import UserError, one_line
+from launcher.config.layers import NOT_PLAIN, is_plain, leaves, without
+from launcher.config.yaml_file import defaults_list, package, read_mapping
+from launcher.errors import Problem, UserError, one_line
 
 _SCHEME = "train"
 # A defaults list may name others without end; an ordinary run looks 500 times.
 _MOST_LOOKS = 20_000
+# What Hydra raises for files of an odd form.
+_FAILURES = (HydraException, OmegaConfBaseException, OSError, RecursionError, AssertionError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -44,26 +45,16 @@ class Command:
     dropped: Mapping[Path, frozenset[str]]
 
 
-def composed(command: Command) -> DictConfig:
+def composed(command: Command) -> dict[str, Any]:
     """What Hydra composes, references as they are.
 
     Raises:
         UserError: a file is none that Hydra can compose.
     """
     with _hydra(command):
-        return compose(command.config_name, [*command.overrides])
-
-
-def plain(config: DictConfig) -> dict[str, Any]:
-    """The values of a run in what was composed, references as they are."""
-    values = OmegaConf.to_container(config)
+        values = OmegaConf.to_container(compose(command.config_name, [*command.overrides]))
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items() if key != "about"}
-
-
-def as_yaml(command: Command) -> str:
-    """What Hydra's `--cfg job` prints: the composed YAML, references as they are."""
-    return str(OmegaConf.to_yaml(composed(command)))
 
 
 def print_info(command: Command, what: str) -> None:
@@ -105,21 +96,6 @@ def _hydra(command: Command) -> Iterator[None]:
         Files.command = None
 
 
-def _check_defaults(entries: Any, path: Path) -> None:
-    """See that a defaults list is one before Hydra reads it.
-
-    Raises:
-        UserError: it is none, or has a name that is none.
-    """
-    names: list[Any] = [entries] if not isinstance(entries, list) else []
-    for entry in entries if isinstance(entries, list) else ():
-        pairs = entry.items() if isinstance(entry, dict) and len(entry) == 1 else [(entry, None)]
-        for group, option in pairs:
-            names += [group, *(option if isinstance(option, list) else [option] if option is not None else [])]
-    if not all(isinstance(name, str) and name and "${" not in name for name in names):
-        raise UserError(f"{path}: a defaults list has names, and groups with their option, such as - model: resnet50")
-
-
 class SearchPath(SearchPathPlugin):
     """Hydra searches the files of the command, and nothing else but its own."""
 
@@ -143,8 +119,9 @@ class Files(ConfigSource):
         assert path is not None
         assert self.command is not None
         values = read_mapping(path)
-        check_plain(values, path)
-        _check_defaults(values.get("defaults", []), path)
+        if wrong := [Problem(NOT_PLAIN, key, value, str(path)) for key, value in leaves(values) if not is_plain(value)]:
+            raise UserError(*wrong)
+        defaults_list(values, path)
         if "hydra" in values:
             raise UserError(f"{path}: hydra is no part of a run's config")
         kept = without(values, self.command.dropped.get(path, ()))

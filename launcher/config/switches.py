@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from launcher.config.groups import files
@@ -24,8 +23,8 @@ class Switches:
     Of each file that is the list of its defaults list, None if it has none, and what its body has under `algorithms`.
     """
 
-    def __init__(self, parts: Iterable[tuple[Any, Any]], folders: Sequence[Path]):
-        self._files = files(_GROUP, folders)
+    def __init__(self, parts: Iterable[tuple[Any, Any]]):
+        self._files = files(_GROUP)
         self._of_recipe: list[str] = []
         self._on: set[str] = set()
         self._mentioned: set[str] = set()

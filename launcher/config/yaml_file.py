@@ -62,6 +62,26 @@ def package(path: Path) -> str | None:
     return found[1] if found else None
 
 
+def defaults_list(values: Mapping[str, Any], path: Path) -> list[tuple[str, Any]]:
+    """The entries of a config's defaults list: a group with its option or options, or "" with another config's name.
+
+    Raises:
+        UserError: it is no list, or has a name that is none.
+    """
+    entries = values.get("defaults", [])
+    pairs: list[tuple[Any, Any]] = []
+    for entry in entries if isinstance(entries, list) else [{}]:
+        pairs += entry.items() if isinstance(entry, dict) and entry else [("", entry)]
+    for group, option in pairs:
+        options = option if group and isinstance(option, list) else [] if group and option is None else [option]
+        names_one = all(isinstance(name, str) and name and "${" not in name for name in options)
+        if not isinstance(group, str) or "${" in group or not names_one:
+            raise UserError(
+                f"{path}: a defaults list has names, and groups with their option, such as - model: resnet50"
+            )
+    return pairs
+
+
 def as_yaml(values: Mapping[str, Any]) -> str:
     """Plain values as a text that `read_mapping` reads back the same."""
     layout: dict[str, Any] = {"sort_keys": False, "default_flow_style": None, "width": 110, "allow_unicode": True}

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from launcher.config.changes import changed, continued, is_free
 from launcher.config.compose import Composed
-from launcher.config.resolved import read, write
+from launcher.config.resolved import changed, continued, is_free, read, write
 from launcher.config.schema import RunConfig
 from launcher.console import console, progress_bars
 from launcher.data.identity import identity

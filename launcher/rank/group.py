@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from launcher.config.changes import fingerprint
+from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.errors import MachineError, UserError
 from launcher.rank.heartbeat import SECONDS_TO_START

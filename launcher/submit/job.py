@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from launcher import paths
 from launcher.config import overrides
-from launcher.config.hardware import price_age
+from launcher.config.groups import price_age
 from launcher.config.keys import did_you_mean, is_text
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import RunConfig

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
-from launcher.config.changes import fingerprint
+from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.data.batch import Moment, Overlap
 from launcher.data.loaders import EvaluationLoader, Loaders, build_loaders

@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 
 from launcher.cli import main as cli
-from launcher.config.changes import continued
 from launcher.config.compose import Composed, compose
 from launcher.config.keys import all_keys
 from launcher.config.layers import leaves
-from launcher.config.resolved import as_mapping, read, write
+from launcher.config.resolved import as_mapping, continued, read, write
 from launcher.launch.prepare_run import prepare_run
 
 LINES = int(os.environ.get("COMMAND_LINES", "500"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.config.changes import continued
 from launcher.config.compose import compose
+from launcher.config.resolved import continued
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 

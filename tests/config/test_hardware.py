@@ -8,8 +8,7 @@ import pytest
 
 from launcher.cli import main as cli
 from launcher.cli.estimate import hardware
-from launcher.config.groups import options
-from launcher.config.hardware import gpus, machines, price_age
+from launcher.config.groups import gpus, machines, options, price_age
 from launcher.submit.job import read_values
 from launcher.submit.sky import Sky
 

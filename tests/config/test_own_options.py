@@ -8,8 +8,7 @@ import pytest
 
 from launcher.cli import main as cli
 from launcher.config.compose import Composed, compose
-from launcher.config.groups import options
-from launcher.config.hardware import machines
+from launcher.config.groups import machines, options
 from launcher.errors import UserError
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from lab.cli.curve import expand
 from launcher.cli.main import main
 from launcher.config import resolved
-from launcher.config.changes import continued
 from launcher.config.compose import compose
 from launcher.config.keys import all_keys, is_text, path_keys
 from launcher.config.overrides import parse, word_of
+from launcher.config.resolved import continued
 from launcher.config.schema import RunConfig
 from launcher.errors import Problems, UserError
 from launcher.submit.job import PREFIX, read_values

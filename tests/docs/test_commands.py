@@ -14,6 +14,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+import tomllib
 import yaml
 
 from lab.cli.curve import MOST_RUNS, expand
@@ -131,6 +132,7 @@ def test_other_blocks_parse(block: Block) -> None:
     parse = {
         "yaml": yaml.safe_load,
         "json": json.loads,
+        "toml": tomllib.loads,
         "python": lambda source: compile(source, "block", "exec"),
         "bash": lambda source: subprocess.run(["bash", "-n"], input=source, text=True, check=True),
         "diff": lambda source: source.index("@@"),

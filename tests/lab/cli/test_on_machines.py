@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.hardware import machines
+from launcher.config.groups import machines
 from tests.commands import refused, said
 from tests.counted_steps import made_up
 

@@ -15,7 +15,7 @@ from lab.predict.step_counts import CountedStep, Work, counted_steps, steps_key
 from lab.predict.step_trace import _peak
 from lab.predict.trace import Call
 from launcher.config.compose import compose
-from launcher.config.hardware import Gpu, gpus, machines
+from launcher.config.groups import Gpu, gpus, machines
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.plan.plan import Plan, plan_for

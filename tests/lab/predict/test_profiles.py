@@ -11,7 +11,7 @@ import pytest
 from lab.predict.prediction import Predictor, Rates, efficiencies
 from lab.predict.profiles import correction, gpu_named, read_profiles
 from launcher.config.compose import compose
-from launcher.config.hardware import gpus
+from launcher.config.groups import gpus
 from launcher.config.resolved import as_mapping, write
 from launcher.measure.measurement import StepTimes
 from launcher.plan.plan import Plan, plan_for
