@@ -136,7 +136,6 @@ def test_other_blocks_parse(block: Block) -> None:
         "python": lambda source: compile(source, "block", "exec"),
         "bash": lambda source: subprocess.run(["bash", "-n"], input=source, text=True, check=True),
         "diff": lambda source: source.index("@@"),
-        "toml": lambda source: pytest.importorskip("tomllib").loads(source),
         "text": str,
     }
     parse[language](text)
