@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/recipes.md", "docs/efficiency.md")
 
 
+@cache
 def tables() -> dict[str, str]:
     """Name of each table's mark in the pages, and the table."""
     return {

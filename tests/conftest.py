@@ -5,11 +5,10 @@ import gc
 import math
 import os
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -40,20 +39,14 @@ with suppress(AttributeError):
     ctypes.CDLL(None).mallopt(-8, 1)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, Any, Any]:
-    """What is imported stays: the garbage collector need not look through it, again and again."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.collect()
-        gc.freeze()
-        gc.enable()
+def pytest_collection_finish() -> None:
+    # note: what is imported stays, so that the garbage collector need not look through it again and again
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:
-    # note: else libraries tell at the end what they take for lost
+    # note: else libraries print at the end what they take for lost
     gc.unfreeze()
 
 
@@ -69,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     base = tmp_path_factory.getbasetemp()
-    # note: one for all workers, since most of it is what Hydra composes
+    # note: one for all workers
     cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
     cache.mkdir(exist_ok=True)
     os.environ["XDG_CACHE_HOME"] = str(cache)

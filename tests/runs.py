@@ -181,13 +181,6 @@ class _InThisProcess:
         return TERMINATED if STOP.asked else DONE
 
 
-def count_a_gpu() -> None:
-    """Have the launcher find one GPU, whatever the machine has."""
-    from launcher.launch import devices, prepare_run
-
-    prepare_run.decide = lambda launch: devices.Devices("cuda", 1)
-
-
 def fork_checks(*before: Callable[[], object]) -> None:
     """Have exports be tried in forks of a process that has imported torch, where these functions are called first."""
     from launcher.weights import export_check

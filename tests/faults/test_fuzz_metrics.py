@@ -100,12 +100,6 @@ def test_one_wrong_value_voids_its_line_alone(tmp_path: Path, value: Any) -> Non
     assert [r["step"] for r in read_metrics(path)] == [3, 1]
 
 
-def test_a_loss_that_was_not_finite_is_a_record_still(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(json.dumps(dict.fromkeys(KINDS["train"], 1) | {"kind": "train", "loss": None}))
-    assert len(read_metrics(path)) == 1
-
-
 def test_what_is_no_file_has_no_records(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").mkdir()
     assert read_metrics(tmp_path / "metrics.jsonl") == []

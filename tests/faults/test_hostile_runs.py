@@ -10,7 +10,6 @@ import pytest
 from lab.study.runs import read_run
 from launcher.config import resolved
 from launcher.config.compose import compose
-from launcher.config.yaml_file import as_yaml
 from launcher.errors import UserError
 from launcher.records.folder import RunFolder, create, existing, save_name
 from launcher.training import checkpoint
@@ -93,12 +92,3 @@ def test_a_study_names_the_run_whose_config_is_odd(run: RunFolder, text: str) ->
     found = read_run(run.path)
     assert found.state == "damaged"
     assert str(found.problem).startswith("config.yaml:")
-
-
-def test_odd_values_of_a_config_survive_the_file(tmp_path: Path) -> None:
-    names = ["5e4", "010", "on", "null", "0x10", "é🙂", "1:30", "a\x85b", " ", "~", "<<", "2022-07-01", "=", "- a", "#"]
-    for name in names:
-        config = compose([]).config
-        written = resolved.as_mapping(config) | {"recipe": name}
-        (tmp_path / "config.yaml").write_text(as_yaml(written), encoding="utf-8")
-        assert resolved.read(tmp_path / "config.yaml").recipe == name

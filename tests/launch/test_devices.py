@@ -14,7 +14,6 @@ import pytest
 import torch
 
 import launcher
-from launcher.cli import main as cli
 from launcher.config.compose import compose
 from launcher.config.resolved import write
 from launcher.config.schema import Launch
@@ -25,7 +24,6 @@ from launcher.plan.plan import Plan
 from launcher.probe import Answer, has_driver, visible_gpus
 from launcher.rank.group import check_same_kind, claim
 from launcher.training import checkpoint
-from tests.runs import Train, count_a_gpu
 from tests.two_ranks import on_two_ranks
 
 ROOT = Path(launcher.__file__).parent
@@ -201,17 +199,6 @@ def test_evaluation_does_not_go_on_with_the_cpu(machine: Machine, tmp_path: Path
     assert capsys.readouterr().err.startswith("error: 8 GPUs are visible, and CUDA can use none (The NVIDIA driver")
 
 
-def test_ranks_do_not_go_on_with_the_cpu(tmp_path: Path) -> None:
-    """A whole run whose launcher has counted a GPU and whose rank cannot have it."""
-    small = ["dataset.train_samples=96", "dataset.val_samples=50", "dataset.native_size=32", "launch.max_restarts=0"]
-    train = Train(tmp_path, {**os.environ, "CUDA_VISIBLE_DEVICES": ""}, (count_a_gpu,))
-    done = train(*small, "run_name=run", code=1)
-    assert done.stderr.startswith("error: rank 0: GPU 0, which the start counted, cannot be used: ")
-    assert "launch.device=cpu" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "runs" / "run" / "metrics.jsonl").exists()
-
-
 def _one_of_two_kinds(rank: int) -> None:
     with pytest.raises(MachineError, match=r"ranks \[0\] have no GPU, the others have"):
         check_same_kind(("cpu", "cuda")[rank])
@@ -242,15 +229,3 @@ def test_auto_is_bf16_where_a_cpu_has_matrix_units_and_all_sides_gain(
     monkeypatch.setattr(devices, "processor_features", lambda: features)
     plan = Plan(compose(["dataset.native_size=64", *words]).config, 1, 640)
     assert devices.with_precision(plan, Devices(kind, 1)).config.precision == precision
-
-
-@pytest.mark.parametrize("verb", [[], ["estimate"]])
-def test_a_batch_larger_than_the_data_set_is_one_line(
-    verb: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = [*verb, "recipe=mild", "dataset=shapes", "dataset.train_samples=100", "launch=cpu"]
-    assert cli.main(words) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: batch_size=2048")
-    assert "Traceback" not in error

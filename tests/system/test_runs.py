@@ -3,13 +3,11 @@ from __future__ import annotations
 import json
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
 import launcher
 from launcher.records.metrics import read_metrics
-from tests.networks import tiny
 from tests.runs import SMALL, Cold, Equal, Here, Train, processes_of, ranks_of, results, steps_done, wait_for
 
 pytestmark = pytest.mark.system
@@ -84,19 +82,6 @@ def test_a_run_in_use_is_refused_and_a_killed_rank_ends_all_and_is_named_first(t
     assert not processes_of(run)
 
 
-def test_a_picture_that_cannot_be_read_is_one_line(here: Here) -> None:
-    pictures = here.folder / "pictures"
-    for split in ("train", "val"):
-        for name in ("a", "b"):
-            (pictures / split / name).mkdir(parents=True)
-            for number in range(8):
-                (pictures / split / name / f"{number}.jpg").write_bytes(b"no picture")
-    words = ["launch=cpu", "dataset=image_folder", f"dataset.path={pictures}", "batch_size=4", "schedule.warmup=0ba"]
-    done = here(*words, "launch.nproc=1", "dataloader.workers=0", code=2)
-    assert ".jpg" in done.stderr
-    assert "cannot be read" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -116,23 +101,11 @@ def test_a_mistake_is_one_line_and_writes_nothing(here: Here, words: list[str], 
     assert not (here.folder / "runs").exists()
 
 
-@pytest.mark.usefixtures("tiny_networks", "forked_checks")
-def test_eval_and_export_of_a_finished_run(here: Here) -> None:
-    import torch
-    from safetensors.torch import load_file
-
-    here(*SMALL, "epochs=1", "schedule.warmup=0ba", "run_name=finished", "algorithms.blurpool=off")
+def test_a_finished_run_is_evaluated_again_to_the_same_numbers(here: Here) -> None:
+    here(*SMALL, "epochs=1", "schedule.warmup=0ba", "run_name=finished")
     run = here.folder / "runs" / "finished"
     last = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "eval"][-1]
     again = json.loads(here("eval", str(run), "--json").stdout)
     assert (again["step"], again["samples"]) == (6, 50)
     assert again["metrics"] == pytest.approx(last["metrics"])
     assert again["loss"] == pytest.approx(last["loss"], rel=1e-5)
-
-    path = Path(here("export", str(run)).stdout.strip())
-    model = tiny(num_classes=10)
-    model.load_state_dict(load_file(here.folder / path))
-    card = json.loads((here.folder / path).with_name("model_card.json").read_text())
-    assert card["surgery"] == {}
-    assert card["top1"] == last["metrics"]["top1"]
-    assert torch.isfinite(model.eval()(torch.zeros(1, 3, 32, 32))).all()

@@ -1,0 +1,45 @@
+"""docs/keys.md and the published figures of other pages are what the scripts that write them write now."""
+
+from __future__ import annotations
+
+import re
+import runpy
+
+import pytest
+
+from launcher.cli import main as cli
+from launcher.config.keys import all_keys
+
+from .pages import ROOT
+
+SCRIPTS = {name: runpy.run_path(str(ROOT / "scripts" / f"{name}.py")) for name in ("write_keys", "write_figures")}
+FIGURES = SCRIPTS["write_figures"]
+
+
+@pytest.mark.parametrize("name", FIGURES["PAGES"])
+def test_the_figures_of_a_page_are_current(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert FIGURES["written"](text) == text, "run: .venv/bin/python scripts/write_figures.py"
+
+
+def test_every_table_stands_in_a_page() -> None:
+    text = "".join((ROOT / name).read_text() for name in FIGURES["PAGES"])
+    assert all(table in text for table in FIGURES["tables"]().values())
+
+
+def test_the_bound_is_what_the_command_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", "--published", "--baseline", "timm_a2"]) == 0
+    shown = {" ".join(line.split()) for line in capsys.readouterr().out.splitlines()}
+    (row,) = re.findall(r"^(hot    timm_a2.*)$", (ROOT / "docs" / "efficiency.md").read_text(), re.MULTILINE)
+    assert " ".join(row.split()) in shown
+
+
+def test_the_page_of_keys_is_current_and_leaves_none_out() -> None:
+    text = (ROOT / "docs" / "keys.md").read_text()
+    assert text == SCRIPTS["write_keys"]["page"](), "run: .venv/bin/python scripts/write_keys.py"
+    mappings = {key.rpartition(".")[0] for key in all_keys()}
+    for key in all_keys():
+        name = key.removeprefix("algorithms.")
+        without_values = name != key and "." not in name
+        if key not in mappings and not key.endswith(".name"):
+            assert (f"### {name}" if without_values else f"| `{key}` |") in text, key
