@@ -1,4 +1,4 @@
-"""RandAugment (Cubuk et al. 2020): `depth` random operations a image, drawn from one of five published sets."""
+"""RandAugment (Cubuk et al. 2020): `depth` random operations an image, drawn from one of five published sets."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ def repeat(order: np.ndarray, repeats: int, batch_size: int) -> np.ndarray:
     """The first images of an epoch's order [N], each `repeats` times, as indices int64 [N].
 
     Repeat r of image i is the index i + r * N, so that its random draws are its own. A global batch holds the
-    repeats of a image, apart from each other: first those with r = 0, then r = 1 and so on.
+    repeats of an image, apart from each other: first those with r = 0, then r = 1 and so on.
     """
     samples = len(order)
     first = order[: -(-samples // repeats)]

@@ -1,4 +1,4 @@
-"""TrivialAugment (Müller & Hutter 2021), its wide space: one random operation of random strength a image."""
+"""TrivialAugment (Müller & Hutter 2021), its wide space: one random operation of random strength an image."""
 
 from __future__ import annotations
 
@@ -14,24 +14,10 @@ from launcher.algorithms.randaugment import chosen
 from launcher.config.batch_algorithms import TrivialAugmentConfig
 from launcher.data.batch import Batch
 
-NAMES = (
-    "shear_x",
-    "shear_y",
-    "translate_x",
-    "translate_y",
-    "rotate",
-    "brightness",
-    "color",
-    "contrast",
-    "sharpness",
-    "posterize",
-    "solarize",
-    "autocontrast",
-    "equalize",
-)
 # Greatest magnitude, of either sign; enhancements deviate from 1 by it.
 _SIGNED = {"shear_x": 0.99, "shear_y": 0.99, "translate_x": 32.0, "translate_y": 32.0, "rotate": 135.0}
 _ENHANCEMENTS = dict.fromkeys(("brightness", "color", "contrast", "sharpness"), 0.99)
+NAMES = (*_SIGNED, *_ENHANCEMENTS, "posterize", "solarize", "autocontrast", "equalize")
 
 
 def space(bins: int) -> dict[str, np.ndarray]:
@@ -47,13 +33,13 @@ def space(bins: int) -> dict[str, np.ndarray]:
     plain["posterize"] = 8 - np.round(np.arange(bins) / (bins - 1) * 6)
     # note: the first whole value at or above the threshold, which float32 would round
     plain["solarize"] = np.ceil(strengths(255, 0))
-    found = {name: np.stack([sizes, sizes]) for name, sizes in plain.items()}
+    magnitudes = {name: np.stack([sizes, sizes]) for name, sizes in plain.items()}
     for name, most in _SIGNED.items():
         sizes = np.trunc(strengths(0, most)) if name.startswith("translate") else strengths(0, most)
-        found[name] = np.stack([sizes, -sizes])
+        magnitudes[name] = np.stack([sizes, -sizes])
     for name, most in _ENHANCEMENTS.items():
-        found[name] = np.stack([1 + strengths(0, most), 1 - strengths(0, most)])
-    return found
+        magnitudes[name] = np.stack([1 + strengths(0, most), 1 - strengths(0, most)])
+    return magnitudes
 
 
 def choose(magnitudes: dict[str, np.ndarray], indices: np.ndarray, *, seed: int, epoch: int) -> Choice:
@@ -66,7 +52,7 @@ def choose(magnitudes: dict[str, np.ndarray], indices: np.ndarray, *, seed: int,
 
 
 class TrivialAugment(Algorithm[TrivialAugmentConfig]):
-    """One operation a image, or none, on the device for the whole batch."""
+    """One operation an image, or none, on the device for the whole batch."""
 
     def __init__(self, values: TrivialAugmentConfig, context: Context):
         super().__init__(values, context)

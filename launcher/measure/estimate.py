@@ -154,14 +154,14 @@ class _CostModel:
         self._common = common
         base = at[common]
         self._step = _over_area({p.image_size: p.step_seconds[number] for p in base})
-        self._load = _over_area({p.image_size: p.load_seconds[number] for p in base if p.load_seconds})
+        self.load = _over_area({p.image_size: p.load_seconds[number] for p in base if p.load_seconds})
         self._ratios = {
             acting: _over_area({p.image_size: p.step_seconds[number] / self._step(p.image_size) for p in found})
             for acting, found in at.items()
         }
         self.competition = _over_area(
             {
-                p.image_size: competition(p.step_seconds[number], self._load(p.image_size), p.both_seconds[number])
+                p.image_size: competition(p.step_seconds[number], self.load(p.image_size), p.both_seconds[number])
                 for p in base
                 if p.both_seconds
             }
@@ -170,9 +170,6 @@ class _CostModel:
     def step(self, kind: StepKind) -> float:
         """A step alone; what acts at few steps is a factor on the common step."""
         return self._step(kind.image_size) * self._ratios[kind.acting](kind.image_size)
-
-    def load(self, size: int) -> float:
-        return self._load(size)
 
 
 def _over_area(values: dict[int, float]) -> Callable[[int], float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from launcher.config.fields import parse_duration
@@ -23,7 +23,8 @@ def check(plan: Plan, origins: Mapping[str, str]) -> None:
     Raises:
         UserError: with every rule that is broken.
     """
-    problems = [problem for rule in _RULES for problem in rule(plan)]
+    rules = (_batch, _task, _warmup, _milestones, _optimizer, _weights, _checkpointing, _algorithms, _small_files)
+    problems = [problem for rule in rules for problem in rule(plan)]
     if problems:
         raise UserError(*(Problem(p.message, p.key, p.value, origins.get(p.key or "")) for p in problems))
 
@@ -116,22 +117,10 @@ def _small_files(plan: Plan) -> Iterator[Problem]:
     yield Problem(message, "dataloader.files.small_side", loader.files.small_side)
 
 
-_RULES: tuple[Callable[[Plan], Iterator[Problem]], ...] = (
-    _batch,
-    _task,
-    _warmup,
-    _milestones,
-    _optimizer,
-    _weights,
-    _checkpointing,
-    _algorithms,
-    _small_files,
-)
-
-
 def notes(plan: Plan) -> list[str]:
     """Return a line for everything that works but is worth a look before a run."""
-    return [line for rule in _NOTES for line in rule(plan)]
+    rules = (_learning_rate, _fitted, _partial_batch, _batch_norm, _declared, _compiled, _gradient_dtype)
+    return [line for rule in rules for line in rule(plan)]
 
 
 def _learning_rate(plan: Plan) -> Iterator[str]:
@@ -181,14 +170,3 @@ def _gradient_dtype(plan: Plan) -> Iterator[str]:
     dtype = plan.config.launch.gradient_dtype
     if plan.world_size == 1 and dtype != "float32":
         yield f"launch.gradient_dtype={dtype} does nothing here: one process sends its gradients to no other"
-
-
-_NOTES: tuple[Callable[[Plan], Iterator[str]], ...] = (
-    _learning_rate,
-    _fitted,
-    _partial_batch,
-    _batch_norm,
-    _declared,
-    _compiled,
-    _gradient_dtype,
-)

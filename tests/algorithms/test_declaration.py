@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from launcher.data.batch import Batch, Moment
 from launcher.errors import Problem, UserError
 from launcher.measure.diagnosis import Surroundings, diagnose
 from launcher.measure.estimate import sizes_by_round
-from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes
+from launcher.measure.measurement import Measurement
 from launcher.models.build import Surgery, build_model
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan
@@ -35,6 +35,7 @@ from launcher.plan.step_kinds import StepKind, step_kinds, step_samples
 from launcher.weights.classifier import model_card, trained_network
 from launcher.weights.export_files import write_export
 from launcher.weights.predict import classifier_of_export, predictions
+from tests import measurements
 
 EVAL = ["image.eval_size=64", "image.eval_resize=64"]
 HALF = 20  # steps of small images
@@ -156,25 +157,7 @@ def test_its_steps_are_kinds_of_their_own_and_the_estimate_counts_them() -> None
 
 def measured(run: Plan) -> Measurement:
     """Steps of 0.1 s, with it of 0.3 s."""
-    points = [
-        StepTimes(sample.kind.image_size, list(sample.kind.acting), [0.3 if sample.kind.acting else 0.1], *load)
-        for sample in step_samples(step_kinds(run))
-        for load in [([0.01], [0.1]) if not sample.kind.acting else (None, None)]
-    ]
-    rest: dict[str, Any] = {"transfer_seconds": [0.0], "epoch_start_seconds": [0.0], "new_size_seconds": [0.0]}
-    return Measurement(
-        device="cpu",
-        world_size=1,
-        workers=0,
-        cores=1,
-        start_seconds=0.0,
-        steps=points,
-        first_batch_seconds=0.0,
-        evaluation=EvaluationTimes(0.0, [0.0], [0.0], 1),
-        save_seconds=[0.0],
-        last_save_seconds=0.0,
-        **rest,
-    )
+    return measurements.measured(run, lambda kind: 0.3 if kind.acting else 0.1, 0.01)
 
 
 def test_diagnose_gives_its_advice() -> None:

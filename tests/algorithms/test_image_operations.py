@@ -1,4 +1,4 @@
-"""The batched operations against Pillow's, one by one, on smooth pictures with noise."""
+"""The batched operations against Pillow's, one by one, on smooth images with noise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ import torch
 from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from launcher.algorithms.image_operations import GEOMETRIC, OPERATIONS, Choice, apply, operate_with_pillow
+from launcher.algorithms.image_operations import (
+    BLACK,
+    GEOMETRIC,
+    OPERATIONS,
+    Choice,
+    Colour,
+    apply,
+    operate_with_pillow,
+)
 from tests.transforms import operate
 
 MAGNITUDES = {
@@ -36,7 +44,7 @@ def timm_name(name: str) -> str:
     return f"{camel}Increasing" if f"{camel}Increasing" in timm_operations.NAME_TO_OP else camel
 
 
-def pictures(height: int = 40, width: int = 56) -> np.ndarray:
+def noisy_images(height: int = 40, width: int = 56) -> np.ndarray:
     """uint8 [5, H, W, 3]: gradients with noise, one flat, one of two values, one narrow in range."""
     random = np.random.default_rng(0)
     waves = np.sin(np.arange(height)[:, None, None] / 9) + np.cos(np.arange(width)[None, :, None] / 7 + np.arange(3))
@@ -54,31 +62,23 @@ def equal_pixels(name: str, got: np.ndarray, expected: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("fill", [BLACK, FILL])
 @pytest.mark.parametrize("name", NAMES)
-def test_each_operation_gives_pillows_pixels(name: str, memory_format: torch.memory_format) -> None:
-    batch = pictures()
-    images = torch.from_numpy(batch).permute(0, 3, 1, 2).contiguous(memory_format=memory_format)
-    sizes = MAGNITUDES.get(name, [0.0] * 5)
-    ours = operate(name, images, torch.tensor(sizes, dtype=torch.float32)).permute(0, 2, 3, 1).numpy()
-    assert ours.dtype == np.uint8
-    for picture, size, got in zip(batch, sizes, ours, strict=True):
-        expected = np.asarray(operate_with_pillow(name, Image.fromarray(picture), size))
-        assert equal_pixels(name, got, expected), size
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_each_operation_gives_timms_pixels_in_both_forms(name: str) -> None:
-    batch = pictures()
+def test_each_operation_gives_timms_pixels_in_both_forms(
+    name: str, fill: Colour, memory_format: torch.memory_format
+) -> None:
+    batch = noisy_images()
     sizes = MAGNITUDES.get(name, [0] * 5)
-    images = torch.from_numpy(batch).permute(0, 3, 1, 2)
-    ours = operate(name, images, torch.tensor(sizes, dtype=torch.float32), FILL).permute(0, 2, 3, 1).numpy()
-    for picture, size, got in zip(batch, sizes, ours, strict=True):
-        image = Image.fromarray(picture)
+    images = torch.from_numpy(batch).permute(0, 3, 1, 2).contiguous(memory_format=memory_format)
+    ours = operate(name, images, torch.tensor(sizes, dtype=torch.float32), fill).permute(0, 2, 3, 1).numpy()
+    assert ours.dtype == np.uint8
+    for array, size, got in zip(batch, sizes, ours, strict=True):
+        image = Image.fromarray(array)
         arguments = () if timm_operations.LEVEL_TO_ARG[timm_name(name)] is None else (size,)
-        more = {"fillcolor": FILL, "resample": Image.Resampling.BILINEAR}
+        more = {"fillcolor": fill, "resample": Image.Resampling.BILINEAR}
         expected = np.asarray(timm_operations.NAME_TO_OP[timm_name(name)](image, *arguments, **more))
         assert equal_pixels(name, got, expected), size
-        assert np.array_equal(operate_with_pillow(name, image, size, FILL), expected), size
+        assert np.array_equal(operate_with_pillow(name, image, size, fill), expected), size
 
 
 class NoProducts(TorchDispatchMode):
@@ -92,27 +92,18 @@ class NoProducts(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_operation_multiplies_matrices_or_convolves(name: str) -> None:
-    images = torch.from_numpy(pictures()).permute(0, 3, 1, 2)
+    images = torch.from_numpy(noisy_images()).permute(0, 3, 1, 2)
     with NoProducts():
         operate(name, images, torch.tensor(MAGNITUDES.get(name, [0.0] * 5), dtype=torch.float32))
-
-
-def test_a_magnitude_belongs_to_its_image() -> None:
-    images = torch.from_numpy(pictures()).permute(0, 3, 1, 2)
-    sizes = torch.tensor([0.1, 0.5, 1.0, 1.5, 1.9])
-    whole = operate("brightness", images, sizes)
-    for number in range(5):
-        alone = operate("brightness", images[number : number + 1], sizes[number : number + 1])
-        assert torch.equal(alone[0], whole[number])
 
 
 SIZES = {**MAGNITUDES, **{name: [0.0] * 5 for name in ("autocontrast", "equalize", "invert")}}
 
 
 @pytest.mark.parametrize("fill", [(0, 0, 0), FILL])
-def test_a_kind_leaves_the_pictures_that_drew_another_as_they_are(fill: tuple[int, int, int]) -> None:
+def test_a_kind_leaves_the_images_that_drew_another_as_they_are(fill: tuple[int, int, int]) -> None:
     random = np.random.default_rng(1)
-    batch = np.tile(pictures(), (13, 1, 1, 1))
+    batch = np.tile(noisy_images(), (13, 1, 1, 1))
     operations = random.integers(0, len(NAMES) + 1, len(batch))
     drawn = [random.choice(SIZES[NAMES[number]]) if number < len(NAMES) else 0.0 for number in operations]
     choice, shape = Choice(operations, np.array(drawn)), batch.shape[1:3]

@@ -9,10 +9,9 @@ import pytest
 
 from launcher.config.compose import compose
 from launcher.measure.diagnosis import ImageFacts, Surroundings, diagnose
-from launcher.measure.estimate import together
-from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes
+from launcher.measure.measurement import Measurement
 from launcher.plan.plan import Plan
-from launcher.plan.step_kinds import step_kinds, step_samples
+from tests import measurements
 
 
 def plan(*words: str) -> Plan:
@@ -20,15 +19,11 @@ def plan(*words: str) -> Plan:
 
 
 def measured(run: Plan, *, step: float, load: float, transfer: float = 0.0, shared: float = 0.0) -> Measurement:
-    """Steps whose time grows with the area, up to `step` at the full side."""
-    found = []
-    for point in step_samples(step_kinds(run)):
-        kind = point.kind
-        alone = step * (kind.image_size / run.train_size) ** 2
-        both = together(alone, load, shared)
-        found.append(StepTimes(kind.image_size, list(kind.acting), [alone], [load], [both]))
-    evaluation = EvaluationTimes(0.0, [0.0], [0.0], 1)
-    return Measurement("GPU", 1, 8, 8, 0.0, found, [transfer], 0.0, [0.0], [0.0], evaluation, [0.0], 0.0)
+    """Steps whose time grows with the area, up to `step` at the full size."""
+    largest = run.train_size
+    return measurements.measured(
+        run, lambda kind: step * (kind.image_size / largest) ** 2, load, shared=shared, transfer_seconds=[transfer]
+    )
 
 
 def around(found: Measurement, **changes: Any) -> Surroundings:

@@ -12,11 +12,10 @@ from pydantic import TypeAdapter
 
 from launcher.config.compose import compose
 from launcher.measure.estimate import competition, estimate, occasions, prices, sizes_by_round, span, together, waiting
-from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes
+from launcher.measure.measurement import EvaluationTimes, Measurement
 from launcher.plan.plan import Plan
-from launcher.plan.step_kinds import step_kinds, step_samples
-
-ROUNDS = 3
+from launcher.plan.step_kinds import StepKind, step_kinds
+from tests import measurements
 
 
 def plan(*words: str) -> Plan:
@@ -24,28 +23,21 @@ def plan(*words: str) -> Plan:
     return Plan(compose([*words, *base]).config, 1, 4000)
 
 
-def cost(size: int, acting: tuple[str, ...]) -> float:
+def cost(kind: StepKind) -> float:
     """A machine whose steps cost their area; SAM doubles them."""
-    return size**2 * 1e-4 * (2 if "sam" in acting else 1)
+    return kind.image_size**2 * 1e-4 * (2 if "sam" in kind.acting else 1)
 
 
 def measured(run: Plan, load: float, shared: float = 0.0) -> Measurement:
-    found = []
-    for point in step_samples(step_kinds(run)):
-        size, acting = point.kind.image_size, point.kind.acting
-        step = cost(size, acting)
-        both = together(step, load, shared)
-        found.append(StepTimes(size, list(acting), [step] * ROUNDS, [load] * ROUNDS, [both] * ROUNDS))
-    return Measurement(
-        device="cpu",
-        world_size=1,
-        workers=2,
-        cores=2,
+    return measurements.measured(
+        run,
+        cost,
+        load,
+        shared=shared,
+        rounds=3,
         start_seconds=3.0,
-        steps=found,
-        transfer_seconds=[0.0],
         first_batch_seconds=2.0,
-        epoch_start_seconds=[0.5] * ROUNDS,
+        epoch_start_seconds=[0.5] * 3,
         new_size_seconds=[0.1, 0.1],
         evaluation=EvaluationTimes(1.0, [0.25], [0.2, 0.2], 4),
         save_seconds=[0.3, 0.3],
@@ -57,7 +49,7 @@ def measured(run: Plan, load: float, shared: float = 0.0) -> Measurement:
 def test_a_run_bound_by_its_steps_takes_the_sum_of_them(recipe: str) -> None:
     run = plan(f"recipe={recipe}")
     found = estimate(run, measured(run, load=1e-6))
-    steps = sum(cost(kind.image_size, kind.acting) * len(steps) for kind, steps in step_kinds(run).items())
+    steps = sum(cost(kind) * len(steps) for kind, steps in step_kinds(run).items())
     sizes = len({run.image_size(step) for step in range(run.total_steps)})
     starts = 2.0 + (run.epochs - 1) * 0.5 + 0.1 + (sizes - 1) * 0.1
     assert found.training.seconds == pytest.approx(steps + starts, rel=1e-6)
@@ -128,7 +120,7 @@ def test_prices_are_of_the_wall_clock_and_only_where_there_is_one() -> None:
 def test_what_a_step_waits_for_is_the_loading_that_nothing_hides() -> None:
     run = plan("recipe=mild")
     found = replace(measured(run, load=5.0), transfer_seconds=[0.5, 1.5])
-    alone = sum(cost(run.image_size(step), ()) for step in range(run.total_steps)) / run.total_steps
+    alone = sum(cost(StepKind(run.image_size(step), ())) for step in range(run.total_steps)) / run.total_steps
     assert waiting(run, found) == {"data": pytest.approx(4.0 - alone, rel=1e-3), "transfer": 1.0}
     assert waiting(run, replace(found, transfer_seconds=[0.0, 20.0]))["data"] == 0.0
 

@@ -1,0 +1,28 @@
+"""Measurements of machines made up for the purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from launcher.measure.estimate import together
+from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes
+from launcher.plan.plan import Plan
+from launcher.plan.step_kinds import StepKind, step_kinds, step_samples
+
+NOTHING: dict[str, Any] = {
+    **{"device": "GPU", "world_size": 1, "workers": 8, "cores": 8, "start_seconds": 0.0, "transfer_seconds": [0.0]},
+    **{"first_batch_seconds": 0.0, "epoch_start_seconds": [0.0], "new_size_seconds": [0.0]},
+    **{"evaluation": EvaluationTimes(0.0, [0.0], [0.0], 1), "save_seconds": [0.0], "last_save_seconds": 0.0},
+}
+
+
+def measured(
+    run: Plan, cost: Callable[[StepKind], float], load: float, *, shared: float = 0.0, rounds: int = 1, **more: Any
+) -> Measurement:
+    """The seconds of each kind of step, alone and beside the loading of a batch; all else takes none but `more`."""
+    steps = []
+    for kind in (sample.kind for sample in step_samples(step_kinds(run))):
+        step, both = cost(kind), together(cost(kind), load, shared)
+        steps.append(StepTimes(kind.image_size, list(kind.acting), [step] * rounds, [load] * rounds, [both] * rounds))
+    return Measurement(**{**NOTHING, "steps": steps, **more})
