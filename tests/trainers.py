@@ -98,3 +98,16 @@ def tensors(state: Any) -> list[torch.Tensor]:
         return [state]
     parts = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else []
     return [tensor for part in parts for tensor in tensors(part)]
+
+
+def state_of(run: Trainer) -> list[torch.Tensor]:
+    """Copies of all tensors that steps change."""
+    state = run.state_dict()
+    return [tensor.clone() for tensor in tensors([state["model"], state["optimizer"]["state"], state["algorithms"]])]
+
+
+def assert_same_state(ours: Trainer, theirs: Trainer) -> None:
+    """See that two runs have come to the same bits."""
+    for key in ("model", "weights", "optimizer", "algorithms", "scaler"):
+        pairs = zip(tensors(ours.state_dict()[key]), tensors(theirs.state_dict()[key]), strict=True)
+        assert all(torch.equal(*pair) for pair in pairs), key

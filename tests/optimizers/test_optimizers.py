@@ -48,23 +48,6 @@ def test_decoupled_sgd_follows_the_formula_for_one_number(momentum, dampening, n
     assert model.w.item() == pytest.approx(weight, rel=1e-12, abs=1e-12)
 
 
-def test_decoupled_decay_has_the_fixed_point_of_its_coupled_equivalent():
-    """On (w - 1)^2 / 2 at a fixed rate both settle at 1 / (1 + wd (1 - momentum) / lr)."""
-    ours, theirs = Scalar(3.0), Scalar(3.0)
-    settings = {"momentum": 0.875, "dampening": 0.0, "nesterov": False}
-    optimizers = [
-        (ours, build_optimizer(decoupled(weight_decay=5e-4, **settings), ours, 2.048)),
-        (theirs, torch.optim.SGD(theirs.parameters(), lr=2.048, momentum=0.875, weight_decay=2**-15)),
-    ]
-    for model, optimizer in optimizers:
-        for _ in range(3000):
-            model.w.grad = model.w.detach() - 1
-            optimizer.step()
-    fixed_point = 1 / (1 + 2**-15)
-    assert theirs.w.item() == pytest.approx(fixed_point, rel=1e-10)
-    assert ours.w.item() == pytest.approx(fixed_point, rel=1e-10)
-
-
 def test_parameters_without_a_gradient_stay_and_start_their_momentum_later():
     model = small_model()
     frozen = model[0].weight
@@ -106,44 +89,6 @@ def test_lamb_follows_its_formula(gradient_scale, max_grad_norm):
             expected[name] = weight - PEAK * update
     for name, weight in expected.items():
         torch.testing.assert_close(parameters[name].detach().double(), weight, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", options("optimizer"))
-def test_a_restored_optimizer_goes_on_exactly(name, tmp_path):
-    config, model = packaged(name), small_model()
-    built = build_optimizer(config, model, PEAK)
-    for step in range(3):
-        set_gradients(model, step)
-        set_lr(built, PEAK / (step + 1))
-        built.step()
-    torch.save(built.state_dict(), tmp_path / "state.pt")
-    twin = copy.deepcopy(model)
-    restored = build_optimizer(config, twin, 123.0)
-    restored.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    for network, one in ((model, built), (twin, restored)):
-        set_gradients(network, 7)
-        set_lr(one, PEAK / 7)
-        one.step()
-    for name, weight in model.state_dict().items():
-        assert torch.equal(weight, twin.state_dict()[name]), name
-
-
-@pytest.mark.parametrize("name", options("optimizer"))
-def test_a_first_step_skipped_by_the_loss_scaler_leaves_no_trace(name):
-    config, model = packaged(name), small_model()
-    twin = copy.deepcopy(model)
-    built, reference = build_optimizer(config, model, PEAK), build_optimizer(config, twin, PEAK)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
-    scaler.scale(torch.ones(()))
-    set_gradients(model, 0)
-    model[4].bias.grad[0] = math.inf
-    scaler.unscale_(built)
-    scaler.step(built)
-    scaler.update()
-    for network, one in ((model, built), (twin, reference)):
-        set_gradients(network, 1)
-        one.step()
-    torch.testing.assert_close(model.state_dict(), twin.state_dict())
 
 
 @pytest.mark.parametrize("on_device", [False, True])

@@ -15,7 +15,7 @@ from launcher.training import captured, trainer
 from launcher.training.captured import MOST, WARM_UP, CapturedSteps
 from launcher.training.worker import capture_run
 from tests.networks import tiny
-from tests.trainers import EARLY, VIT, build, steps, tensors
+from tests.trainers import EARLY, VIT, assert_same_state, build, steps, tensors
 
 
 @dataclass
@@ -122,8 +122,7 @@ def test_captured_steps_compute_the_same_bits(monkeypatch: pytest.MonkeyPatch, w
     device = StandIn(lambda: tensors(run.state_dict()))
     run.train_step.captured = CapturedSteps(device)
     assert steps(run, run.plan.total_steps) == steps(plain, plain.plan.total_steps)
-    for key in ("model", "weights", "optimizer", "algorithms"):
-        assert all(map(torch.equal, tensors(run.state_dict()[key]), tensors(plain.state_dict()[key]))), key
+    assert_same_state(run, plain)
     sides = {run.plan.image_size(step) for step in range(run.plan.total_steps)}
     assert len(sides) < device.captures <= 2 * len(sides)
     assert len(tensors(run.weights())) > 30

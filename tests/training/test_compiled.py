@@ -24,7 +24,7 @@ from launcher.rank.group import Ranks
 from launcher.training import checkpoint, compiled, trainer
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
-from tests.trainers import EARLY, SIDE_FOR_BF16, SMALL, VIT, build, steps, tensors
+from tests.trainers import EARLY, SIDE_FOR_BF16, SMALL, VIT, assert_same_state, build, steps
 from tests.two_ranks import on_two_ranks
 
 # note: warming up evaluates a whole batch, thousands of pictures in some recipes
@@ -83,8 +83,7 @@ def test_all_graphs_are_made_before_the_first_step_and_none_for_a_side(
     # note: three of passes, and of what prepares a batch one for the first side and two for all others
     assert count - start == 3 + 3 < len(sides)
     assert f": {count - start} graphs" in capsys.readouterr().out
-    for key in ("model", "weights", "optimizer", "algorithms"):
-        assert all(map(torch.equal, tensors(run.state_dict()[key]), tensors(plain.state_dict()[key]))), key
+    assert_same_state(run, plain)
     assert steps(run, run.plan.total_steps) == pytest.approx(steps(plain, plain.plan.total_steps), rel=1e-4)
     ours, theirs = (one.evaluate(should_stop=lambda: False) for one in (run, plain))
     assert ours
@@ -237,5 +236,4 @@ def test_inductor_computes_the_same_and_a_resumed_run_the_same_bits(
     compiled.compile_run(again)
     assert ", cached: " in capsys.readouterr().out
     assert steps(again, 4) == after
-    for key in ("model", "weights", "optimizer", "algorithms"):
-        assert all(map(torch.equal, tensors(again.state_dict()[key]), tensors(whole.state_dict()[key]))), key
+    assert_same_state(again, whole)

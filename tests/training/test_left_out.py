@@ -20,7 +20,7 @@ from launcher.training import checkpoint
 from launcher.training import trainer as building
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
-from tests.trainers import OPTIMIZERS, build, outcomes, small_config, steps, tensors, train_all
+from tests.trainers import OPTIMIZERS, build, outcomes, small_config, state_of, steps, tensors, train_all
 from tests.two_ranks import on_two_ranks
 
 BAD = 2
@@ -33,12 +33,6 @@ AVERAGED = {
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "build_model", tiny)
-
-
-def state_of(run: Trainer) -> list[Tensor]:
-    state = run.state_dict()
-    parts = [state["model"], state["optimizer"]["state"], state["algorithms"]]
-    return [tensor.clone() for part in parts for tensor in tensors(part)]
 
 
 def same_bits(first: Tensor, second: Tensor) -> bool:

@@ -12,14 +12,6 @@ from tests.trainers import build
 GB = 10**9
 
 
-def test_pictures_fit_by_a_line_through_what_was_measured() -> None:
-    # note: 2 GB of weights and 0.25 GB a picture; a tenth of 80 GB stays free
-    peaks = {16: 6 * GB, 32: 10 * GB}
-    assert memory.most_images(peaks, 80 * GB) == 280
-    assert memory.most_images(peaks, 2 * GB) == 0
-    assert memory.most_images({1: 3 * GB}, 30 * GB) == 9
-
-
 @pytest.mark.parametrize(
     ("available", "said"),
     [
@@ -46,20 +38,14 @@ def test_a_step_that_does_not_fit_names_the_batch_that_would(
     assert "\n" not in str(told.value)
 
 
-def test_an_evaluations_error_passes() -> None:
+def test_other_errors_and_those_of_an_evaluation_pass() -> None:
     def evaluate() -> None:
         raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB.")
 
-    with (
-        pytest.raises(torch.OutOfMemoryError),
-        memory.explaining_memory(build("recipe=baseline", "schedule.warmup=0ba")),
-    ):
-        evaluate()
-
-
-def test_other_errors_pass() -> None:
-    with (
-        pytest.raises(RuntimeError, match="another"),
-        memory.explaining_memory(build("recipe=baseline", "schedule.warmup=0ba")),
-    ):
+    def fail() -> None:
         raise RuntimeError("another")
+
+    run = build("recipe=baseline", "schedule.warmup=0ba")
+    for function, error in ((evaluate, torch.OutOfMemoryError), (fail, RuntimeError)):
+        with pytest.raises(error), memory.explaining_memory(run):
+            function()

@@ -9,24 +9,12 @@ from launcher.errors import UserError
 from launcher.plan.plan import plan_for
 from launcher.training.model_check import check_model
 from tests.commands import said
+from tests.trainers import VIT as SMALL_VIT
 
 SHAPES = [
-    *(
-        "dataset=shapes",
-        "dataset.native_size=64",
-        "dataset.train_samples=64",
-        "batch_size=8",
-        "epochs=4",
-        "image.reference=1",
-    ),
-    *(
-        "image.train_size=1",
-        "image.eval_size=1",
-        "image.eval_resize=1",
-        "launch=cpu",
-        "schedule.warmup=0ba",
-        "model=timm",
-    ),
+    *("dataset=shapes", "dataset.native_size=64", "dataset.train_samples=64", "batch_size=8", "epochs=4"),
+    *("image.reference=1", "image.train_size=1", "image.eval_size=1", "image.eval_resize=1"),
+    *("launch=cpu", "schedule.warmup=0ba", "model=timm"),
 ]
 
 
@@ -125,16 +113,9 @@ def test_what_plans_trains_or_measures_refuses_before_anything_is_written(tmp_pa
 
 
 def test_sides_that_patches_do_not_fill_and_blocks_that_are_not_there_are_refused() -> None:
-    small = [
-        "model=vit",
-        "model.width=32",
-        "model.depth=2",
-        "model.heads=4",
-        "model.mlp_width=48",
-        "model.patch_size=8",
-    ]
-    (line,) = refused(*small, "algorithms=[progressive_resizing]")
+    resizing = [*SMALL_VIT, "algorithms=[progressive_resizing]"]
+    (line,) = refused(*resizing)
     assert "which vit does not take (36 x 36 is no multiple of patches of 8)" in line
-    assert refused(*small, "algorithms=[progressive_resizing]", "algorithms.progressive_resizing.size_multiple=8") == []
-    (line,) = refused(*small, "algorithms=[stochastic_depth]")
+    assert refused(*resizing, "algorithms.progressive_resizing.size_multiple=8") == []
+    (line,) = refused(*SMALL_VIT, "algorithms=[stochastic_depth]")
     assert line.startswith("algorithms.stochastic_depth=on: has nothing to act on in vit")

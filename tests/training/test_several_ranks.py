@@ -25,10 +25,10 @@ from tests.two_ranks import on_ranks
 
 RECIPES = [recipe.name for recipe in recipes.listing()]
 METHODS = options("algorithms")
-OPTIMIZERS = [f"optimizer={name}" for name in options("optimizer")]
 SHORT = "launch.gradient_dtype=bfloat16"
 # Words of a run by the name that it has here.
 OTHERS = {"vit": [*VIT, "algorithms=[ema,mixup]", *EARLY["ema"]], SHORT: ["algorithms=[]", SHORT]}
+OTHERS |= {(word := f"optimizer={name}"): ["algorithms=[]", word] for name in options("optimizer")}
 SAVED, END = 3, 5
 
 Differing = Callable[[int], list[dict[str, list[str]]]]
@@ -36,13 +36,7 @@ Differing = Callable[[int], list[dict[str, list[str]]]]
 
 def config_of(name: str) -> RunConfig:
     """A recipe, or a method alone, on a few pictures and acting early."""
-    words = (
-        [f"recipe={name}"]
-        if name in RECIPES
-        else ["algorithms=[]", name]
-        if name in OPTIMIZERS
-        else OTHERS.get(name, [f"algorithms=[{name}]"])
-    )
+    words = OTHERS.get(name, [f"recipe={name}" if name in RECIPES else f"algorithms=[{name}]"])
     on = compose(words).config.algorithms.active()
     early = [word for method in ("ema", "sam", name) if method in on for word in EARLY.get(method, [])]
     size = ["batch_size=12", "dataset.train_samples=24", "schedule.warmup=0ba"]
@@ -84,7 +78,7 @@ def differing(tmp_path_factory: pytest.TempPathFactory) -> Differing:
     @cache
     def resumed(count: int) -> list[dict[str, list[str]]]:
         folder = tmp_path_factory.mktemp(f"ranks{count}")
-        configs = {name: config_of(name) for name in (RECIPES if count == 4 else [*METHODS, *OPTIMIZERS, *OTHERS])}
+        configs = {name: config_of(name) for name in (RECIPES if count == 4 else [*METHODS, *OTHERS])}
         on_ranks(count, resume_each, count, configs, folder)
         return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
 
@@ -92,7 +86,7 @@ def differing(tmp_path_factory: pytest.TempPathFactory) -> Differing:
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [*((name, 4) for name in RECIPES), *((name, 3) for name in [*METHODS, *OPTIMIZERS, *OTHERS])]
+    ("name", "count"), [*((name, 4) for name in RECIPES), *((name, 3) for name in [*METHODS, *OTHERS])]
 )
 def test_several_ranks_resume_to_the_same_bits(differing: Differing, name: str, count: int) -> None:
     assert [of_rank[name] for of_rank in differing(count)] == [[]] * count

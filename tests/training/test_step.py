@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,17 +12,10 @@ from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.training import trainer as building
 from launcher.training.precision import LossScaler, Precision
-from tests.launches import Launches
 from tests.networks import tiny
-from tests.trainers import SIDE_FOR_BF16, build, outcomes, steps, tensors, train_all
+from tests.trainers import SIDE_FOR_BF16, build, outcomes, state_of, steps, train_all
 
 WORDS = ["algorithms=[ema,sam]", "algorithms.ema.update_interval=1ba", "algorithms.sam.interval=2"]
-
-
-def decided(run: Any) -> list[torch.Tensor]:
-    state = run.state_dict()
-    parts = [state["model"], state["optimizer"]["state"], state["algorithms"]]
-    return [tensor.clone() for part in parts for tensor in tensors(part)]
 
 
 # note: after 3 steps the next is one of SAM's two passes, after 2 an ordinary one
@@ -31,15 +23,15 @@ def decided(run: Any) -> list[torch.Tensor]:
 def test_a_step_that_is_not_finite_changes_nothing(precision: str, done: int) -> None:
     run = build(*WORDS, "schedule.warmup=0ba", f"precision={precision}", *[SIDE_FOR_BF16] * (precision == "bf16"))
     steps(run, done)
-    before = decided(run)
+    before = state_of(run)
     head = run.train_step.model.fc
     handle = head.register_forward_hook(lambda module, inputs, output: output * float("nan"))
     assert not outcomes(run, 1)[0].report().finite
     handle.remove()
-    assert all(map(torch.equal, decided(run), before))
+    assert all(map(torch.equal, state_of(run), before))
     run.next_step -= 1
     assert outcomes(run, 1)[0].report().finite
-    assert not all(map(torch.equal, decided(run), before))
+    assert not all(map(torch.equal, state_of(run), before))
 
 
 @pytest.mark.parametrize("policy", ["skip", "rollback", "stop"])
@@ -63,25 +55,17 @@ def test_an_overflow_is_the_loss_scalers_business(
     assert not [row for row in read_metrics(folder.metrics) if row["kind"] == "nonfinite"]
 
 
-def test_the_running_statistics_and_their_counters_are_kept_and_put_back_in_one_launch_each() -> None:
-    statistics = build("algorithms=[]", "schedule.warmup=0ba").train_step._statistics
-    with Launches() as launches:
-        statistics.take()
-        statistics.restore_unless(torch.tensor(True))
-    assert launches.count == 1 + 3 + 1, "kept by one; taken from, masked and added to by three, and the mask"
-
-
 def test_gradients_that_are_not_finite_under_a_finite_loss_are_noticed() -> None:
     run = build("algorithms=[]", "schedule.warmup=0ba")
     steps(run, 1)
-    before = decided(run)
+    before = state_of(run)
     handle = run.train_step.model.conv1.weight.register_hook(lambda gradient: gradient * float("inf"))
     (outcome,) = outcomes(run, 1)
     handle.remove()
     report = outcome.report()
     assert math.isfinite(report.loss)
     assert not report.finite
-    assert all(map(torch.equal, decided(run), before))
+    assert all(map(torch.equal, state_of(run), before))
 
 
 def test_the_factor_multiplies_the_learning_rate() -> None:

@@ -17,7 +17,6 @@ from lab.study.algoperf import (
     profile,
     score,
     score_runs,
-    with_variants,
     workloads,
 )
 from lab.study.runs import read_run
@@ -137,18 +136,6 @@ def test_the_workloads_are_algoperfs() -> None:
 def test_a_runs_values_tell_its_workload(words: list[str], workload: str | None) -> None:
     values = dict(leaves(as_mapping(compose(["dataset=imagenet", *words]).config)))
     assert algoperfs_workload(values) == workload
-
-
-def test_variants_by_hand() -> None:
-    bases = {"x tanh": "x", "z tanh": "z"}
-    seconds = {
-        "a": {"x": 10.0, "x tanh": 50.0, "y": 10.0},
-        "b": {"x": 20.0, "x tanh": 10.0, "y": math.inf},
-        "c": {"x": math.inf, "x tanh": 1.0, "y": 41.0},
-    }
-    # a: five times the fastest on the variant, as c's time there does not count without its base; c: above four times
-    expected = {"a": {"x": math.inf, "y": 10.0}, "b": {"x": 20.0, "y": math.inf}, "c": {"x": math.inf, "y": math.inf}}
-    assert with_variants(seconds, bases) == expected
 
 
 def imagenet_run(make_run: MakeRun, name: str, model: str, top1: float, **changes: Any) -> Path:
