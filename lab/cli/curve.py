@@ -34,7 +34,7 @@ from launcher.plan.plan import dilated_epochs
 from launcher.rank.main import die_with
 from launcher.records.folder import RunFolder
 from launcher.submit import slurm
-from launcher.submit.job import PREFIX, Job, make_job, read_values
+from launcher.submit.job import PREFIX, make_job, read_values
 
 EXAMPLES = [
     "train curve recipe=baseline,mild,medium epochs=18,36,72 seed=0,1,2 dataset.path=/data/imagenet",
@@ -97,7 +97,7 @@ def _submit_all(cells: list[Cell], words: list[str], outcomes: Counter[str]) -> 
         UserError: the number of GPUs of a machine is not known, or Slurm does not take a job.
     """
     values, program = read_values(slurm.Slurm, words), str(Path(sys.argv[0]).resolve())
-    jobs = [_job(cell) for cell in cells]
+    jobs = [make_job(replace(cell.composed.config, run_name=cell.folder.name), cell.words) for cell in cells]
     in_queue = _ask(["squeue", "--me", "--noheader", "--format=%A"]).split()
     out = console()
     for number, (cell, job) in enumerate(zip(cells, jobs, strict=True), 1):
@@ -132,10 +132,6 @@ def _ask(command: list[str], script: str | None = None) -> str:
     if done.returncode:
         raise UserError(f"{command[0]}: {done.stderr.strip() or f'it ended with {done.returncode}'}")
     return done.stdout
-
-
-def _job(cell: Cell) -> Job:
-    return make_job(replace(cell.composed.config, run_name=cell.folder.name), cell.words)
 
 
 def check_all(cells: list[Cell], *, here: bool) -> None:
@@ -261,16 +257,8 @@ def _cell(chosen: dict[str, str], several: Sequence[str], name: str | None) -> C
         composed = compose(words)
     config = composed.config
     epochs = dilated_epochs(config.epochs, config.schedule.dilate)
-    told = [
-        chosen[key] for key in several if key in chosen and key not in ("recipe", "seed", "epochs", "schedule.dilate")
-    ]
-    parts = [
-        config.recipe or config.model.architecture,
-        config.dataset.name,
-        *([name] if name else []),
-        *told,
-        f"{epochs}ep",
-        f"seed{config.seed}",
-    ]
+    other = [key for key in several if key not in ("recipe", "seed", "epochs", "schedule.dilate")]
+    begin = [config.recipe or config.model.architecture, config.dataset.name, *([name] if name else [])]
+    parts = [*begin, *(chosen[key] for key in other), f"{epochs}ep", f"seed{config.seed}"]
     folder = "-".join(re.sub(r"[^\w.=+]+", "_", part) for part in parts)
     return Cell((*words, f"run_name={folder}"), composed, Path(config.runs) / folder)

@@ -62,16 +62,15 @@ def answer(arguments: argparse.Namespace) -> int | None:
             f"{epochs} epochs for {arguments.quality:g} %: {length.source}"
             + (f", {length.minutes:.1f} minutes at the rate predicted there" if length.minutes else "")
         )
-        config = replace(composed.config, epochs=epochs)
-        composed = replace(composed, config=config)
+        composed = replace(composed, config=replace(composed.config, epochs=epochs))
     config = composed.config
     if config.launch.nnodes > 1:
         raise UserError(
             Problem("one machine is predicted; plan with launch.nnodes=1", "launch.nnodes", config.launch.nnodes)
         )
     chosen = list(known.values()) if arguments.on == ALL else [config.hardware]
-    found, told = _offers(replace(composed, config=config), chosen)
-    notes = [*notes, *told]
+    found, more = _offers(composed, chosen)
+    notes += more
     if arguments.on != ALL and found[0].problem:
         raise UserError(Problem(found[0].problem, "device_batch_size", config.device_batch_size))
     if arguments.image:
@@ -92,11 +91,9 @@ def _names_machine(arguments: argparse.Namespace) -> bool:
     named = any(_has_gpu(word.partition("=")) for word in arguments.overrides)
     if arguments.on is not None or named:
         return True
-    for name in ("quality", "image"):
-        if getattr(arguments, name) is not None:
-            raise UserError(Problem("goes with --on MACHINE, or --on all", f"--{name}", getattr(arguments, name)))
-    if arguments.prices != "conf":
-        raise UserError(Problem("goes with --on MACHINE, or --on all", "--prices", arguments.prices))
+    for name, default in (("quality", None), ("image", None), ("prices", "conf")):
+        if (value := getattr(arguments, name)) != default:
+            raise UserError(Problem("goes with --on MACHINE, or --on all", f"--{name}", value))
     return False
 
 

@@ -60,13 +60,9 @@ def main(arguments: argparse.Namespace) -> int:
     common = compose(arguments.overrides).config
     found = trials(space, studies=arguments.studies, each=arguments.trials, seed=common.seed)
     runs = Path(common.runs) / f"tune-{space.name}"
+    where = word_of("runs", str(runs))
     commands = {
-        trial.name: [
-            *arguments.overrides,
-            *words(trial, common.seed),
-            word_of("runs", str(runs)),
-            f"run_name={trial.name}",
-        ]
+        trial.name: [*arguments.overrides, *words(trial, common.seed), where, f"run_name={trial.name}"]
         for trial in found
     }
     for name, command in commands.items():
@@ -115,19 +111,11 @@ def _shown(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Axis:
-    """A key of the config, and the function that takes a number of [0, 1) to its value."""
-
-    key: str
-    value: Callable[[float], Any]
-
-
-@dataclass(frozen=True)
 class Space:
-    """A search space: what varies, and what is the same in all trials."""
+    """A search space: what varies, by functions from a number of [0, 1) to a key's value, and what all trials share."""
 
     name: str
-    axes: tuple[Axis, ...]
+    axes: Mapping[str, Callable[[float], Any]]
     fixed: Mapping[str, Any]
 
 
@@ -165,16 +153,17 @@ def read_space(name: str) -> Space:
         UserError: there is no such file, or something in it is no key, no range, or empty.
     """
     path = _path(name)
-    axes, fixed, problems = [], {}, []
+    axes: dict[str, Callable[[float], Any]] = {}
+    fixed, problems = {}, []
     for key, given in read_mapping(path).items():
         if key not in all_keys():
             found = nearest_key(key)
             message = "no such key" + (f"; did you mean {found}?" if found else "")
             problems.append(Problem(message, key, given, str(path)))
         elif isinstance(given, list) and given:
-            axes.append(Axis(key, _choice(given)))
+            axes[key] = _choice(given)
         elif isinstance(given, dict) and _RANGE >= given.keys() >= {"low", "high"} and (value := _range(given)):
-            axes.append(Axis(key, value))
+            axes[key] = value
         elif isinstance(given, list | dict):
             message = "must be a value, a list to choose from, or {low: 0.1, high: 1.0, scale: log} with low < high"
             problems.append(Problem(message, key, given, str(path)))
@@ -184,7 +173,7 @@ def read_space(name: str) -> Space:
         problems.append(Problem(f"{path} varies nothing: give at least one list or range"))
     if problems:
         raise UserError(*problems)
-    return Space(path.stem, tuple(axes), fixed)
+    return Space(path.stem, axes, fixed)
 
 
 def trials(space: Space, *, studies: int, each: int, seed: int) -> list[Trial]:
@@ -201,7 +190,7 @@ def trials(space: Space, *, studies: int, each: int, seed: int) -> list[Trial]:
 
 def values_at(space: Space, point: list[float]) -> dict[str, Any]:
     """Dotted keys and values at a point of the unit cube."""
-    varied = {axis.key: axis.value(number) for axis, number in zip(space.axes, point, strict=True)}
+    varied = {key: value(number) for (key, value), number in zip(space.axes.items(), point, strict=True)}
     return {**space.fixed, **varied}
 
 
@@ -271,9 +260,6 @@ def _word(value: Any) -> str:
 
 def _result(trial: Trial, folder: RunFolder, goal: Goal | None) -> TrialResult:
     evaluations = [row for row in read_metrics(folder.metrics) if row["kind"] == "eval"]
-    if not evaluations:
-        return TrialResult(trial, str(folder.path), is_finished(folder), None, None)
-    top1 = max(quality(row) for row in evaluations)
-    at = reached(evaluations, goal) if goal is not None else None
-    seconds = evaluations[-1]["train_seconds"] if goal is None else at["train_seconds"] if at else None
-    return TrialResult(trial, str(folder.path), is_finished(folder), top1, seconds)
+    at = reached(evaluations, goal) if goal is not None else evaluations[-1] if evaluations else None
+    top1 = max(map(quality, evaluations), default=None)
+    return TrialResult(trial, str(folder.path), is_finished(folder), top1, at["train_seconds"] if at else None)

@@ -148,11 +148,9 @@ class _Groups:
 
     def _fits(self, group: _Group, part: _Part) -> bool:
         alike = group.call.elements == part.call.elements and group.call.phase == part.call.phase
-        return group.open and alike and self._can(group, part)
-
-    def _can(self, group: _Group, part: _Part) -> bool:
         made = ((s, self._writer[s]) for s in part.reads if s in self._writer)
-        return all(s not in group.late if maker is group else maker.level < group.level for s, maker in made)
+        ready = all(s not in group.late if maker is group else maker.level < group.level for s, maker in made)
+        return group.open and alike and ready
 
     def kernels(self) -> list[Kernel]:
         return [

@@ -6,7 +6,7 @@ import csv
 import datetime
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,7 @@ def _cheapest(path: Path) -> dict[str, tuple[float, float | None]]:
             prices.setdefault(_name(path.parent.name, row.get("InstanceType") or ""), []).append(pair)
     found = {}
     for name, pairs in prices.items():
-        price, spot = _least(p for p, _ in pairs), _least(s for _, s in pairs)
+        price, spot = (min(filter(None, column), default=None) for column in zip(*pairs, strict=True))
         if price is not None:
             found[name] = (price, spot)
     return found
@@ -163,7 +163,3 @@ def _number(text: str | None) -> float | None:
         return float(text or "")
     except ValueError:
         return None
-
-
-def _least(values: Iterable[float | None]) -> float | None:
-    return min((value for value in values if value), default=None)

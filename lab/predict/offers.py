@@ -88,14 +88,17 @@ class Offer:
 def offers(plan: Plan, prediction: Prediction, problem: str) -> list[Offer]:
     """On demand, and as a machine that may be taken away where it has such a price."""
     machine, wall = prediction.machine, prediction.found.wall
-    found = [Offer(machine, False, wall, prediction.cost(machine.price_per_hour), prediction, problem)]
+    price = machine.price_per_hour
+    cost = None if price is None else _times(wall, price / 3600)
+    found = [Offer(machine, False, wall, cost, prediction, problem)]
     if machine.spot_per_hour is not None:
-        longer = _interrupted(plan, prediction)
-        spot = Span(*(seconds * longer for seconds in (wall.seconds, wall.low, wall.high)))
-        price = machine.spot_per_hour / 3600
-        cost = Span(*(price * seconds for seconds in (spot.seconds, spot.low, spot.high)))
-        found.append(Offer(machine, True, spot, cost, prediction, problem))
+        spot = _times(wall, _interrupted(plan, prediction))
+        found.append(Offer(machine, True, spot, _times(spot, machine.spot_per_hour / 3600), prediction, problem))
     return found
+
+
+def _times(span: Span, factor: float) -> Span:
+    return Span(span.seconds * factor, span.low * factor, span.high * factor)
 
 
 def _interrupted(plan: Plan, prediction: Prediction) -> float:

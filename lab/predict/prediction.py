@@ -85,13 +85,6 @@ class Prediction:
         """Seconds of all steps with their loading, as published minutes count them."""
         return sum(phase.steps * phase.seconds for phase in self.phases)
 
-    def cost(self, price: float | None) -> Span | None:
-        """Money for the wall clock at a price an hour."""
-        if price is None:
-            return None
-        wall = self.found.wall
-        return Span(*(price * seconds / 3600 for seconds in (wall.seconds, wall.low, wall.high)))
-
 
 @dataclass(frozen=True)
 class Rates:

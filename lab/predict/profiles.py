@@ -47,10 +47,6 @@ class Profile:
     source: str
     steps: list[MeasuredStep]
 
-    @property
-    def world_size(self) -> int:
-        return self.plan.world_size
-
     def is_of(self, config: RunConfig) -> bool:
         """Whether its steps were launched as a config's are."""
         own = self.plan.config
@@ -162,7 +158,7 @@ def correction(plan: Plan, gpu: str, profiles: Iterable[Profile], values: Mappin
     ):
         if chosen:
             mean = sum(math.log(ratio) for _, ratio in chosen) / (len(chosen) + more)
-            where = ", ".join(dict.fromkeys(f"{p.world_size} x {p.gpu} ({p.source})" for p, _ in chosen))
+            where = ", ".join(dict.fromkeys(f"{p.plan.world_size} x {p.gpu} ({p.source})" for p, _ in chosen))
             return Correction(math.exp(mean), f"measured: {what} on {where}, times the ratio of the machines")
     return Correction(1.0, "published rates of other programs (docs/prediction.md); nothing was measured")
 
@@ -172,7 +168,7 @@ def _ratio(profile: Profile, values: Mapping[str, Any]) -> float | None:
     counted = kept_steps(steps_key(profile.plan))
     if counted is None:
         return None
-    rates = Rates(gpus()[profile.gpu], profile.world_size, values)
+    rates = Rates(gpus()[profile.gpu], profile.plan.world_size, values)
     parts = {StepKind(step.image_size, step.acting): rates.parts(step, profile.plan.config).seconds for step in counted}
     logs = []
     for one in profile.steps:

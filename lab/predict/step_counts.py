@@ -59,17 +59,13 @@ def counted_steps(plan: Plan) -> list[CountedStep]:
     kept = kept_steps(key)
     if kept is not None:
         return kept
-    found = _trace(plan)
+    from lab.predict.step_trace import trace_steps  # note: torch, and seconds
+
+    found = trace_steps(plan, _samples(plan))
     path = _path(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write_text(path, json.dumps([asdict(step) for step in found]), shared=True)
     return found
-
-
-def _trace(plan: Plan) -> list[CountedStep]:
-    from lab.predict.step_trace import trace_steps  # note: torch, and seconds
-
-    return trace_steps(plan, _samples(plan))
 
 
 def kept_steps(key: str) -> list[CountedStep] | None:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lab.study.algoperf import MAX_RATIO, Scores, profile
-from lab.study.curves import COSTS, UNITS, Cost, Curve, CurvePoint, StudySetting, deviation
+from lab.study.curves import COSTS, UNITS, Cost, StudySetting, deviation
 from lab.study.published import StatedSpeedup
 from lab.study.results import Results, notes, on_front
 from lab.study.speedup import Comparison
@@ -127,13 +127,9 @@ def _points(results: Results, axis: Cost) -> Table:
                 _with_deviation(point.costs.get("time", ()), ".4g"),
                 _with_deviation(point.costs.get("wall", ()), ".4g"),
                 _with_deviation(point.costs.get("money", ()), ".4g"),
-                "●" if _is_on(front, curve, point, axis) else "",
+                "●" if (curve.setting, curve.name, point.cost(axis)) in front else "",
             )
     return table
-
-
-def _is_on(front: set[Any], curve: Curve, point: CurvePoint, axis: Cost) -> bool:
-    return (curve.setting, curve.name, point.cost(axis)) in front
 
 
 def _with_deviation(values: Sequence[float], form: str) -> str:
