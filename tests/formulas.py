@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from launcher.config.compose import compose
 from launcher.config.schema import Optimizer
-from launcher.optimizers.build import build_optimizer, set_lr
+from launcher.optimizers.base import build_optimizer, set_lr
 
 PEAK = 0.1
 # An independent step: weight, gradient, learning rate and the number of the step from 1, with a state of its own.

@@ -15,7 +15,7 @@ Values = TypeVar("Values", bound=AdamConfig)
 
 
 class Adam(MaskedOptimizer[Values]):
-    """Has Adam's settings and moments."""
+    """Has Adam's settings and moments, and takes AdamW's step unless a subclass takes another."""
 
     def _moments(self, parameters: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         return self._state(parameters, "exp_avg"), self._state(parameters, "exp_avg_sq")
@@ -50,6 +50,12 @@ class Adam(MaskedOptimizer[Values]):
             found_inf=self.found_inf,
         )
 
+    def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
+        """Take AdamW's step, as torch.optim computes it."""
+        steps = self._count(group, parameters[0].device)
+        settings = {"lr": group["lr"], "beta1": self.values.beta1, "weight_decay": group["weight_decay"]}
+        self._adamw(parameters, gradients, self._moments(parameters), steps, **settings)
+
     def _direction(
         self,
         parameters: list[Tensor],
@@ -70,11 +76,6 @@ class Adam(MaskedOptimizer[Values]):
 
 class AdamW(Adam[AdamWConfig]):
     """AdamW (Loshchilov & Hutter 2019), as torch.optim computes it."""
-
-    def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        steps = self._count(group, parameters[0].device)
-        settings = {"lr": group["lr"], "beta1": self.values.beta1, "weight_decay": group["weight_decay"]}
-        self._adamw(parameters, gradients, self._moments(parameters), steps, **settings)
 
 
 class NAdamW(Adam[NAdamWConfig]):

@@ -38,9 +38,7 @@ class Muon(Adam[MuonConfig]):
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         values, lr, decay = self.values, group["lr"], group["weight_decay"]
         if not group["separate"]:
-            steps = self._count(group, parameters[0].device)
-            settings = {"lr": lr, "beta1": values.beta1, "weight_decay": decay}
-            self._adamw(parameters, gradients, self._moments(parameters), steps, **settings)
+            super()._update(parameters, gradients, group)
             return
         averages = self._state(parameters, "momentum_buffer")
         self._move(averages, gradients, 1 - values.momentum)

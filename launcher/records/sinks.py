@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from launcher.config.schema import RunConfig
 from launcher.records.folder import RunFolder
-from launcher.records.metrics import (
-    EvalRecord,
-    MetricsWriter,
-    Record,
-    ResumeRecord,
-    TrainRecord,
-    scalars,
-)
+from launcher.records.metrics import EvalRecord, MetricsWriter, Record, ResumeRecord, TrainRecord, scalars
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -69,18 +62,15 @@ class Recorder:
                 sink.write(record)
             except OSError as error:
                 # note: a full disk costs records, not the run
-                self._complain(error)
+                if not self._complained:
+                    self._complained = True
+                    with suppress(OSError):
+                        print(f"warning: records cannot be written: {error.strerror}; training goes on", flush=True)
 
     def close(self) -> None:
         for sink in self._sinks:
             with suppress(OSError):
                 sink.close()
-
-    def _complain(self, error: OSError) -> None:
-        if not self._complained:
-            self._complained = True
-            with suppress(OSError):
-                print(f"warning: records cannot be written: {error.strerror}; training goes on", flush=True)
 
 
 def build_sinks(folder: RunFolder, config: RunConfig) -> list[Sink]:

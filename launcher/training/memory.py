@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -37,18 +37,14 @@ def explaining_memory(trainer: Trainer) -> Iterator[None]:
 
 
 def _advice(trainer: Trainer, reason: str) -> str:
-    """One line; measures passes of few images, in proportion to which more need memory."""
+    """One line; measures two passes of few images, in proportion to which more need memory."""
     plan = trainer.plan
     part = plan.rank_batch // plan.accumulation
     try:
-        peaks = {images: peak_bytes(trainer, images) for images in (max(1, part // 16), max(2, part // 8))}
-        most = most_images(peaks, memory_bytes(trainer.ranks.device))
+        most = _most_images(trainer, max(1, part // 16), max(2, part // 8))
     except torch.OutOfMemoryError:
         most = 0
-    sizes = [
-        plan.rank_batch // n for n in range(plan.accumulation + 1, plan.rank_batch + 1) if plan.rank_batch % n == 0
-    ]
-    fitting = next((images for images in sizes if images <= most), None)
+    fitting = next((images for images in range(min(most, part - 1), 0, -1) if plan.rank_batch % images == 0), None)
     less = "; model.checkpointing=on takes less memory and more time" * (plan.config.model.checkpointing == "off")
     refused = f"{part} images of {plan.train_size} px at a time do not fit ({reason})"
     if fitting is None:
@@ -56,10 +52,17 @@ def _advice(trainer: Trainer, reason: str) -> str:
     return f"{refused}; about {most} would: device_batch_size={fitting} keeps the global batch{less}"
 
 
+def _most_images(trainer: Trainer, few: int, many: int) -> int:
+    """How many images fit, by a line through the peaks of two passes."""
+    least, most = peak_bytes(trainer, few), peak_bytes(trainer, many)
+    left = memory_bytes(trainer.ranks.device) * (1 - _SPARE) - most
+    return max(0, math.floor(left / (most - least) * (many - few)) + many) if most > least else 0
+
+
 def peak_bytes(trainer: Trainer, images: int) -> int:
     """The most memory in use during a forward and a backward pass of so many images at the run's largest size."""
     step, device, size = trainer.train_step, trainer.ranks.device, trainer.plan.train_size
-    trainer.train_step.optimizer.zero_grad(set_to_none=True)
+    step.optimizer.zero_grad(set_to_none=True)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     with step.precision.autocast():
@@ -72,12 +75,3 @@ def memory_bytes(device: torch.device) -> int:
     """What this process can have: what is free, and what it holds already."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device)
-
-
-def most_images(peaks: Mapping[int, int], memory: int) -> int:
-    """How many images fit: the least and the most of `peaks`, bytes by images, lie on a line."""
-    few, many = min(peaks), max(peaks)
-    each = (peaks[many] - peaks[few]) / (many - few) if many > few else peaks[many]
-    if each <= 0:
-        return 0
-    return max(0, math.floor((memory * (1 - _SPARE) - peaks[many]) / each) + many)

@@ -105,7 +105,7 @@ class StateCopies:
     """Copy states to the CPU, each into the memory of the one before: new pages are slow to get."""
 
     def __init__(self) -> None:
-        self._buffers: list[Tensor] = []
+        self._buffers: dict[int, Tensor] = {}
 
     def take(self, state: Any) -> Any:
         """A copy that training no longer changes, good until the next; tensors that are one stay one."""
@@ -125,22 +125,17 @@ class StateCopies:
             return value
 
         copied = copy(state)
-        del self._buffers[len(copies) :]
+        self._buffers = {number: buffer for number, buffer in self._buffers.items() if number < len(copies)}
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
         return copied
 
     def _buffer(self, number: int, like: Tensor) -> Tensor:
-        if number == len(self._buffers):
-            self._buffers.append(_empty(like))
-        buffer = self._buffers[number]
-        if (buffer.shape, buffer.stride(), buffer.dtype) != (like.shape, like.stride(), like.dtype):
-            buffer = self._buffers[number] = _empty(like)
+        buffer = self._buffers.get(number)
+        form = like.shape, like.stride(), like.dtype
+        if buffer is None or (buffer.shape, buffer.stride(), buffer.dtype) != form:
+            buffer = self._buffers[number] = torch.empty_like(like, device="cpu", pin_memory=like.is_cuda)
         return buffer
-
-
-def _empty(like: Tensor) -> Tensor:
-    return torch.empty_like(like, device="cpu", pin_memory=like.is_cuda)
 
 
 def _second_name(path: Path, name: Path) -> None:

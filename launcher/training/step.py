@@ -18,8 +18,7 @@ from launcher.algorithms.engine import Engine
 from launcher.config.models import TimmModel
 from launcher.data.batch import Batch, Moment, normalize
 from launcher.foreach import Snapshot, global_norm, gradients_of
-from launcher.optimizers.base import MaskedOptimizer
-from launcher.optimizers.build import set_lr
+from launcher.optimizers.base import MaskedOptimizer, set_lr
 from launcher.plan.plan import Plan
 from launcher.randomness import key
 from launcher.rank.heartbeat import HEARTBEAT

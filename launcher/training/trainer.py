@@ -20,7 +20,7 @@ from launcher.data.batch import Moment, Overlap
 from launcher.data.loaders import EvaluationLoader, Loaders, build_loaders
 from launcher.errors import UserError, is_of_the_machine
 from launcher.models.build import build_model
-from launcher.optimizers.build import build_optimizer
+from launcher.optimizers.base import build_optimizer
 from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import Ranks, distribute
 from launcher.rank.heartbeat import HEARTBEAT

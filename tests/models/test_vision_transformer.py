@@ -14,7 +14,7 @@ from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.models.build import build_model
 from launcher.models.vision_transformer import VisionTransformer, positions
-from launcher.optimizers.build import undecayed
+from launcher.optimizers.base import undecayed
 from tests.trainers import VIT
 
 VARIANTS = [

@@ -14,7 +14,7 @@ from launcher.algorithms.engine import Engine
 from launcher.config import choices
 from launcher.config.compose import compose
 from launcher.config.groups import options
-from launcher.optimizers.build import build_optimizer
+from launcher.optimizers.base import build_optimizer
 from launcher.plan.plan import Plan
 from tests.formulas import PEAK, packaged, small_model
 

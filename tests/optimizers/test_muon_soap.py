@@ -11,7 +11,7 @@ from timm import create_model
 from torch import Tensor, nn
 from torchvision.models import get_model
 
-from launcher.optimizers.build import build_optimizer, set_lr
+from launcher.optimizers.base import build_optimizer, set_lr
 from launcher.optimizers.muon import Muon, newton_schulz
 from tests.formulas import PEAK, assert_follows, packaged, set_gradients, small_model
 

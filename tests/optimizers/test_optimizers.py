@@ -9,7 +9,7 @@ from torch import nn
 
 from launcher.config.choices import OptimizerConfig
 from launcher.config.groups import options
-from launcher.optimizers.build import build_optimizer, set_lr
+from launcher.optimizers.base import build_optimizer, set_lr
 from tests.formulas import PEAK, packaged, set_gradients, small_model
 
 

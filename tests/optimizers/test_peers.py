@@ -10,7 +10,7 @@ import timm.optim
 import torch
 from torch import Tensor, nn
 
-from launcher.optimizers.build import build_optimizer, set_lr
+from launcher.optimizers.base import build_optimizer, set_lr
 from tests.formulas import PEAK, assert_follows, packaged, set_gradients, small_model
 
 

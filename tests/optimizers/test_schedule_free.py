@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from launcher.config.compose import compose
 from launcher.errors import UserError
-from launcher.optimizers.build import build_optimizer, set_lr
+from launcher.optimizers.base import build_optimizer, set_lr
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan
 from launcher.training import checkpoint
