@@ -26,6 +26,21 @@ CONFIG: dict[str, Any] = {
 STEPS = 10
 
 
+def evaluation(step: int, top1: float = 0.5) -> EvalRecord:
+    return EvalRecord(step, 1e9, step / 10, {"top1": top1, "top5": 0.9}, float("nan"), 50, 2.0, step * 0.1)
+
+
+def end(step: int, *, finished: bool = True) -> EndRecord:
+    return EndRecord(step, 1e9, finished, 30.0, 4.0, 1.0)
+
+
+def append(metrics: Path, *records: Record) -> None:
+    writer = MetricsWriter(metrics)
+    for record in records:
+        writer.write(record)
+    writer.close()
+
+
 class MakeRun(Protocol):
     def __call__(
         self,
@@ -68,10 +83,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         (folder / "environment.json").write_text(
             json.dumps({"command": ["/bin/train", "recipe=mild", f"run_name={name}"]})
         )
-        writer = MetricsWriter(folder / "metrics.jsonl")
-        for record in records(top1, seconds, finished):
-            writer.write(record)
-        writer.close()
+        append(folder / "metrics.jsonl", *records(top1, seconds, finished))
         return folder
 
     return make

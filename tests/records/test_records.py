@@ -21,7 +21,6 @@ from launcher.errors import UserError
 from launcher.records.curve import draw_curve
 from launcher.records.folder import RunFolder, create, existing
 from launcher.records.metrics import (
-    MetricsWriter,
     Record,
     ResumeRecord,
     StartRecord,
@@ -32,7 +31,7 @@ from launcher.records.progress import ProgressView, duration
 from launcher.records.sinks import Recorder, TensorBoardSink, build_sinks
 from launcher.records.summary import adopt_estimate, keep_estimate, summary_table
 from launcher.training.meters import Clock
-from tests.records.lines import end, evaluation
+from tests.made_runs import append, end, evaluation
 
 CONFIG = compose(["launch=cpu"]).config
 
@@ -47,10 +46,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def written(folder: RunFolder, *records: Record) -> RunFolder:
-    writer = MetricsWriter(folder.metrics)
-    for record in records:
-        writer.write(record)
-    writer.close()
+    append(folder.metrics, *records)
     return folder
 
 

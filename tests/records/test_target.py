@@ -10,7 +10,7 @@ from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 from launcher.records.metrics import reached
-from tests.records.lines import evaluation
+from tests.made_runs import evaluation
 
 ROWS = [evaluation(step, top1).row() for step, top1 in ((10, 0.7), (20, 0.76), (30, 0.75))]
 

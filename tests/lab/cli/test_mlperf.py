@@ -16,11 +16,11 @@ from launcher.records.metrics import (
     EndRecord,
     EpochRecord,
     EvalRecord,
-    MetricsWriter,
     Record,
     ResumeRecord,
     StartRecord,
 )
+from tests.made_runs import append
 
 RULES = "4.0.0"  # note: the last rules with ResNet-50
 
@@ -47,10 +47,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def lines(folder: RunFolder, run: Plan, rows: list[Record]) -> list[dict[str, Any]]:
-    writer = MetricsWriter(folder.metrics)
-    for row in rows:
-        writer.write(row)
-    writer.close()
+    append(folder.metrics, *rows)
     path = write_mlperf(run, folder)
     assert path is not None
     return [json.loads(line.removeprefix(":::MLLOG ")) for line in path.read_text().splitlines()]

@@ -14,7 +14,8 @@ from launcher.cli.main import main
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.records.folder import RunFolder
-from launcher.records.metrics import EndRecord, EvalRecord, MetricsWriter
+from launcher.records.metrics import EvalRecord
+from tests.made_runs import append, end
 
 PACKAGED = sorted(path.stem for path in (paths.CONF / "tuning").glob("*.yaml"))
 
@@ -110,11 +111,11 @@ def test_results_are_ordered_by_accuracy_or_by_time_to_target(tmp_path: Path) ->
     for trial, evaluations in zip(drawn[:2], ([(10.0, 0.5), (20.0, 0.9)], [(10.0, 0.6), (20.0, 0.7)]), strict=True):
         folder = RunFolder(tmp_path / trial.name)
         folder.path.mkdir()
-        writer = MetricsWriter(folder.metrics)
-        for step, (seconds, top1) in enumerate(evaluations, 1):
-            writer.write(EvalRecord(step, 0.0, step, {"top1": top1, "top5": 1.0}, 1.0, 10, 1.0, seconds))
-        writer.write(EndRecord(2, 0.0, True, 20.0, 2.0, 0.0))
-        writer.close()
+        rows = [
+            EvalRecord(step, 0.0, step, {"top1": top1, "top5": 1.0}, 1.0, 10, 1.0, seconds)
+            for step, (seconds, top1) in enumerate(evaluations, 1)
+        ]
+        append(folder.metrics, *rows, end(2))
     plain, aimed = (results(drawn, tmp_path, goal) for goal in (None, compose([]).config.task.goal("top1:0.6")))
     assert [(r.trial.number, r.top1, r.seconds) for r in plain] == [(1, 0.9, 20.0), (2, 0.7, 20.0), (3, None, None)]
     assert [(r.trial.number, r.seconds) for r in aimed] == [(2, 10.0), (1, 20.0), (3, None)]

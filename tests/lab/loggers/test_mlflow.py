@@ -22,7 +22,7 @@ from launcher.config.resolved import as_mapping
 from launcher.records.folder import create
 from launcher.records.metrics import ResumeRecord
 from launcher.records.sinks import Recorder, build_sinks
-from tests.records.lines import end, evaluation
+from tests.made_runs import end, evaluation
 from tests.runs import Train
 
 pytestmark = [

@@ -14,7 +14,7 @@ from launcher.cli import main as cli
 from launcher.config.compose import compose
 from launcher.config.tasks import ClassificationConfig
 from launcher.records.metrics import Record, ResumeRecord, StartRecord, closing_scalars, scalars
-from tests.records.lines import end, evaluation
+from tests.made_runs import end, evaluation
 
 
 class Server:

@@ -16,7 +16,7 @@ from launcher.config.schema import RunConfig
 from launcher.records.folder import RunFolder, create, existing
 from launcher.records.metrics import ResumeRecord
 from launcher.records.sinks import Recorder, build_sinks
-from tests.records.lines import end, evaluation
+from tests.made_runs import end, evaluation
 
 wandb = pytest.importorskip("wandb", reason="wandb is not installed")
 

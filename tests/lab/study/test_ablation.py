@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
 from lab.study.ablation import (
     Row,
@@ -24,8 +24,8 @@ from lab.study.curves import Curve, CurvePoint, StudySetting
 from lab.study.runs import read_run
 from launcher.config.compose import compose
 from launcher.config.resolved import as_mapping
-from launcher.records.folder import RunFolder, create, note_dataset
-from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, MetricsWriter, StartRecord
+from launcher.records.folder import RunFolder, note_dataset
+from tests.made_runs import MakeRun
 
 
 def test_the_grid_composes_and_keeps_the_recipes_values() -> None:
@@ -80,25 +80,24 @@ def test_amdahls_limits_by_hand() -> None:
 WORDS = ["dataset=shapes", "recipe=mild", "schedule.warmup=0ba"]
 
 
-def leave_run(path: Path, *words: str, top1: float = 0.5, epochs: int = 2, minutes: float = 1.0) -> None:
-    """A finished run of so many epochs of so many minutes."""
-    folder = create(path.parent, path.name, unique=False)
-    folder.config.write_text(yaml.safe_dump(as_mapping(compose([*WORDS, *words]).config)))
-    writer = MetricsWriter(folder.metrics)
-    writer.write(StartRecord(0, 0.0, 1, 10 * epochs, epochs, "cpu", "float32", "top1", "higher"))
-    for epoch in range(1, epochs + 1):
-        clock = 60.0 * minutes * epoch
-        writer.write(EpochRecord(10 * epoch, 1.0, epoch, 1.0, 60.0 * minutes, 1.0, 0.0, clock))
-        writer.write(EvalRecord(10 * epoch, 1.0, epoch, {"top1": top1, "top5": 1.0}, 1.0, 10, 1.0, clock))
-    writer.write(EndRecord(10 * epochs, 2.0, True, clock, 2.0, 0.0))
-    writer.close()
+@pytest.fixture
+def leave_run(make_run: MakeRun) -> Callable[..., Path]:
+    """Leaves a finished run of epochs of a minute."""
+
+    def leave(name: str, *words: str, top1: float = 0.5, epochs: int = 2) -> Path:
+        values = as_mapping(compose([*WORDS, *words]).config)
+        return make_run(name, [top1] * epochs, [60.0] * epochs, **values)
+
+    return leave
 
 
-def test_runs_are_found_whatever_their_seed_and_only_those_of_the_variant_and_length(tmp_path: Path) -> None:
-    leave_run(tmp_path / "a", "epochs=2", "seed=1", top1=0.4)
-    leave_run(tmp_path / "b", "epochs=2", "seed=2", top1=0.5)
-    leave_run(tmp_path / "c", "epochs=2", "algorithms.ema=off", top1=0.6)
-    leave_run(tmp_path / "d", "epochs=4", "seed=1", top1=0.9, epochs=4)
+def test_runs_are_found_whatever_their_seed_and_only_those_of_the_variant_and_length(
+    tmp_path: Path, leave_run: Callable[..., Path]
+) -> None:
+    leave_run("a", "epochs=2", "seed=1", top1=0.4)
+    leave_run("b", "epochs=2", "seed=2", top1=0.5)
+    leave_run("c", "epochs=2", "algorithms.ema=off", top1=0.6)
+    leave_run("d", "epochs=4", "seed=1", top1=0.9, epochs=4)
     configs = [compose([*WORDS, "epochs=2", *more]).config
                for more in ([], ["algorithms.ema=off"], ["algorithms.blurpool=off"])]  # fmt: skip
     runs = comparable(configs, [read_run(path) for path in sorted(tmp_path.iterdir())], None)
@@ -111,9 +110,9 @@ def test_runs_are_found_whatever_their_seed_and_only_those_of_the_variant_and_le
     assert measured(without[1]) == VariantResult(1, pytest.approx(60.0), pytest.approx(2.0))
 
 
-def test_lengths_by_dilation_are_one_curve(tmp_path: Path) -> None:
+def test_lengths_by_dilation_are_one_curve(tmp_path: Path, leave_run: Callable[..., Path]) -> None:
     for dilate, epochs in ((0.5, 2), (1.0, 4)):
-        leave_run(tmp_path / str(epochs), "epochs=4", f"schedule.dilate={dilate}", epochs=epochs)
+        leave_run(str(epochs), "epochs=4", f"schedule.dilate={dilate}", epochs=epochs)
     config = compose([*WORDS, "epochs=4", "schedule.dilate=0.5"]).config
     found = curve_of(config, [read_run(path) for path in sorted(tmp_path.iterdir())])
     assert found is not None
@@ -121,9 +120,9 @@ def test_lengths_by_dilation_are_one_curve(tmp_path: Path) -> None:
     assert found[1].epochs == 2
 
 
-def test_another_machines_runs_are_left_out(tmp_path: Path) -> None:
+def test_another_machines_runs_are_left_out(tmp_path: Path, leave_run: Callable[..., Path]) -> None:
     for seed in (1, 2, 3):
-        leave_run(tmp_path / str(seed), "epochs=2", f"seed={seed}")
+        leave_run(str(seed), "epochs=2", f"seed={seed}")
     text = (tmp_path / "3" / "metrics.jsonl").read_text()
     (tmp_path / "3" / "metrics.jsonl").write_text(text.replace('"cpu"', '"A100"'))
     configs = [compose([*WORDS, "epochs=2"]).config]
@@ -192,9 +191,9 @@ def test_an_interval_turns_with_its_value() -> None:
         assert value.low < value.value < value.high
 
 
-def test_runs_on_other_pictures_are_left_out(tmp_path: Path) -> None:
+def test_runs_on_other_pictures_are_left_out(tmp_path: Path, leave_run: Callable[..., Path]) -> None:
     for seed, data in enumerate(("flowers", "flowers", "cars")):
-        leave_run(tmp_path / str(seed), "epochs=2", f"seed={seed}")
+        leave_run(str(seed), "epochs=2", f"seed={seed}")
         note_dataset(RunFolder(tmp_path / str(seed)), data)
     configs = [compose([*WORDS, "epochs=2"]).config]
     runs = [read_run(path) for path in sorted(tmp_path.iterdir())]

@@ -14,8 +14,10 @@ from lab.study.results import Results
 from lab.study.runs import find_runs, read_run
 from lab.study.tables import not_counted
 from launcher.errors import UserError
-from launcher.records.metrics import EndRecord, EvalRecord, MetricsWriter, ResumeRecord
-from tests.made_runs import MakeRun
+from launcher.records.metrics import EndRecord, EvalRecord, ResumeRecord
+from tests.made_runs import MakeRun, append
+
+EVALUATED = EvalRecord(20, 5065.0, 2, {"top1": 0.7, "top5": 1.0}, 1.0, 100, 5.0, 130.0)
 
 
 def test_a_finished_run_has_quality_and_both_times(make_run: MakeRun) -> None:
@@ -37,10 +39,7 @@ def test_a_run_of_one_epoch_keeps_its_time_and_says_so(make_run: MakeRun) -> Non
 
 def test_wall_clock_leaves_interruptions_out_and_counts_work_done_twice(make_run: MakeRun) -> None:
     folder = make_run("a", finished=None)  # 1000 s to 1140 s
-    writer = MetricsWriter(folder / "metrics.jsonl")
-    writer.write(ResumeRecord(10, 5000.0, 1))
-    writer.write(EvalRecord(20, 5065.0, 2, {"top1": 0.7, "top5": 1.0}, 1.0, 100, 5.0, 130.0))
-    writer.close()
+    append(folder / "metrics.jsonl", ResumeRecord(10, 5000.0, 1), EVALUATED)
     run = read_run(folder)
     assert run.times is not None
     assert run.times.wall == 140 + 65
@@ -132,11 +131,8 @@ def test_a_run_whose_length_a_resume_changed_measures_neither(make_run: MakeRun)
 
 def test_a_run_on_several_numbers_of_processes_has_the_time_of_none(make_run: MakeRun) -> None:
     folder = make_run("a", finished=None)
-    writer = MetricsWriter(folder / "metrics.jsonl")
-    evaluated = EvalRecord(20, 5065.0, 2, {"top1": 0.7, "top5": 1.0}, 1.0, 100, 5.0, 130.0)
-    for record in (ResumeRecord(10, 5000.0, 4), evaluated, EndRecord(20, 5066.0, True, 130.0, 10.0, 0.0)):
-        writer.write(record)
-    writer.close()
+    ended = EndRecord(20, 5066.0, True, 130.0, 10.0, 0.0)
+    append(folder / "metrics.jsonl", ResumeRecord(10, 5000.0, 4), EVALUATED, ended)
     assert read_run(folder).mixed == "its time is of 1 and 4 processes"
 
 
