@@ -22,8 +22,7 @@ import psutil
 
 from launcher.config.tasks import TaskConfig
 from launcher.errors import DONE, TERMINATED
-from launcher.rank.main import DEVICE
-from launcher.rank.stop import STOP
+from launcher.rank.signs import DEVICE, STOP
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from tests.commands import said

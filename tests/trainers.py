@@ -11,7 +11,7 @@ from launcher.config.compose import compose
 from launcher.config.groups import options
 from launcher.config.schema import RunConfig
 from launcher.rank.group import Ranks
-from launcher.rank.stop import StopFlag
+from launcher.rank.signs import StopFlag
 from launcher.records.folder import RunFolder
 from launcher.training.loop import train
 from launcher.training.meters import StepOutcome

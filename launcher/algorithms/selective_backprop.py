@@ -13,7 +13,7 @@ from launcher.algorithms.base import ChoosingAlgorithm, Loss
 from launcher.algorithms.progressive_resizing import interpolate
 from launcher.config.batch_algorithms import SelectiveBackpropConfig
 from launcher.data.batch import Batch, one_hot, to_device
-from launcher.rank.peers import broadcast_first
+from launcher.rank.group import broadcast_first
 
 
 def choose_ranks(samples: int, count: int, keep: float, draws: np.random.Generator) -> np.ndarray:

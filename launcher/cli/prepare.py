@@ -10,7 +10,7 @@ from launcher.console import console, progress_bars, verbatim
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.inspect import inspect_data
 from launcher.errors import DONE, Problem, UserError
-from launcher.launch.stopping import Stopped, StopRequest, stop_noted
+from launcher.launch.stopping import Stopped, StopRequest, stop_signals
 
 EXAMPLES = [
     "train prepare dataset=imagenet dataset.path=/data/imagenet",
@@ -32,7 +32,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError(Problem("needs no files; prepare writes those of dataloader=ffcv", "dataloader", "torchvision"))
     request = StopRequest()
     try:
-        with stop_noted(request):
+        with stop_signals(request.note, once=True):
             _prepare(config, request, check=arguments.check, skip_bad=arguments.skip_bad or config.dataset.skip_bad)
     except Stopped:
         console().print("stopped; what is done is kept, and the same command goes on")

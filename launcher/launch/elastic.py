@@ -7,37 +7,29 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.agent.server import WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
 
 from launcher.config.schema import Launch
-from launcher.errors import DONE, FAILED, Problem, UserError
-from launcher.launch.agent import PeersRejoin, Rendezvous, make_agent
+from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.devices import Devices
-from launcher.launch.failure import describe, describe_hang, describe_lost_folder, first_failure, is_from_outside
-from launcher.launch.stopping import StopRequest, stop_requests
+from launcher.launch.rendezvous import PeersRejoin, Rendezvous, open_rendezvous
+from launcher.launch.stopping import StopRequest, stop_signals
 from launcher.launch.terminal import LogFollower, TerminalView
-from launcher.launch.watch import RankWatch
+from launcher.launch.watch import Failure, RankWatch
 from launcher.probe import rank_cores
-from launcher.rank.heartbeat import remove_semaphores
-from launcher.rank.main import DEVICE, log_file
+from launcher.rank.main import log_file
+from launcher.rank.signs import DEVICE, remove_semaphores
 from launcher.records.folder import RunFolder
 
 WORKER = "launcher.training.worker:work"
 _SECONDS_BETWEEN_TRIES = 1.0
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An attempt that failed: lines for the terminal, and whether another attempt may go better."""
-
-    message: str
-    worth_restarting: bool
+_SECONDS_TO_SHUT_DOWN = 5
+_SAME_CTRL_C = 0.3  # seconds in which a wrapper may forward the Ctrl-C that the terminal has sent already
 
 
 class Launcher:
@@ -45,7 +37,7 @@ class Launcher:
 
     def __init__(self, run_folder: Path, devices: Devices, launch: Launch, view: TerminalView, target: str = WORKER):
         self._run_folder, self._devices, self._launch, self._target = run_folder, devices, launch, target
-        self._request = StopRequest()
+        self._request, self._killed = StopRequest(), False
         self._watch: RankWatch | None = None
         self._follower = LogFollower(log_file(run_folder, 0), view, muted=self._has_failure)
         self._rendezvous: Rendezvous | None = None
@@ -63,10 +55,10 @@ class Launcher:
         os.environ.setdefault("OMP_NUM_THREADS", str(rank_cores(self._devices.processes)))
         failure: Failure | None = None
         try:
-            with stop_requests(self._request, self, self._follower.say):
+            with stop_signals(self._stop):
                 failure = self._attempts()
         except SignalException:
-            self._request.at_once = True
+            self._killed = True
         except UserError:
             # note: without its folder a rank fails to write a checkpoint
             if self._run_folder.is_dir():
@@ -76,23 +68,26 @@ class Launcher:
             if self._rendezvous is not None:
                 self._rendezvous.shutdown()
         if not self._run_folder.is_dir():
-            failure = Failure(describe_lost_folder(self._run_folder), False)
+            print(_lost_folder(self._run_folder), file=sys.stderr)
+            return FAILED
         if failure is not None:
             print(failure.message, file=sys.stderr)
             return FAILED
-        return self._request.exit_code if self._request.asked else DONE
+        return self._request.exit_code if self._request.asked or self._killed else DONE
 
-    def send(self, number: signal.Signals) -> None:
-        """Pass a stop request on to the ranks; where they wait for other nodes to start, stop now."""
-        if self._watch is not None and (self._watch.started or self._launch.nnodes == 1):
-            self._watch.send(number)
-        elif self._launch.nnodes > 1:
-            raise SignalException("asked to stop while waiting for other nodes", number)
-
-    def kill(self) -> None:
-        """Kill every rank and what it has started."""
-        if self._watch is not None:
-            self._watch.kill()
+    def _stop(self, number: signal.Signals) -> None:
+        """Pass the first stop request on to the ranks, or stop now where they wait for others; kill at a 2nd Ctrl-C."""
+        request, watch = self._request, self._watch
+        if not request.asked:
+            request.note(number)
+            self._follower.say("stopping: the ranks finish their step and save; Ctrl-C again stops at once")
+            if watch is not None and (watch.started or self._launch.nnodes == 1):
+                watch.send(signal.SIGTERM)
+            elif self._launch.nnodes > 1:
+                raise SignalException("asked to stop while waiting for other nodes", number)
+        elif watch is not None and number == signal.SIGINT and time.monotonic() - request.time > _SAME_CTRL_C:
+            self._killed = True
+            watch.kill()
 
     def _has_failure(self) -> bool:
         return self._watch is not None and self._watch.has_failure()
@@ -104,7 +99,9 @@ class Launcher:
             failure = self._attempt_with_all_nodes()
             if failure is None or self._request.asked or not self._run_folder.is_dir():
                 break
-            if not failure.worth_restarting or restart > most:
+            # note: an error that a rank raises before the first checkpoint would come again
+            has_saved = RunFolder(self._run_folder).newest_step() is not None
+            if restart > most or not (failure.from_outside or has_saved or self._launch.nnodes > 1):
                 break
             self._follower.forget()
             self._follower.say(f"{failure.message}\nstarting again from the last save ({restart} of {most})")
@@ -140,33 +137,51 @@ class Launcher:
     def _attempt(self) -> Failure | None:
         """Start the ranks and wait for their end; None if it was a good one, or one that was asked for."""
         launch, processes = self._launch, self._devices.processes
-        with tempfile.TemporaryDirectory(prefix="train-") as scratch:
-            folders = Path(scratch), self._run_folder
+        with tempfile.TemporaryDirectory(prefix="train-") as folder:
+            scratch = Path(folder)
+            folders = scratch, self._run_folder
             self._watch = watch = RankWatch(processes, *folders, launch.hang_timeout, self._follower.say)
             if self._rendezvous is None or launch.nnodes == 1:
-                self._rendezvous = Rendezvous(launch)
-            words = (self._target, str(self._run_folder), str(os.getpid()), scratch)
-            agent = make_agent(processes, self._rendezvous, words, scratch)
+                self._rendezvous = open_rendezvous(launch)
+            agent = self._agent(self._rendezvous, folder)
             try:
                 with watch:
                     if self._request.asked:
                         watch.send(signal.SIGTERM)
                     result = agent.run()
             finally:
-                remove_semaphores(Path(scratch))
+                remove_semaphores(scratch)
             if result is None:
                 raise RendezvousClosedError
-            return self._failure(result.failures, watch) if result.is_failed() else None
+            if self._killed or not result.is_failed():
+                return None
+            failure = watch.explain(result.failures)
+            # note: a rank that was asked to stop before it listened ends by the signal
+            return None if self._request.asked and failure.exit_code == -signal.SIGTERM else failure
 
-    def _failure(self, failures: Mapping[int, ProcessFailure], watch: RankWatch) -> Failure | None:
-        """Describe why an attempt failed; None where the ranks were asked to stop."""
-        if watch.hung:
-            seconds = self._launch.hang_timeout or 0
-            return Failure(describe_hang(failures, watch.hung, watch.stalls, seconds, self._run_folder / "logs"), True)
-        rank, process = first_failure(failures, watch.failed_first)
-        if self._request.explains(process.exitcode):
-            return None
-        message = describe(rank, process, self._run_folder)
-        # note: an error that a rank raises before the first save would come again
-        has_saved = RunFolder(self._run_folder).newest_step() is not None
-        return Failure(message, is_from_outside(process) or has_saved or self._launch.nnodes > 1)
+    def _agent(self, rendezvous: Rendezvous, scratch: str) -> LocalElasticAgent:
+        """Make elastic's agent, which runs launcher.rank.main in each process and never restarts one."""
+        # note: stop requests are ours to pass on; only SIGQUIT makes the agent itself drop everything
+        os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
+        words = (self._target, str(self._run_folder), str(os.getpid()), scratch)
+        spec = WorkerSpec(
+            role="rank",
+            local_world_size=self._devices.processes,
+            entrypoint=sys.executable,
+            args=("-u", "-m", "launcher.rank.main", *words),
+            rdzv_handler=rendezvous,
+            max_restarts=0,
+            # note: the watch looks more often, so it sees who ended first before elastic ends the others
+            monitor_interval=0.5,
+            local_addr=rendezvous.address,
+        )
+        # note: ranks redirect themselves to files that go on over resumes; only elastic's error files lie in scratch.
+        # By the shutdown the ranks have ended or the watch has killed them.
+        return LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=scratch), shutdown_timeout=_SECONDS_TO_SHUT_DOWN)
+
+
+def _lost_folder(run_folder: Path) -> str:
+    return one_line(
+        f"error: the run folder {run_folder} was deleted or moved while the run trained; all ranks were stopped; "
+        "after a move, train resume NEW_PATH continues from its last checkpoint"
+    )

@@ -25,7 +25,7 @@ from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.prepare_run import Prepared, prepare_run
 from launcher.launch.terminal import PlainView
-from launcher.rank.main import REPLAY_STEP
+from launcher.rank.signs import REPLAY_STEP
 from launcher.records.environment import write_environment
 from launcher.records.folder import RunFolder, create, create_or_join, note_dataset
 from launcher.records.metrics import read_metrics

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TextIO
 
 _SECONDS = 0.2
 
@@ -22,12 +23,15 @@ class TerminalView(Protocol):
 
 
 class PlainView:
-    """Prints, and shows no progress."""
+    """Prints to a file, or to standard output, and shows no progress."""
+
+    def __init__(self, file: TextIO | None = None):
+        self._file = file or sys.stdout
 
     def poll(self) -> None: ...
 
     def print(self, line: str) -> None:
-        print(line, flush=True)
+        print(line, file=self._file, flush=True)
 
     def close(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Which rank failed first or hangs, and an end to its peers: elastic lists a failed rank and those it killed alike.
+"""Which rank failed first or hangs, and why: elastic lists a failed rank and those it killed alike.
 
 Elastic gives the peers of a failed rank 30 s, which they spend blocked in a collective; the watch kills them sooner.
 """
@@ -7,22 +7,35 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from launcher.rank.heartbeat import DUMP_SIGNAL, SECONDS_TO_START, beat_file, told_stalls
-from launcher.rank.main import done_file, is_alive, told_failed
+from launcher.errors import EXIT_USER_ERROR, UserError
+from launcher.rank.main import is_alive, log_file
+from launcher.rank.signs import DUMP_SIGNAL, SECONDS_TO_START, beat_file, done_file, failed_ranks, stalled_ranks
 
 _INTERVAL = 0.05  # seconds
 _SECONDS_TO_END = 2.0
 _SECONDS_TO_DUMP = 1.0
 _SECONDS_WITHOUT_FOLDER = 1.0
+_LAST_LINES = 20
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An attempt that failed: lines for the terminal, and whether another attempt may go better."""
+
+    message: str
+    from_outside: bool
+    exit_code: int | None = None
 
 
 @dataclass
@@ -104,6 +117,22 @@ class RankWatch:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(rank.pid, signal.SIGKILL)
 
+    def explain(self, failures: Mapping[int, ProcessFailure]) -> Failure:
+        """Describe why an attempt failed, by elastic's list of its ranks.
+
+        Raises:
+            UserError: the rank that failed first ended with one.
+        """
+        if not self.hung:
+            rank, process = first_failure(failures, self.failed_first)
+            return describe(rank, process, self._run_folder)
+        lines = [f"error: no rank has made progress for {self._hang_timeout:g} s (launch.hang_timeout); all were ended"]
+        for rank, process in sorted(failures.items()):
+            stopped = self.hung.get(process.pid) == psutil.STATUS_STOPPED
+            state = "was stopped (SIGSTOP)" if stopped else "was waiting; its stacks are in its log"
+            lines.append(self.stalls.get(process.pid, f"rank {rank} {state}"))
+        return Failure("\n".join([*lines, f"logs: {self._run_folder / 'logs'}"]), from_outside=True)
+
     def _signal(self, number: signal.Signals) -> None:
         for rank in list(self._ranks):
             with suppress(psutil.NoSuchProcess):
@@ -117,7 +146,7 @@ class RankWatch:
                 self.kill()
                 return
             if not self.failed_first:
-                self._tell_stalls()
+                self._report_stalls()
                 self.failed_first = self._failed_by_now()
                 self._deadline = time.monotonic() + _SECONDS_TO_END
                 if not self.failed_first and self._all_hang():
@@ -136,10 +165,10 @@ class RankWatch:
     def _failed_by_now(self) -> frozenset[int]:
         # note: elastic may reap a rank that fails at once before the watch has seen it
         ended = {rank.pid for rank in list(self._ranks) if self._ended_badly(rank)}
-        return frozenset(told_failed(self._scratch) | ended)
+        return frozenset(failed_ranks(self._scratch) | ended)
 
-    def _tell_stalls(self) -> None:
-        stalls = told_stalls(self._scratch)
+    def _report_stalls(self) -> None:
+        stalls = stalled_ranks(self._scratch)
         for line in set(stalls.values()) - set(self.stalls.values()):
             self._say(f"warning: {line}")
         self.stalls = stalls
@@ -179,3 +208,49 @@ def _doing(rank: psutil.Process) -> str:
     with suppress(psutil.NoSuchProcess):
         return str(rank.status())
     return "gone"
+
+
+def first_failure(failures: Mapping[int, ProcessFailure], failed_first: Collection[int]) -> tuple[int, ProcessFailure]:
+    """Find the rank whose failure caused the others', given the process ids that were seen to fail first.
+
+    Of several: one that was killed, since it had no time to record anything; then the earliest recorded error.
+    """
+
+    def order(rank: int) -> tuple[bool, bool, float, int]:
+        process = failures[rank]
+        closed_by_elastic = process.exitcode == -signal.SIGTERM
+        return closed_by_elastic, process.exitcode > 0, process.error_file_data.get("time", float("inf")), rank
+
+    rank = min([rank for rank in failures if failures[rank].pid in failed_first] or failures, key=order)
+    return rank, failures[rank]
+
+
+def describe(rank: int, process: ProcessFailure, run_folder: Path) -> Failure:
+    """Describe which rank failed and why.
+
+    Raises:
+        UserError: that rank ended with one.
+    """
+    recorded, code = process.error_file_data, process.exitcode
+    if code == EXIT_USER_ERROR and "problems" in recorded:
+        raise UserError(*recorded["problems"])
+    log = log_file(run_folder, rank)
+    if "from_outside" in recorded:
+        message = f"error: rank {rank}: {recorded['from_outside']} (its whole log: {log})"
+        return Failure(message, from_outside=True, exit_code=code)
+    if "time" in recorded:
+        reason, text = recorded["message"]["message"], recorded["message"]["extraInfo"]["py_callstack"].rstrip()
+        if "out of memory" in reason:
+            text += "\nfewer images at a time need less memory: device_batch_size=N, in evaluation eval_batch_size=N"
+    else:
+        reason = _ending(code)
+        text = "\n".join(log.read_text(errors="replace").splitlines()[-_LAST_LINES:]) if log.exists() else ""
+    where = f"host {socket.gethostname()}, process {process.pid}, exit code {code}"
+    message = f"error: rank {rank} failed: {reason} ({where})\n{text}\nits whole log: {log}"
+    return Failure(message, from_outside=code < 0, exit_code=code)
+
+
+def _ending(exit_code: int) -> str:
+    if exit_code == -signal.SIGKILL:
+        return "killed by SIGKILL; most often the machine ran out of memory: fewer dataloader.workers, smaller batch"
+    return f"killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with exit code {exit_code}"

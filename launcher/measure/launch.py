@@ -19,6 +19,7 @@ from launcher.data.shapes import ensure_folder
 from launcher.data.unreadable import write_skipped
 from launcher.errors import Problem, UserError
 from launcher.launch.prepare_run import Prepared, prepare_run
+from launcher.launch.terminal import PlainView
 from launcher.measure.measurement import ANSWER, REQUEST, Measurement, MeasureRequest
 from launcher.records.folder import RunFolder
 
@@ -40,7 +41,7 @@ def prepare_here(composed: Composed) -> Prepared:
     with progress_bars(console(sys.stderr)) as (_, report):
         prepared = prepare_run(composed, report=report)
     for note in prepared.devices.notes:
-        _Stderr().print(f"note: {note}")
+        print(f"note: {note}", file=sys.stderr)
     if composed.config.dataloader.name != "synthetic":
         ensure_folder(prepared.plan.config.dataset)
     return prepared
@@ -70,18 +71,7 @@ def ask(prepared: Prepared, target: str, seconds: float, answer: type[T]) -> T:
             write_skipped(folder.skipped, prepared.skipped)
         (folder.path / REQUEST).write_text(json.dumps(asdict(MeasureRequest(seconds, time.time()))))
         once = replace(config.launch, max_restarts=0)
-        code = Launcher(folder.path, prepared.devices, once, _Stderr(), target).run()
+        code = Launcher(folder.path, prepared.devices, once, PlainView(sys.stderr), target).run()
         if code != 0:
             raise UserError(f"the measurement ended early, with exit code {code}")
         return TypeAdapter(answer).validate_json((folder.path / ANSWER).read_bytes())
-
-
-class _Stderr:
-    """What the ranks say, beside what the command prints."""
-
-    def poll(self) -> None: ...
-
-    def print(self, line: str) -> None:
-        print(line, file=sys.stderr)
-
-    def close(self) -> None: ...

@@ -25,7 +25,7 @@ from launcher.measure.measurement import ANSWER, REQUEST, EvaluationTimes, Measu
 from launcher.plan.step_kinds import StepSample, common_acting, step_kinds, step_samples
 from launcher.probe import rank_cores
 from launcher.rank.group import join_ranks
-from launcher.rank.stop import STOP, Requests
+from launcher.rank.signs import STOP, Requests
 from launcher.records.folder import RunFolder
 from launcher.training.compiled import compile_run
 from launcher.training.meters import StepOutcome

@@ -1,28 +1,30 @@
-"""This process among its peers: rank, device, process group."""
+"""This process among its peers: rank, device, process group, and what they send one another."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.errors import MachineError, UserError
-from launcher.rank.heartbeat import SECONDS_TO_START
-from launcher.rank.main import DEVICE
-from launcher.rank.peers import gather
+from launcher.foreach import by_dtype
+from launcher.rank.signs import DEVICE, SECONDS_TO_START
 
 _AFTER_THE_WATCH = timedelta(minutes=5)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -171,3 +173,36 @@ class _Touch(nn.Module):
         for parameter in self.model.parameters():
             total = total + parameter.sum()
         return total
+
+
+def gather(value: T) -> list[T]:
+    """Every rank's value, in their order."""
+    if not dist.is_initialized():
+        return [value]
+    everyone = [value] * dist.get_world_size()
+    dist.all_gather_object(everyone, value)
+    return everyone
+
+
+def highest(values: Tensor) -> Tensor:
+    """Each of some values on the device as the highest of all ranks, in place; nothing waits for it."""
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.all_reduce(values, dist.ReduceOp.MAX)
+    return values
+
+
+def any_rank(flag: bool) -> bool:
+    """Whether a flag is set on any rank; called by every rank, and waits for all of them."""
+    return bool(highest(torch.tensor(int(flag))))
+
+
+@torch.no_grad()
+def broadcast_first(tensors: Iterable[Tensor]) -> None:
+    """Overwrite every rank's tensors by rank 0's, in place; one message a dtype."""
+    if not (dist.is_initialized() and dist.get_world_size() > 1):
+        return
+    for group in by_dtype(tensors):
+        message = torch.cat([tensor.flatten() for tensor in group])
+        dist.broadcast(message, src=0)
+        parts = message.split([tensor.numel() for tensor in group])
+        torch._foreach_copy_(group, [part.view_as(tensor) for part, tensor in zip(parts, group, strict=True)])

@@ -23,15 +23,9 @@ import psutil
 
 from launcher import atomic
 from launcher.errors import DONE, EXIT_USER_ERROR, FAILED, MachineError, UserError, one_line
-from launcher.rank.heartbeat import HEARTBEAT, name_after, remove_semaphores
-from launcher.rank.stop import STOP, STOP_SIGNALS
+from launcher.rank.signs import HEARTBEAT, STOP, STOP_SIGNALS, done_file, failed_file, name_after, remove_semaphores
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-# The environment variable that tells ranks what they train on: cpu or cuda.
-DEVICE = "TRAIN_DEVICE"
-# The environment variable that tells ranks which step to take again.
-REPLAY_STEP = "TRAIN_REPLAY_STEP"
-_FAILED = "failed-"
 _PR_SET_PDEATHSIG = 1
 _GUARD_SECONDS = 0.5
 
@@ -68,21 +62,6 @@ def live(target: str, run_folder: Path, launcher: int, scratch: Path) -> NoRetur
 
 def log_file(run_folder: Path, rank: str | int) -> Path:
     return run_folder / "logs" / f"rank-{rank}.log"
-
-
-def done_file(scratch: Path, process: int) -> Path:
-    """What a rank leaves in the launcher's scratch folder when it ends well."""
-    return scratch / f"done-{process}"
-
-
-def failed_file(scratch: Path, process: int) -> Path:
-    """What a rank leaves there when an error ends it."""
-    return scratch / f"{_FAILED}{process}"
-
-
-def told_failed(scratch: Path) -> set[int]:
-    """The process ids of all ranks that an error has ended."""
-    return {int(path.name.removeprefix(_FAILED)) for path in scratch.glob(f"{_FAILED}*")}
 
 
 def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:

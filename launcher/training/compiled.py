@@ -24,8 +24,8 @@ from launcher.data.batch import Batch, constant
 from launcher.errors import is_of_the_machine
 from launcher.plan.step_kinds import step_kinds
 from launcher.probe import processor_features
-from launcher.rank.heartbeat import HEARTBEAT
-from launcher.rank.peers import gather
+from launcher.rank.group import gather
+from launcher.rank.signs import HEARTBEAT
 from launcher.training.step import frozen_statistics
 from launcher.training.trainer import Trainer
 

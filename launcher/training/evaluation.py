@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from launcher.errors import UserError
-from launcher.rank.heartbeat import HEARTBEAT
+from launcher.rank.signs import HEARTBEAT
 from launcher.tasks import Task
 
 

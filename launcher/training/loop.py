@@ -16,8 +16,7 @@ from contextlib import closing
 
 from launcher.data.inspect import held_out
 from launcher.data.loaders import build_evaluation
-from launcher.rank.heartbeat import HEARTBEAT
-from launcher.rank.stop import Requests, StopFlag
+from launcher.rank.signs import HEARTBEAT, Requests, StopFlag
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.saving import Saver

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from launcher.data.batch import Moment
 from launcher.rank.group import Ranks
-from launcher.rank.stop import Requests
+from launcher.rank.signs import Requests
 
 
 class AsyncRead:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from launcher.data.batch import Loaded
 from launcher.errors import UserError
-from launcher.rank.peers import gather
-from launcher.rank.stop import NO_REQUESTS, Requests
+from launcher.rank.group import gather
+from launcher.rank.signs import NO_REQUESTS, Requests
 from launcher.records.folder import RunFolder, save_name, saves
 from launcher.records.metrics import NonFiniteRecord
 from launcher.training import checkpoint

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from launcher import atomic
 from launcher.config.resolved import read
 from launcher.data.unreadable import read_skipped
-from launcher.rank.group import join_ranks
-from launcher.rank.main import REPLAY_STEP
-from launcher.rank.peers import gather
+from launcher.rank.group import gather, join_ranks
+from launcher.rank.signs import REPLAY_STEP
 from launcher.records.folder import RunFolder, saves
 from launcher.training import checkpoint
 from launcher.training.compiled import compile_run

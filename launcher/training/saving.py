@@ -18,7 +18,7 @@ from launcher import atomic
 from launcher.config.schema import Checkpoint
 from launcher.errors import UserError
 from launcher.rank.group import Ranks
-from launcher.rank.heartbeat import HEARTBEAT
+from launcher.rank.signs import HEARTBEAT
 from launcher.records.folder import RunFolder, save_name
 from launcher.training import checkpoint
 

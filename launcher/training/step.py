@@ -21,9 +21,8 @@ from launcher.foreach import Snapshot, global_norm, gradients_of
 from launcher.optimizers.base import MaskedOptimizer, set_lr
 from launcher.plan.plan import Plan
 from launcher.randomness import key
-from launcher.rank.heartbeat import HEARTBEAT
-from launcher.rank.peers import highest
-from launcher.rank.stop import NO_REQUESTS, Requests
+from launcher.rank.group import highest
+from launcher.rank.signs import HEARTBEAT, NO_REQUESTS, Requests
 from launcher.tasks import Task
 from launcher.training.captured import CapturedSteps
 from launcher.training.meters import AsyncRead, StepOutcome

@@ -22,9 +22,8 @@ from launcher.errors import UserError, is_of_the_machine
 from launcher.models.build import build_model
 from launcher.optimizers.base import build_optimizer
 from launcher.plan.plan import Plan, plan_for
-from launcher.rank.group import Ranks, distribute
-from launcher.rank.heartbeat import HEARTBEAT
-from launcher.rank.peers import broadcast_first
+from launcher.rank.group import Ranks, broadcast_first, distribute
+from launcher.rank.signs import HEARTBEAT
 from launcher.tasks import build_task
 from launcher.training.evaluation import Evaluation, evaluate
 from launcher.training.meters import Clock, StepMeter, StepOutcome

@@ -11,8 +11,8 @@ import torch
 
 from launcher.config.resolved import read
 from launcher.data.unreadable import read_skipped
-from launcher.rank.group import check_same_config, join_ranks
-from launcher.rank.stop import STOP
+from launcher.rank.group import any_rank, check_same_config, join_ranks
+from launcher.rank.signs import STOP
 from launcher.records.folder import RunFolder
 from launcher.training.captured import CapturedSteps, Capturer, uncaptured
 from launcher.training.checkpoint import read_initial
@@ -40,7 +40,7 @@ def work(run_folder: Path) -> None:
         capture_run(trainer)
         if config.launch.warm_up:
             warm_up(trainer)
-        if not STOP.agreed_now():
+        if not any_rank(STOP.asked):
             with (
                 MetricLogger(trainer, folder, resumed=state is not None) as logger,
                 Saver(folder, config.checkpoint, ranks) as saver,

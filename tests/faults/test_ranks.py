@@ -9,9 +9,10 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from itertools import cycle, islice, product
 from pathlib import Path
 from subprocess import Popen
+from typing import Literal
 
 import pytest
 
@@ -21,52 +22,46 @@ from tests.runs import SHORT, Equal, Here, Train, processes_of, ranks_of, result
 
 pytestmark = pytest.mark.system
 
+# When SIGKILL comes, and to whom: the launcher restarts the ranks, and a killed launcher leaves no process behind.
+Kill = tuple[Literal["step", "save", "start"], Literal["rank", "launcher"]]
+EACH_KILL: list[Kill] = list(product(("step", "save", "start"), ("rank", "launcher")))
 # `make soak` asks for a hundred.
-KILLS = int(os.environ.get("KILLS", "12"))
+KILLS = int(os.environ.get("KILLS", len(EACH_KILL)))
 
 
-@dataclass
-class Kills:
-    """The finished steps at each kill, and how many kills of the launcher have cut a save short."""
-
-    steps: list[int] = field(default_factory=list)
-    in_a_save: int = 0
-
-
-def kill_over_and_over(train: Train, words: Sequence[str], times: int, moments: random.Random) -> tuple[Path, Kills]:
-    """Start a run and kill it so many times, fewer if it ends before; it is left killed.
-
-    Every third kill waits for a save; the others fall some steps on, or into a start. SIGKILL goes to the launcher,
-    which none of its processes may outlive and after which the run is resumed, or to a rank, which the launcher makes
-    good itself; of the saves, to each in turn.
-    """
-    run = train.folder / "runs" / "killed"
-    command, kills = [*words, "run_name=killed", f"launch.max_restarts={times}"], Kills()
+def kill_over_and_over(train: Train, words: Sequence[str], kills: Sequence[Kill]) -> tuple[Path, int]:
+    """Start a run, kill and resume it so often, and leave it killed; returns how many kills interrupted a save."""
+    run, moments = train.folder / "runs" / "killed", random.Random(7)
+    command = [*words, "run_name=killed", f"launch.max_restarts={len(kills)}"]
     process: Command | Popen[str] | None = None
-    last_kill = 0.0
-    for number in range(times):
+    last_kill, before, in_a_save = 0.0, set[int](), 0
+    for when, victim in kills:
         process = process or train.start(*command)
         more = steps_done(run) + moments.randrange(3)
-        if number % 3 == 0:
+        if when == "save":
             _wait(process, lambda last_kill=last_kill: _is_saving(run, last_kill))
-        elif moments.random() < 0.75:
+        elif when == "step":
             _wait(process, lambda more=more: steps_done(run) > more)
             time.sleep(moments.uniform(0, 0.1))
         else:
-            time.sleep(moments.uniform(0.5, 5))
-        ranks, to_a_rank = list(ranks_of(run).values()), number % 6 == 3 or (number % 3 and moments.random() < 0.6)
-        if ranks and to_a_rank:
+            _wait(process, lambda before=before: len(_process_ids(run) - before) > 1)
+            time.sleep(moments.uniform(0, 3))
+        ranks = list(ranks_of(run).values())
+        before = {rank.pid for rank in ranks}
+        if victim == "rank":
             moments.choice(ranks).kill()
-        elif _end(process, run) == 0:
-            break
         else:
+            assert _end(process, run) != 0, "the run has ended before"
             command, process = ["resume", str(run)], None
-            kills.in_a_save += _is_saving(run, last_kill)
-        kills.steps.append(steps_done(run))
+            in_a_save += _is_saving(run, last_kill)
         last_kill = time.time()
     if process is not None:
         _end(process, run)
-    return run, kills
+    return run, in_a_save
+
+
+def _process_ids(run: Path) -> set[int]:
+    return {rank.pid for rank in ranks_of(run).values()}
 
 
 def _end(process: Command | Popen[str], run: Path) -> int | None:
@@ -127,14 +122,13 @@ def test_three_ranks_start_again_to_the_same_bits(train: Train, equal: Equal) ->
     assert_same_end(train, run, run.with_name("whole"), equal)
 
 
-@pytest.mark.timeout(60 * KILLS)
+@pytest.mark.timeout(300 + 60 * KILLS)
 def test_a_run_killed_over_and_over_ends_with_the_same_bits(train: Train, equal: Equal) -> None:
     small = ["checkpoint.every=2ba", "eval_every=4ep", "batch_size=8", "dataset.train_samples=48"]
-    words = [*SHORT, *small, f"epochs={KILLS // 2 + 6}"]
+    words = [*SHORT, *small, f"epochs={KILLS // 2 + 5}"]
     train(*words, "run_name=whole")
-    run, kills = kill_over_and_over(train, words, KILLS, random.Random(7))
-    assert len(kills.steps) == KILLS
-    assert kills.in_a_save, "a killed save leaves its temporary file"
+    run, in_a_save = kill_over_and_over(train, words, list(islice(cycle(EACH_KILL), KILLS)))
+    assert in_a_save, "a killed save leaves its temporary file"
     train("resume", str(run))
     assert_same_end(train, run, run.with_name("whole"), equal)
 

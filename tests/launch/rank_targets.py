@@ -10,8 +10,7 @@ from pathlib import Path
 
 from launcher.config.compose import compose
 from launcher.errors import Problem, UserError
-from launcher.rank.heartbeat import HEARTBEAT
-from launcher.rank.stop import STOP
+from launcher.rank.signs import HEARTBEAT, STOP
 
 RANK = os.environ.get("RANK", "")
 
@@ -147,13 +146,15 @@ def _wait_for_ever_at_a_barrier() -> None:
 def agree_on_a_step(run: Path) -> None:
     import torch.distributed as dist
 
+    from launcher.rank.group import any_rank
+
     dist.init_process_group("gloo")
     for step in range(100):
         if RANK == "1" and step == 5:
             os.kill(os.getpid(), signal.SIGTERM)
         if RANK == "0":
             time.sleep(0.01)
-        if STOP.agreed_now():
+        if any_rank(STOP.asked):
             _say(run, "stopped", str(step))
             break
     dist.destroy_process_group()

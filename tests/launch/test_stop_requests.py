@@ -2,12 +2,10 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
-from launcher.launch.stopping import StopRequest, stop_noted, stop_requests
-from launcher.launch.watch import RankWatch
+from launcher.launch.stopping import StopRequest, stop_signals
 
 ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
@@ -15,11 +13,10 @@ ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 @pytest.mark.parametrize(("asked", "code"), [(number, 130 if number == signal.SIGINT else 143) for number in ASKING])
 def test_a_signal_is_a_request_and_the_handlers_come_back(asked: signal.Signals, code: int) -> None:
     before = [signal.getsignal(number) for number in ASKING]
-    request, said = StopRequest(), list[str]()
-    with stop_requests(request, RankWatch(2, Path("nowhere"), Path("nowhere")), said.append):
+    request = StopRequest()
+    with stop_signals(request.note):
         os.kill(os.getpid(), asked)
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert (request.asked, request.exit_code, len(said)) == (True, code, 1)
+    assert (request.asked, request.exit_code) == (True, code)
     assert [signal.getsignal(number) for number in ASKING] == before
 
 
@@ -27,9 +24,7 @@ def test_nohup_is_respected() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     request = StopRequest()
     try:
-        with stop_requests(request, RankWatch(2, Path("nowhere"), Path("nowhere")), print):
-            os.kill(os.getpid(), signal.SIGHUP)
-        with stop_noted(request):
+        with stop_signals(request.note):
             os.kill(os.getpid(), signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -42,7 +37,7 @@ def test_work_is_asked_once_and_then_ended_as_ever(asked: signal.Signals) -> Non
     before = signal.signal(asked, lambda number, frame: came.append(number))
     try:
         request = StopRequest()
-        with stop_noted(request):
+        with stop_signals(request.note, once=True):
             os.kill(os.getpid(), asked)
             assert (request.number, came) == (asked, [])
             os.kill(os.getpid(), asked)

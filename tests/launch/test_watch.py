@@ -1,6 +1,10 @@
+"""Which rank failed first or hangs, as it was seen, against the order in which elastic lists failures."""
+
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -9,11 +13,11 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from launcher.launch.failure import describe_hang
-from launcher.launch.watch import RankWatch
-from launcher.rank.heartbeat import Heartbeat, beat_file, stall_file, told_stalls
-from launcher.rank.main import done_file, failed_file
+from launcher.launch.watch import RankWatch, describe, first_failure
+from launcher.rank.signs import Heartbeat, beat_file, done_file, failed_file, stall_file, stalled_ranks
 from tests.runs import wait_for
+
+KILLED, CLOSED = -signal.SIGKILL, -signal.SIGTERM
 
 
 def start(code: str) -> subprocess.Popen[bytes]:
@@ -87,7 +91,8 @@ def test_a_file_that_is_read_for_too_long_is_told_once_and_named_in_a_hang(tmp_p
     with watch:
         time.sleep(1)
     assert said == ["warning: rank 0 waits for data, reading a.jpg"]
-    hang = describe_hang({0: ProcessFailure(0, rank.pid, -9, "")}, {rank.pid: "sleeping"}, watch.stalls, 60, tmp_path)
+    watch.hung = {rank.pid: "sleeping"}
+    hang = watch.explain({0: ProcessFailure(0, rank.pid, -9, "")}).message
     assert hang.splitlines()[1] == "rank 0 waits for data, reading a.jpg"
     rank.wait()
 
@@ -98,7 +103,53 @@ def test_a_rank_tells_of_a_file_for_as_long_as_it_reads_it(tmp_path: Path, monke
     heartbeat = Heartbeat()
     heartbeat.start(tmp_path)
     heartbeat.watch_reading(lambda seconds: reading[0] if reading else None, hang_timeout=0.1)
-    wait_for(lambda: bool(told_stalls(tmp_path)))
-    assert told_stalls(tmp_path)[os.getpid()].startswith("rank 3 waits for data, reading a\\nb.jpg:")
+    wait_for(lambda: bool(stalled_ranks(tmp_path)))
+    assert stalled_ranks(tmp_path)[os.getpid()].startswith("rank 3 waits for data, reading a\\nb.jpg:")
     reading.clear()
-    wait_for(lambda: not told_stalls(tmp_path))
+    wait_for(lambda: not stalled_ranks(tmp_path))
+
+
+def failures(folder: Path, *ends: tuple[int, float | None]) -> dict[int, ProcessFailure]:
+    """Rank r has process id 100 + r, an exit code and, if it recorded its error, the time of it."""
+    made = {}
+    for rank, (exit_code, when) in enumerate(ends):
+        file = folder / f"{rank}.json"
+        if when is not None:
+            message = {"message": f"error of {rank}", "extraInfo": {"py_callstack": "Traceback\n", "timestamp": "7"}}
+            file.write_text(json.dumps({"message": message, "time": when}))
+        made[rank] = ProcessFailure(rank, 100 + rank, exit_code, str(file))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("ends", "seen_first", "expected"),
+    [
+        # the peer was killed for being deaf, long after rank 1's error
+        ([(KILLED, None), (1, 5.0)], {101}, 1),
+        # both noticed at once: a rank that was killed cannot have been the peer's victim
+        ([(1, 5.0), (KILLED, None)], {100, 101}, 1),
+        # both noticed at once: the earlier record
+        ([(1, 5.2), (1, 5.1)], {100, 101}, 1),
+        # elastic's own SIGTERM reached a rank that was not listening yet
+        ([(CLOSED, None), (1, 5.0)], {100, 101}, 1),
+        # nothing recorded, such as an interpreter that does not start
+        ([(1, None), (1, None)], set(), 0),
+    ],
+)
+def test_the_cause_comes_first(
+    tmp_path: Path, ends: list[tuple[int, float | None]], seen_first: set[int], expected: int
+) -> None:
+    rank, process = first_failure(failures(tmp_path, *ends), seen_first)
+    assert (rank, process.pid) == (expected, 100 + expected)
+
+
+@pytest.mark.parametrize(("code", "cause"), [(-signal.SIGSEGV, "killed by SIGSEGV"), (7, "ended with exit code 7")])
+def test_the_report_ends_with_where_to_read_on(tmp_path: Path, code: int, cause: str) -> None:
+    (tmp_path / "logs").mkdir()
+    log = tmp_path / "logs" / "rank-0.log"
+    log.write_text("".join(f"line {number}\n" for number in range(100)))
+    ended = failures(tmp_path, (code, None))[0]
+    first, *lines, last = describe(0, ended, tmp_path).message.splitlines()
+    assert first.startswith(f"error: rank 0 failed: {cause} (host ")
+    assert lines == [f"line {number}" for number in range(80, 100)]
+    assert last == f"its whole log: {log}"

@@ -6,10 +6,12 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from torchvision.models import resnet18
 
 from launcher.config.compose import compose
-from launcher.rank.group import Ranks, distribute, join_ranks
-from launcher.rank.main import DEVICE
+from launcher.rank.group import Ranks, broadcast_first, distribute, join_ranks
+from launcher.rank.signs import DEVICE
 from tests.two_ranks import on_ranks
 
 
@@ -52,3 +54,24 @@ def check_gradients(rank: int, count: int) -> None:
 @pytest.mark.parametrize("count", [2, 3])
 def test_gradients_sent_short_are_off_by_no_more_than_is_said(count: int) -> None:
     on_ranks(count, check_gradients, count)
+
+
+def test_buffers_cross_ranks_in_one_message_a_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = resnet18(), resnet18()
+    first(torch.randn(4, 3, 32, 32))
+    sent = {
+        dtype: torch.cat([b.flatten() for b in first.buffers() if b.dtype == dtype])
+        for dtype in (torch.float32, torch.int64)
+    }
+    messages: list[torch.dtype] = []
+
+    def receive(message: Tensor, src: int) -> None:
+        messages.append(message.dtype)
+        message.copy_(sent[message.dtype])
+
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "broadcast", receive)
+    broadcast_first(second.buffers())
+    assert sorted(map(str, messages)) == ["torch.float32", "torch.int64"]
+    assert all(map(torch.equal, first.buffers(), second.buffers()))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from launcher.rank.group import Ranks
-from launcher.rank.stop import Requests
+from launcher.rank.signs import Requests
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.training import checkpoint
