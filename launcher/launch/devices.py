@@ -71,8 +71,8 @@ def planned(config: RunConfig, gpus: int | None) -> Devices:
 def with_precision(plan: Plan, devices: Devices) -> Plan:
     """The plan of a new run with what `precision=auto` means here, where another machine might take it otherwise.
 
-    On a CPU that is bf16 for a processor with AMX and pictures of a side at which it has been seen to gain, else `auto`
-    stays, which is fp32 on every CPU. The plan is one that was checked: without a step it has no side.
+    On a CPU that is bf16 for a processor with AMX and images of a size at which it has been seen to gain, else `auto`
+    stays, which is fp32 on every CPU. The plan is one that was checked: without a step it has no size.
     """
     if plan.config.precision != "auto" or devices.kind != "cpu" or plan.image_size(0) < _AMX_FROM:
         return plan

@@ -49,7 +49,7 @@ def start(composed: Composed) -> int:
     # note: takes seconds, in which a Ctrl-C would leave an empty run folder behind
     import launcher.launch.elastic  # noqa: F401
 
-    pictures = identity(config, prepared.skipped)
+    images = identity(config, prepared.skipped)
     folder = _folder(config)
     with folder.locked(each_host=config.launch.nnodes > 1):
         _write_config(config, folder)
@@ -59,7 +59,7 @@ def start(composed: Composed) -> int:
         if config.dataset.skip_bad and not folder.skipped.exists():
             write_skipped(folder.skipped, prepared.skipped)
         write_environment(folder.environment, prepared.devices.gpus)
-        note_dataset(folder, pictures)
+        note_dataset(folder, images)
         adopt_estimate(config, folder)
         code = _train(folder, prepared, out)
         if code not in (DONE, FAILED) and not folder.metrics.exists() and config.launch.nnodes == 1:
@@ -78,7 +78,8 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
     before = read(folder.config)
     config = continued(before, words)
     with folder.locked(each_host=config.launch.nnodes > 1):
-        prepared = prepare_run(Composed(config, {}), skipped=read_skipped(folder.skipped, config.dataset))
+        skipped = read_skipped(folder.skipped, config.dataset)
+        prepared = prepare_run(Composed(config, {}), skipped=skipped)
         plan = prepared.plan
         done = folder.newest_step()
         if done is not None and plan.total_steps < done:
@@ -91,8 +92,7 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
         out = console()
         if config != before:
             write(config, folder.config)
-        pictures = identity(config, read_skipped(folder.skipped, config.dataset))
-        _note_others(folder, prepared, out, pictures=pictures)
+        _note_others(folder, prepared, out, images=identity(config, skipped))
         return _train(folder, prepared, out)
 
 
@@ -117,25 +117,25 @@ def replay(folder: RunFolder, step: int) -> int:
         return Launcher(folder.path, prepared.devices, one_machine, PlainView(), "launcher.training.replay:work").run()
 
 
-def _note_others(folder: RunFolder, prepared: Prepared, out: Console, *, pictures: str | None = None) -> None:
-    """Say it when a run goes on with another number of processes, on the CPU instead of GPUs, or on other pictures."""
+def _note_others(folder: RunFolder, prepared: Prepared, out: Console, *, images: str | None = None) -> None:
+    """Print notes where a run continues on another number of processes, on the CPU, or on other images."""
     devices, world_size = prepared.devices, prepared.plan.world_size
-    said = list(devices.notes)
-    if pictures is not None and note_dataset(folder, pictures):
-        said.append(
-            "the data set holds other pictures than before, by their names and sizes; the run goes on, but "
+    notes = list(devices.notes)
+    if images is not None and note_dataset(folder, images):
+        notes.append(
+            "the data set holds other images than before, by their names and sizes; the run goes on, but "
             "train compare counts it for neither"
         )
     before = [row["device"] for row in read_metrics(folder.metrics) if row["kind"] == "start"]
     if devices.kind == "cpu" and before[-1:] not in ([], ["cpu"]):
-        said.append(f"the run began on {before[-1]} and goes on with the CPU; launch.device=cuda refuses that")
+        notes.append(f"the run began on {before[-1]} and goes on with the CPU; launch.device=cuda refuses that")
     ranks = _last_ranks(folder)
     if ranks not in (None, world_size):
-        said.append(
+        notes.append(
             f"the run had {ranks} processes and goes on with {world_size}: global batch, data and "
             f"schedule stay the same, the weights will agree up to rounding and batch-norm statistics"
         )
-    for note in said:
+    for note in notes:
         out.print(f"note: {note}", style="yellow", markup=False)
 
 

@@ -140,7 +140,7 @@ def test_a_run_that_goes_on_with_other_pictures_says_so_and_is_not_compared(here
         file.write(b"a byte more")
     os.utime(pictures / "train" / "dog")
     said = told(here("resume", str(run), "epochs=4").stdout)
-    assert "note: the data set holds other pictures than before" in said
+    assert "note: the data set holds other images than before" in said
     assert "its data set held other images after a resume" in here("compare", str(run)).stdout
 
 
