@@ -207,9 +207,8 @@ def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:
         raise UserError(Problem(f"makes more than {MOST_RUNS:,} runs in all", key, value, COMMAND_LINE))
     if "run_name" in choices:
         value = words[list(choices).index("run_name")].partition("=")[2]
-        raise UserError(
-            Problem("the runs of a grid name themselves; choose their folder by runs=FOLDER", "run_name", value)
-        )
+        message = "the runs of a grid name themselves; choose their folder by runs=FOLDER"
+        raise UserError(Problem(message, "run_name", value))
     several = [key for key, values in choices.items() if len(values) > 1]
     # note: seeds change slowest, so that every length has a first result before any has a second
     order = sorted(choices, key=lambda key: key != "seed")

@@ -65,9 +65,8 @@ def answer(arguments: argparse.Namespace) -> int | None:
         composed = replace(composed, config=replace(composed.config, epochs=epochs))
     config = composed.config
     if config.launch.nnodes > 1:
-        raise UserError(
-            Problem("one machine is predicted; plan with launch.nnodes=1", "launch.nnodes", config.launch.nnodes)
-        )
+        message = "one machine is predicted; plan with launch.nnodes=1"
+        raise UserError(Problem(message, "launch.nnodes", config.launch.nnodes))
     chosen = list(known.values()) if arguments.on == ALL else [config.hardware]
     found, more = _offers(composed, chosen)
     notes += more
@@ -121,9 +120,8 @@ def _offers(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer]
     for machine in chosen:
         gpu, count = gpu_of(machine), machine.gpus or 1
         if (nproc := composed.config.launch.nproc) not in ("auto", count):
-            raise UserError(
-                Problem(f"all {count} of {machine.name}'s GPUs are predicted; leave it out", "launch.nproc", nproc)
-            )
+            message = f"all {count} of {machine.name}'s GPUs are predicted; leave it out"
+            raise UserError(Problem(message, "launch.nproc", nproc))
         if count not in predictors:
             prepared = prepare_run(composed, devices=Devices("cuda", count), must_exist=False)
             predictors[count] = Predictor(prepared.plan)
@@ -142,9 +140,8 @@ def _length(arguments: argparse.Namespace, composed: Composed) -> tuple[Length, 
 
     config = composed.config
     if any(word.startswith("epochs=") for word in arguments.overrides):
-        raise UserError(
-            Problem("says the length already; leave epochs= or --quality out", "--quality", arguments.quality)
-        )
+        message = "says the length already; leave epochs= or --quality out"
+        raise UserError(Problem(message, "--quality", arguments.quality))
     runs = [config.runs] if any(Path(config.runs).glob("*/metrics.jsonl")) else []
     curves = read_results([str(path) for path in runs], published=True).all_curves
     length = length_for(arguments.quality, str(config.recipe), curves)

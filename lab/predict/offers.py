@@ -61,13 +61,8 @@ def length_for(quality: float, recipe: str, curves: Iterable[Curve]) -> Length:
             hardware = curve.setting.hardware
             return Length(epochs, minutes, hardware, f"{curve.source or 'own runs'}: {recipe} on {hardware}")
     if not spans:
-        raise UserError(
-            Problem(
-                f"no published point and no run below --runs says what quality {recipe} reaches; give epochs=",
-                "--quality",
-                quality,
-            )
-        )
+        message = f"no published point and no run below runs= says what quality {recipe} reaches; give epochs="
+        raise UserError(Problem(message, "--quality", quality))
     least, most = min(low for low, _ in spans), max(high for _, high in spans)
     raise UserError(Problem(f"the curves of {recipe} span {least:g} to {most:g} %", "--quality", quality))
 

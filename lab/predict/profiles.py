@@ -151,11 +151,8 @@ def correction(plan: Plan, gpu: str, profiles: Iterable[Profile], values: Mappin
     ratios = [(profile, found) for profile in fit if (found := _ratio(profile, values)) is not None]
     same = [(p, r) for p, r in ratios if steps_key(p.plan) == key]
     near = [(p, r) for p, r in ratios if p.gpu == gpu]
-    for chosen, what, more in (
-        (same, "these steps", 0),
-        (near, "other steps on this GPU", 1),
-        (ratios, "other steps", 1),
-    ):
+    kinds = (same, "these steps", 0), (near, "other steps on this GPU", 1), (ratios, "other steps", 1)
+    for chosen, what, more in kinds:
         if chosen:
             mean = sum(math.log(ratio) for _, ratio in chosen) / (len(chosen) + more)
             where = ", ".join(dict.fromkeys(f"{p.plan.world_size} x {p.gpu} ({p.source})" for p, _ in chosen))
