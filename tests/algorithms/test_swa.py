@@ -26,3 +26,8 @@ def test_plain_mean_of_the_weights_from_the_start_on(bound: Callable[..., Any]) 
     train(algorithm, model, range(69, 100), seen)
     expected = torch.stack([seen[done] for done in (70, 80, 90, 100)]).mean(0)
     torch.testing.assert_close(algorithm.evaluation_weights()["weight"], expected)
+
+
+def test_the_learning_rate_stays_the_schedules(context: Callable[..., Any]) -> None:
+    plain, averaged = context("algorithms=[]").plan, context("algorithms=[swa]").plan
+    assert [averaged.lr(step) for step in range(100)] == [plain.lr(step) for step in range(100)]
