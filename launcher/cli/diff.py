@@ -6,13 +6,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from launcher.config.compose import compose
 from launcher.config.layers import leaves
 from launcher.config.overrides import word_of
 from launcher.config.resolved import as_mapping, read
-from launcher.console import console, verbatim
+from launcher.console import console, table, verbatim
 from launcher.records.folder import RunFolder
 
 EXAMPLES = [
@@ -29,17 +27,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     first, second = (_values(name) for name in (arguments.first, arguments.second))
-    table = Table(
-        "key", verbatim(arguments.first), verbatim(arguments.second), box=None, pad_edge=False, header_style="bold"
-    )
-    for key in dict.fromkeys([*first, *second]):
-        if first.get(key, "-") != second.get(key, "-"):
-            table.add_row(verbatim(key), verbatim(first.get(key, "-")), verbatim(second.get(key, "-")))
-    out = console()
-    if table.row_count:
-        out.print(table)
-    else:
-        out.print("no difference")
+    differing = [key for key in dict.fromkeys([*first, *second]) if first.get(key, "-") != second.get(key, "-")]
+    rows = [[verbatim(text) for text in (key, first.get(key, "-"), second.get(key, "-"))] for key in differing]
+    columns = ("key", verbatim(arguments.first), verbatim(arguments.second))
+    console().print(table(*columns, rows=rows) if rows else "no difference")
     return 0
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.resolved import as_mapping, changed, continued, read
 from launcher.config.schema import RunConfig
-from launcher.console import console, verbatim
+from launcher.console import console, table, verbatim
 from launcher.data.folder import is_folder
 from launcher.data.identity import identity
 from launcher.data.unreadable import read_skipped
@@ -124,18 +124,15 @@ def _classes(wanted: bool, checkpoint: CheckpointResult) -> dict[str, object]:
 
 
 def _print(checkpoint: CheckpointResult) -> None:
-    from rich.table import Table
-
     from launcher.weights.by_class import by_class
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("class", "images", "top-1 (recall)", "precision", "most often taken for"):
-        table.add_column(column, justify="left" if column in ("class", "most often taken for") else "right")
+    numbers = ("images", "top-1 (recall)", "precision")
+    shown = table("class", *numbers, "most often taken for", numbers=numbers)
     for row in by_class(checkpoint.classes, checkpoint.confusion):
         shares = ("-" if share is None else f"{share:.1%}" for share in (row.top1, row.precision))
         taken = f"{row.taken_for} ({row.times:,})" if row.taken_for is not None else "-"
-        table.add_row(verbatim(row.name), f"{row.pictures:,}", *shares, verbatim(taken))
-    console().print(table)
+        shown.add_row(verbatim(row.name), f"{row.pictures:,}", *shares, verbatim(taken))
+    console().print(shown)
 
 
 def _write(checkpoint: CheckpointResult, outputs: Sequence[Path], title: str) -> None:

@@ -16,7 +16,7 @@ from launcher.config.groups import about, machines, options, price_age
 from launcher.config.keys import did_you_mean
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, Hardware
-from launcher.console import console, verbatim
+from launcher.console import console, table, verbatim
 from launcher.errors import Problem, UserError
 
 EXAMPLES = [
@@ -59,15 +59,11 @@ def main(arguments: argparse.Namespace) -> int:
     if section == "hardware":
         out.print(_hardware(machines().values()))
     elif section in groups:
-        table = Table(section, "what it is", box=None, pad_edge=False, header_style="bold")
-        for name in groups[section]:
-            table.add_row(name, verbatim(about(section, name)))
-        out.print(table)
+        out.print(
+            table(section, "what it is", rows=((name, verbatim(about(section, name))) for name in groups[section]))
+        )
     elif groups:
-        table = Table("group", "options", box=None, pad_edge=False, header_style="bold")
-        for group, names in groups.items():
-            table.add_row(group, " ".join(names))
-        out.print(table)
+        out.print(table("group", "options", rows=((group, " ".join(names)) for group, names in groups.items())))
     return 0
 
 
@@ -76,31 +72,29 @@ def _row(recipe: Recipe) -> dict[str, Any]:
 
 
 def _hardware(found: Iterable[Hardware]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("hardware", "GPU", "#", "cores", "GiB", "disk GB", "an hour", "spot", "price of"):
-        table.add_column(column, justify="left" if column in ("hardware", "GPU", "price of") else "right")
+    numbers = ("#", "cores", "GiB", "disk GB", "an hour", "spot")
+    shown = table("hardware", "GPU", *numbers, "price of", numbers=numbers)
     for machine in found:
         sizes = (machine.gpus, machine.cores, machine.memory, machine.disk)
         costs = (machine.price_per_hour, machine.spot_per_hour)
-        table.add_row(
+        shown.add_row(
             verbatim(machine.name),
             verbatim(machine.gpu or "-"),
             *("-" if size is None else f"{size:g}" for size in sizes),
             *("-" if cost is None else f"{cost:,.2f} {machine.currency}" for cost in costs),
             verbatim("-" if machine.price_per_hour is None else price_age(machine)),
         )
-    return table
+    return shown
 
 
 def _recipes(found: list[Recipe]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("recipe", "epochs", "published top-1 %", "minutes", "hardware", "what it is"):
-        table.add_column(column, justify="left" if column in ("recipe", "hardware", "what it is") else "right")
+    numbers = ("epochs", "published top-1 %", "minutes")
+    shown = table("recipe", *numbers, "hardware", "what it is", numbers=numbers)
     for recipe in found:
         low, high = recipe.about.epochs
         band = f"{low}+" if high is None else f"{low}" if low == high else f"{low}-{high}"
         best = recipe.about.published[0] if recipe.about.published else None
-        table.add_row(
+        shown.add_row(
             verbatim(recipe.name),
             band,
             f"{best.top1:g}" + (f" at {best.epochs} ep" if best.epochs else "") if best else "-",
@@ -108,4 +102,4 @@ def _recipes(found: list[Recipe]) -> Table:
             verbatim(best.hardware) if best else "-",
             verbatim(recipe.about.summary),
         )
-    return table
+    return shown

@@ -12,7 +12,7 @@ from launcher import plugins
 from launcher.config.compose import compose
 from launcher.config.declaration import POINTS
 from launcher.config.schema import RunConfig
-from launcher.console import console, verbatim
+from launcher.console import console, facts, table, verbatim
 from launcher.launch.prepare_run import planned_here, prepare_run
 from launcher.plan.plan import Plan
 from launcher.plugins import is_option, registered
@@ -53,9 +53,8 @@ def main(arguments: argparse.Namespace) -> int:
 def _facts(plan: Plan) -> Table:
     config = plan.config
     parts = f" in {plan.accumulation} parts of {plan.rank_batch // plan.accumulation}" if plan.accumulation > 1 else ""
-    table = Table(box=None, show_header=False, pad_edge=False)
     sizes = f"{plan.image_side(config.image.eval_resize)} -> {plan.image_side(config.image.eval_size)} px"
-    for name, value in (
+    rows = (
         ("recipe", config.recipe or "none"),
         ("model", f"{config.model.architecture}, {config.dataset.classes} classes"),
         ("data set", f"{config.dataset.name}, {plan.train_samples:,} training pictures"),
@@ -63,9 +62,8 @@ def _facts(plan: Plan) -> Table:
         ("batch", f"{config.batch_size} global = {plan.world_size} x {plan.rank_batch}{parts}"),
         ("learning rate", f"{plan.peak_lr:g} after {plan.warmup_steps:,} steps of warmup, then {_curve(config)}"),
         ("evaluation", f"every {config.eval_every}, {sizes}"),
-    ):
-        table.add_row(f"[bold]{name}[/]", verbatim(value))
-    return table
+    )
+    return facts(rows)
 
 
 def _curve(config: RunConfig) -> str:
@@ -110,18 +108,15 @@ def _shown_steps(plan: Plan) -> list[int]:
 
 
 def _timetable(plan: Plan) -> Table:
-    table = Table("epoch", "step", "learning rate", "image px", box=None, pad_edge=False, header_style="bold")
-    for column in table.columns:
-        column.justify = "right"
-    for step in _shown_steps(plan):
-        epoch = step / plan.steps_per_epoch
-        table.add_row(f"{epoch:.1f}", f"{step:,}", f"{plan.lr(step):.5f}", str(plan.image_size(step)))
-    return table
+    columns = ("epoch", "step", "learning rate", "image px")
+    rows = (
+        (f"{step / plan.steps_per_epoch:.1f}", f"{step:,}", f"{plan.lr(step):.5f}", str(plan.image_size(step)))
+        for step in _shown_steps(plan)
+    )
+    return table(*columns, numbers=columns, rows=rows)
 
 
 def _order(config: RunConfig) -> Table:
-    table = Table("point of the loop", "acting, in this order", box=None, pad_edge=False, header_style="bold")
-    for point in POINTS:
-        if names := config.algorithms.acting(point):
-            table.add_row(point, " \u2192 ".join(name.replace("[", "\\[") for name in names))
-    return table
+    acting = ((point, config.algorithms.acting(point)) for point in POINTS)
+    rows = ((point, " \u2192 ".join(map(verbatim, names))) for point, names in acting if names)
+    return table("point of the loop", "acting, in this order", rows=rows)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher.config.compose import compose
 from launcher.config.resolved import read
@@ -51,19 +51,22 @@ def main(arguments: argparse.Namespace) -> int:
     files = image_files([*arguments.images, *(_listed(arguments.list) if arguments.list else [])])
     if not files:
         raise UserError("no images are named; give files or folders, or --list FILE")
-    write = (_json_rows if arguments.json else _csv_rows if arguments.csv else _lines)()
+    text = _json if arguments.json else _csv if arguments.csv else _line
     from launcher.weights.predict import predictions
 
     failed = 0
     # note: a name may hold bytes that are no text
     with suppress(AttributeError):
         sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
+    if arguments.csv:
+        print("file,rank,class,probability")
     for prediction in predictions(_classifier(exported, folder, best=arguments.best), files, arguments.top):
         if prediction.unreadable:
             failed += 1
             reason = f"{prediction.file} cannot be read as an image ({prediction.unreadable})"
             print(f"error: {one_line(reason)}", file=sys.stderr)
-        write(prediction)
+        if row := text(prediction):
+            print(row)
     return FAILED if failed else DONE
 
 
@@ -102,33 +105,18 @@ def _listed(name: str) -> list[str]:
     return [line for line in text.splitlines() if line]
 
 
-def _json_rows() -> Callable[[ClassifiedImage], None]:
-    def write(prediction: ClassifiedImage) -> None:
-        row: dict[str, Any] = {"file": prediction.file}
-        if prediction.unreadable:
-            row["error"] = prediction.unreadable
-        else:
-            row["classes"] = [{"class": name, "probability": score} for name, score in prediction.classes]
-        print(json.dumps(row))
-
-    return write
+def _json(image: ClassifiedImage) -> str:
+    rows = [{"class": name, "probability": score} for name, score in image.classes]
+    return json.dumps({"file": image.file, **({"error": image.unreadable} if image.unreadable else {"classes": rows})})
 
 
-def _csv_rows() -> Callable[[ClassifiedImage], None]:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["file", "rank", "class", "probability"])
-
-    def write(prediction: ClassifiedImage) -> None:
-        for rank, (name, score) in enumerate(prediction.classes, 1):
-            writer.writerow([prediction.file, rank, name, f"{score:.6f}"])
-
-    return write
+def _csv(image: ClassifiedImage) -> str:
+    text = io.StringIO()
+    rows = enumerate(image.classes, 1)
+    csv.writer(text, lineterminator="\n").writerows([image.file, rank, name, f"{p:.6f}"] for rank, (name, p) in rows)
+    return text.getvalue().removesuffix("\n")
 
 
-def _lines() -> Callable[[ClassifiedImage], None]:
-    def write(prediction: ClassifiedImage) -> None:
-        if prediction.classes:
-            classes = "  ".join(f"{name} {score:.2%}" for name, score in prediction.classes)
-            print(one_line(f"{prediction.file}: {classes}"))
-
-    return write
+def _line(image: ClassifiedImage) -> str:
+    classes = "  ".join(f"{name} {score:.2%}" for name, score in image.classes)
+    return one_line(f"{image.file}: {classes}") if classes else ""

@@ -13,10 +13,9 @@ from launcher.config import recipes
 from launcher.config.groups import options
 from launcher.config.keys import did_you_mean
 from launcher.config.layers import COMMAND_LINE, DEFAULTS, get, leaves, put, resolve, without
-from launcher.config.overrides import SEARCH_PATH, Assignment, last, parse, quoted
+from launcher.config.overrides import SEARCH_PATH, Assignment, Switches, last, parse, quoted
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, RunConfig
-from launcher.config.switches import Switches
 from launcher.config.validate import validate
 from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, Problems

@@ -83,14 +83,19 @@ def _share(hint: Any) -> float | None:
 
 
 def _is_text(hint: Any) -> bool:
+    alternatives = [part for part in _alternatives(hint) if part is not NoneType]
+    return bool(alternatives) and all(
+        part is str or (get_origin(part) is Literal and all(isinstance(word, str) for word in get_args(part)))
+        for part in alternatives
+    )
+
+
+def _alternatives(hint: Any) -> list[Any]:
+    """The types that a value may have, without their bounds."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _is_text(parts[0])
-    if origin is Literal:
-        return all(isinstance(part, str) for part in parts)
-    if origin in (Union, UnionType):
-        return all(part is NoneType or _is_text(part) for part in parts)
-    return hint is str
+        return _alternatives(parts[0])
+    return [inner for part in parts for inner in _alternatives(part)] if origin in (Union, UnionType) else [hint]
 
 
 def _types(schema: type, key: str) -> list[Any]:
@@ -108,19 +113,12 @@ def _hints(schema: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(schema)}
 
 
-def _choices(hint: Any) -> list[str]:
-    origin, parts = get_origin(hint), get_args(hint)
-    if hint is bool:
-        return ["true", "false"]
-    if hint is NoneType:
-        return ["null"]
-    if origin is Literal:
-        return list(map(str, parts))
-    if origin is Annotated:
-        return _choices(parts[0])
-    if origin in (Union, UnionType):
-        return [word for part in parts for word in _choices(part)]
-    return []
+def _choices(hint: Any) -> Iterator[str]:
+    for part in _alternatives(hint):
+        if get_origin(part) is Literal:
+            yield from map(str, get_args(part))
+        else:
+            yield from {bool: ("true", "false"), NoneType: ("null",)}.get(part, ())
 
 
 def _bounds(extras: tuple[Any, ...]) -> Iterator[str]:

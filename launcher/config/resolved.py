@@ -16,9 +16,8 @@ from launcher.config.groups import options
 from launcher.config.groups import values as group_values
 from launcher.config.keys import did_you_mean
 from launcher.config.layers import COMMAND_LINE, get, leaves, put, resolve
-from launcher.config.overrides import OFF, Assignment, parse
+from launcher.config.overrides import OFF, ON, Assignment, Switches, parse
 from launcher.config.schema import GROUPS, RunConfig
-from launcher.config.switches import ON, Switches
 from launcher.config.validate import MISSING, validate
 from launcher.config.yaml_file import as_yaml, read_mapping
 from launcher.errors import Problem, Problems, UserError

@@ -17,8 +17,7 @@ EXAMPLE = "an example in a help text or an error"
 ALLOWED = {
     **dict.fromkeys([("launcher/cli/main.py", "mixup"), ("launcher/cli/main.py", "sam")], EXAMPLE),
     **{("launcher/cli/run.py", name): EXAMPLE for name in ("cutmix", "mixup", "ema", "blurpool")},
-    **{("launcher/config/switches.py", name): EXAMPLE for name in ("ema", "blurpool", "sam")},
-    ("launcher/config/overrides.py", "mixup"): EXAMPLE,
+    **{("launcher/config/overrides.py", name): EXAMPLE for name in ("ema", "blurpool", "mixup", "sam")},
     ("lab/cli/ablate.py", "mixup"): EXAMPLE,
     ("lab/cli/curve.py", "sam"): EXAMPLE,
     ("launcher/weights/load.py", "ema"): "a key in the checkpoints of other programs",

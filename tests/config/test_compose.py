@@ -155,3 +155,14 @@ def test_fidelity_says_where_it_changes_nothing() -> None:
 def test_a_length_outside_the_band_names_the_recipe_meant_for_it() -> None:
     notes = compose(["recipe=mild", "epochs=300"]).notes
     assert any("hot" in note for note in notes)
+
+
+def test_the_environment_names_the_folder_where_no_word_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAIN_DATA", "/data")
+    composed = compose(["recipe=hot"])
+    assert composed.config.dataset.path == "/data"
+    assert composed.origins["dataset.path"] == "environment TRAIN_DATA"
+    assert compose(["recipe=hot", "dataset.path=/mine"]).config.dataset.path == "/mine"
+    assert compose(["dataset=shapes"]).config.dataset.path is None
+    monkeypatch.delenv("TRAIN_DATA")
+    assert compose(["recipe=hot"]).config.dataset.path is None
