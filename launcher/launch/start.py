@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -25,6 +26,7 @@ from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.prepare_run import Prepared, prepare_run
 from launcher.launch.terminal import PlainView
+from launcher.plan.plan import Plan
 from launcher.rank.signs import REPLAY_STEP
 from launcher.records.environment import write_environment
 from launcher.records.folder import RunFolder, create, create_or_join, note_dataset
@@ -79,21 +81,24 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
     config = continued(before, words)
     with folder.locked(each_host=config.launch.nnodes > 1):
         skipped = read_skipped(folder.skipped, config.dataset)
-        prepared = prepare_run(Composed(config, {}), skipped=skipped)
-        plan = prepared.plan
-        done = folder.newest_step()
-        if done is not None and plan.total_steps < done:
-            message = f"is shorter than what the run has done, {done / plan.steps_per_epoch:.1f} epochs"
-            raise UserError(Problem(message, "epochs", config.epochs))
-        if past := [key for key in plan.shortened if not is_free(key)]:
-            message = f"is so short that schedule.fit=on would change {', '.join(past)}, and what the run has done"
-            raise UserError(Problem(message, "epochs", config.epochs))
+        prepared = prepare_run(Composed(config, {}), skipped=skipped, refuse=partial(_refuse_shorter, folder))
         config.logger.check()
         out = console()
         if config != before:
             write(config, folder.config)
         _note_others(folder, prepared, out, images=identity(config, skipped))
         return _train(folder, prepared, out)
+
+
+def _refuse_shorter(folder: RunFolder, plan: Plan) -> None:
+    """Raise a UserError where a plan ends before the newest checkpoint, or is so short that it changes the past."""
+    done, epochs = folder.newest_step(), plan.config.epochs
+    if done is not None and plan.total_steps < done:
+        message = f"is shorter than what the run has done, {done / plan.steps_per_epoch:.1f} epochs"
+        raise UserError(Problem(message, "epochs", epochs))
+    if past := [key for key in plan.shortened if not is_free(key)]:
+        message = f"is so short that schedule.fit=on would change {', '.join(past)}, and what the run has done"
+        raise UserError(Problem(message, "epochs", epochs))
 
 
 def replay(folder: RunFolder, step: int) -> int:
