@@ -13,7 +13,7 @@ import pytest
 
 from tests.forked import Command
 from tests.networks import use_tiny_of_torchvision
-from tests.runs import fork_checks, use_tiny
+from tests.runs import fork_checks, in_ranks, use_tiny
 
 from .pages import ROOT, blocks
 
@@ -24,7 +24,7 @@ SMALL = ["schedule.dilate=0.06", "dataset.train_samples=128", "dataset.val_sampl
 
 
 def test_the_page_can_be_followed(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **in_ranks(use_tiny), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     environment.pop("XDG_CACHE_HOME", None)
     (tmp_path / "empty").mkdir()
     for line in LINES:

@@ -1,9 +1,10 @@
-"""`make gpu` on a CPU at toy size, so that it still runs where a GPU is at hand."""
+"""`make gpu` and scripts/gpu_checks.py on a CPU at toy size, so that they still run where a GPU is at hand."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from tests.forked import python
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "gpu.sh"
+SCRIPT, CHECKS = ROOT / "scripts" / "gpu.sh", ROOT / "scripts" / "gpu_checks.py"
 # `python -m MODULE WORDS`, `-c CODE WORDS` or `- WORDS`, forked.
 FORKING = f"""#!{sys.executable}
 import os, sys
@@ -62,3 +63,10 @@ def test_the_script_is_plain_shell() -> None:
         pytest.skip("shellcheck is not installed")
     done = subprocess.run([checker, str(SCRIPT)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_every_check_still_runs_and_is_on_the_page(tmp_path: Path) -> None:
+    code = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    names = re.findall(r"^(\w+) +\S.*\?$", python(code, str(CHECKS), "--dry", folder=tmp_path), re.MULTILINE)
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    assert names == re.findall(r"^    python scripts/gpu_checks\.py (\w+)", page, re.MULTILINE)
