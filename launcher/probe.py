@@ -129,6 +129,19 @@ def visible_gpus(devices: Path = Path("/dev")) -> int:
     return torch.cuda.device_count()
 
 
+def usable_memory() -> tuple[int, int]:
+    """Total and available bytes of this machine, or of this container where it is limited to less."""
+    # note: a slow import
+    import psutil
+
+    total, available = (int(value) for value in psutil.virtual_memory()[:2])
+    try:
+        limit, used = (int((Path("/sys/fs/cgroup") / name).read_text()) for name in ("memory.max", "memory.current"))
+    except (OSError, ValueError):
+        return total, available
+    return min(total, limit), min(available, max(0, limit - used))
+
+
 def usable_cores() -> int:
     """Cores of the process's affinity mask, where the system has one."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -130,16 +130,18 @@ def _plain_ffcv(name: str, kind: str, folder: Path, files: Files) -> Opened:
 
 def _keyed_ffcv(name: str, kind: str, only_crop: bool, scaled: bool, folder: Path, files: Files) -> Opened:
     """The project's decoding of an FFCV file."""
+    import torch
+
     from launcher.data.ffcv.beton import open_beton
     from launcher.data.ffcv.pool import DecodingPool, Request
+    from launcher.data.sampling import Shard
 
     file = open_beton(getattr(files, kind))
 
     @cache
     def pool() -> DecodingPool:
-        return DecodingPool(
-            file, side=1, workers=1, prefetch=1, preload=True, only_crop=only_crop, scaled=scaled, pinned=False
-        )
+        shard = Shard(0, 1, workers=1, prefetch=1, device=torch.device("cpu"))
+        return DecodingPool(file, shard, side=1, preload=True, only_crop=only_crop, scaled=scaled)
 
     def run(boxes: np.ndarray, side: int) -> object:
         return list(pool().batches([Request(0, np.arange(file.samples), boxes, side)]))

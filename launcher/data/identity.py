@@ -92,6 +92,6 @@ def _of_splits(train: str, val: str) -> str:
 
 def _of_file(file: Beton) -> str:
     """Return the fingerprint of the files that an FFCV file was written from, else that of its rows."""
-    if file.manifest is not None and file.manifest.source is not None:
+    if file.manifest is not None:
         return file.manifest.source
     return hashlib.sha256(np.ascontiguousarray(file.rows).tobytes()).hexdigest()

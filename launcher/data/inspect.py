@@ -156,12 +156,6 @@ def _look_at_files(config: RunConfig) -> Inspection:
             Problem(message + "; remove both, and write them again by train prepare", "dataloader.folder", where)
         )
     notes = check_classes(*_labelled(train, val), "dataloader.folder", where)
-    old = [file.path.name for file in (train, val) if file.manifest and file.manifest.exif_orientation is None]
-    if old and config.dataset.exif_orientation:
-        notes.append(
-            f"{' and '.join(old)} hold images as they were stored, not turned as EXIF data say; to turn them, "
-            "remove the files and write them again by train prepare; dataset.exif_orientation=false is what they are"
-        )
     counted = _counted(config, where, (max(train.classes, val.classes), train.samples, val.samples), notes)
     return replace(counted, classes=train.manifest.classes if train.manifest else None)
 

@@ -9,10 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-import psutil
 from rich.filesize import decimal
 
-from launcher.probe import Answer, usable_cores
+from launcher.probe import Answer, usable_cores, usable_memory
 
 _CORES_A_RANK = 8  # the most loader workers that a rank takes
 _MEMORY_A_RANK = 4 * 10**9  # a process with torch and its loader workers
@@ -101,8 +100,7 @@ def disk(free: int, writable: bool, runs: Path) -> Finding:
 def examine_machine(need: Need) -> list[Finding]:
     """Look at this machine."""
     folder = _nearest_existing(need.runs)
-    virtual = psutil.virtual_memory()
-    total, available = _container_memory(virtual.total, virtual.available)
+    total, available = usable_memory()
     shm = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else None
     return [
         cores(usable_cores(), allowed_cores(_CGROUP), need.ranks),
@@ -119,16 +117,6 @@ def allowed_cores(cgroup: Path) -> float | None:
     except (OSError, ValueError):
         return None
     return None if quota == "max" else int(quota) / int(period)
-
-
-def _container_memory(total: int, available: int) -> tuple[int, int]:
-    """Total and free bytes within the container's limit, if it has one."""
-    try:
-        limit = int((_CGROUP / "memory.max").read_text())
-        used = int((_CGROUP / "memory.current").read_text())
-    except (OSError, ValueError):
-        return total, available
-    return min(total, limit), min(available, limit - used)
 
 
 def _nearest_existing(folder: Path) -> Path:

@@ -16,7 +16,10 @@ from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
 from launcher.data.inspect import inspect_data
 from launcher.data.loaders import Loaders, build_loaders
+from launcher.data.sampling import Shard
 from launcher.plan.plan import Plan
+
+ONE_THREAD = Shard(0, 1, workers=1, prefetch=1, device=torch.device("cpu"))
 
 
 def words_for(folder: Path, *words: str) -> list[str]:

@@ -16,7 +16,7 @@ from launcher.data.ffcv.beton import open_beton
 from launcher.data.ffcv.decoder import fewest_eighths, scaled_box
 from launcher.data.ffcv.pool import DecodingPool, Request
 
-from .conftest import make_loaders, same, stream, write_files
+from .conftest import ONE_THREAD, make_loaders, same, stream, write_files
 
 SIDE = 64
 JPEGS = ("dataloader.files.jpeg_share=1.0", "dataloader.files.restart_interval=1")
@@ -48,9 +48,7 @@ def test_scaled_pixels_are_those_of_opencv_and_pillow(jpegs: Path, part: int) ->
     (path,) = jpegs.glob("ffcv/train*.beton")
     data, rows = path.read_bytes(), open_beton(path).rows["f0"][:4]
     side = SIDE // part
-    pool = DecodingPool(
-        open_beton(path), side=side, workers=1, prefetch=1, preload=False, only_crop=False, scaled=True, pinned=False
-    )
+    pool = DecodingPool(open_beton(path), ONE_THREAD, side=side, preload=False, scaled=True)
     boxes = np.tile([0, 0, SIDE, SIDE, 0], (4, 1))
     ((images, _, _),) = pool.batches([Request(0, np.arange(4), boxes)])
     pool.close()

@@ -27,7 +27,7 @@ from launcher.data.ffcv.writer import to_jpeg
 from launcher.errors import UserError
 from tests.forked import python
 
-from .conftest import make_loaders, same, stream, write_files
+from .conftest import ONE_THREAD, make_loaders, same, stream, write_files
 
 IMAGE = compose([]).config.image
 FILES = compose(["dataloader=ffcv"]).config.dataloader.files  # type: ignore[union-attr]
@@ -225,10 +225,7 @@ def test_a_file_cut_off_after_its_pictures_were_asked_for_is_named(spoiled: Path
         os.truncate(spoiled, 2**15)
         return pixels
 
-    pool = DecodingPool(
-        open_beton(spoiled), side=8, workers=1, prefetch=1, preload=False, only_crop=False, pinned=False,
-        change_image=cut_off,
-    )  # fmt: skip
+    pool = DecodingPool(open_beton(spoiled), ONE_THREAD, side=8, preload=False, change_image=cut_off)
     boxes = centre_boxes(pool.heights[:20], pool.widths[:20], 8, 8)
     with pytest.raises(UserError, match=r"train\.beton was changed while it was read; write it again"):
         list(pool.batches([Request(number, np.arange(20), boxes) for number in range(3)]))
@@ -237,8 +234,8 @@ def test_a_file_cut_off_after_its_pictures_were_asked_for_is_named(spoiled: Path
 
 def test_algorithms_may_change_each_picture(pictures: Path) -> None:
     pool = DecodingPool(
-        open_beton(pictures / "ffcv" / file_name("train", FILES)), side=8, workers=2, prefetch=1, preload=False,
-        only_crop=False, pinned=False, change_image=lambda pixels, index, epoch: np.full_like(pixels, index + epoch),
+        open_beton(pictures / "ffcv" / file_name("train", FILES)), ONE_THREAD, side=8, preload=False,
+        change_image=lambda pixels, index, epoch: np.full_like(pixels, index + epoch),
     )  # fmt: skip
     indices = np.arange(20)
     ((images, _, _),) = pool.batches([Request(100, indices, centre_boxes(pool.heights[:20], pool.widths[:20], 8, 8))])

@@ -37,8 +37,8 @@ _MOST_FIELDS, _MOST_CLASSES, _MOST_PIXELS = 64, 2**24, 10**8
 class Manifest:
     """`values` are those of dataloader.files; `converted` counts images by what they were; `skipped` are skipped.
 
-    `source` is the fingerprint of the images' list (launcher.data.identity); files of before lack it.
-    `exif_orientation` is dataset's: whether images were turned; None, in older manifests, is not.
+    `source` is the fingerprint of the images' list (launcher.data.identity); `exif_orientation` is dataset's: whether
+    images were turned.
     """
 
     split: str
@@ -49,8 +49,8 @@ class Manifest:
     skipped: dict[str, str]
     bytes: int
     sha256: str
-    source: str | None = None
-    exif_orientation: bool | None = None
+    source: str
+    exif_orientation: bool
 
 
 def manifest_path(path: Path) -> Path:
@@ -85,12 +85,19 @@ class Beton:
     path: Path
     samples: int
     bytes: int
+    table: int
     manifest: Manifest | None
 
     @cached_property
     def rows(self) -> np.ndarray:
         """Metadata [samples]: f0 the image's mode, width, height and place, f1 its label."""
         return np.fromfile(self.path, ROW, self.samples, offset=ROWS_START)
+
+    @cached_property
+    def pieces(self) -> np.ndarray:
+        """Sample, place and size of each stored image, in the order of places."""
+        pieces = np.fromfile(self.path, ALLOCATION, offset=self.table)
+        return pieces[np.argsort(pieces["place"])]
 
     @cached_property
     def classes(self) -> int:
@@ -118,7 +125,7 @@ def _open(path: Path) -> Beton:
     if size < HEADER.itemsize:
         raise ValueError(foreign)
     header = np.fromfile(path, HEADER, 1)[0]
-    if header["version"] != VERSION or not 0 < header["fields"] <= _MOST_FIELDS or not _power_of_two(header):
+    if header["version"] != VERSION or not 0 < header["fields"] <= _MOST_FIELDS:
         raise ValueError(foreign)
     if not header["table"]:
         raise ValueError("was never finished; write it again by train prepare")
@@ -133,31 +140,26 @@ def _open(path: Path) -> Beton:
         raise ValueError(f"is cut off or changed: it has {size:,} bytes{expected}; write it again by train prepare")
     if manifest is not None and manifest.samples != samples:
         raise ValueError(f"has {samples:,} images, {manifest_path(path).name} says {manifest.samples:,}")
-    if wrong := _wrong_row(path, samples, table, len(manifest.classes) if manifest else _MOST_CLASSES):
+    file = Beton(path, samples, size, table, manifest)
+    if wrong := _wrong_row(file, len(manifest.classes) if manifest else _MOST_CLASSES):
         raise ValueError(f"{wrong}; write it again by train prepare")
-    return Beton(path, samples, size, manifest)
+    return file
 
 
-def _wrong_row(path: Path, samples: int, table: int, classes: int) -> str | None:
+def _wrong_row(file: Beton, classes: int) -> str | None:
     """What a row says that cannot be: FFCV's compiled code believes it, and would read and write beside the file."""
-    rows, pieces = np.fromfile(path, ROW, samples, offset=ROWS_START), np.fromfile(path, ALLOCATION, offset=table)
-    if ROWS_START + samples * ROW.itemsize > table:
+    table, pieces = file.table, file.pieces
+    if ROWS_START + file.samples * ROW.itemsize > table:
         return "has no room for its rows"
-    pieces = pieces[np.argsort(pieces["place"])]
     if (pieces["size"] > table).any() or (pieces["place"] > table - pieces["size"]).any():
         return "has images that end behind its end"
-    images, labels = rows["f0"], rows["f1"]
+    images, labels = file.rows["f0"], file.rows["f1"]
     held = pieces[np.minimum(np.searchsorted(pieces["place"], images["place"]), len(pieces) - 1)]
     pixels = images["width"].astype(np.uint64) * images["height"]
     fits = (images["mode"] == JPEG) | ((images["mode"] == PIXELS) & (held["size"] == 3 * pixels))
     if not (fits & (held["place"] == images["place"]) & (pixels > 0) & (pixels <= _MOST_PIXELS)).all():
         return "has images of another size than is stored"
     return None if ((labels >= 0) & (labels < classes)).all() else f"has labels outside of 0 to {classes - 1}"
-
-
-def _power_of_two(header: np.void) -> bool:
-    size = int(header["page_size"])
-    return size > 0 and size & (size - 1) == 0
 
 
 def _check_fields(path: Path, count: int) -> None:

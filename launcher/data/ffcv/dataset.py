@@ -51,7 +51,7 @@ class FFCVDataset:
         path = self.path(split)
         key = "dataloader.folder" if self._given(split) is None else f"dataloader.{split}"
         file, upright = self._open(path, key), self.dataset.exif_orientation
-        if file.manifest is not None and file.manifest.exif_orientation not in (None, upright):
+        if file.manifest is not None and file.manifest.exif_orientation != upright:
             message = f"{path} was written with the other value; give that"
             message += ", or another dataloader.folder for files of this one"
             raise UserError(Problem(message, "dataset.exif_orientation", upright))

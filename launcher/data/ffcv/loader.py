@@ -9,7 +9,6 @@ from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
-import psutil
 
 from launcher.config import schema
 from launcher.data.batch import Loaded, Overlap
@@ -22,26 +21,10 @@ from launcher.data.inspect import check_counts
 from launcher.data.loaders import EvaluationLoader, TrainLoader
 from launcher.data.sampling import ChangeOrder, Shard, eval_indices, train_batches
 from launcher.plan.plan import Plan
+from launcher.probe import usable_memory
 
 # Part of the free memory that files may take: workers, pinned batches and evaluation need the rest.
 _SHARE = 0.8
-_GROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
-
-
-def free_memory() -> int:
-    """Bytes that are available on the machine, or left to this container if that is less."""
-    free = int(psutil.virtual_memory().available)
-    for limit_file, used_file in _GROUPS:
-        try:
-            limit, used = Path(limit_file).read_text().strip(), Path(used_file).read_text().strip()
-        except OSError:
-            continue
-        if limit != "max":
-            free = min(free, max(0, int(limit) - int(used)))
-    return free
 
 
 def choose(os_cache: bool | str, sizes: Iterable[int], free: int) -> tuple[bool, str]:
@@ -75,34 +58,26 @@ def build_ffcv_loaders(
     small = files.open_small(train)
     check_counts(plan, max(train.classes, val.classes), train.samples, train.path)
     sizes = [file.bytes for file in (train, val, small) if file is not None]
-    preload, line = choose(values.os_cache, sizes, free_memory())
+    preload, line = choose(values.os_cache, sizes, usable_memory()[1])
     if shard.rank == 0:
         print(line, flush=True)
 
-    def pool(file: Beton, side: int, *, training: bool) -> DecodingPool:
+    def crops(file: Beton) -> DecodingPool:
         return DecodingPool(
             file,
-            side=side,
-            workers=shard.workers,
-            prefetch=shard.prefetch,
+            shard,
+            side=plan.train_size,
             preload=preload,
-            only_crop=training and values.decode == "crop",
-            scaled=training and values.dct_scaling,
-            pinned=shard.device.type == "cuda",
-            change_image=change_image if training else None,
+            only_crop=values.decode == "crop",
+            scaled=values.dct_scaling,
+            change_image=change_image,
         )
 
-    crops = pool(train, plan.train_size, training=True)
-    small_crops = pool(small, plan.train_size, training=True) if small else None
-    centres = pool(val, plan.image_side(config.image.eval_size), training=False)
+    full, reduced = crops(train), crops(small) if small else None
+    centres = DecodingPool(val, shard, side=plan.image_side(config.image.eval_size), preload=preload)
     return (
-        FFCVTrain(plan, crops, small_crops, shard, change_order),
-        FFCVEval(
-            centres,
-            shard,
-            plan.rank_eval_batch,
-            plan.image_side(config.image.eval_resize),
-        ),
+        FFCVTrain(plan, full, reduced, shard, change_order),
+        FFCVEval(centres, shard, plan.rank_eval_batch, plan.image_side(config.image.eval_resize)),
     )
 
 

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from launcher.data.batch import Loaded
 from launcher.data.ffcv.beton import Beton
-from launcher.data.ffcv.decoder import ImageBytes, Reader, compiled_decode
+from launcher.data.ffcv.decoder import State, compiled_decode
 from launcher.data.images import ChangeImage, Reading
+from launcher.data.sampling import Shard
 from launcher.errors import UserError
 
 _IMAGES_A_TASK = 8
@@ -39,7 +40,7 @@ class Request:
 
 
 class DecodingPool:
-    """Decodes requested batches of one file with FFCV's kernels, a few ahead, in `workers` threads of its own.
+    """Decodes requested batches of one file with FFCV's kernels, a few ahead, in a shard's number of threads.
 
     The threads wait for no other library's, so any number of pools can run at once, and more threads than cores.
     """
@@ -47,27 +48,22 @@ class DecodingPool:
     def __init__(
         self,
         file: Beton,
+        shard: Shard,
         *,
         side: int,
-        workers: int,
-        prefetch: int,
         preload: bool,
-        only_crop: bool,
+        only_crop: bool = False,
         scaled: bool = False,
-        pinned: bool,
         change_image: ChangeImage | None = None,
     ):
-        self.file, self.side, self.prefetch = file, side, prefetch
-        self._pinned, self._change_image = pinned, change_image
+        self.file, self.side, self._shard, self._change_image = file, side, shard, change_image
         self._closed = threading.Event()
-        self._reader = Reader(str(file.path))
         self._descriptor = os.open(file.path, os.O_RDONLY)
-        self._access = ImageBytes(self._reader, self._descriptor)
-        self._rows = self._reader.metadata["f0"]
+        self._places, self._sizes = (np.ascontiguousarray(file.pieces[name]) for name in ("place", "size"))
         self._decode, self._only_crop, self._scaled = compiled_decode(), only_crop, scaled
         self._room = threading.local()
-        self._reading, self._readers = Reading(workers), itertools.count()
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="decode")
+        self._reading, self._readers = Reading(shard.workers), itertools.count()
+        self._threads = ThreadPoolExecutor(shard.workers, thread_name_prefix="decode")
         self._preload = threading.Thread(target=self._read_all, daemon=True)
         if preload:
             self._preload.start()
@@ -78,12 +74,12 @@ class DecodingPool:
     @property
     def heights(self) -> np.ndarray:
         """Heights [samples] of the stored images."""
-        return np.asarray(self._rows["height"])
+        return np.asarray(self.file.rows["f0"]["height"])
 
     @property
     def widths(self) -> np.ndarray:
         """Widths [samples] of the stored images."""
-        return np.asarray(self._rows["width"])
+        return np.asarray(self.file.rows["f0"]["width"])
 
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
         """The requested batches in their order; leaving early ends what is not begun.
@@ -95,7 +91,7 @@ class DecodingPool:
         requested = iter(requests)
         try:
             while True:
-                while len(waiting) <= self.prefetch and (request := next(requested, None)) is not None:
+                while len(waiting) <= self._shard.prefetch and (request := next(requested, None)) is not None:
                     waiting.append((request, *self._begin(request)))
                 if not waiting:
                     return
@@ -103,7 +99,7 @@ class DecodingPool:
                 for task in tasks:
                     task.result()
                 waiting.pop(0)
-                labels = self._reader.metadata["f1"][request.indices % self.file.samples]
+                labels = self.file.rows["f1"][request.indices % self.file.samples]
                 yield images.permute(0, 3, 1, 2), torch.from_numpy(labels), request.indices
         finally:
             for _, _, tasks in waiting:
@@ -132,7 +128,7 @@ class DecodingPool:
     def _begin(self, request: Request) -> tuple[Tensor, list[Future[None]]]:
         """Have a batch decoded; uint8 [B, side, side, 3], filled once the tasks are done."""
         count, side = len(request.indices), request.side or self.side
-        images = torch.empty((count, side, side, 3), dtype=torch.uint8, pin_memory=self._pinned)
+        images = torch.empty((count, side, side, 3), dtype=torch.uint8, pin_memory=self._shard.device.type == "cuda")
         pixels = images.numpy()
         self._check_size()
         return images, [
@@ -164,19 +160,20 @@ class DecodingPool:
 
     def _decode_part(self, request: Request, part: slice, images: np.ndarray) -> int:
         """The place of the first image that is damaged, or -1."""
-        numbers = request.indices[part] % self.file.samples
+        numbers, rows = request.indices[part] % self.file.samples, self.file.rows["f0"]
         pixels, jpeg, state = self._thread_room()
         return self._decode(
-            numbers, request.boxes[part], images[part], pixels, jpeg, self._rows, state, self._only_crop, self._scaled
+            numbers, request.boxes[part], images[part], pixels, jpeg, rows, state, self._only_crop, self._scaled
         )
 
-    def _thread_room(self) -> tuple[np.ndarray, np.ndarray, tuple[object, ...]]:
-        """This thread's room for the pixels of an image and for a JPEG, and FFCV's storage state."""
+    def _thread_room(self) -> tuple[np.ndarray, np.ndarray, State]:
+        """This thread's room for the pixels of an image and for a JPEG, and what it reads images by."""
         room = self._room
         if not hasattr(room, "pixels"):
             largest = int((self.heights.astype(np.int64) * self.widths).max())
             room.pixels = np.empty(3 * largest, np.uint8)
-            room.jpeg = np.empty(int(self._access.sizes.max()) + _MOST_JPEG_BYTES_ADDED, np.uint8)
-            room.state = self._access.state()
+            most = int(self._sizes.max())
+            room.jpeg = np.empty(most + _MOST_JPEG_BYTES_ADDED, np.uint8)
+            room.state = self._descriptor, self._places, self._sizes, np.empty(most, np.uint8)
             room.reader = next(self._readers)
         return room.pixels, room.jpeg, room.state
