@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +75,11 @@ def is_of_the_machine(error: Exception) -> bool:
 def one_line(text: str) -> str:
     """The text with what is no printable character written as an escape: a name may hold a newline, or half a byte."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def first_few(items: Sequence[str], most: int = 5) -> str:
+    """The first of some items, and the number of the others."""
+    return ", ".join(items[:most]) + f" and {len(items) - most:,} more" * (len(items) > most)
 
 
 def shown(value: Any) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from launcher.config import resolved
 from launcher.config.compose import compose
-from launcher.data.inspect import inspect_data
+from launcher.data.inspection import inspect_data
 from launcher.rank.group import Ranks
 from launcher.records.folder import RunFolder, create, save_name
 from launcher.training import checkpoint

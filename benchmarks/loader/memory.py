@@ -65,7 +65,7 @@ def _load(words: Sequence[str]) -> int:
     import torch
 
     from launcher.config.compose import compose
-    from launcher.data.inspect import inspect_data
+    from launcher.data.inspection import inspect_data
     from launcher.data.loaders import build_loaders
     from launcher.plan.plan import Plan
 

@@ -16,7 +16,7 @@ from benchmarks.loader.files import originals
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
-from launcher.data.inspect import inspect_data
+from launcher.data.inspection import inspect_data
 from launcher.data.loaders import Loaders, build_loaders
 from launcher.plan.plan import Plan
 

@@ -118,13 +118,13 @@ def _other(config: RunConfig, folder: RunFolder) -> Path | None:
 
 
 def _classes(wanted: bool, checkpoint: CheckpointResult) -> dict[str, object]:
-    from launcher.weights.by_class import by_class
+    from launcher.weights.evaluate_run import by_class
 
     return {"by_class": [asdict(row) for row in by_class(checkpoint.classes, checkpoint.confusion)]} if wanted else {}
 
 
 def _print(checkpoint: CheckpointResult) -> None:
-    from launcher.weights.by_class import by_class
+    from launcher.weights.evaluate_run import by_class
 
     numbers = ("images", "top-1 (recall)", "precision")
     shown = table("class", *numbers, "most often taken for", numbers=numbers)
@@ -136,7 +136,7 @@ def _print(checkpoint: CheckpointResult) -> None:
 
 
 def _write(checkpoint: CheckpointResult, outputs: Sequence[Path], title: str) -> None:
-    from launcher.weights.by_class import write_by_class
+    from launcher.weights.evaluate_run import write_by_class
 
     for path in outputs:
         try:

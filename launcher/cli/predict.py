@@ -20,7 +20,7 @@ from launcher.launch.devices import decide
 from launcher.records.folder import RunFolder, existing
 
 if TYPE_CHECKING:
-    from launcher.weights.predict import ClassifiedImage, Classifier
+    from launcher.weights.classifier import ClassifiedImage, Classifier
 
 EXAMPLES = [
     "train predict runs/mild-imagenet-1120-1 image.jpg",
@@ -52,7 +52,7 @@ def main(arguments: argparse.Namespace) -> int:
     if not files:
         raise UserError("no images are named; give files or folders, or --list FILE")
     text = _json if arguments.json else _csv if arguments.csv else _line
-    from launcher.weights.predict import predictions
+    from launcher.weights.classifier import predictions
 
     failed = 0
     # note: a name may hold bytes that are no text
@@ -82,7 +82,7 @@ def _exported(path: str) -> Path | None:
 
 
 def _classifier(exported: Path | None, folder: RunFolder | None, *, best: bool) -> Classifier:
-    from launcher.weights.predict import classifier_of_export, classifier_of_run
+    from launcher.weights.classifier import classifier_of_export, classifier_of_run
 
     launch = read(folder.config).launch if folder else compose([]).config.launch
     kind = decide(replace(launch, nproc=1)).kind

@@ -8,7 +8,7 @@ from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.console import console, progress_bars, verbatim
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.inspect import inspect_data
+from launcher.data.inspection import inspect_data
 from launcher.errors import DONE, Problem, UserError
 from launcher.launch.stopping import Stopped, StopRequest, stop_signals
 

@@ -10,22 +10,27 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from launcher import randomness
 from launcher.config.schema import Dataset
-from launcher.data.classes import same_classes
 from launcher.errors import Problem, UserError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
-TAR = ".tar"
 # The folder below a data set's own for its FFCV files, where no other is given.
 FFCV = "ffcv"
 # note: of another machine's disk one reader alone would wait most of the time
 _READERS, _FILES_A_TASK = 16, 1000
 _ONLY_PREPARED = ", or train prepare, which reads ImageNet's tar files, and then dataloader=ffcv"
 _UNDIVIDED = "; with dataset.val_split=0.1 a tenth of the images in train/CLASS/, or CLASS/, are for validation"
+
+
+if TYPE_CHECKING:
+    from launcher.data.sources.source import Source
+
+Split = TypeVar("Split", "Folder", "Source")
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,18 @@ def splits(path: Path, dataset: Dataset, seed: int, skipped: Collection[str] = (
     return _divided(without(whole, skipped), dataset.val_split, seed)
 
 
+def same_classes(train: Split, val: Split) -> tuple[Split, Split]:
+    """Both splits with the classes of both, sorted: one that a split lacks must not shift its other labels."""
+    classes = sorted({*train.classes, *val.classes})
+    numbers = {name: number for number, name in enumerate(classes)}
+
+    def numbered(split: Split) -> Split:
+        new = np.array([numbers[name] for name in split.classes], np.int64)
+        return replace(split, classes=classes, labels=new[split.labels])
+
+    return numbered(train), numbered(val)
+
+
 def scan(path: Path, split: str) -> Folder:
     """List the images of `PATH/SPLIT`, sorted by class and name; a class may have none.
 
@@ -79,7 +96,7 @@ def scan(path: Path, split: str) -> Folder:
         raise problem(path, "is no folder; give one that holds train/CLASS/*.jpg and val/CLASS/*.jpg")
     if not is_folder(root):
         message = f"holds no {split}/ folder; expected {root}/CLASS/*.jpg"
-        if any(path.glob(f"*{split}*{TAR}")):
+        if any(path.glob(f"*{split}*.tar")):
             message += _ONLY_PREPARED
         elif not is_folder(path / "val"):
             message += _UNDIVIDED
@@ -127,7 +144,7 @@ def is_remote(path: str) -> bool:
 
 def only_prepared(path: str) -> bool:
     """Whether a data set's path is one that `train prepare` alone reads: a URL, or a tar file."""
-    return is_remote(path) or path.endswith(TAR)
+    return is_remote(path) or path.endswith(".tar")
 
 
 def image_files(names: Iterable[str]) -> list[str]:
@@ -151,8 +168,7 @@ def _below(name: str) -> list[str]:
         # note: os.walk alone would skip a folder that may not be read
         for parent, folders, files in os.walk(name, onerror=_raised):
             folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
-            images = (file for file in sorted(files) if file.lower().endswith(EXTENSIONS) and file[0] != ".")
-            paths += [os.path.join(parent, file) for file in images]  # noqa: PTH118
+            paths += [os.path.join(parent, file) for file in sorted(files) if is_image(file)]  # noqa: PTH118
     except OSError as error:
         raise UserError(f"{error.filename} cannot be read: {error.strerror}") from None
     if not paths:
@@ -166,18 +182,12 @@ def _raised(error: OSError) -> None:
 
 def is_folder(path: Path) -> bool:
     """Is there a folder? Not where the name is too long for one, or what leads to it may not be read."""
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 def is_file(path: Path) -> bool:
     """Is there a file? Not where `is_folder` would see no folder either."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
+    return os.path.isfile(path)  # noqa: PTH113
 
 
 def _scan(path: Path, root: Path, split: str) -> Folder:
@@ -198,7 +208,7 @@ def _listed(path: Path, root: Path, split: str) -> Folder:
     labels: list[int] = []
     others: Counter[str] = Counter()
     for label, name in enumerate(classes):
-        images, links, rest = _entries(root / name, inside, _is_image)
+        images, links, rest = _entries(root / name, inside, lambda entry: is_image(entry.name) and entry.is_file())
         files += [f"{name}/{image}" for image in images]
         labels += [label] * len(images)
         skipped += links
@@ -272,5 +282,6 @@ def _stays(entry: os.DirEntry[str], inside: str) -> bool:
         return False
 
 
-def _is_image(entry: os.DirEntry[str]) -> bool:
-    return entry.name.lower().endswith(EXTENSIONS) and entry.is_file()
+def is_image(name: str) -> bool:
+    """Whether a file is taken for an image by its name."""
+    return name.lower().endswith(EXTENSIONS) and not name.startswith(".")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from launcher.data.crops import centre_cut, cut, random_crop
 from launcher.data.decode import UnreadableImage, decode
 from launcher.data.folder import Folder
 from launcher.errors import UserError
+from launcher.plan.plan import Plan
 
 _NOTHING = -1
 # The label of an image that cannot be read.
@@ -118,21 +119,11 @@ class TrainImages(Images):
 
 
 class EvalImages(Images):
-    """Centre crops of the resized images; keyed by the sample index."""
+    """Centre crops of the resized images; keyed by the sample index. `values` are those of a model card's `input`."""
 
-    def __init__(
-        self,
-        root: Path,
-        files: Sequence[str],
-        labels: np.ndarray,
-        *,
-        resize: int,
-        size: int,
-        interpolation: str,
-        upright: bool,
-    ):
-        super().__init__(root, files, labels, upright=upright)
-        self.resize, self.size, self.interpolation = resize, size, interpolation
+    def __init__(self, root: Path, files: Sequence[str], labels: np.ndarray, values: Mapping[str, Any]):
+        super().__init__(root, files, labels, upright=values["exif_orientation"])
+        self.resize, self.size, self.interpolation = values["resize"], values["size"], values["interpolation"]
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int, int]:
         pixels = centre_cut(self.open(index), self.resize, self.size, self.interpolation)
@@ -147,3 +138,16 @@ class ReadableImages(EvalImages):
             return super().__getitem__(index)
         except UserError:
             return np.zeros((self.size, self.size, 3), np.uint8), UNREADABLE, index
+
+
+def evaluated_input(plan: Plan) -> dict[str, Any]:
+    """What a run's evaluation makes of an image, as a model card says it under `input`."""
+    image, dataset = plan.config.image, plan.config.dataset
+    return {
+        "resize": plan.image_side(image.eval_resize),
+        "size": plan.image_side(image.eval_size),
+        "interpolation": image.eval_interpolation,
+        "exif_orientation": dataset.exif_orientation,
+        "mean": list(dataset.mean),
+        "std": list(dataset.std),
+    }

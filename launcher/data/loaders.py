@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,8 @@ from launcher import randomness
 from launcher.config import schema
 from launcher.data.batch import Loaded, Overlap
 from launcher.data.folder import Folder, splits
-from launcher.data.images import ChangeImage, EvalImages, TrainImages
-from launcher.data.inspect import check_counts
+from launcher.data.images import ChangeImage, EvalImages, TrainImages, evaluated_input
+from launcher.data.inspection import check_counts
 from launcher.data.sampling import ChangeOrder, Shard, eval_indices, train_batches
 from launcher.data.shapes import ensure_folder
 from launcher.data.worker_processes import Keys, batches, data_loader, shut_down
@@ -26,14 +27,19 @@ from launcher.plan.plan import Plan
 
 
 class Loader:
-    """What every loader has; one without files and processes needs no more."""
+    """What every loader has: whether a file stalls it, and an end of its processes and threads."""
+
+    def __init__(self, stalled: Callable[[float], Path | None] = lambda _: None, end: Callable[[], None] | None = None):
+        self._stalled, self._end = stalled, weakref.finalize(self, end) if end else None
 
     def stalled(self, seconds: float) -> Path | None:
         """Return a file whose reading has lasted for more than so many seconds."""
-        return None
+        return self._stalled(seconds)
 
     def close(self) -> None:
         """End all worker processes and threads."""
+        if self._end:
+            self._end()
 
 
 class TrainLoader(Loader, ABC):
@@ -99,7 +105,8 @@ def build_loaders(
     check_counts(plan, len(train.classes), len(train.files), train.root)
     image, upright = config.image, config.dataset.exif_orientation
     images = TrainImages(train, image, seed=config.seed, upright=upright, change_image=change_image)
-    return Loaders(ShuffledLoader(plan, images, shard, change_order), _evaluation(plan, val, shard))
+    ranks = {"rank": rank, "world_size": world_size, "local_world_size": local_world_size}
+    return Loaders(ShuffledLoader(plan, images, shard, change_order), build_evaluation(plan, val, device, **ranks))
 
 
 def build_evaluation(
@@ -115,20 +122,7 @@ def build_evaluation(
     values = plan.config.dataloader
     assert not isinstance(values, schema.SyntheticLoader)
     shard = Shard(rank, world_size, worker_count(values, local_world_size), values.prefetch, device)
-    return _evaluation(plan, folder, shard)
-
-
-def _evaluation(plan: Plan, folder: Folder, shard: Shard) -> EvalLoader:
-    image = plan.config.image
-    images = EvalImages(
-        folder.root,
-        folder.files,
-        folder.labels,
-        resize=plan.image_side(image.eval_resize),
-        size=plan.image_side(image.eval_size),
-        interpolation=image.eval_interpolation,
-        upright=plan.config.dataset.exif_orientation,
-    )
+    images = EvalImages(folder.root, folder.files, folder.labels, evaluated_input(plan))
     return EvalLoader(images, shard, plan.rank_eval_batch, folder.classes)
 
 
@@ -155,19 +149,13 @@ class ShuffledLoader(TrainLoader):
         self._plan, self._shard, self._change_order = plan, shard, change_order
         self._images, self._keys = images, Keys()
         self._loader = data_loader(images, self._keys, shard)
-        self._finish = weakref.finalize(self, shut_down, self._loader)
+        super().__init__(images.stalled, partial(shut_down, self._loader))
 
     def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
         plan, samples = self._plan, len(self._images.labels)
         steps = train_batches(plan, self._shard, samples, epoch, first_step, self._change_order)
         self._keys.batches = ([(epoch, i, plan.loaded_size(step)) for i in indices.tolist()] for step, indices in steps)
         return Overlap(batches(self._loader), self._shard.device)
-
-    def stalled(self, seconds: float) -> Path | None:
-        return self._images.stalled(seconds)
-
-    def close(self) -> None:
-        self._finish()
 
 
 class EvalLoader(EvaluationLoader):
@@ -180,7 +168,7 @@ class EvalLoader(EvaluationLoader):
             batch.tolist() for batch in eval_indices(len(images.labels), batch_size, shard.rank, shard.world_size)
         ]
         self._loader = data_loader(images, self._keys, shard)
-        self._finish = weakref.finalize(self, shut_down, self._loader)
+        super().__init__(images.stalled, partial(shut_down, self._loader))
 
     def __iter__(self) -> Iterator[Loaded]:
         return iter(Overlap(batches(self._loader), self._shard.device))
@@ -188,17 +176,12 @@ class EvalLoader(EvaluationLoader):
     def file(self, index: int) -> Path | None:
         return self._images.path(index)
 
-    def stalled(self, seconds: float) -> Path | None:
-        return self._images.stalled(seconds)
-
-    def close(self) -> None:
-        self._finish()
-
 
 class SyntheticTrain(TrainLoader):
     """A few batches of noise, on the device already, that take turns: the speed of the step without any loading."""
 
     def __init__(self, plan: Plan, batches: int, rank: int, device: torch.device):
+        super().__init__()
         self._plan, self._rank, self._device = plan, rank, device
         sizes = plan.rank_batch, plan.train_size
         self._batches = [_noise(plan, device, rank, number, *sizes) for number in range(batches)]
@@ -216,6 +199,7 @@ class SyntheticEval(EvaluationLoader):
     """One batch of noise, so that evaluation has something to count."""
 
     def __init__(self, plan: Plan, device: torch.device):
+        super().__init__()
         size = plan.image_side(plan.config.image.eval_size)
         self._batch = _noise(plan, device, 0, -1, plan.rank_eval_batch, size)
 

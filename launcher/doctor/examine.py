@@ -12,7 +12,7 @@ from pathlib import Path
 from launcher.config.schema import FFCVLoader, RunConfig, TorchvisionLoader
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.folder import Folder, evaluated, splits
-from launcher.data.inspect import inspect_data
+from launcher.data.inspection import inspect_data
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import worker_count

@@ -15,7 +15,7 @@ from launcher.config.layers import COMMAND_LINE
 from launcher.config.models import TorchvisionModel
 from launcher.config.schema import FFCVLoader, RunConfig
 from launcher.data.folder import is_folder
-from launcher.data.inspect import Inspection, inspect_data
+from launcher.data.inspection import Inspection, inspect_data
 from launcher.data.sources.source import Report, quiet
 from launcher.launch.devices import Devices, decide, planned, with_precision
 from launcher.plan.checks import check, notes

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from launcher.data.inspect import held_out
+from launcher.data.inspection import held_out
 from launcher.data.loaders import build_evaluation
 from launcher.rank.signs import HEARTBEAT, Requests, StopFlag
 from launcher.training.metric_logger import MetricLogger

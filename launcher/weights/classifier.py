@@ -1,25 +1,42 @@
-"""A trained classifier: the network that a run evaluates, and a card of its input and output."""
+"""A trained classifier: the network that a run evaluates or `train export` has written, its card, its predictions."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
-from launcher.config.resolved import digest
+from launcher.config.resolved import digest, read
+from launcher.config.schema import TorchvisionLoader
 from launcher.data.batch import normalize
+from launcher.data.images import UNREADABLE, ReadableImages, evaluated_input
+from launcher.data.loaders import EvalLoader
+from launcher.data.sampling import Shard
+from launcher.data.unreadable import reason
+from launcher.data.workers import worker_count
+from launcher.errors import UserError
 from launcher.models.build import Surgery, build_model, model_surgeries
-from launcher.plan.plan import Plan
+from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import claim
-from launcher.tasks import Task, build_task
+from launcher.records.folder import RunFolder
+from launcher.tasks import Task, build_task, exported_task
+from launcher.training import checkpoint
 from launcher.training.evaluation import outputs_of
 from launcher.training.precision import Precision, choose_precision
 from launcher.training.trainer import of_this_run, set_backend
-from launcher.weights.export_files import network_card
+from launcher.weights.export_files import network_card, read_exported
+
+_BATCH = 64
+_LOADER = TorchvisionLoader(name="torchvision", workers="auto", prefetch=2)
+# note: so many are read sooner than worker processes start
+_FEW = 256
 
 
 @dataclass(frozen=True)
@@ -79,14 +96,7 @@ def model_card(
         **network_card(config.model, dataset.classes or 0, changed=bool(surgeries)),
         "surgery": {name: surgery.values for name, surgery in surgeries.items()},
         "classes": state.get("classes") or classes or [str(number) for number in range(dataset.classes or 0)],
-        "input": {
-            "resize": plan.image_side(config.image.eval_resize),
-            "size": plan.image_side(config.image.eval_size),
-            "interpolation": config.image.eval_interpolation,
-            "exif_orientation": dataset.exif_orientation,
-            "mean": list(dataset.mean),
-            "std": list(dataset.std),
-        },
+        "input": evaluated_input(plan),
         "flip_average": config.image.eval_flip_average,
         "scores": config.task.scores(config.loss),
         "recipe": config.recipe,
@@ -100,3 +110,69 @@ def model_card(
         "precision": None,
         "config": digest(config),
     }
+
+
+def saved(folder: RunFolder, *, best: bool) -> dict[str, Any]:
+    """The newest valid checkpoint, or that of the best evaluation.
+
+    Raises:
+        UserError: there is none, or no run has left it.
+    """
+    state = checkpoint.load(folder.best) if best else checkpoint.newest_valid(folder.checkpoints)
+    if state is None:
+        raise UserError(f"{folder.path} has no valid checkpoint yet")
+    if lacking := [name for name in ("step", "weights") if name not in state]:
+        raise UserError(
+            f"{folder.path}: the checkpoint has no {' and no '.join(lacking)}; no run of this program left it"
+        )
+    return state
+
+
+@dataclass(frozen=True)
+class ClassifiedImage:
+    """The likeliest classes of a file and their probabilities, the likeliest first; or why it cannot be read."""
+
+    file: str
+    classes: list[tuple[str, float]]
+    unreadable: str | None = None
+
+
+def classifier_of_run(folder: RunFolder, kind: str, *, best: bool) -> Classifier:
+    """The newest or best checkpoint's evaluated weights, in the run's precision, on `cpu` or `cuda`.
+
+    Raises:
+        UserError: the run has no valid checkpoint.
+        MachineError: the GPU cannot be used.
+    """
+    return classifier_of(plan_for(read(folder.config), 1), saved(folder, best=best), kind)
+
+
+def classifier_of_export(folder: Path, kind: str) -> Classifier:
+    """What `train export` has written, in float32.
+
+    Raises:
+        UserError: a file of it is missing, damaged, or of another network.
+        MachineError: the GPU cannot be used.
+    """
+    network, card = read_exported(folder)
+    device = claim(kind, 0)
+    precision, task = Precision(device.type, torch.float32), exported_task(card["scores"])
+    return Classifier(network.to(device), card, precision, device, task)
+
+
+def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Iterator[ClassifiedImage]:
+    """The likeliest `top` classes of each file, in the order of the files."""
+    images = ReadableImages(Path(), files, np.zeros(len(files), np.int64), classifier.card["input"])
+    workers = worker_count(_LOADER, 1) if len(files) > _FEW else 0
+    loader = EvalLoader(images, Shard(0, 1, workers, _LOADER.prefetch, classifier.device), _BATCH)
+    try:
+        for pixels, labels, indices in loader:
+            likeliest = classifier.predictions(pixels.to(classifier.device), top)
+            for index, label, classes in zip(indices.tolist(), labels.tolist(), likeliest, strict=True):
+                file = files[index]
+                if label == UNREADABLE:
+                    yield ClassifiedImage(file, [], reason(Path(file)) or "it has changed meanwhile")
+                else:
+                    yield ClassifiedImage(file, classes)
+    finally:
+        loader.close()

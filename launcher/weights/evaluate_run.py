@@ -1,10 +1,12 @@
-"""Evaluate the newest or best checkpoint of a run in one process."""
+"""Evaluate a checkpoint of a run in one process; its result class by class, as a table, files and an image."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from launcher import atomic
 from launcher.config.schema import RunConfig
-from launcher.data.inspect import evaluated_as
+from launcher.data.inspection import evaluated_as
 from launcher.data.loaders import EvaluationLoader, build_evaluation, build_loaders
 from launcher.data.sources.source import quiet
 from launcher.data.unreadable import read_skipped
@@ -22,9 +25,10 @@ from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder
 from launcher.tasks import build_task
-from launcher.training import checkpoint
 from launcher.training.evaluation import Evaluation, evaluate
-from launcher.weights.classifier import classifier_of
+from launcher.weights.classifier import classifier_of, saved
+
+_MOST_DRAWN, _MOST_NUMBERED = 40, 20
 
 
 @dataclass(frozen=True)
@@ -103,17 +107,92 @@ def _other(plan: Plan, state: dict[str, Any], path: Path, device: torch.device) 
     return build_evaluation(plan, images, device), notes
 
 
-def saved(folder: RunFolder, *, best: bool) -> dict[str, Any]:
-    """The newest valid checkpoint, or that of the best evaluation.
+@dataclass(frozen=True)
+class ClassResult:
+    """One class: its number of `pictures`, the share that is found, and the share of those `found` that are of it.
 
-    Raises:
-        UserError: there is none, or no run has left it.
+    `taken_for` is the class that most others of its images were taken for, and `times` how many.
     """
-    state = checkpoint.load(folder.best) if best else checkpoint.newest_valid(folder.checkpoints)
-    if state is None:
-        raise UserError(f"{folder.path} has no valid checkpoint yet")
-    if lacking := [name for name in ("step", "weights") if name not in state]:
-        raise UserError(
-            f"{folder.path}: the checkpoint has no {' and no '.join(lacking)}; no run of this program left it"
+
+    name: str
+    pictures: int
+    top1: float | None
+    found: int
+    precision: float | None
+    taken_for: str | None
+    times: int
+
+
+def by_class(classes: Sequence[str], confusion: np.ndarray) -> list[ClassResult]:
+    """Each class of int64 [classes, classes] by label and class found, the worst top-1 first, without images last.
+
+    Equal ones in the order of the most images that are wrong, then of the classes.
+    """
+    right, images, predicted = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
+    wrong = confusion - np.diag(right)
+    order = sorted(
+        range(len(classes)), key=lambda n: (images[n] == 0, right[n] / max(1, images[n]), -wrong[n].sum(), n)
+    )
+    return [
+        ClassResult(
+            name=classes[n],
+            pictures=int(images[n]),
+            top1=float(right[n] / images[n]) if images[n] else None,
+            found=int(predicted[n]),
+            precision=float(right[n] / predicted[n]) if predicted[n] else None,
+            taken_for=classes[int(wrong[n].argmax())] if wrong[n].any() else None,
+            times=int(wrong[n].max()),
         )
-    return state
+        for n in order
+    ]
+
+
+def write_by_class(classes: Sequence[str], confusion: np.ndarray, path: Path, title: str) -> None:
+    """Write a .csv of the classes, a .json that has the matrix too, or the matrix as a .png; atomically."""
+    with atomic.writing(path) as temporary:
+        rows = [asdict(row) for row in by_class(classes, confusion)]
+        if path.suffix == ".csv":
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                table = csv.DictWriter(file, rows[0], lineterminator="\n")
+                table.writeheader()
+                table.writerows(rows)
+        elif path.suffix == ".json":
+            matrix = {"classes": list(classes), "confusion": confusion.tolist(), "by_class": rows}
+            temporary.write_text(json.dumps(matrix) + "\n", encoding="utf-8")
+        else:
+            _draw(classes, confusion, temporary, title)
+
+
+def most_confused(confusion: np.ndarray, count: int) -> np.ndarray:
+    """The numbers of so many classes that take part in the most mistakes, in their own order."""
+    wrong = confusion - np.diag(confusion.diagonal())
+    worst = np.argsort(-(wrong.sum(0) + wrong.sum(1)), kind="stable")[:count]
+    return np.sort(worst)
+
+
+def _draw(classes: Sequence[str], confusion: np.ndarray, path: Path, title: str) -> None:
+    """Shares of each row's images as shades, with the counts where there is room for them."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    chosen = most_confused(confusion, _MOST_DRAWN)
+    counts = confusion[np.ix_(chosen, chosen)]
+    shares = counts / np.maximum(1, confusion.sum(1)[chosen])[:, None]
+    side = max(4.5, 2.5 + 0.28 * len(chosen))
+    figure = Figure(figsize=(side, side), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    names = [classes[number].replace("$", r"\$") for number in chosen]
+    axes.set_xticks(range(len(chosen)), names, rotation=90, fontsize=7)
+    axes.set_yticks(range(len(chosen)), names, fontsize=7)
+    axes.set_xlabel("found")
+    axes.set_ylabel("class")
+    more = f"\nthe {len(chosen)} most confused of {len(classes):,} classes" * (len(chosen) < len(classes))
+    axes.set_title(title + more, loc="left", weight="bold", fontsize=9)
+    if len(chosen) <= _MOST_NUMBERED:
+        for row, column in zip(*counts.nonzero(), strict=True):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", fontsize=6, color=colour)
+    # note: the temporary name's suffix says nothing of the format
+    figure.savefig(path, format="png")

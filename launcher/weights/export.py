@@ -25,8 +25,7 @@ from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics
 from launcher.training.trainer import of_this_run
-from launcher.weights.classifier import model_card, trained_network
-from launcher.weights.evaluate_run import saved
+from launcher.weights.classifier import model_card, saved, trained_network
 from launcher.weights.export_check import Checked, check_export
 from launcher.weights.export_files import FILES, write_card, write_export
 

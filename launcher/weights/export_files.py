@@ -20,8 +20,8 @@ from torchvision.models import get_model
 from launcher.algorithms.engine import surgery_of
 from launcher.config import schema
 from launcher.config.models import VisionTransformerModel, timm_architectures
-from launcher.errors import UserError
-from launcher.models.build import Surgery, model_surgery
+from launcher.errors import UserError, first_few
+from launcher.models.build import FORBIDDEN, Surgery, model_surgery
 from launcher.models.vision_transformer import PARTS, VisionTransformer
 
 WEIGHTS, MODEL, CARD = "model.safetensors", "model.py", "model_card.json"
@@ -35,7 +35,6 @@ _CARD_TYPES: dict[str, type] = {
 _INPUT_TYPES: dict[str, type] = {
     **{"resize": int, "size": int, "interpolation": str, "exif_orientation": bool, "mean": list, "std": list},
 }
-_SHOWN = 10
 
 
 def write_export(
@@ -129,7 +128,9 @@ def read_exported(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
         different.insert(0, "its surgery is another")
     if different:
         expected = f"a {card['architecture']} of {len(card['classes'])} classes"
-        raise UserError(f"{path} does not hold {expected} as {CARD} says: {first_few(different)}; export the run again")
+        raise UserError(
+            f"{path} does not hold {expected} as {CARD} says: {first_few(different, 10)}; export the run again"
+        )
     network.load_state_dict(weights)
     return network.eval(), card
 
@@ -187,11 +188,6 @@ def differences(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -
     return shapes + missing + [f"{name} has no place here" for name in weights if name not in expected]
 
 
-def first_few(different: Sequence[str]) -> str:
-    """Join the first few descriptions, and count the others."""
-    return ", ".join(different[:_SHOWN]) + f" and {len(different) - _SHOWN:,} more" * (len(different) > _SHOWN)
-
-
 def _shape(tensor: Tensor) -> str:
     return "x".join(map(str, tensor.shape)) or "a number"
 
@@ -224,8 +220,6 @@ def _plain_network(card: Mapping[str, Any]) -> nn.Module:
         return network
     # note: a second's import
     import timm
-
-    from launcher.models.timm_network import FORBIDDEN
 
     arguments: dict[str, Any] = card["arguments"]
     if architecture not in timm_architectures() or not FORBIDDEN.keys().isdisjoint(arguments):

@@ -27,7 +27,7 @@ from launcher.models.build import model_surgeries
 from launcher.plan.plan import plan_for
 from launcher.records.folder import RunFolder
 from launcher.training import checkpoint
-from launcher.weights.evaluate_run import saved
+from launcher.weights.classifier import saved
 from launcher.weights.export_files import CARD, WEIGHTS, read_card, read_weights
 
 # The keys under which published files keep their weights beside other things; averaged weights come first.

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from launcher import atomic
 from launcher.config.schema import RunConfig
-from launcher.models.build import build_model
+from launcher.errors import first_few
+from launcher.models.build import build_model, fitted
 from launcher.models.parameters import parameters_of_head
-from launcher.weights.export_files import differences, first_few
+from launcher.weights.export_files import differences
 from launcher.weights.load import SourceWeights, engine_of, load_weights, problem, surgery_values
 
 
@@ -90,8 +91,6 @@ def _fitted(source: SourceWeights, classes: list[str] | None, config: RunConfig)
 
 def _fitted_by_timm(network: nn.Module, weights: Mapping[str, Tensor], in_head: set[str]) -> dict[str, Tensor] | None:
     """Return weights of another image size or of the authors' names as timm reads its own; None if that is no use."""
-    # note: a second's import, which a network of timm's has cost already
-    from launcher.models.timm_network import fitted
 
     def backbone(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in named.items() if name not in in_head}
@@ -150,7 +149,7 @@ def _check_names(
         return
     known = source.architecture not in (None, config.model.architecture)
     whose = f"of {source.architecture}" if known else "of another network"
-    message = f"weights {whose}, not of {config.model.architecture}: {first_few(wrong)}; set model to theirs"
+    message = f"weights {whose}, not of {config.model.architecture}: {first_few(wrong, 10)}; set model to theirs"
     raise problem(config.model.weights, message)
 
 

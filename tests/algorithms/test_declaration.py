@@ -32,9 +32,8 @@ from launcher.models.build import Surgery, build_model
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, step_kinds, step_samples
-from launcher.weights.classifier import model_card, trained_network
+from launcher.weights.classifier import classifier_of_export, model_card, predictions, trained_network
 from launcher.weights.export_files import write_export
-from launcher.weights.predict import classifier_of_export, predictions
 from tests import measurements
 
 EVAL = ["image.eval_size=64", "image.eval_resize=64"]

@@ -22,7 +22,7 @@ from launcher.data.workers import worker_count
 from launcher.plan.plan import plan_for
 from launcher.records.folder import RunFolder, save_name
 from launcher.training import checkpoint
-from launcher.weights import predict as predict_module
+from launcher.weights import classifier as predict_module
 from launcher.weights.classifier import model_card, trained_network
 from launcher.weights.export_files import write_export
 from tests import networks

@@ -14,7 +14,7 @@ from launcher.config.compose import compose
 from launcher.data.batch import Loaded
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
-from launcher.data.inspect import inspect_data
+from launcher.data.inspection import inspect_data
 from launcher.data.loaders import Loaders, build_loaders
 from launcher.data.sampling import Shard
 from launcher.plan.plan import Plan

@@ -10,7 +10,7 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data.ffcv.beton import open_beton
-from launcher.data.inspect import inspect_data
+from launcher.data.inspection import inspect_data
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan

@@ -14,7 +14,7 @@ from torchvision.datasets.folder import pil_loader
 from launcher.config.compose import compose
 from launcher.data.decode import decode
 from launcher.data.ffcv.beton import open_beton
-from launcher.data.inspect import inspect_data
+from launcher.data.inspection import inspect_data
 from launcher.errors import UserError
 
 from .conftest import make_loaders, words_for, write_files

@@ -20,7 +20,7 @@ from launcher.config.compose import compose
 from launcher.data.crops import centre_boxes, random_crop, random_crops
 from launcher.data.ffcv.beton import open_beton
 from launcher.data.ffcv.dataset import file_name
-from launcher.data.ffcv.jpeg_crop import cut
+from launcher.data.ffcv.decoder import cut
 from launcher.data.ffcv.loader import choose
 from launcher.data.ffcv.pool import DecodingPool, Request
 from launcher.data.ffcv.writer import to_jpeg

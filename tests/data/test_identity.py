@@ -17,7 +17,7 @@ from launcher.data.ffcv.beton import manifest_path
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
 from launcher.data.identity import identity, identity_if_there
-from launcher.data.inspect import inspect_data
+from launcher.data.inspection import inspect_data
 
 from .conftest import words_for, write_files
 

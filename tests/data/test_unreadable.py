@@ -11,7 +11,7 @@ from PIL import Image
 from launcher.config.compose import compose
 from launcher.data import unreadable as module
 from launcher.data.folder import splits
-from launcher.data.inspect import inspect_data
+from launcher.data.inspection import inspect_data
 from launcher.data.sources.source import quiet
 from launcher.data.unreadable import read_skipped, unreadable, write_skipped
 from launcher.doctor.examine import examine_data

@@ -13,7 +13,7 @@ from PIL import Image
 from launcher.config.compose import compose
 from launcher.config.schema import Dataset
 from launcher.data.folder import splits
-from launcher.data.inspect import inspect_data
+from launcher.data.inspection import inspect_data
 from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
 from tests.commands import refused, said

@@ -16,7 +16,7 @@ from lab.study.runs import read_run
 from launcher.config.compose import compose
 from launcher.config.resolved import read
 from launcher.data.folder import evaluated
-from launcher.data.inspect import held_out
+from launcher.data.inspection import held_out
 from launcher.data.loaders import build_evaluation
 from launcher.data.shapes import FIGURES, draw_figure
 from launcher.plan.plan import Plan

@@ -12,8 +12,7 @@ import torch
 from PIL import Image
 from torchmetrics.functional.classification import multiclass_confusion_matrix
 
-from launcher.weights.by_class import by_class, most_confused, write_by_class
-from launcher.weights.evaluate_run import count_confused
+from launcher.weights.evaluate_run import by_class, count_confused, most_confused, write_by_class
 
 CLASSES = ["ant", "bee", "cat", "dog"]
 # of five ants three are found; no cat was there, and three of the found cats were bees; a dog is never found

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Iterable, Iterator
+from functools import partial
 from operator import itemgetter
-from pathlib import Path
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.pool import DecodingPool, Request
 from launcher.data.images import ChangeImage
-from launcher.data.inspect import check_counts
+from launcher.data.inspection import check_counts
 from launcher.data.loaders import EvaluationLoader, TrainLoader
 from launcher.data.sampling import ChangeOrder, Shard, eval_indices, train_batches
 from launcher.plan.plan import Plan
@@ -96,17 +95,14 @@ class FFCVTrain(TrainLoader):
         change_order: ChangeOrder | None,
     ):
         self._plan, self._full, self._small, self._shard, self._change_order = plan, full, small, shard, change_order
-        self._pools = [full, small] if small else [full]
-        self._finish = weakref.finalize(self, _close, self._pools)
+        pools = [full, small] if small else [full]
+        super().__init__(
+            lambda seconds: next(filter(None, (pool.stalled(seconds) for pool in pools)), None),
+            partial(_close, pools),
+        )
 
     def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
         return Overlap(self._batches(epoch, first_step), self._shard.device)
-
-    def stalled(self, seconds: float) -> Path | None:
-        return next(filter(None, (pool.stalled(seconds) for pool in self._pools)), None)
-
-    def close(self) -> None:
-        self._finish()
 
     def _batches(self, epoch: int, first_step: int) -> Iterator[Loaded]:
         # note: nothing is decoded ahead across a change of the file, which happens once a run
@@ -138,16 +134,10 @@ class FFCVEval(EvaluationLoader):
         self._pool, self._shard, self._resize = pool, shard, resize
         self.classes = pool.file.manifest.classes if pool.file.manifest else None
         self._indices = eval_indices(pool.file.samples, batch_size, shard.rank, shard.world_size)
-        self._finish = weakref.finalize(self, pool.close)
+        super().__init__(pool.stalled, pool.close)
 
     def __iter__(self) -> Iterator[Loaded]:
         return iter(Overlap(self._pool.batches(map(self._request, self._indices)), self._shard.device))
-
-    def stalled(self, seconds: float) -> Path | None:
-        return self._pool.stalled(seconds)
-
-    def close(self) -> None:
-        self._finish()
 
     def _request(self, indices: np.ndarray) -> Request:
         heights, widths = self._pool.heights[indices], self._pool.widths[indices]

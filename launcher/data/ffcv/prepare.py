@@ -24,14 +24,13 @@ from launcher.data.shapes import ensure_shapes, shapes_folder
 from launcher.data.sources.find import open_sources
 from launcher.data.sources.source import Report, Source
 from launcher.data.workers import in_workers
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, UserError, first_few
 from launcher.probe import usable_cores
 
 SPLITS = ("train", "val")
 Encode = Callable[..., list[Encoded | UnreadableImage]]
 _IMAGES_A_TASK = 16
 _SECONDS_A_SAVE = 30.0
-_SHOWN = 10
 _CHUNK = 1 << 24
 
 
@@ -209,5 +208,4 @@ def _checksum(path: Path, report: Report) -> str:
 
 
 def _listed(bad: dict[str, str]) -> str:
-    shown = ", ".join(f"{file} ({reason})" for file, reason in itertools.islice(bad.items(), _SHOWN))
-    return shown + f" and {len(bad) - _SHOWN} more" * (len(bad) > _SHOWN)
+    return first_few([f"{file} ({reason})" for file, reason in bad.items()], 10)

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher.config.schema import Dataset
-from launcher.data.classes import check_classes, same_classes
-from launcher.data.folder import EXTENSIONS, TAR, Folder, is_folder, is_remote, only_prepared, problem, scan, sizes
+from launcher.data.folder import Folder, is_folder, is_image, is_remote, problem, same_classes, scan, sizes
 from launcher.data.folder import splits as split_folder
+from launcher.data.inspection import check_classes
 from launcher.data.sources.source import Files, Piece, Report, Source, below, labelled
 from launcher.data.sources.tar import ARCHIVES, class_folders, imagenet_source
 from launcher.data.unreadable import unreadable
@@ -26,7 +26,7 @@ def open_sources(dataset: Dataset, seed: int, path: str, report: Report, *, skip
     share = dataset.val_split
     if share is None:
         train, val = same_classes(*(open_source(path, split, report) for split in ("train", "val")))
-    elif only_prepared(path):
+    elif is_remote(path) or path.endswith(".tar"):
         message = "takes class folders on this machine; unpack or copy the images, or remove the key"
         raise UserError(Problem(message, "dataset.val_split", share))
     else:
@@ -42,7 +42,7 @@ def open_source(path: str, split: str, report: Report) -> Source:
         UserError: there are none, or they cannot be listed.
     """
     files = Files(path)
-    if path.endswith(TAR):
+    if path.endswith(".tar"):
         if not files.holds(path):
             raise problem(path, "is no file; give a tar file of class folders, or a folder")
         return class_folders(files, path, split, report)
@@ -95,7 +95,9 @@ def _remote_folders(files: Files, split: str, report: Report) -> Source:
         raise files.unreachable(error) from None
     report(what, 1, 1)
     bytes_of = {str(file).removeprefix(base): facts.get("size") for file, facts in listed.items()}
-    images = sorted(name.split("/") for name in bytes_of if _is_image(name))
+    images = sorted(
+        name.split("/") for name in bytes_of if name.count("/") == 1 and name[0] != "." and is_image(name.split("/")[1])
+    )
     if not images:
         raise problem(path, f"holds neither {split}/CLASS/*.jpg nor ImageNet's tar files")
     classes, names, labels = labelled(images)
@@ -104,8 +106,3 @@ def _remote_folders(files: Files, split: str, report: Report) -> Source:
         return Piece(names[number], base + names[number])
 
     return Source(path, split, classes, names, labels, files, piece, lambda: [bytes_of[name] for name in names])
-
-
-def _is_image(name: str) -> bool:
-    parts = name.split("/")
-    return len(parts) == 2 and not any(part.startswith(".") for part in parts) and name.lower().endswith(EXTENSIONS)

@@ -19,7 +19,7 @@ from typing import BinaryIO
 import numpy as np
 
 from launcher.data.decode import UnreadableImage
-from launcher.data.folder import EXTENSIONS, problem
+from launcher.data.folder import EXTENSIONS, is_image, problem
 from launcher.data.sources.source import Files, Piece, Report, Source, below, labelled
 from launcher.errors import UserError
 
@@ -114,11 +114,7 @@ def _tar_source(files: Files, archive: str, split: str, members: Iterable[tuple[
     Raises:
         UserError: there are none.
     """
-    images = {
-        (name, member.name): (member.start, member.size)
-        for name, member in members
-        if member.name.lower().endswith(EXTENSIONS) and not member.name.startswith(".")
-    }
+    images = {(name, member.name): (member.start, member.size) for name, member in members if is_image(member.name)}
     if not images:
         raise problem(archive, f"holds no images ({' '.join(EXTENSIONS)}) as .../{split}/CLASS/NAME")
     names = sorted(images)

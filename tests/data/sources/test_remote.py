@@ -20,7 +20,7 @@ from launcher.config.compose import compose
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
 from launcher.data.folder import scan
-from launcher.data.inspect import inspect_data
+from launcher.data.inspection import inspect_data
 from launcher.data.sources import source as source_module
 from launcher.data.sources.find import folder_source, open_source
 from launcher.doctor.examine import examine_data

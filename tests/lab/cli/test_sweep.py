@@ -16,7 +16,7 @@ from launcher.cli import main as cli
 from launcher.config.compose import compose
 from launcher.config.resolved import as_mapping, write
 from launcher.data.identity import identity
-from launcher.data.inspect import inspect_data
+from launcher.data.inspection import inspect_data
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from launcher.records.folder import RunFolder, create, note_dataset

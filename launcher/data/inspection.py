@@ -1,8 +1,7 @@
-"""Check that a data set is there, and count it, before anything starts; imports no torch."""
+"""Check that a data set is there, and count its classes and images, before anything starts; imports no torch."""
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,17 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
-from launcher.data.classes import as_trained, check_classes
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.folder import Folder, evaluated, is_folder, only_prepared, splits, without
 from launcher.data.shapes import FIGURES
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import find_skipped, unreadable
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, UserError, first_few
 from launcher.plan.plan import Plan
-
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -130,7 +126,7 @@ def _skipped(train: Folder, val: Folder, bad: dict[str, str]) -> list[str]:
     notes = _unreadable_notes(bad)
     whole = [train] if train.root == val.root else [train, val]
     if others := sum((split.others for split in whole), Counter[str]()):
-        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(_SHOWN))
+        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(5))
         notes.append(f"{others.total():,} files in class folders have no image's name and are skipped: {kinds}")
     if links := sum(split.links for split in whole):
         notes.append(f"{links:,} links lead out of the split's folder, or to nothing, and are skipped")
@@ -139,9 +135,8 @@ def _skipped(train: Folder, val: Folder, bad: dict[str, str]) -> list[str]:
 
 def _unreadable_notes(bad: dict[str, str]) -> list[str]:
     """What `dataset.skip_bad` skips, if anything."""
-    shown = ", ".join(f"{file} ({reason})" for file, reason in itertools.islice(bad.items(), _SHOWN))
-    more = f" and {len(bad) - _SHOWN:,} more" * (len(bad) > _SHOWN)
-    return [f"dataset.skip_bad: {len(bad):,} images cannot be read and are skipped: {shown}{more}"] * bool(bad)
+    shown = first_few([f"{file} ({reason})" for file, reason in bad.items()])
+    return [f"dataset.skip_bad: {len(bad):,} images cannot be read and are skipped: {shown}"] * bool(bad)
 
 
 def _look_at_files(config: RunConfig) -> Inspection:
@@ -151,7 +146,7 @@ def _look_at_files(config: RunConfig) -> Inspection:
     where = train.path.parent
     if train.manifest and val.manifest and train.manifest.classes != val.manifest.classes:
         different = sorted({*train.manifest.classes} ^ {*val.manifest.classes})
-        message = f"{train.path.name} and {val.path.name} differ in their classes: {', '.join(different[:5])}"
+        message = f"{train.path.name} and {val.path.name} differ in their classes: {first_few(different)}"
         raise UserError(
             Problem(message + "; remove both, and write them again by train prepare", "dataloader.folder", where)
         )
@@ -217,3 +212,68 @@ def _not_there(dataset: Dataset) -> Problem:
         f"val/CLASS/*.jpg (dataset=shapes is built in and needs none)"
     )
     return Problem(message, "dataset.path", dataset.path)
+
+
+def as_trained(images: Folder, classes: Sequence[str]) -> tuple[Folder, list[str]]:
+    """Images with the numbers of a run's classes, matched by name, and notes on classes that only one of them has.
+
+    Folders that are named by numbers alone, as ImageNet-v2's are, are the run's classes of those places, from 0.
+
+    Raises:
+        UserError: they have no class in common.
+    """
+    numbers = {name: number for number, name in enumerate(classes)}
+    if all(map(str.isdecimal, images.classes)) and numbers.keys().isdisjoint(images.classes):
+        numbers = {str(number): number for number in range(len(classes))}
+    new = np.array([numbers.get(name, -1) for name in images.classes], np.int64)[images.labels]
+    kept = np.flatnonzero(new >= 0).tolist()
+    if not kept:
+        message = f"holds no image of a class of the run: its folders are {first_few(images.classes)}"
+        message += f", and the run's are {first_few(classes)}"
+        raise UserError(Problem(message, "dataset.path", images.root))
+    notes = []
+    if others := [number for number, name in enumerate(images.classes) if name not in numbers]:
+        counts = np.bincount(images.labels, minlength=len(images.classes))
+        are = "1 folder is no class" if len(others) == 1 else f"{len(others):,} folders are no classes"
+        notes.append(f"{are} of the run, and skipped: {_named(images.classes, others, counts, '')}")
+    if missing := sorted(set(range(len(classes))) - set(new.tolist())):
+        shown = first_few([classes[number] for number in missing])
+        notes.append(f"{len(missing):,} of the run's {len(classes):,} classes have no images here: {shown}")
+    files = [images.files[number] for number in kept]
+    return replace(images, classes=list(classes), files=files, labels=new[kept]), notes
+
+
+def check_classes(
+    classes: Sequence[str], train: np.ndarray, val: np.ndarray, key: str, value: Path | str | int | None
+) -> list[str]:
+    """Notes on classes that are not evaluated; `train` and `val` are labels int64, `key` is named where it is wrong.
+
+    Raises:
+        UserError: there is one class alone, or one without training images.
+    """
+    if len(classes) < 2:
+        message = (
+            f"holds one class, {classes[0]}: a model of it has nothing to tell apart and is right always; give at "
+            "least two, each in a folder of its own"
+        )
+        raise UserError(Problem(message, key, value))
+    trained, evaluated = (np.bincount(labels, minlength=len(classes)) for labels in (train, val))
+    if untrained := np.flatnonzero(trained == 0).tolist():
+        message = (
+            f"{_number(untrained)} no training images: {_named(classes, untrained, evaluated, 'validation')}; add "
+            f"some, or remove {'it' if len(untrained) == 1 else 'them'}"
+        )
+        raise UserError(Problem(message, key, value))
+    if not (unseen := np.flatnonzero(evaluated == 0).tolist()):
+        return []
+    message = f"{_number(unseen)} no validation images, so that top-1 says nothing of "
+    return [message + ("it: " if len(unseen) == 1 else "them: ") + _named(classes, unseen, trained, "training")]
+
+
+def _number(labels: list[int]) -> str:
+    return "1 class has" if len(labels) == 1 else f"{len(labels):,} classes have"
+
+
+def _named(classes: Sequence[str], labels: list[int], counts: np.ndarray, split: str) -> str:
+    images = f" {split} images" if split else " images"
+    return first_few([f"{classes[label]} ({counts[label]:,}{images})" for label in labels])
