@@ -141,7 +141,7 @@ def _keyed_ffcv(name: str, kind: str, only_crop: bool, scaled: bool, folder: Pat
     @cache
     def pool() -> DecodingPool:
         shard = Shard(0, 1, workers=1, prefetch=1, device=torch.device("cpu"))
-        return DecodingPool(file, shard, side=1, preload=True, only_crop=only_crop, scaled=scaled)
+        return DecodingPool(file, shard, preload=True, only_crop=only_crop, scaled=scaled)
 
     def run(boxes: np.ndarray, side: int) -> object:
         return list(pool().batches([Request(0, np.arange(file.samples), boxes, side)]))

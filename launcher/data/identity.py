@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from launcher.config.layers import leaves
-from launcher.config.resolved import as_mapping
-from launcher.config.schema import FFCVLoader, RunConfig
+from launcher.config.schema import FFCVLoader, RunConfig, SyntheticLoader
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.folder import is_folder, scan, sizes, splits, without
@@ -32,10 +29,9 @@ def identity(config: RunConfig, skipped: Collection[str] | None = None) -> str:
     Raises:
         UserError: the data set is not there, or cannot be read.
     """
-    values = dict(leaves(as_mapping(config)))
     if isinstance(config.dataloader, FFCVLoader):
         return _of_splits(*(_of_file(FFCVDataset.of(config).open(split)) for split in ("train", "val")))
-    if (known := built_in(values)) is not None:
+    if (known := _built_in(config)) is not None:
         return known
     dataset = config.dataset
     path = ensure_folder(dataset)
@@ -60,13 +56,15 @@ def identity_if_there(config: RunConfig, skipped: Collection[str] | None = None)
         return None
 
 
-def built_in(values: Mapping[str, Any]) -> str | None:
-    """Return the identity of generated images from the dotted values that determine them; None for other data sets."""
-    if values.get("dataloader.name") == "synthetic":
-        return "-".join(["synthetic", *(str(values.get(key)) for key in (*COUNTS, "dataloader.batches"))])
-    if values.get("dataset.kind") != "shapes" or values.get("dataset.path") is not None:
+def _built_in(config: RunConfig) -> str | None:
+    """Return the identity of generated images from the values that determine them; None for other data sets."""
+    dataset = config.dataset
+    if isinstance(config.dataloader, SyntheticLoader):
+        counts = (dataset.classes, dataset.train_samples, dataset.val_samples)
+        return "-".join(["synthetic", *map(str, counts), str(config.dataloader.batches)])
+    if dataset.kind != "shapes" or dataset.path is not None:
         return None
-    drawn = drawn_as(*(values.get(key) for key in (*COUNTS[1:], "dataset.native_size")))
+    drawn = drawn_as(dataset.train_samples, dataset.val_samples, dataset.native_size)
     return _of_splits(drawn, drawn)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -46,12 +45,7 @@ def write_export(
     surgeries every name starts with theirs: a library's network refuses the file, and only model.py loads it. The
     metadata of the file hold the architecture and the surgeries.
     card: what JSON can hold; at least the values of `network_card`, `classes`, and the values of `surgery` by name.
-
-    Raises:
-        ValueError: names other than the library's although there is no surgery.
     """
-    if not surgeries:
-        _check_names(set(weights), card)
     prefix = _prefix(surgeries)
     tensors = {prefix + name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     metadata = {"format": "pt", "architecture": card["architecture"], "surgery": json.dumps(card["surgery"])}
@@ -225,11 +219,3 @@ def _plain_network(card: Mapping[str, Any]) -> nn.Module:
     if architecture not in timm_architectures() or not FORBIDDEN.keys().isdisjoint(arguments):
         raise ValueError(f"no classifier of timm's: {architecture} with {arguments}")
     return timm.create_model(architecture, num_classes=classes, **arguments)
-
-
-def _check_names(names: set[str], card: Mapping[str, Any]) -> None:
-    with torch.device("meta"):
-        expected = set(_plain_network(card).state_dict())
-    if names != expected:
-        unknown, missing = sorted(names - expected), sorted(expected - names)
-        raise ValueError(f"not the parameters of {card['architecture']}: unknown {unknown}, missing {missing}")

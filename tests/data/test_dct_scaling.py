@@ -48,9 +48,9 @@ def test_scaled_pixels_are_those_of_opencv_and_pillow(jpegs: Path, part: int) ->
     (path,) = jpegs.glob("ffcv/train*.beton")
     data, rows = path.read_bytes(), open_beton(path).rows["f0"][:4]
     side = SIDE // part
-    pool = DecodingPool(open_beton(path), ONE_THREAD, side=side, preload=False, scaled=True)
+    pool = DecodingPool(open_beton(path), ONE_THREAD, preload=False, scaled=True)
     boxes = np.tile([0, 0, SIDE, SIDE, 0], (4, 1))
-    ((images, _, _),) = pool.batches([Request(0, np.arange(4), boxes)])
+    ((images, _, _),) = pool.batches([Request(0, np.arange(4), boxes, side)])
     pool.close()
     reduced = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}[part]
     for got, place in zip(images.permute(0, 2, 3, 1).numpy().astype(int), rows["place"], strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from pathlib import Path
 
@@ -15,8 +14,7 @@ from launcher.cli.main import main
 from launcher.config.compose import compose
 from launcher.data.crops import same_parts
 from launcher.data.ffcv.beton import open_beton, read_manifest
-from launcher.data.ffcv.dataset import FFCVDataset, file_name, small_values
-from launcher.data.ffcv.prepare import prepare
+from launcher.data.ffcv.dataset import file_name, small_values
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
@@ -57,30 +55,6 @@ def test_it_is_a_file_like_any_other_of_its_values(pictures: Path, files: Path, 
     assert read_manifest(train) == read_manifest(small_file(files))
     rows = open_beton(train).rows["f0"]
     assert np.maximum(rows["height"], rows["width"]).max() <= 24
-
-
-class Interrupted(Exception):
-    pass
-
-
-def test_an_interrupted_prepare_goes_on_to_the_same_files(pictures: Path, files: Path, tmp_path: Path) -> None:
-    encoded = itertools.count(1)
-
-    def interrupt(what: str, done: int, total: int) -> None:
-        # note: 42 and 14 full pictures come first
-        if what in ("train", "val") and next(encoded) == 42 + 14 + 20:
-            raise Interrupted
-
-    config = compose(words_for(pictures, *FILES, f"dataloader.folder={tmp_path}")).config
-    with pytest.raises(Interrupted):
-        list(prepare(FFCVDataset.of(config), skip_bad=False, report=interrupt))
-    assert sorted(path.name for path in tmp_path.glob("*.beton")) == [
-        path.name for path in sorted(files.glob("*48px*.beton"))
-    ]
-    write_files(pictures, *FILES, f"dataloader.folder={tmp_path}")
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
-        path.name: path.read_bytes() for path in files.iterdir()
-    }
 
 
 def test_check_finds_one_changed_bit(

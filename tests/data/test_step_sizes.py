@@ -46,11 +46,3 @@ def test_a_resumed_run_goes_on_at_the_side_of_its_step(pictures: Path, loader: l
     whole = stream(make_loaders(pictures, *loader, *IN_LOADER), (3,))
     assert len({images.shape[-1] for images, _, _ in whole}) > 1
     assert same(whole[2:], stream(make_loaders(pictures, *loader, *IN_LOADER), (3,), first=2))
-
-
-def test_workers_and_reading_ahead_do_not_change_sides(pictures: Path, loader: list[str]) -> None:
-    more = [word for word in loader if "workers" not in word]
-    few = stream(make_loaders(pictures, *loader, *IN_LOADER), (2, 3))
-    assert same(
-        few, stream(make_loaders(pictures, *more, *IN_LOADER, "dataloader.workers=2", "dataloader.prefetch=4"), (2, 3))
-    )

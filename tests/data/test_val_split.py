@@ -14,9 +14,8 @@ from launcher.config.compose import compose
 from launcher.config.schema import Dataset
 from launcher.data.folder import splits
 from launcher.data.inspection import inspect_data
-from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
-from tests.commands import refused, said
+from tests.commands import refused
 
 from .conftest import make_loaders, words_for, write_files
 
@@ -126,10 +125,3 @@ def test_what_cannot_be_divided_is_refused(undivided: Path) -> None:
     assert "divided already" in refused("plan", "dataset=shapes", "dataset.val_split=0.1")
     tar = ["prepare", "dataset=image_folder", "dataset.path=/nowhere/a.tar", "dataloader.folder=/tmp/nothing"]
     assert "takes class folders on this machine" in refused(*tar, "dataset.val_split=0.1")
-
-
-def test_plan_and_doctor_tell_of_the_share(undivided: Path) -> None:
-    words = [*words_for(undivided), "dataset.val_split=0.1", "schedule.warmup=0ba"]
-    told = "6 of 54 images are for validation, drawn from each class by seed=42"
-    assert told in said("plan", *words)[1]
-    assert any(told in finding.found for finding in examine_data(compose(words).config))

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,6 +7,7 @@ from torch import nn
 from torchvision.models import get_model
 
 from launcher.config import schema
+from launcher.config.compose import compose
 from launcher.models.build import build_model
 
 CROSS_ENTROPY = schema.CrossEntropy(name="cross_entropy")
@@ -13,19 +15,7 @@ BCE = schema.BCE(name="bce", log_classes_bias=True)
 
 
 def settings(**values) -> schema.TorchvisionModel:
-    defaults = {
-        "name": "resnet18",
-        "architecture": "resnet18",
-        "activation": "relu",
-        "initialization": "kaiming_normal",
-        "batchnorm_weight": "uniform",
-        "batchnorm_scale": 1.0,
-        "residual_batchnorm_weight": None,
-        "weights": None,
-        "weights_sha256": None,
-        "checkpointing": "off",
-    }
-    return schema.TorchvisionModel(**{**defaults, **values})
+    return replace(compose(["model=resnet18"]).config.model, **values)
 
 
 def batchnorms(network: nn.Module) -> dict[str, nn.BatchNorm2d]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import timm
 import torch
-from safetensors.torch import load_file
 
 from launcher.config.compose import compose
 from launcher.config.models import timm_architectures
@@ -175,14 +173,3 @@ def test_what_timm_does_not_take_is_refused_by_key_and_value(given: list[str], s
 def test_no_class_prior_without_a_bias_in_the_last_layer() -> None:
     with_bias = built("loss=bce", "loss.log_classes_bias=true")
     assert torch.allclose(with_bias.head.bias, torch.full((7,), -1.9459101))
-
-
-def test_weights_of_an_export_keep_timms_names(tmp_path: Path) -> None:
-    network: Any = built()
-    card: dict[str, Any] = {
-        **network_card(compose(["model=timm", "model.architecture=test_vit"]).config.model, 7, changed=False)
-    }
-    assert card["load"].startswith("network = timm.create_model('test_vit', num_classes=7); ")
-    write_export(network.state_dict(), tmp_path, card | {"classes": list("abcdefg"), "surgery": {}}, {})
-    expected = timm.create_model("test_vit", num_classes=7).state_dict()
-    assert load_file(tmp_path / "model.safetensors").keys() == expected.keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,16 @@ def trained() -> dict[str, Tensor]:
 
 @pytest.fixture
 def file(trained: dict[str, Tensor], tmp_path: Path) -> Path:
-    path = tmp_path / "weights.safetensors"
-    save_file(trained, path)
-    return path
+    return safe(trained, tmp_path / "weights.safetensors")
 
 
 def saved_as(content: Any, path: Path) -> Path:
     torch.save(content, path)
+    return path
+
+
+def safe(weights: dict[str, Tensor], path: Path) -> Path:
+    save_file(weights, path)
     return path
 
 
@@ -140,59 +144,36 @@ def cut(path: Path, part: float) -> Path:
     return path
 
 
-def bad_file(kind: str, trained: dict[str, Tensor], path: Path) -> Path:
-    match kind:
-        case "text":
-            path.write_text("no weights, but long enough for a header\n" * 10)
-        case "empty":
-            path.write_bytes(b"")
-        case "pickle":
-            path.write_bytes(pickle.dumps({"conv1.weight": Runs()}, protocol=2))
-        case "a state of another program":
-            torch.save({"state": {"weights": 3}}, path)
-        case "code in a torch file":
-            torch.save({**trained, "hook": Runs()}, path)
-        case "torch cut short":
-            cut(saved_as(trained, path), 0.5)
-        case "safetensors cut short":
-            save_file(trained, path)
-            cut(path, 0.5)
-        case "metadata of its own":
-            save_file(trained, path, {"surgery": "{"})
-        case "no weights":
-            torch.save({"epoch": 3, "lr": [1.0]}, path)
-        case "an image's tensor":
-            torch.save(torch.rand(3, 8, 8), path)
-        case "not finite":
-            save_file({**trained, "layer1.0.conv1.weight": trained["layer1.0.conv1.weight"] * torch.nan}, path)
-        case "another architecture":
-            block = {name: tensor for name, tensor in trained.items() if name.startswith("layer1.0.")}
-            save_file({**trained, **{name.replace("1.0.", "1.1.", 1): t.clone() for name, t in block.items()}}, path)
-        case "bottlenecks":
-            save_file(tiny(num_classes=5, block=Bottleneck).state_dict(), path)
-    return path
+def with_a_block_more(trained: dict[str, Tensor]) -> dict[str, Tensor]:
+    block = {name: tensor for name, tensor in trained.items() if name.startswith("layer1.0.")}
+    return {**trained, **{name.replace("1.0.", "1.1.", 1): tensor.clone() for name, tensor in block.items()}}
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("text", "is no file of weights, or is cut short"),
-        ("empty", "is no file of weights, or is cut short"),
-        ("pickle", "could run code"),
-        ("code in a torch file", "could run code"),
-        ("torch cut short", "is no file of weights, or is cut short"),
-        ("safetensors cut short", "is no whole safetensors file"),
-        ("metadata of its own", "has metadata that are no JSON"),
-        ("no weights", "no mapping of names to tensors"),
-        ("an image's tensor", "no mapping of names to tensors"),
-        ("a state of another program", "no mapping of names to tensors"),
-        ("not finite", "layer1.0.conv1.weight is not finite"),
-        ("another architecture", "layer1.1.bn1.weight has no place here"),
-        ("bottlenecks", "layer1.0.conv1.weight is 16x64x1x1 instead of 16x64x3x3"),
-    ],
-)
-def test_a_bad_file_is_one_line(kind: str, expected: str, trained: dict[str, Tensor], made: Here) -> None:
-    path = bad_file(kind, trained, made.folder / "file.pth")
+# What is written to a path, of good weights, and what is then wrong.
+BAD: dict[str, tuple[Callable[[dict[str, Tensor], Path], object], str]] = {
+    "text": (lambda w, path: path.write_text("no weights, but long\n" * 20), "is no file of weights, or is cut short"),
+    "empty": (lambda w, path: path.touch(), "is no file of weights, or is cut short"),
+    "pickle": (lambda w, path: path.write_bytes(pickle.dumps({"fc.bias": Runs()}, protocol=2)), "could run code"),
+    "code in a torch file": (lambda w, path: torch.save({**w, "hook": Runs()}, path), "could run code"),
+    "torch cut short": (lambda w, path: cut(saved_as(w, path), 0.5), "is no file of weights, or is cut short"),
+    "safetensors cut short": (lambda w, path: cut(safe(w, path), 0.5), "is no whole safetensors file"),
+    "metadata of its own": (lambda w, path: save_file(w, path, {"surgery": "{"}), "has metadata that are no JSON"),
+    "no weights": (lambda w, path: torch.save({"epoch": 3, "lr": [1.0]}, path), "no mapping of names to tensors"),
+    "an image's tensor": (lambda w, path: torch.save(torch.rand(3, 8, 8), path), "no mapping of names to tensors"),
+    "another program's": (lambda w, path: torch.save({"state": {"weights": 3}}, path), "no mapping of names"),
+    "not finite": (lambda w, path: safe({**w, "bn1.bias": w["bn1.bias"] * torch.nan}, path), "bn1.bias is not finite"),
+    "more": (lambda w, path: safe(with_a_block_more(w), path), "layer1.1.bn1.weight has no place here"),
+    "bottlenecks": (
+        lambda w, path: safe(tiny(num_classes=5, block=Bottleneck).state_dict(), path),
+        "layer1.0.conv1.weight is 16x64x1x1 instead of 16x64x3x3",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_file_is_one_line(kind: str, trained: dict[str, Tensor], made: Here) -> None:
+    path, (write, expected) = made.folder / "file.pth", BAD[kind]
+    write(trained, path)
     words = ["dataset=shapes", "model=resnet18", "launch=cpu", "run_name=bad", f"model.weights={path.name}"]
     done = made(*words, code=2)
     assert len(done.stderr.splitlines()) == 1

@@ -65,7 +65,6 @@ def build_ffcv_loaders(
         return DecodingPool(
             file,
             shard,
-            side=plan.train_size,
             preload=preload,
             only_crop=values.decode == "crop",
             scaled=values.dct_scaling,
@@ -73,10 +72,10 @@ def build_ffcv_loaders(
         )
 
     full, reduced = crops(train), crops(small) if small else None
-    centres = DecodingPool(val, shard, side=plan.image_side(config.image.eval_size), preload=preload)
+    centres = DecodingPool(val, shard, preload=preload)
     return (
         FFCVTrain(plan, full, reduced, shard, change_order),
-        FFCVEval(centres, shard, plan.rank_eval_batch, plan.image_side(config.image.eval_resize)),
+        FFCVEval(plan, centres, shard),
     )
 
 
@@ -130,10 +129,10 @@ def _close(pools: list[DecodingPool]) -> None:
 class FFCVEval(EvaluationLoader):
     """This rank's part of the validation images, centre crops, each once; the last batch may be smaller."""
 
-    def __init__(self, pool: DecodingPool, shard: Shard, batch_size: int, resize: int):
-        self._pool, self._shard, self._resize = pool, shard, resize
+    def __init__(self, plan: Plan, pool: DecodingPool, shard: Shard):
+        self._plan, self._pool, self._shard = plan, pool, shard
         self.classes = pool.file.manifest.classes if pool.file.manifest else None
-        self._indices = eval_indices(pool.file.samples, batch_size, shard.rank, shard.world_size)
+        self._indices = eval_indices(pool.file.samples, plan.rank_eval_batch, shard.rank, shard.world_size)
         super().__init__(pool.stalled, pool.close)
 
     def __iter__(self) -> Iterator[Loaded]:
@@ -141,4 +140,6 @@ class FFCVEval(EvaluationLoader):
 
     def _request(self, indices: np.ndarray) -> Request:
         heights, widths = self._pool.heights[indices], self._pool.widths[indices]
-        return Request(0, indices, centre_boxes(heights, widths, self._resize, self._pool.side))
+        image = self._plan.config.image
+        resize, size = self._plan.image_side(image.eval_resize), self._plan.image_side(image.eval_size)
+        return Request(0, indices, centre_boxes(heights, widths, resize, size), size)

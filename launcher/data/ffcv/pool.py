@@ -28,15 +28,15 @@ _PRELOADED_AT_ONCE = 1 << 26
 
 @dataclass(frozen=True)
 class Request:
-    """One batch: sample indices int64 [B], as they key randomness, and boxes int64 [B, 5] for their images.
+    """One batch: sample indices int64 [B], as they key randomness, boxes int64 [B, 5] for their images, and their size.
 
-    `side` in pixels is that of the crops; None is the pool's.
+    `size` is that of the crops, in pixels.
     """
 
     epoch: int
     indices: np.ndarray
     boxes: np.ndarray
-    side: int | None = None
+    size: int
 
 
 class DecodingPool:
@@ -50,13 +50,12 @@ class DecodingPool:
         file: Beton,
         shard: Shard,
         *,
-        side: int,
         preload: bool,
         only_crop: bool = False,
         scaled: bool = False,
         change_image: ChangeImage | None = None,
     ):
-        self.file, self.side, self._shard, self._change_image = file, side, shard, change_image
+        self.file, self._shard, self._change_image = file, shard, change_image
         self._closed = threading.Event()
         self._descriptor = os.open(file.path, os.O_RDONLY)
         self._places, self._sizes = (np.ascontiguousarray(file.pieces[name]) for name in ("place", "size"))
@@ -126,9 +125,9 @@ class DecodingPool:
             os.posix_fadvise(self._descriptor, place, _PRELOADED_AT_ONCE, os.POSIX_FADV_WILLNEED)
 
     def _begin(self, request: Request) -> tuple[Tensor, list[Future[None]]]:
-        """Have a batch decoded; uint8 [B, side, side, 3], filled once the tasks are done."""
-        count, side = len(request.indices), request.side or self.side
-        images = torch.empty((count, side, side, 3), dtype=torch.uint8, pin_memory=self._shard.device.type == "cuda")
+        """Have a batch decoded; uint8 [B, size, size, 3], filled once the tasks are done."""
+        count, size = len(request.indices), request.size
+        images = torch.empty((count, size, size, 3), dtype=torch.uint8, pin_memory=self._shard.device.type == "cuda")
         pixels = images.numpy()
         self._check_size()
         return images, [

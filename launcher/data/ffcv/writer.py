@@ -10,6 +10,7 @@ import fcntl
 import io
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -137,7 +138,7 @@ class BetonWriter:
         self._pages = 0
         self._page = bytearray()
         self._on_page: list[int] = []
-        self.converted: dict[str, int] = {}
+        self.converted = Counter[str]()
         self._converted_on_page: list[str] = []
         self._file = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o644)
         self._lock()
@@ -151,7 +152,7 @@ class BetonWriter:
     def add(self, number: int, image: Encoded) -> None:
         """Store one image."""
         if len(self._page) + len(image.data) > self._page_size:
-            self._flush()
+            self.flush()
         place = self._offset() + len(self._page)
         self._rows[number] = ((image.mode, image.width, image.height, place), self.labels[number])
         self._sizes[number] = len(image.data)
@@ -169,8 +170,15 @@ class BetonWriter:
 
     def flush(self) -> None:
         """End the page that is being filled."""
-        if self._page:
-            self._flush()
+        if not self._page:
+            return
+        _write(self._file, bytes(self._page).ljust(self._page_size, b"\0"), self._offset())
+        self._pages += 1
+        self._page.clear()
+        self._done[self._on_page] = True
+        self._on_page.clear()
+        self.converted.update(self._converted_on_page)
+        self._converted_on_page.clear()
 
     def finish(self) -> int:
         """Write metadata and table of what has been added; returns the number of images. The name stays temporary."""
@@ -200,16 +208,6 @@ class BetonWriter:
     def close(self) -> None:
         os.close(self._file)
 
-    def _flush(self) -> None:
-        _write(self._file, bytes(self._page).ljust(self._page_size, b"\0"), self._offset())
-        self._pages += 1
-        self._page.clear()
-        self._done[self._on_page] = True
-        self._on_page.clear()
-        for was in self._converted_on_page:
-            self.converted[was] = self.converted.get(was, 0) + 1
-        self._converted_on_page.clear()
-
     def _offset(self) -> int:
         return (self._first_page + self._pages) * self._page_size
 
@@ -226,7 +224,7 @@ class BetonWriter:
         if state is not None:
             facts = json.loads(str(state["facts"]))
             self._rows, self._sizes, self._done = state["rows"], state["sizes"], state["done"]
-            self._pages, self.converted = facts["pages"], facts["converted"]
+            self._pages, self.converted = facts["pages"], Counter(facts["converted"])
         os.ftruncate(self._file, self._offset())
 
     def _saved(self) -> dict[str, Any] | None:
