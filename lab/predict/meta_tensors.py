@@ -18,7 +18,7 @@ from torch.utils._foreach_utils import _foreach_supported_types
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from launcher.data.batch import constant
+from launcher.data.batch import forget_constants
 
 _META = torch.device("meta")
 _new_storages = itertools.count(1, 2)  # note: those of real tensors have addresses, which are even
@@ -181,4 +181,4 @@ def nothing_computed() -> Iterator[None]:
             yield
         finally:
             known.remove(Shape)
-            constant.cache_clear()
+            forget_constants()

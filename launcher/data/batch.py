@@ -68,9 +68,19 @@ def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float], dtype
     return torch.addcmul(shift, images, scale, out=torch.empty_like(images, dtype=dtype))
 
 
-@lru_cache(maxsize=32)
 def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """One value a channel [1, C, 1, 1]; kept, so that a step copies nothing to the device for it."""
+    # note: compiled code takes this for a constant, and would look into the cache itself
+    return _constant(values, dtype, device)
+
+
+def forget_constants() -> None:
+    """Drop the constants; the next use makes them again."""
+    _constant.cache_clear()
+
+
+@lru_cache(maxsize=32)
+def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     (copied,) = to_device(np.array(values, dtype=np.float32), device=device)
     return copied.to(dtype).view(1, -1, 1, 1)
 

@@ -17,7 +17,7 @@ from launcher.algorithms.engine import Engine, class_of
 from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
 from launcher.config.declaration import NORMALIZE, POINTS
-from launcher.data.batch import Batch, Moment, constant, normalize
+from launcher.data.batch import Batch, Moment, forget_constants, normalize
 from launcher.plan.plan import Plan
 from tests.networks import tiny
 
@@ -152,7 +152,7 @@ def test_preparing_a_batch_waits_for_no_copy(words: list[str]) -> None:
     engine = Engine(made)
     model = tiny()
     engine.change_model(model)
-    constant.cache_clear()
+    forget_constants()
     side, moment = config.image.train_size, Moment(config.seed, 9, 5000, made.plan.total_steps)
     normal = partial(normalize, mean=[0.4] * 3, std=[0.2] * 3, dtype=torch.bfloat16)
     with FakeTensorMode(allow_non_fake_inputs=True), Copies() as copies:
@@ -163,7 +163,7 @@ def test_preparing_a_batch_waits_for_no_copy(words: list[str]) -> None:
         targets = torch.zeros(32, dtype=torch.long, device="cuda")
         batch = Batch(images, targets, np.arange(32), moment)
         prepared = engine.change_batch(batch, model, lambda x, y: x.mean(), normal)
-    constant.cache_clear()
+    forget_constants()
     assert prepared.images.is_cuda
     assert prepared.images.dtype is torch.bfloat16
     # note: AugMix adds up its chains in float32

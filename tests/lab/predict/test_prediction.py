@@ -18,6 +18,8 @@ from launcher.config.compose import compose
 from launcher.config.groups import Gpu, gpus, machines
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
+from launcher.launch.devices import Devices
+from launcher.launch.prepare_run import prepare_run
 from launcher.plan.plan import Plan, plan_for
 from tests.counted_steps import made_up
 
@@ -162,7 +164,7 @@ def test_a_vision_transformer_of_timm_has_the_products_of_its_formula() -> None:
 def test_a_network_that_does_not_take_the_sides_is_refused_in_a_line() -> None:
     words = ("recipe=mild", "model=timm", "model.architecture=vit_tiny_patch16_224", "dataset=imagenet", "epochs=36")
     with pytest.raises(UserError, match="does not take"):
-        counted_steps(plan_for(compose(words).config, 8))
+        prepare_run(compose(words), devices=Devices("cuda", 8), must_exist=False)
 
 
 def test_sides_that_a_cpu_would_compute_wrongly_in_bf16_are_traced_all_the_same() -> None:
