@@ -141,6 +141,8 @@ class SOAPConfig(AdamConfig):
 class ScheduleFreeAdamWConfig(AdamConfig):
     """Step k (from 1) weighs k^`step_power` * lr^`lr_power` in the average, which is what is evaluated and saved.
 
+    `bias_correction` divides the second moment by 1 - beta2^k, as the authors' library does, or multiplies the learning
+    rate, that of weight decay too, by its root, as their submission to AlgoPerf does.
     Every `statistics_interval` steps a forward pass with the averaged weights updates the statistics of batch norm.
     """
 
@@ -152,6 +154,7 @@ class ScheduleFreeAdamWConfig(AdamConfig):
     beta1: Annotated[float, Field(gt=0, lt=1)]
     step_power: NotNegative
     lr_power: NotNegative
+    bias_correction: Literal["second_moment", "learning_rate"]
     statistics_interval: Count
 
     def acts_at(self, plan: RunPlan, step: int) -> int:

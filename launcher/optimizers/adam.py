@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeVar
 
 import torch
@@ -63,9 +64,15 @@ class Adam(MaskedOptimizer[Values]):
         group: dict[str, Any],
         beta1: float,
         clip: Tensor | None,
+        corrected: bool = True,
     ) -> list[Tensor]:
-        """Adam's direction without decay; counts the step and updates the moments, of which a `beta1` of 0 has one."""
+        """Adam's direction without decay; counts the step and updates the moments, of which a `beta1` of 0 has one.
+
+        corrected: divide the moments by 1 - beta^step.
+        """
         steps = self._count(group, parameters[0].device)
+        # note: 1 - beta^inf is 1
+        steps = steps if corrected else torch.full_like(steps, math.inf)
         directions = list(torch._foreach_mul(parameters, 0.0))
         squares = self._state(parameters, "exp_avg_sq")
         averages = self._state(parameters, "exp_avg") if beta1 else list(torch._foreach_mul(parameters, 0.0))

@@ -20,6 +20,10 @@ class ScheduleFreeAdamW(Adam[ScheduleFreeAdamWConfig]):
         y = beta1 * x + (1 - beta1) * z
         z = z - lr * (g / (sqrt(v / (1 - beta2^k)) + eps) + c * y)        (v: Adam's, c: weight decay)
         x = (1 - p) * x + p * z           p = q / (sum of all q),  q = k^step_power * (highest lr so far)^lr_power
+
+    With `bias_correction` learning_rate, as the authors' submission to AlgoPerf computes it, z is instead
+
+        z = z - lr * sqrt(1 - beta2^k) * (g / (sqrt(v) + eps) + c * y)
     """
 
     # note: the weight of each step in the average lies in new memory, and forward passes come in between
@@ -51,9 +55,12 @@ class ScheduleFreeAdamW(Adam[ScheduleFreeAdamWConfig]):
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         beta1, lr = self.values.beta1, group["lr"]
+        corrected = self.values.bias_correction == "second_moment"
         ends = self._state(parameters, "z", torch.clone)
         # note: without a first moment
-        directions = self._direction(parameters, gradients, group, 0.0, None)
+        directions = self._direction(parameters, gradients, group, 0.0, None, corrected)
+        if not corrected:
+            lr = lr * (1 - self.values.beta2 ** group["step"]).sqrt()
         part = self._part(group)
         if group["weight_decay"]:
             torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])

@@ -97,6 +97,14 @@ def test_when_it_acts(bound: Callable[..., Any], batch: Callable[..., Any], step
     assert (changed is made) == (not acts)
 
 
+def test_the_batches_it_chooses_from_are_those_where_composer_interrupts(bound: Callable[..., Any]) -> None:
+    for interval in (2, 3):
+        algorithm = bound("selective_backprop", interval=interval, start=0.0, end=1.0)
+        ours = {step for step in range(12) if algorithm.values.acts_at(algorithm.context.plan, step)}
+        composers = {step for step in range(12) if (step + 1) % interval != 0}
+        assert ours == set(range(12)) - composers
+
+
 def test_accumulated_parts_stay_equal(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
     algorithm = bound("selective_backprop", "device_batch_size=3", "batch_size=12", keep=0.6, interval=1)
     chosen = algorithm.choose(batch(size=12, step=45), Known(), cross_entropy)

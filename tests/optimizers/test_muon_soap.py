@@ -154,6 +154,22 @@ def test_soap_leaves_long_sides_in_their_own_basis() -> None:
     assert set(built.state[model[0].weight]) == {"exp_avg", "exp_avg_sq", "basis_1", "factor_1"}
 
 
+def test_soap_in_its_own_basis_is_adamw_that_decays_the_weights_before_the_step() -> None:
+    ours, adamw = (nn.Sequential(nn.Linear(6, 4, bias=False)) for _ in range(2))
+    adamw.load_state_dict(ours.state_dict())
+    before = ours[0].weight.detach().clone()
+    built = build_optimizer(packaged("soap", max_side=1, weight_decay=0.3), ours, PEAK)
+    values = {"betas": (built.values.beta1, built.values.beta2), "eps": built.values.epsilon}
+    theirs = torch.optim.AdamW(adamw.parameters(), PEAK, weight_decay=0.3, **values)
+    for network in (ours, adamw):
+        set_gradients(network, 0)
+    built.step()
+    theirs.step()
+    torch.testing.assert_close(ours[0].weight, adamw[0].weight)
+    step = ours[0].weight - before * (1 - PEAK * 0.3)
+    assert not torch.allclose(ours[0].weight, (before + step) * (1 - PEAK * 0.3), atol=1e-3), "as published"
+
+
 def test_tensors_of_one_shape_are_taken_together_and_each_for_itself() -> None:
     for name in ("muon", "soap"):
         both = small_model()

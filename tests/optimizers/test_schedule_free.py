@@ -21,10 +21,13 @@ from tests.trainers import build, steps
 
 
 class Sequences:
-    """Defazio et al. 2024: x, y and z written out, with q = k^r * (highest lr)^p of the authors' library."""
+    """Defazio et al. 2024: x, y and z written out, with q = k^r * (highest lr)^p of the authors' library.
 
-    def __init__(self, r: float, p: float, decay: float):
-        self.r, self.p, self.decay = r, p, decay
+    `submitted`: as in their submission to AlgoPerf, where the learning rate takes the bias correction.
+    """
+
+    def __init__(self, r: float, p: float, decay: float, *, submitted: bool = False):
+        self.r, self.p, self.decay, self.submitted = r, p, decay, submitted
         self.averages: list[Tensor] = []
 
     def __call__(self, weight: Tensor, gradient: Tensor, lr: float, step: int, state: dict[str, Any]) -> Tensor:
@@ -32,8 +35,12 @@ class Sequences:
         y = 0.8 * x + 0.2 * z
         torch.testing.assert_close(y, weight, rtol=1e-9, atol=1e-9)
         state["v"] = 0.95 * state.get("v", 0.0) + 0.05 * gradient**2
-        update = gradient / ((state["v"] / (1 - 0.95**step)).sqrt() + 1e-3)
-        z = z - lr * (update + (self.decay if weight.ndim > 1 else 0.0) * y)
+        decay = self.decay if weight.ndim > 1 else 0.0
+        if self.submitted:
+            rate = lr * math.sqrt(1 - 0.95**step)
+            z = z - rate * gradient / (state["v"].sqrt() + 1e-3) - rate * decay * y
+        else:
+            z = z - lr * (gradient / ((state["v"] / (1 - 0.95**step)).sqrt() + 1e-3) + decay * y)
         state["highest"] = max(state.get("highest", 0.0), lr)
         q = step**self.r * state["highest"] ** self.p
         state["sum"] = state.get("sum", 0.0) + q
@@ -47,6 +54,15 @@ class Sequences:
 def test_schedule_free_is_the_papers(r: float, p: float) -> None:
     values = {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3, "weight_decay": 0.3, "step_power": r, "lr_power": p}
     assert_follows(packaged("schedule_free_adamw", **values), Sequences(r, p, 0.3))
+
+
+def test_the_submission_to_algoperf_corrects_the_learning_rate_of_the_decay_too() -> None:
+    values = {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3, "weight_decay": 0.3}
+    submitted = packaged("schedule_free_adamw", bias_correction="learning_rate", **values)
+    assert_follows(submitted, Sequences(0.0, 2.0, 0.3, submitted=True))
+    with pytest.raises(AssertionError, match="not close"):
+        assert_follows(submitted, Sequences(0.0, 2.0, 0.3))
+    assert compose(["recipe=algoperf_schedule_free"]).config.optimizer.bias_correction == "learning_rate"
 
 
 def test_what_is_evaluated_is_the_average_and_training_goes_on_where_it_was() -> None:
