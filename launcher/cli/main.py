@@ -26,8 +26,8 @@ VERBS = {
     "diff": "what differs between two recipes or run folders",
     "resume": "go on with a run from its newest checkpoint",
     "replay": "take one step of a run again and see where its numbers stop being finite",
-    "eval": "evaluate a run's newest checkpoint, also on other pictures, and class by class",
-    "predict": "the likeliest classes of pictures, by a run or an export",
+    "eval": "evaluate a run's newest checkpoint, also on other images, and class by class",
+    "predict": "the likeliest classes of images, by a run or an export",
     "prepare": "write a data set's FFCV files, or check them",
     "export": "write a run's weights, with a module that rebuilds the network anywhere",
     "submit": "the same command as a job for Slurm, SkyPilot or Kubernetes",
@@ -43,7 +43,7 @@ for _added in registered(plugins.VERBS, is_verbs).values():
 _ANSWERING = {"plan", "show", "ls", "diff"}
 
 _EXAMPLES = """examples:
-  train                                         a ResNet-18 on built-in pictures, in minutes on a CPU
+  train                                         a ResNet-18 on built-in images, in minutes on a CPU
   train recipe=mild dataset=imagenet dataset.path=/data/imagenet
   train recipe=hot epochs=300 algorithms.mixup=off algorithms.sam.interval=5
   train plan recipe=hot epochs=240
@@ -65,23 +65,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
         complete()
     try:
-        if words and words[0] in _TELLING:
-            print(_TELLING[words[0]](words[1:]), end="")
-            return 0
-        verb = words.pop(0) if words and words[0] in VERBS else "run"
-        answers = is_command and verb in _ANSWERING
-        if answers:
-            gc.disable()
-        if words == ["help"]:
-            words = ["--help"]
-        from launcher.cli.words import read  # note: only here a Ctrl-C meanwhile ends without a traceback
-
-        module = module_of(verb)
-        code = int(module.main(read(parser_of(verb, module), verb, words, list(VERBS))))
-        if answers:
-            sys.stdout.flush()
-            os._exit(code)
-        return code
+        return _run(words, is_command)
     except UserError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
@@ -103,6 +87,27 @@ def main(words: Sequence[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _run(words: list[str], is_command: bool) -> int:
+    """Run the verb that the words begin with, or print what they ask about all verbs."""
+    if words and words[0] in _TELLING:
+        print(_TELLING[words[0]](words[1:]), end="")
+        return 0
+    verb = words.pop(0) if words and words[0] in VERBS else "run"
+    answers = is_command and verb in _ANSWERING
+    if answers:
+        gc.disable()
+    if words == ["help"]:
+        words = ["--help"]
+    from launcher.cli.words import read  # note: only here a Ctrl-C meanwhile ends without a traceback
+
+    module = module_of(verb)
+    code = int(module.main(read(parser_of(verb, module), verb, words, list(VERBS))))
+    if answers:
+        sys.stdout.flush()
+        os._exit(code)
+    return code
 
 
 def _tell_libraries() -> None:

@@ -52,14 +52,18 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _facts(plan: Plan) -> Table:
     config = plan.config
-    parts = f" in {plan.accumulation} parts of {plan.rank_batch // plan.accumulation}" if plan.accumulation > 1 else ""
+    micro = (
+        f" in {plan.accumulation} micro-batches of {plan.rank_batch // plan.accumulation}"
+        if plan.accumulation > 1
+        else ""
+    )
     sizes = f"{plan.image_side(config.image.eval_resize)} -> {plan.image_side(config.image.eval_size)} px"
     rows = (
         ("recipe", config.recipe or "none"),
         ("model", f"{config.model.architecture}, {config.dataset.classes} classes"),
-        ("data set", f"{config.dataset.name}, {plan.train_samples:,} training pictures"),
+        ("data set", f"{config.dataset.name}, {plan.train_samples:,} training images"),
         ("length", f"{plan.epochs} epochs x {plan.steps_per_epoch:,} steps = {plan.total_steps:,} steps"),
-        ("batch", f"{config.batch_size} global = {plan.world_size} x {plan.rank_batch}{parts}"),
+        ("batch", f"{config.batch_size} global = {plan.world_size} x {plan.rank_batch}{micro}"),
         ("learning rate", f"{plan.peak_lr:g} after {plan.warmup_steps:,} steps of warmup, then {_curve(config)}"),
         ("evaluation", f"every {config.eval_every}, {sizes}"),
     )
@@ -71,7 +75,7 @@ def _curve(config: RunConfig) -> str:
 
 
 def _numbers(plan: Plan) -> dict[str, Any]:
-    """The plan as plain values: lengths in steps, sides in pixels."""
+    """The plan as plain values: lengths in steps, image sizes in pixels."""
     config = plan.config
     timetable = [
         {"step": step, "epoch": step / plan.steps_per_epoch, "lr": plan.lr(step), "image_size": plan.image_size(step)}

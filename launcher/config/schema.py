@@ -34,7 +34,7 @@ GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "ta
 
 @dataclass(frozen=True, config=STRICT)
 class Image:
-    """Crops and resizes, in pixels for pictures of side `reference`; scaled to the data set's own `native_size`."""
+    """Crops and resizes, in pixels for images of size `reference`; scaled to the data set's own `native_size`."""
 
     reference: Count
     train_size: Count
@@ -50,11 +50,11 @@ class Image:
 
 @dataclass(frozen=True, config=STRICT)
 class Dataset:
-    """Pictures in class folders `train/` and `val/` below `path`; null counts are read from the folder.
+    """Images in class folders `train/` and `val/` below `path`; null counts are read from the folder.
 
-    `skip_bad` leaves out pictures that cannot be read. With a `val_split` that share of each class's training pictures
-    is for validation, and there is no `val/`. `test_path` holds pictures that only the finished run is evaluated on, in
-    class folders or in `val/`. `exif_orientation` turns pictures as their EXIF data say.
+    `skip_bad` skips images that cannot be read. With a `val_split` that share of each class's training images
+    is for validation, and there is no `val/`. `test_path` holds images that only the finished run is evaluated on, in
+    class folders or in `val/`. `exif_orientation` turns images as their EXIF data say.
     """
 
     name: str
@@ -81,7 +81,7 @@ class TorchvisionLoader:
 
 @dataclass(frozen=True, config=STRICT)
 class FFCVFile:
-    """What an FFCV file is written with: the longest side in pixels, how pictures are stored (FFCV's proportion mode).
+    """What an FFCV file is written with: the longest side in pixels, how images are stored (FFCV's proportion mode).
 
     `restart_interval` is in JPEG blocks of 16 x 16 pixels; 0 writes no restart markers.
     """
@@ -94,7 +94,7 @@ class FFCVFile:
 
 @dataclass(frozen=True, config=STRICT)
 class FFCVFiles(FFCVFile):
-    """What `train prepare` writes: with a `small_side`, the training pictures at that longest side too."""
+    """What `train prepare` writes: with a `small_side`, the training images at that longest side too."""
 
     small_side: Annotated[int, Field(ge=16, le=4096)] | None
     small_jpeg_share: Probability
@@ -102,7 +102,7 @@ class FFCVFiles(FFCVFile):
 
 @dataclass(frozen=True, config=STRICT)
 class FFCVLoader:
-    """Pictures from FFCV files; `workers` are threads of a rank."""
+    """Images from FFCV files; `workers` are threads of a rank."""
 
     name: Literal["ffcv"]
     workers: Count | Literal["auto"]
@@ -118,7 +118,7 @@ class FFCVLoader:
 
 @dataclass(frozen=True, config=STRICT)
 class SyntheticLoader:
-    """Random pictures already on the device: measures the step without any loading."""
+    """Random images already on the device: measures the step without any loading."""
 
     name: Literal["synthetic"]
     batches: Count

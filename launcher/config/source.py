@@ -75,36 +75,28 @@ def print_info(command: Command, what: str) -> None:
 
 @contextmanager
 def _hydra(command: Command) -> Iterator[None]:
-    for plugin in (Files, SearchPath):
+    for plugin in (ConfigFiles, SearchPath):
         Plugins.instance().register(plugin)
-    Files.command, Files.looks = command, 0
+    ConfigFiles.command, ConfigFiles.looks = command, 0
     try:
         with initialize(config_path=None, job_name=_SCHEME, version_base="1.3"):
             yield
-    except (
-        HydraException,
-        OmegaConfBaseException,
-        OSError,
-        RecursionError,
-        AssertionError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except _FAILURES as error:
         reason = one_line(" ".join(str(error).split())) or type(error).__name__
         raise UserError(f"{command.config_name} cannot be composed: {reason}") from None
     finally:
-        Files.command = None
+        ConfigFiles.command = None
 
 
 class SearchPath(SearchPathPlugin):
     """Hydra searches the files of the command, and nothing else but its own."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        if Files.command is not None:
+        if ConfigFiles.command is not None:
             search_path.append(provider=_SCHEME, path=f"{_SCHEME}://")
 
 
-class Files(ConfigSource):
+class ConfigFiles(ConfigSource):
     """The files of one command's folders."""
 
     command: ClassVar[Command | None] = None
@@ -147,8 +139,8 @@ class Files(ConfigSource):
         return self._first(f"{name}.yaml", Path.is_file)
 
     def _first(self, name: str, is_there: Callable[[Path], bool]) -> Path | None:
-        Files.looks += 1
-        if Files.looks > _MOST_LOOKS:
+        ConfigFiles.looks += 1
+        if ConfigFiles.looks > _MOST_LOOKS:
             raise UserError("the defaults lists of a recipe and its options name too many others")
         if self.command is not None and ".." not in Path(name).parts and not Path(name).is_absolute():
             # note: whatever is no file, by a name that is too long or a folder that may not be read, is none

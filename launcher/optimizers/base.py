@@ -7,6 +7,7 @@ These update weights and state in PyTorch's fused kernels, many tensors a launch
 from __future__ import annotations
 
 import pkgutil
+from abc import abstractmethod
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, ClassVar, Generic, TypeVar
@@ -61,8 +62,9 @@ class MaskedOptimizer(Optimizer, Generic[Values]):
             if parameters := [p for p in group["params"] if p.grad is not None]:
                 self._update(parameters, [p.grad for p in parameters], group)
 
+    @abstractmethod
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        raise NotImplementedError
+        """Update the parameters of a group, and their state."""
 
     def _state(
         self, parameters: list[Tensor], name: str, start: Callable[[Tensor], Tensor] = torch.zeros_like
