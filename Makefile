@@ -1,4 +1,4 @@
-# `make demo` trains on built-in pictures; `make test` passes every check. Both set up what they need first.
+# `make demo` trains on built-in images; `make test` passes every check. Both set up what they need first.
 .PHONY: demo test quick gpu setup setup-tests check soak
 
 demo: setup

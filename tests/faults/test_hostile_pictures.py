@@ -71,7 +71,7 @@ def test_the_folder_itself_may_have_an_odd_name(tmp_path: Path, name: str) -> No
     words = ["dataset=image_folder", f"dataset.path='{folder_of(tmp_path / name)}'", "batch_size=1"]
     code, out, errors = said("plan", *words)
     assert (code, errors) == (0, "")
-    assert "2 training pictures" in out
+    assert "2 training images" in out
 
 
 def test_a_folder_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
