@@ -37,6 +37,12 @@ def verbatim(text: object) -> str:
     return escape(one_line(str(text)))
 
 
+def csv_cell(text: str) -> str:
+    """A text as a cell of a CSV file: no control of the terminal, and no formula of a spreadsheet."""
+    cell = one_line(text)
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
+
+
 def table(*columns: str, numbers: Collection[str] = (), rows: Iterable[Iterable[str]] = ()) -> Table:
     """A table without lines; `numbers` are the columns that are aligned at the right. Texts are rich's markup."""
     made = Table(box=None, pad_edge=False, header_style="bold")

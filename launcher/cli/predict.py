@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from launcher.config.compose import compose
 from launcher.config.resolved import read
+from launcher.console import csv_cell
 from launcher.data.folder import image_files, is_file
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.devices import decide
@@ -112,8 +113,9 @@ def _json(image: ClassifiedImage) -> str:
 
 def _csv(image: ClassifiedImage) -> str:
     text = io.StringIO()
-    rows = enumerate(image.classes, 1)
-    csv.writer(text, lineterminator="\n").writerows([image.file, rank, name, f"{p:.6f}"] for rank, (name, p) in rows)
+    file, classes = csv_cell(image.file), enumerate(image.classes, 1)
+    rows = ([file, rank, csv_cell(name), f"{p:.6f}"] for rank, (name, p) in classes)
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().removesuffix("\n")
 
 

@@ -139,6 +139,9 @@ def read_values(kind: type[ValuesT], words: list[str]) -> ValuesT:
         if given.key not in known:
             no_key = f"no such key; {did_you_mean(given.key, known)}"
             problems.append(Problem(no_key, given.key, given.value, COMMAND_LINE))
+        if isinstance(given.value, str) and not given.value.isprintable():
+            # note: a second line would be an option of the job
+            problems.append(Problem("must be one line of printable characters", given.key, given.value, COMMAND_LINE))
         values[given.key.removeprefix(PREFIX)] = given.value
     problems.settle()
 

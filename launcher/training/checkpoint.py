@@ -57,7 +57,7 @@ def load(path: Path) -> dict[str, Any]:
     """
     _check_digest(path)
     try:
-        _check_archive(path)
+        check_archive(path)
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise _problem(UserError, path, "holds more than tensors and numbers, and is not read") from error
@@ -146,7 +146,7 @@ def _check_digest(path: Path) -> None:
         raise _problem(DamagedCheckpoint, path, "is damaged (its checksum does not match); use an earlier one")
 
 
-def _check_archive(path: Path) -> None:
+def check_archive(path: Path) -> None:
     """See that every record is as large as the file says: a compressed one could fill the memory.
 
     Raises:

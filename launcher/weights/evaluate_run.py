@@ -17,11 +17,12 @@ from torch import Tensor
 
 from launcher import atomic
 from launcher.config.schema import RunConfig
+from launcher.console import csv_cell
 from launcher.data.inspection import evaluated_as
 from launcher.data.loaders import EvaluationLoader, build_evaluation, build_loaders
 from launcher.data.sources.source import quiet
 from launcher.data.unreadable import read_skipped
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, UserError, one_line
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder
 from launcher.tasks import build_task
@@ -155,7 +156,9 @@ def write_by_class(classes: Sequence[str], confusion: np.ndarray, path: Path, ti
             with temporary.open("w", encoding="utf-8", newline="") as file:
                 table = csv.DictWriter(file, rows[0], lineterminator="\n")
                 table.writeheader()
-                table.writerows(rows)
+                table.writerows(
+                    {key: csv_cell(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows
+                )
         elif path.suffix == ".json":
             matrix = {"classes": list(classes), "confusion": confusion.tolist(), "by_class": rows}
             temporary.write_text(json.dumps(matrix) + "\n", encoding="utf-8")
@@ -183,7 +186,7 @@ def _draw(classes: Sequence[str], confusion: np.ndarray, path: Path, title: str)
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    names = [classes[number].replace("$", r"\$") for number in chosen]
+    names = [one_line(classes[number]).replace("$", r"\$") for number in chosen]
     axes.set_xticks(range(len(chosen)), names, rotation=90, fontsize=7)
     axes.set_yticks(range(len(chosen)), names, fontsize=7)
     axes.set_xlabel("found")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -158,6 +159,9 @@ def _of_file(path: Path) -> SourceWeights:
     if start[8:] == b"{":
         return _of_safetensors(path)
     try:
+        # note: torch has written no archive before 1.6
+        if zipfile.is_zipfile(path):
+            checkpoint.check_archive(path)
         with warnings.catch_warnings():
             # note: what torch warns of ends in an error, which is reported in one line
             warnings.simplefilter("ignore")

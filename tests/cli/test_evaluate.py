@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,25 @@ def test_a_table_by_class_and_its_files(run: RunFolder) -> None:
     recorded = json.loads(run.metrics.read_text().splitlines()[-1])
     right = sum(float(row["top1"]) * int(row["pictures"]) for row in rows)
     assert right / 20 == pytest.approx(recorded["metrics"]["top1"])
+
+
+def test_a_class_folder_whose_name_is_no_text_has_a_row_in_each_form(run: RunFolder, tmp_path: Path) -> None:
+    """And a name that a spreadsheet would take for a formula."""
+    path = run.checkpoints / save_name(0)
+    state = checkpoint.load(path)
+    state["classes"][0], state["classes"][1] = os.fsdecode(b"\xff"), "=1+1"
+    path.unlink()
+    checkpoint.save(state, path)
+    (tmp_path / "other" / os.fsdecode(b"\xff")).mkdir(parents=True)
+    draw_figure("star", 40, "other", 0).save(tmp_path / "other" / os.fsdecode(b"\xff") / "0.png")
+    files = [word for form in ("csv", "json", "png") for word in ("-o", str(tmp_path / f"classes.{form}"))]
+    code, output, errors = said("eval", str(run.path), f"dataset.path={tmp_path}/other", "--by-class", *files)
+    assert code == 0, errors
+    assert r"\udcff" in output
+    names = [row["name"] for row in csv.DictReader((tmp_path / "classes.csv").open())]
+    assert names[0] == r"\udcff"
+    assert "'=1+1" in names
+    assert json.loads((tmp_path / "classes.json").read_text())["classes"][:2] == [os.fsdecode(b"\xff"), "=1+1"]
 
 
 def test_what_is_evaluated_again_is_what_the_run_recorded(run: RunFolder) -> None:

@@ -147,6 +147,19 @@ def test_rows_and_objects_say_the_same(
     assert [[row[name] for name in ("file", "rank", "class", "probability")] for row in table] == flat
 
 
+def test_rows_hold_no_formulas_and_no_escapes(
+    run: RunFolder, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["=HYPERLINK(1).png", "@a.png", "\x1b[2J.png", os.fsdecode(b"\xff.png")]
+    for name in names:
+        shutil.copy(pictures / "a.png", tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    code, output, errors = said("predict", str(run.path), *names, "--csv", "--top", "1")
+    assert (code, errors) == (0, "")
+    shown = [row["file"] for row in csv.DictReader(io.StringIO(output))]
+    assert shown == ["'=HYPERLINK(1).png", "'@a.png", r"\x1b[2J.png", r"\udcff.png"]
+
+
 def test_an_export_answers_as_its_run_does(run: RunFolder, export: Path, pictures: Path) -> None:
     files = [f"{pictures}/b", f"{pictures}/a.png"]
     assert answers(str(run.path), *files) == answers(str(export), *files)

@@ -79,6 +79,7 @@ def test_the_price_is_that_of_all_machines(submit: Submit) -> None:
         (["--slurm", "recipe=hot", "submit.tme=1"], "did you mean submit.time?"),
         (["--slurm", "recipe=hot", "submit.time=8h"], "write eight hours as 08:00:00"),
         (["--slurm", "recipe=hot", "submit.save_before_end=-1"], "submit.save_before_end=-1"),
+        (["--slurm", "recipe=hot", "submit.partition='a\n#SBATCH --exclusive'"], "must be one line"),
         (["--slurm", "dataset=shapes"], "launch.nproc=8"),
         (["--sky", "recipe=hot"], "submit.runs=s3://BUCKET/runs"),
         (["--sky", "recipe=hot", "hardware=this_machine", "launch.nproc=1", BUCKET], "hardware.gpu=null"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import huggingface_hub
 import pytest
@@ -107,6 +108,15 @@ def test_positions_are_fitted_to_another_side(tmp_path: Path) -> None:
     assert all(torch.equal(found.weights[name], tensor) for name, tensor in expected.items())
     with pytest.raises(UserError, match=r"of another network, not of test_vit: cls_token is 1x1x64 instead of 1x1x128"):
         start(*TIMM, file, "model.arguments.embed_dim=128")
+
+
+def test_a_compressed_file_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    torch.save({"weight": torch.zeros(1000)}, tmp_path / "plain")
+    with ZipFile(tmp_path / "plain") as plain, ZipFile(tmp_path / "file", "w", ZIP_DEFLATED) as packed:
+        for record in plain.namelist():
+            packed.writestr(record, plain.read(record))
+    with pytest.raises(UserError, match="cut short"):
+        start(*TORCHVISION[:1], f"model.weights={tmp_path}/file")
 
 
 @pytest.mark.parametrize(("asked", "own"), [("timm", "torchvision"), ("torchvision", "timm")])

@@ -83,14 +83,15 @@ def _remote_folders(files: Files, split: str, report: Report) -> Source:
     Raises:
         UserError: there are none, or they cannot be listed.
     """
-    path, what = files.url, f"list of {split} images"
+    path, what, reason = files.url, f"list of {split} images", ""
     report(what, 0, 1)
     system = files.system()
     try:
         base = system._strip_protocol(below(path, split)).rstrip("/") + "/"
         listed = system.find(base, detail=True)
-    except FileNotFoundError:
-        listed = {}
+    except FileNotFoundError as error:
+        # note: a bucket that does not exist is only in the text
+        listed, reason = {}, f" ({error})"
     except Exception as error:
         raise files.unreachable(error) from None
     report(what, 1, 1)
@@ -99,7 +100,7 @@ def _remote_folders(files: Files, split: str, report: Report) -> Source:
         name.split("/") for name in bytes_of if name.count("/") == 1 and name[0] != "." and is_image(name.split("/")[1])
     )
     if not images:
-        raise problem(path, f"holds neither {split}/CLASS/*.jpg nor ImageNet's tar files")
+        raise problem(path, f"holds neither {split}/CLASS/*.jpg nor ImageNet's tar files{reason}")
     classes, names, labels = labelled(images)
 
     def piece(number: int) -> Piece:

@@ -93,7 +93,7 @@ class Files:
         try:
             return _retried(read)
         except Exception as error:
-            raise self.unreachable(error) from None
+            raise self.unreachable(error, "; what is done is kept, the same command goes on") from None
 
     def system(self) -> Any:
         """Return fsspec's file system.
@@ -114,10 +114,12 @@ class Files:
             raise problem(self.url, f"{error}; known are s3://, gs://, https:// and what else fsspec knows") from None
         return system
 
-    def unreachable(self, error: BaseException) -> UserError:
+    def unreachable(self, error: BaseException, remedy: str = "") -> UserError:
         """Return an error that may pass as one line."""
+        if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
+            return problem(self.url, f"access is denied ({error}); check the keys and rights of your account there")
         reason = str(error) if type(error) is OSError else f"{type(error).__name__}: {error}"
-        return problem(self.url, f"cannot be read ({reason}); what is done is kept, the same command goes on")
+        return problem(self.url, f"cannot be read ({reason}){remedy}")
 
     def _bounds(self, piece: Piece) -> tuple[int | None, int | None]:
         if piece.size is None:

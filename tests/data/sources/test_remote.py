@@ -152,6 +152,31 @@ def test_a_picture_that_is_not_there_is_skipped(pictures: Path, tmp_path: Path) 
         assert str(contents(source)["cat/3.jpg"][1]) == "it is not there"
 
 
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (FileNotFoundError("The specified bucket does not exist"), "tar files (The specified bucket does not exist)"),
+        (PermissionError("The AWS Access Key Id you provided does not exist"), "access is denied (The AWS Access Key"),
+        (OSError("timed out"), "cannot be read (timed out)"),
+    ],
+)
+def test_a_bucket_that_cannot_be_listed_says_why(
+    error: OSError, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the words and kinds that s3fs gives the answers of S3."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    system = type(fsspec.filesystem("memory"))
+    monkeypatch.setattr(system, "find", fail)
+    monkeypatch.setattr(system, "info", fail)
+    with pytest.raises(UserError) as raised:
+        open_source("memory://mine/x", "train", said)
+    assert expected in str(raised.value)
+    assert "is kept" not in str(raised.value)
+
+
 def test_a_server_without_parts_of_files_is_refused(tmp_path: Path) -> None:
     write_downloads(tmp_path)
     with serve(tmp_path, ranges=False) as url, pytest.raises(UserError, match="support range requests"):
