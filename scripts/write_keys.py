@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
+from pydantic.fields import FieldInfo
 
 from launcher.config.algorithms import Algorithms
-from launcher.config.keys import in_words, options, own_types
+from launcher.config.fields import AnyPath, Duration, Within
+from launcher.config.keys import options
 from launcher.config.schema import GROUPS, RunConfig
 from launcher.paths import CONF
 from launcher.submit.kubernetes import Kubernetes
@@ -23,6 +26,8 @@ from launcher.submit.slurm import Slurm
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "keys.md"
 _KEY = re.compile(r"^( *)(\w[\w ]*):(?:\s+(?:\"[^\"]*\"|[^#]*?))?(?:\s+#\s(.*))?$")
+_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", NoneType: "null"}
+_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 _MANY = 8  # options, from which on each one's value is not written out
 _HEAD = """\
 # Every key
@@ -45,12 +50,12 @@ class Option:
 def page() -> str:
     """The whole page."""
     train = read(CONF / "train.yaml")
-    hints = get_type_hints(RunConfig, include_extras=True)
+    types = hints(RunConfig)
     parts = [_HEAD, "## The run\n", table("", RunConfig, [train])]
-    for name in [name for name, hint in hints.items() if options(hint) and name not in (*GROUPS, "algorithms")]:
-        parts += [f"## {name}\n", table(f"{name}.", hints[name], [inside(train, name)])]
+    for name in [name for name, hint in types.items() if options(hint) and name not in (*GROUPS, "algorithms")]:
+        parts += [f"## {name}\n", table(f"{name}.", types[name], [inside(train, name)])]
     for group in GROUPS:
-        parts += [f"## {group}\n", *section(f"{group}.", group, options(hints[group]))]
+        parts += [f"## {group}\n", *section(f"{group}.", group, options(types[group]))]
     parts += ["## algorithms\n", *algorithms()]
     parts.append("## submit\n\nOf `train submit`, not of the run.\n")
     for kind in (Slurm, Sky, Kubernetes):
@@ -69,7 +74,7 @@ def section(prefix: str, group: str, schemas: list[type]) -> Iterator[str]:
 
 
 def algorithms() -> Iterator[str]:
-    for name, hint in get_type_hints(Algorithms, include_extras=True).items():
+    for name, hint in hints(Algorithms).items():
         option = read(CONF / "algorithms" / f"{name}.yaml")
         (schema,) = options(hint)
         yield f"### {name}\n\n{option.says}\n"
@@ -94,10 +99,52 @@ def _rows(prefix: str, schema: type, found: list[Option]) -> Iterator[str]:
         if name == "name" and prefix != "submit.":
             continue
         yield f"| `{prefix}{name}` | {in_words(hint)} | {default(name, found)} | {remark(name, found)} |"
-    for name, hint in get_type_hints(schema, include_extras=True).items():
+    for name, hint in hints(schema).items():
         inner = options(hint)
         if inner and schema is not RunConfig:
             yield from _rows(f"{prefix}{name}.", inner[0], [inside(option, name) for option in found])
+
+
+def hints(schema: type) -> dict[str, Any]:
+    """Name to type of each field, bounds included."""
+    known = get_type_hints(schema, include_extras=True)
+    return {field.name: known[field.name] for field in fields(schema)}
+
+
+def own_types(schema: type) -> dict[str, Any]:
+    """Name to type of each field that is no group or mapping of its own, bounds included."""
+    return {name: hint for name, hint in hints(schema).items() if not options(hint)}
+
+
+def in_words(hint: Any) -> str:
+    """`whole number, at least 1, or auto`."""
+    if hint in (Duration, AnyPath):
+        return "duration" if hint == Duration else "path"
+    origin, parts = get_origin(hint), get_args(hint)
+    if within := [extra for extra in parts[1:] if isinstance(extra, Within)]:
+        return f"duration, shortened to {within[0].share:g}dur by schedule.fit=on"
+    if origin is Annotated:
+        return ", ".join([in_words(parts[0]), *_bounds(parts[1:])])
+    if origin is Literal:
+        return " or ".join(map(str, parts))
+    if origin in (Union, UnionType):
+        return ", or ".join(in_words(part) for part in parts)
+    if origin is list:
+        return f"list: {in_words(parts[0])}"
+    if origin is dict:
+        return f"mapping of {in_words(parts[0])} to {in_words(parts[1])}"
+    return _WORDS[hint]
+
+
+def _bounds(extras: tuple[Any, ...]) -> Iterator[str]:
+    for extra in extras:
+        limits = extra.metadata if isinstance(extra, FieldInfo) else []
+        for limit in limits:
+            for name, words in _BOUNDS.items():
+                if (bound := getattr(limit, name, None)) is not None:
+                    yield f"{words} {bound:g}" if bound < 2**53 else f"{words} 2^{bound.bit_length() - 1}"
+            if (length := getattr(limit, "min_length", None)) is not None:
+                yield f"{length} of them"
 
 
 def remark(name: str, found: Sequence[Option]) -> str:

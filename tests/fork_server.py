@@ -129,7 +129,8 @@ def _main(name: str) -> None:
     gc.disable()
     for module in _IMPORTED:
         importlib.import_module(module)
-    importlib.import_module("launcher.config.validate").adapter().rebuild()
+    validation, schema = map(importlib.import_module, ("launcher.config.validate", "launcher.config.schema"))
+    validation.adapter(schema.RunConfig).rebuild()
     with suppress(ModuleNotFoundError):
         # note: what FFCV's import takes, which itself starts a thread
         importlib.import_module("numba.typed")

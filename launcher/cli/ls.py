@@ -17,7 +17,7 @@ from launcher.config.keys import did_you_mean
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, Hardware
 from launcher.console import console, table, verbatim
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, Problems, UserError
 
 EXAMPLES = [
     "train ls",
@@ -40,12 +40,13 @@ def main(arguments: argparse.Namespace) -> int:
     section = arguments.section
     if section is not None and section not in SECTIONS:
         raise UserError(Problem(f"no such section; {did_you_mean(section, SECTIONS)}", "ls", section))
+    problems = Problems()
     listed: dict[str, list[Recipe]] = {}
     if section in (None, "recipes"):
-        listed["recipes"] = recipes.listing()
+        listed["recipes"] = recipes.listing(problems)
     if section == "ablations":
-        listed["ablations"] = recipes.ablations()
-    for problem in recipes.unreadable() if listed else ():
+        listed["ablations"] = recipes.ablations(problems)
+    for problem in problems:
         print(f"note: left out: {problem}", file=sys.stderr)
     groups = {group: options(group) for group in ("algorithms", *GROUPS) if section in (None, group)}
     if arguments.json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from launcher.config.compose import compose, composition
+from launcher.config.compose import Composition, compose
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping, dump
 from launcher.config.yaml_file import as_yaml
@@ -48,7 +48,9 @@ def _hydras(words: list[str], info: str | None) -> None:
     """Print the override words that Hydra is given, and what it makes of them."""
     from launcher.config import source
 
-    command = composition(words).command
+    composition = Composition(words)
+    composition.problems.settle()
+    command = composition.command
     print(one_line(f"# {command.config_name} {' '.join(command.overrides)}"))
     if info:
         source.print_info(command, info)

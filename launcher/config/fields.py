@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
-
-from launcher.errors import UserError
+from pydantic import AfterValidator, ConfigDict, Field
 
 # note: a class that is never built alone needs no validator of its own
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
@@ -120,20 +117,3 @@ def expanded(text: str) -> str:
 # note: no path, so that a recipe from elsewhere cannot say where a run is kept
 FolderName = Annotated[str, AfterValidator(_folder_name)]
 AnyPath = Annotated[str, AfterValidator(expanded)]
-
-
-Typed = TypeVar("Typed")
-
-
-def typed(kind: type[Typed], values: Any, where: str) -> Typed:
-    """The values of a file as their dataclass; `where` begins each message.
-
-    Raises:
-        UserError: with every value that does not fit.
-    """
-    try:
-        # note: strict types accept a mapping as a dataclass only in JSON
-        return TypeAdapter(kind).validate_json(json.dumps(values, default=str))
-    except ValidationError as error:
-        wrong = [(".".join(map(str, details["loc"])), details["msg"]) for details in error.errors(include_url=False)]
-        raise UserError(*(f"{where}{key}: {message}" for key, message in wrong)) from None

@@ -12,8 +12,9 @@ from typing import Any
 from pydantic.dataclasses import dataclass
 
 from launcher import paths
-from launcher.config.fields import STRICT, Positive, typed
+from launcher.config.fields import STRICT, Positive
 from launcher.config.schema import Hardware
+from launcher.config.validate import typed
 from launcher.config.yaml_file import defaults_list, read_mapping
 from launcher.errors import UserError
 
@@ -82,7 +83,11 @@ def machines() -> dict[str, Hardware]:
     Raises:
         UserError: a file has values that no machine has.
     """
-    return {name: typed(Hardware, values("hardware", name), f"hardware/{name}: ") for name in options("hardware")}
+
+    def machine(name: str, path: Path) -> Hardware:
+        return typed(Hardware, values("hardware", name), lambda key: str(path), "hardware.")
+
+    return {name: machine(name, path) for name, path in files("hardware").items()}
 
 
 def is_named(gpu: str | None, device: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a key can hold, which keys there are, and the nearest one to a word."""
+"""Which keys there are, what each can hold, and the nearest one to a word."""
 
 from __future__ import annotations
 
@@ -9,18 +9,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic.fields import FieldInfo
-
-from launcher.config.fields import AnyPath, Duration, Within
+from launcher.config.fields import AnyPath, Within
 from launcher.config.schema import RunConfig
-
-_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", NoneType: "null"}
-_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-
-
-def own_types(schema: type) -> dict[str, Any]:
-    """Name to type of each field that is no group or mapping of its own, bounds included."""
-    return {name: hint for name, hint in _hints(schema).items() if not options(hint)}
 
 
 def options(hint: Any) -> list[type]:
@@ -28,26 +18,6 @@ def options(hint: Any) -> list[type]:
     if is_dataclass(hint) and isinstance(hint, type):
         return [hint]
     return [] if get_origin(hint) is list else [found for part in get_args(hint) for found in options(part)]
-
-
-def in_words(hint: Any) -> str:
-    """`whole number, at least 1, or auto`."""
-    if hint in (Duration, AnyPath):
-        return "duration" if hint == Duration else "path"
-    if (share := _share(hint)) is not None:
-        return f"duration, shortened to {share:g}dur by schedule.fit=on"
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return ", ".join([in_words(parts[0]), *_bounds(parts[1:])])
-    if origin is Literal:
-        return " or ".join(map(str, parts))
-    if origin in (Union, UnionType):
-        return ", or ".join(in_words(part) for part in parts)
-    if origin is list:
-        return f"list: {in_words(parts[0])}"
-    if origin is dict:
-        return f"mapping of {in_words(parts[0])} to {in_words(parts[1])}"
-    return _WORDS[hint]
 
 
 def choices(key: str) -> list[str]:
@@ -70,12 +40,6 @@ def longest_share(key: str) -> float | None:
 def path_keys() -> list[str]:
     """Dotted keys of a run's config whose values are paths."""
     return [key for key in all_keys() if any(AnyPath in (hint, *get_args(hint)) for hint in _types(RunConfig, key))]
-
-
-def described(key: str) -> str:
-    """`: must be a whole number, ...` for a known dotted key of a run's config; nothing for another."""
-    hints = _types(RunConfig, key)
-    return f": must be {', or '.join(dict.fromkeys(map(in_words, hints)))}" if hints else ""
 
 
 def _share(hint: Any) -> float | None:
@@ -121,21 +85,10 @@ def _choices(hint: Any) -> Iterator[str]:
             yield from {bool: ("true", "false"), NoneType: ("null",)}.get(part, ())
 
 
-def _bounds(extras: tuple[Any, ...]) -> Iterator[str]:
-    for extra in extras:
-        limits = extra.metadata if isinstance(extra, FieldInfo) else []
-        for limit in limits:
-            for name, words in _BOUNDS.items():
-                if (bound := getattr(limit, name, None)) is not None:
-                    yield f"{words} {bound:g}" if bound < 2**53 else f"{words} 2^{bound.bit_length() - 1}"
-            if (length := getattr(limit, "min_length", None)) is not None:
-                yield f"{length} of them"
-
-
 @cache
-def all_keys() -> tuple[str, ...]:
-    """Dotted keys of the schema, every option of a group included, in the order of writing."""
-    return tuple(dict.fromkeys(_all_keys(RunConfig, "")))
+def all_keys(schema: type = RunConfig) -> tuple[str, ...]:
+    """Dotted keys of a schema, every option of a group included, in the order of writing."""
+    return tuple(dict.fromkeys(_all_keys(schema, "")))
 
 
 def _all_keys(schema: type, prefix: str) -> Iterator[str]:
@@ -151,9 +104,9 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def nearest_key(key: str) -> str | None:
+def nearest_key(key: str, schema: type = RunConfig) -> str | None:
     """The valid dotted key most like a wrong one: the same leaf elsewhere, a like sibling, or a like whole key."""
-    keys = all_keys()
+    keys = all_keys(schema)
     parent, _, leaf = key.rpartition(".")
     siblings = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == parent}
     leaves = {k.rpartition(".")[2]: k for k in reversed(keys)}

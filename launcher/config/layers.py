@@ -7,16 +7,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from launcher.config.keys import nearest_key
-from launcher.errors import Problem, Problems, UserError, shown
+from launcher.errors import Problem, Problems, shown
 
 DEFAULTS = "defaults"
 COMMAND_LINE = "command line"
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
 NOT_PLAIN = "cannot be resolved: a reference is ${key}, the key of another value, and nothing else"
-# A text grows with every reference in it, and each of them may do so again.
-_MOST_STEPS = 1000
-_DEEPEST = 10
+# A text grows with every reference in it.
+_LONGEST = 1000
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -28,11 +27,11 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{name}", value
 
 
-def get(values: Any, key: str) -> Any:
-    """The value of a dotted key, or None."""
+def get(values: Any, key: str, default: Any = None) -> Any:
+    """The value of a dotted key, or the default."""
     for part in key.split("."):
         if not isinstance(values, Mapping) or part not in values:
-            return None
+            return default
         values = values[part]
     return values
 
@@ -61,63 +60,46 @@ def put(values: dict[str, Any], key: str, value: Any) -> None:
 
 def is_plain(value: Any) -> bool:
     """Whether a value has no references but those to keys: `${oc.env:HOME}` would read the machine."""
-    return all("${" not in _REFERENCE.sub("", text) for text in _texts(value))
+    return "${" not in _REFERENCE.sub("", str(value))
 
 
-def resolve(values: dict[str, Any], origin: Callable[[str], str | None], problems: Problems) -> dict[str, Any]:
-    """The values with others in the place of references; a problem for each that leads nowhere."""
-    referring = {key: value for key, value in leaves(values) if any("${" in text for text in _texts(value))}
-    if not referring:
-        return values
-    for key, value in referring.items():
+def resolve(values: Mapping[str, Any], origin: Callable[[str], str], problems: Problems) -> dict[str, Any]:
+    """The values with others in the place of references; a problem for each that names no plain value."""
+
+    def resolved(value: Any, key: str) -> Any:
+        if isinstance(value, Mapping):
+            return {name: resolved(inner, f"{key}.{name}") for name, inner in value.items()}
+        if isinstance(value, list):
+            return [resolved(part, key) for part in value]
         try:
-            _count(values, value, 1)
+            return _resolved(value, values) if isinstance(value, str) and "${" in value else value
         except ValueError as error:
             problems.append(Problem(f"cannot be resolved: {error}", key, value, origin(key)))
-    problems.settle()
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
+            return value
 
-    try:
-        resolved = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
-    except OmegaConfBaseException as error:
-        raise UserError(f"a reference cannot be resolved: {' '.join(str(error).split())}") from None
-    assert isinstance(resolved, dict)
-    return {str(key): value for key, value in resolved.items()}
+    return {name: resolved(value, name) for name, value in values.items()}
 
 
-def _count(values: Mapping[str, Any], value: Any, depth: int) -> int:
-    """How many references are followed to resolve a value.
+def _resolved(text: str, values: Mapping[str, Any]) -> Any:
+    if whole := _REFERENCE.fullmatch(text):
+        return _referred(whole[1], values)
+    return _REFERENCE.sub(lambda part: str(_referred(part[1], values)), text)
+
+
+def _referred(key: str, values: Mapping[str, Any]) -> Any:
+    """The value that a reference names: no reference itself, so that references neither multiply nor run in circles.
 
     Raises:
-        ValueError: it cannot be, or takes too many; says why.
+        ValueError: there is none; says why.
     """
-    if not is_plain(value):
-        raise ValueError(NOT_PLAIN.partition(": ")[2])
-    if depth > _DEEPEST:
-        raise ValueError(f"it leads back to itself, or over more than {_DEEPEST} others")
-    steps = 0
-    for key in (key for text in _texts(value) for key in _REFERENCE.findall(text)):
-        parent, _, leaf = key.rpartition(".")
-        within = get(values, parent) if parent else values
-        if not isinstance(within, Mapping) or leaf not in within:
-            nearest = nearest_key(key)
-            hint = f"; did you mean {nearest}?" if nearest and nearest != key else ""
-            raise ValueError(f"{shown(key)} is no key{hint}")
-        if isinstance(within[leaf], Mapping):
-            raise ValueError(f"{shown(key)} is a mapping; name one of its values")
-        steps += 1 + _count(values, within[leaf], depth + 1)
-        if steps > _MOST_STEPS:
-            raise ValueError(f"it takes more than {_MOST_STEPS} others")
-    return steps
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for part in value:
-            yield from _texts(part)
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _texts(part)
+    value = get(values, key, missing := object())
+    if value is missing:
+        nearest = nearest_key(key)
+        raise ValueError(f"{shown(key)} is no key{f'; did you mean {nearest}?' if nearest not in (None, key) else ''}")
+    if isinstance(value, Mapping):
+        raise ValueError(f"{shown(key)} is a mapping; name one of its values")
+    if "${" in str(value):
+        raise ValueError(f"{shown(key)} is a reference itself; name the value that it leads to")
+    if len(str(value)) > _LONGEST:
+        raise ValueError(f"{shown(key)} has more than {_LONGEST} characters")
+    return value

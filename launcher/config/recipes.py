@@ -14,9 +14,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as typed_dataclass
 
 from launcher import paths
-from launcher.config.fields import STRICT, Count, Positive, expanded, typed
+from launcher.config.fields import STRICT, Count, Positive, expanded
 from launcher.config.keys import nearest
 from launcher.config.layers import COMMAND_LINE
+from launcher.config.validate import typed
 from launcher.config.yaml_file import defaults_list, read_mapping
 from launcher.errors import Problem, Problems, UserError
 
@@ -111,23 +112,21 @@ def is_known(name: str) -> bool:
 
 def names() -> list[str]:
     """All recipes and ablations by file name: nothing is read."""
-    return sorted({*_files(), *_files(paths.ABLATIONS)})
+    return sorted(_files("", paths.ABLATIONS))
 
 
-def listing() -> list[Recipe]:
-    """All recipes, the banded ones first, without those of `unreadable`."""
-    found = _readable()[0]
+def listing(problems: Problems | None = None, folder: str = "") -> list[Recipe]:
+    """All recipes, the banded ones first; `problems` takes what is wrong with the files that are none."""
+    found, wrong = [], Problems() if problems is None else problems
+    for path in _files(folder).values():
+        with wrong.collected():
+            found.append(_load(path))
     return sorted(found, key=lambda r: (BANDED.index(r.name) if r.name in BANDED else len(BANDED), r.name))
 
 
-def ablations() -> list[Recipe]:
-    """All ablations: recipes that change one thing of another; without those of `unreadable`."""
-    return sorted(_readable(paths.ABLATIONS)[0], key=lambda recipe: recipe.name)
-
-
-def unreadable() -> list[Problem]:
-    """What is wrong with the files that are no recipes or ablations."""
-    return [*_readable()[1], *_readable(paths.ABLATIONS)[1]]
+def ablations(problems: Problems | None = None) -> list[Recipe]:
+    """All ablations: recipes that change one thing of another; `problems` as of `listing`."""
+    return listing(problems, paths.ABLATIONS)
 
 
 def band_hint(epochs: int, recipe: Recipe) -> str | None:
@@ -148,39 +147,22 @@ def _in_band(epochs: int, recipe: Recipe) -> bool:
     return (low or 1) <= epochs and (high is None or epochs <= high)
 
 
-def _files(subfolder: str = "") -> dict[str, Path]:
-    """Name to file; those of the working directory hide the packaged ones."""
-    folders = [folder / subfolder for folder in reversed(paths.recipe_folders())]
+def _files(*subfolders: str) -> dict[str, Path]:
+    """Name to file; those of the working directory hide the packaged ones, those of the first subfolder the others."""
+    roots = reversed(paths.recipe_folders())
+    folders = [root / subfolder for root in roots for subfolder in reversed(subfolders)]
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml")) if path.stem != TRAIN}
-
-
-def _readable(subfolder: str = "") -> tuple[list[Recipe], list[Problem]]:
-    found, problems = [], Problems()
-    for path in _files(subfolder).values():
-        with problems.collected():
-            found.append(_load(path))
-    return found, problems
 
 
 def _path(name: str) -> Path | None:
     """The file of a recipe by its name, with or without `.yaml`, or by its path; None if there is none."""
     plain = name.removesuffix(".yaml").removesuffix(".yml")
     if plain != name:
-        file = Path(expanded(name))
         # note: whatever is no file, by a name that is too long or a folder that may not be read, is none
         with suppress(OSError, ValueError):
-            if file.is_file():
+            if (file := Path(expanded(name))).is_file():
                 return file.resolve()
-    folder, _, plain = plain.rpartition("/")
-    if plain == TRAIN or folder not in ("", paths.ABLATIONS):
-        return None
-    with suppress(OSError, ValueError):
-        for root in paths.recipe_folders():
-            for subfolder in dict.fromkeys((folder, paths.ABLATIONS)):
-                file = root / subfolder / f"{plain}.yaml"
-                if file.exists() or file.is_symlink():
-                    return file
-    return None
+    return _files("", paths.ABLATIONS).get(plain)
 
 
 def _find(name: str, origin: str) -> Path:
@@ -190,17 +172,15 @@ def _find(name: str, origin: str) -> Path:
         raise UserError(Problem("no such file; `train ls` lists the recipes that have a name", "recipe", name, origin))
     like = nearest(name, names())
     hint = f"did you mean {like}? " if like else ""
-    known = ", ".join(sorted(_files()))
+    known = ", ".join(sorted(_files("")))
     message = f"no such recipe; {hint}one of: {known}; `train ls ablations` lists the ablations"
     raise UserError(Problem(message, "recipe", name, origin))
 
 
 def _load(path: Path, trail: tuple[Path, ...] = ()) -> Recipe:
     """The recipe in a file; `trail` holds the recipes that extend it."""
-    if path in trail:
-        raise UserError(f"{trail[-1]}: its defaults list leads back to itself by {path.stem}")
     if len(trail) > _MOST_BASES:
-        raise UserError(f"{trail[0]}: its defaults list leads over more than {_MOST_BASES} others")
+        raise UserError(f"{trail[0]}: its defaults list leads back to itself, or over more than {_MOST_BASES} others")
     try:
         values = read_mapping(path)
     except OSError as error:
@@ -213,7 +193,7 @@ def _load(path: Path, trail: tuple[Path, ...] = ()) -> Recipe:
     base = train() if name == TRAIN else _load(_find(name, str(path)), (*trail, path))
     header = values.pop("about", None)
     # note: a recipe without a header is meant for the lengths of the recipe that it extends
-    about = About(epochs=base.about.epochs) if header is None else typed(About, header, f"{path}: about.")
+    about = About(epochs=base.about.epochs) if header is None else typed(About, header, lambda key: str(path), "about.")
     if type(values.get("epochs", 1)) is not int:
         raise UserError(Problem("must be a whole number", "epochs", values["epochs"], str(path)))
     name = path.stem if _path(path.stem) in (None, path) else f"{path.parent.name}-{path.stem}"

@@ -119,12 +119,11 @@ def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
         UserError: with every word that is wrong, or that would change what training has done so far.
     """
     problems = Problems()
-    before = as_mapping(config)
-    values = as_mapping(config)
+    before, values = as_mapping(config), as_mapping(config)
     switches = Switches([(None, before["algorithms"])])
     given = parse(words, problems)
-    switches.apply(given, problems)
-    for name in sorted(switches.active ^ set(before["algorithms"])):
+    switches.apply([one for one in given if one.key.partition(".")[0] == "algorithms"], problems)
+    for name in sorted(switches.active ^ before["algorithms"].keys()):
         problems.append(Problem(_PAST, f"algorithms.{name}", ON if name in switches.active else OFF, COMMAND_LINE))
     for assignment in given:
         if assignment.key.partition(".")[0] != "algorithms":

@@ -1,4 +1,4 @@
-"""Plain values to the typed run config; every mismatch becomes a problem that says what to do."""
+"""Plain values to typed ones such as the run config; every mismatch becomes a problem that says what to do."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.config.keys import nearest, nearest_key
-from launcher.config.layers import get, leaves
+from launcher.config.layers import leaves
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
 
@@ -30,6 +30,7 @@ _EXPECTED = {
     "model_attributes_type": "a mapping of values",
     "finite_number": "a finite number",
 }
+Typed = TypeVar("Typed")
 
 
 def validate(values: Mapping[str, Any], origin: Callable[[str], str | None] = lambda key: None) -> RunConfig:
@@ -38,32 +39,43 @@ def validate(values: Mapping[str, Any], origin: Callable[[str], str | None] = la
     Raises:
         UserError: with every key that does not fit.
     """
-    if strange := [*_strange(values, origin)]:
-        raise UserError(*strange)
+    return typed(RunConfig, values, origin)
+
+
+def typed(kind: type[Typed], values: Any, origin: Callable[[str], str | None], prefix: str = "") -> Typed:
+    """The values as a dataclass; `prefix` stands before their dotted keys, `origin` says where each came from.
+
+    Raises:
+        UserError: with every key that does not fit.
+    """
+    if problems := [*_strange(values, origin, prefix)]:
+        raise UserError(*problems)
     try:
         # note: strict types accept a mapping as a dataclass only in JSON
-        return adapter().validate_json(json.dumps(values, default=str, skipkeys=True))
+        typed_values: Typed = adapter(kind).validate_json(json.dumps(values, default=str, skipkeys=True))
+        return typed_values
     except ValidationError as error:
-        expectations: dict[str, list[str]] = {}
+        mismatches: dict[str, tuple[Any, list[str]]] = {}
         for details in error.errors(include_url=False):
-            key = _dotted(details["loc"], values, details["type"] == "missing")
-            key += ".name" * (details["type"] == "union_tag_invalid")
-            expected = message(key, dict(details))
-            if expected not in expectations.setdefault(key, []):
-                expectations[key].append(expected)
-    told = expectations.items()
-    raise UserError(*(Problem(_joined(said), key, get(values, key), origin(key)) for key, said in told))
+            key, value = _located(dict(details), values)
+            expected = mismatches.setdefault(key, (value, []))[1]
+            if (message := _message(kind, prefix, key, dict(details))) not in expected:
+                expected.append(message)
+    for key, (value, expected) in mismatches.items():
+        path = f"{prefix}{key}".removesuffix(".")
+        problems.append(Problem(_joined(expected), path, value, origin(path)))
+    raise UserError(*problems)
 
 
-def _strange(values: Mapping[str, Any], origin: Callable[[str], str | None]) -> Iterator[Problem]:
+def _strange(values: Any, origin: Callable[[str], str | None], prefix: str) -> Iterator[Problem]:
     """What no value can be, and what neither JSON nor the arithmetic of a plan could take."""
-    for key, value in leaves(values):
+    for key, value in leaves(values) if isinstance(values, Mapping) else ():
+        path = f"{prefix}{key}"
         for part in (key, *_flat(value)):
             if isinstance(part, int | float) and _LARGEST <= abs(part) < math.inf:
-                yield Problem("is larger than any number here", key, value, origin(key))
+                yield Problem("is larger than any number here", path, value, origin(path))
             if isinstance(part, str) and _NO_TEXT.search(part):
-                no_text = "holds bytes that are no UTF-8 text; give it another name"
-                yield Problem(no_text, key, value, origin(key))
+                yield Problem("holds bytes that are no UTF-8 text; give it another name", path, value, origin(path))
 
 
 def _flat(value: Any) -> Iterator[Any]:
@@ -79,8 +91,8 @@ def _flat(value: Any) -> Iterator[Any]:
 
 
 @cache
-def adapter() -> TypeAdapter[RunConfig]:
-    return TypeAdapter(RunConfig)
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def _joined(messages: list[str]) -> str:
@@ -89,36 +101,41 @@ def _joined(messages: list[str]) -> str:
     return " or ".join([first, *(other.removeprefix("must be ") for other in others)])
 
 
-def _dotted(location: tuple[int | str, ...], values: Any, missing: bool) -> str:
-    """The dotted key of an error's location, without the names that unions put into it."""
+def _located(details: Mapping[str, Any], values: Any) -> tuple[str, Any]:
+    """The dotted key of an error, without the names that unions put into its location, and the value there."""
+    location = (*details["loc"], *(("name",) if details["type"] == "union_tag_invalid" else ()))
     path: list[str] = []
     for number, part in enumerate(location, 1):
+        items = enumerate(values if isinstance(values, list) else ())
+        inner = values if isinstance(values, Mapping) else {at: one for at, one in items if isinstance(one, Mapping)}
         # note: the tag of a union stands before its keys, and may be the name of one of them
-        if isinstance(values, Mapping) and part == values.get("name") and number < len(location):
+        if part == inner.get("name") and number < len(location):
             continue
-        if isinstance(values, Mapping) and part in values:
-            values = values[part]
-            path.append(str(part))
-        elif missing and number == len(location):
-            path.append(str(part))
-    return ".".join(path)
+        if part in inner:
+            values = inner[part]
+        elif details["type"] == "missing" and number == len(location):
+            values = None
+        else:
+            continue
+        path.append(str(part))
+    return ".".join(path), values
 
 
-def _no_such_key(key: str, value: Any) -> str:
-    found = nearest_key(key)
+def _no_such_key(kind: type, prefix: str, key: str, value: Any) -> str:
+    found = nearest_key(key, kind)
     if found is None or found == key:
         return "no such key"
     if found.rpartition(".")[0] == "algorithms":
         switched = {True: "on", False: "off"}.get(value) if isinstance(value, bool) else nearest(str(value), ON_OFF)
         found += f"={switched or ON_OFF[0]}"
-    return f"no such key; did you mean {found}?"
+    return f"no such key; did you mean {prefix}{found}?"
 
 
-def message(key: str, details: dict[str, Any]) -> str:
+def _message(schema: type, prefix: str, key: str, details: dict[str, Any]) -> str:
     """What to say of one of pydantic's errors."""
     kind, context = details["type"], details.get("ctx", {})
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        return _no_such_key(key, details.get("input"))
+        return _no_such_key(schema, prefix, key, details.get("input"))
     if kind == "missing":
         return MISSING
     if kind == "union_tag_invalid":

@@ -19,12 +19,15 @@ _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST_BYTES = 100_000
 _PACKAGE = re.compile(r"^# @package +(\S+)", re.MULTILINE)
 _DEEPEST = 20
-_PLAIN = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map"))
-_INT, _FLOAT, _STR = _PLAIN[2:5]
-
-# note: YAML 1.1, which PyYAML reads, takes 5e-4 for text
-_EXPONENT = re.compile(r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
-_LARGEST_BITS = 64
+_TAG = "tag:yaml.org,2002:"
+_WORDS = (f"{_TAG}null", f"{_TAG}bool")
+# note: YAML 1.1, which PyYAML reads, takes 5e-4 for text, and 1:30, 0x1f and 017 for whole numbers
+_NUMBERS = {
+    f"{_TAG}int": re.compile(r"[-+]?(?:0|[1-9][0-9]{0,18})$"),
+    f"{_TAG}float": re.compile(
+        r"(?:[-+]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN))$"
+    ),
+}
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -120,10 +123,9 @@ class _PlainLoader(_FASTEST):
     """Reads null, true, numbers, text, lists and mappings, and nothing else."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own form
-        first: [(tag, pattern) for tag, pattern in known if tag in _PLAIN]
+        first: [(tag, pattern) for tag, pattern in known if tag in _WORDS]
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-    yaml_constructors = {tag: yaml.SafeLoader.yaml_constructors[tag] for tag in _PLAIN}  # noqa: RUF012
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -137,30 +139,19 @@ class _PlainLoader(_FASTEST):
         values: dict[Any, Any] = super().construct_mapping(node, deep)
         return values
 
-    def construct_number(self, node: ScalarNode) -> int | float:
-        read = self.construct_yaml_int if node.tag == _INT else self.construct_yaml_float
-        try:
-            number: int | float = read(node)
-        except (ValueError, OverflowError):
-            raise _refused("is no number", node.start_mark) from None
-        if isinstance(number, int) and number.bit_length() > _LARGEST_BITS:
-            raise _refused("is larger than any number here", node.start_mark)
-        return number
-
 
 class _PlainDumper(yaml.SafeDumper):
     """Quotes the text that the loader would take for a number, or for a line's end."""
 
     def represent_text(self, text: str) -> ScalarNode:
-        return self.represent_scalar(_STR, text, style=None if text.isprintable() else '"')
+        return self.represent_scalar(f"{_TAG}str", text, style=None if text.isprintable() else '"')
 
 
 def _refused(problem: str, mark: Any) -> ConstructorError:
     return ConstructorError(None, None, problem, mark)
 
 
-_PlainLoader.add_constructor(_INT, _PlainLoader.construct_number)
-_PlainLoader.add_constructor(_FLOAT, _PlainLoader.construct_number)
 _PlainDumper.add_representer(str, _PlainDumper.represent_text)
-for _class in (_PlainLoader, _PlainDumper):
-    _class.add_implicit_resolver(_FLOAT, _EXPONENT, list("-+.0123456789"))
+for _tag, _pattern in _NUMBERS.items():
+    for _class in (_PlainLoader, _PlainDumper):
+        _class.add_implicit_resolver(_tag, _pattern, list("-+.0123456789"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import time
@@ -11,15 +10,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
 
 from launcher import paths
 from launcher.config import overrides
 from launcher.config.groups import price_age
-from launcher.config.keys import did_you_mean, is_text
+from launcher.config.keys import is_text
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import RunConfig
-from launcher.config.validate import message
+from launcher.config.validate import typed
 from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, Problems, UserError
 from launcher.plan.plan import processes_of_node
@@ -134,23 +132,12 @@ def read_values(kind: type[ValuesT], words: list[str]) -> ValuesT:
     """
     values = read_mapping(paths.CONF / "submit" / f"{kind.__name__.lower()}.yaml")
     problems = Problems()
-    known = [PREFIX + name for name in kind.__annotations__]
     for given in overrides.parse(words, problems, lambda key: is_text(kind, key.removeprefix(PREFIX))):
-        if given.key not in known:
-            no_key = f"no such key; {did_you_mean(given.key, known)}"
-            problems.append(Problem(no_key, given.key, given.value, COMMAND_LINE))
         if isinstance(given.value, str) and not given.value.isprintable():
             # note: a second line would be an option of the job
             problems.append(Problem("must be one line of printable characters", given.key, given.value, COMMAND_LINE))
         values[given.key.removeprefix(PREFIX)] = given.value
+    with problems.collected():
+        read = typed(kind, values, lambda key: COMMAND_LINE, PREFIX)
     problems.settle()
-
-    def problem(details: Any) -> Problem:
-        name = str(details["loc"][0])
-        return Problem(message(PREFIX + name, details), PREFIX + name, values.get(name), COMMAND_LINE)
-
-    try:
-        # note: strict types accept a mapping as a dataclass only in JSON
-        return TypeAdapter(kind).validate_json(json.dumps(values))
-    except ValidationError as error:
-        raise UserError(*map(problem, error.errors())) from None
+    return read

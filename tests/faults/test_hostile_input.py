@@ -49,8 +49,6 @@ BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}]\n" for a,
         ("seed: 1\nseed: 2\n", ":2: seed is given twice"),
         ("on: 1\n", ":1: a key is text; put it into quotes"),
         ("? [a, b]\n: 1\n", "hash|a key is text"),
-        ("seed: 0x" + "f" * 4000, ":1: is larger than any number here"),
-        ("seed: " + "9" * 5000, ":1: is no number"),
         ("a: 1\n---\nb: 2\n", ":2: .*document"),
         ("a: \0", "characters are not allowed"),
         ("a: [1\nb: 2\n", ":2: "),
@@ -104,12 +102,15 @@ def test_numbers_and_text_are_what_they_look_like(tmp_path: Path) -> None:
     (tmp_path / "plain.yaml").write_text("a: 5e-4\nb: 2022-07-01\nc: off\nd: 1.5\ne: 'off'\nf: <<\ng: .inf\n")
     values = read_mapping(tmp_path / "plain.yaml")
     assert values == {"a": 5e-4, "b": "2022-07-01", "c": False, "d": 1.5, "e": "off", "f": "<<", "g": float("inf")}
+    (tmp_path / "odd.yaml").write_text(f"a: 1:30\nb: 0x{'f' * 4000}\nc: {'9' * 5000}\nd: -{'9' * 19}\ne: 0\n")
+    odd = {"a": "1:30", "b": "0x" + "f" * 4000, "c": float("inf"), "d": -(10**19 - 1), "e": 0}
+    assert read_mapping(tmp_path / "odd.yaml") == odd
 
 
 def test_a_chain_of_bases_ends(recipes: Path) -> None:
     for number in range(300):
         (recipes / f"b{number}.yaml").write_text(f"defaults: [b{number + 1}, _self_]\n")
-    assert "leads over" in refused("plan", "recipe=b0")
+    assert "or over more than 10 others" in refused("plan", "recipe=b0")
 
 
 @pytest.mark.parametrize(
@@ -169,9 +170,10 @@ def test_a_reference_names_a_key_and_nothing_else(
 
 def test_references_do_not_multiply(recipes: Path) -> None:
     chain = "".join(f"x{n}: '{f'${{x{n + 1}}}' * 50}'\n" for n in range(9))
-    (recipes / "odd.yaml").write_text(f"{HEADER}{chain}x9: ''\nrun_name: '${{x0}}'\n")
-    assert "x7=" in said("plan", "recipe=odd")[2]
-    assert "it takes more than 1000 others" in said("plan", "recipe=odd")[2]
+    (recipes / "odd.yaml").write_text(f"{HEADER}{chain}x9: '{'a' * 5000}'\nrun_name: '${{x0}}'\n")
+    told = said("plan", "recipe=odd")[2]
+    assert "run_name=${x0} (recipe odd): cannot be resolved: x0 is a reference itself" in told
+    assert "x9 has more than 1000 characters" in told
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "..", ".", "", "a\nb", "\x1b[2J", "n" * 300])
