@@ -102,15 +102,15 @@ def test_a_path_is_a_recipe(own: Path) -> None:
     [
         ("plann hot", "did you mean train plan hot?"),
         ("hto epochs=3", "did you mean train recipe=hot epochs=3?"),
-        ("hot plan", "the verb comes first: train plan hot"),
-        ("hot --dry-run", "type train plan hot"),
-        ("-m recipe=hot,mild", "type train curve recipe=hot,mild"),
-        ("--config x.yaml epochs=3", "type train recipe=x.yaml epochs=3"),
-        ("-q hot", "type train hot > run.log"),
-        ("--epoch 240 hot", "type train epochs=240 hot"),
-        ("--lr 0.1", "type train optimizer.lr=0.1"),
-        ("--resume runs/a", "type train resume runs/a"),
-        ("epochs 240", "type train epochs=240"),
+        ("hot plan", "did you mean train plan hot?"),
+        ("hot --dry-run", "did you mean train plan hot?"),
+        ("-m recipe=hot,mild", "did you mean train curve recipe=hot,mild?"),
+        ("--config x.yaml epochs=3", "did you mean train recipe=x.yaml epochs=3?"),
+        ("-q hot", "did you mean train hot > run.log?"),
+        ("--epoch 240 hot", "did you mean train epochs=240 hot?"),
+        ("--lr 0.1", "did you mean train optimizer.lr=0.1?"),
+        ("--resume runs/a", "did you mean train resume runs/a?"),
+        ("epochs 240", "did you mean train epochs=240?"),
         ("--epochs", "--epochs has no value"),
         ("frobnicate", "frobnicate is no verb and no key=value"),
         ("''", "'' is no verb"),
@@ -135,7 +135,7 @@ def test_a_method_out_of_its_place_is_named_with_its_place(word: str, answer: st
 
 
 def test_several_wrong_words_are_told_at_once() -> None:
-    assert len(refused("frobnicate", "-q", "--epoch", "3", "epochs=3").splitlines()) == 3
+    assert len(refused("epochs=3", "frobnicate", "-q", "--epoch", "3").splitlines()) == 3
 
 
 @pytest.mark.parametrize("words", [["--version"], ["-V"], ["version"]])
@@ -159,7 +159,7 @@ def test_help_of_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["compare", "--axiss", "time"], "--axiss is no option of train compare; type train compare --axis"),
+        (["compare", "--axiss", "time"], "--axiss is no option of train compare; did you mean train compare --axis?"),
         (["compare", "--axis", "tme"], "'tme'"),
         (["diff", "hot"], "B"),
         (["estimate", "--seconds", "soon"], "'soon'"),
