@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from launcher.measure.estimate import together
-from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes
+from launcher.measure.estimate import EvaluationTimes, Measurement, StepTimes, together
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, step_kinds, step_samples
 

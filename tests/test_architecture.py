@@ -35,7 +35,6 @@ TORCH_FREE = (
     "measure/launch.py",
     "measure/estimate.py",
     "measure/diagnosis.py",
-    "measure/measurement.py",
     "rank/signs.py",
     "atomic.py",
     "console.py",

@@ -132,10 +132,11 @@ def _holds_runs(path: Path) -> bool:
 
 def _parts(composed: Composed, each: float) -> dict[str, float]:
     """Mean seconds of a step of the whole recipe, waiting for data and copies included."""
-    from launcher.measure.estimate import waiting
     from launcher.measure.launch import ask, measure_steps, prepare_here
 
     prepared = prepare_here(composed)
+    from lab.predict.split import waiting  # note: torch, which a mistake need not wait for
+
     return {
         **waiting(prepared.plan, measure_steps(prepared, each)),
         **ask(prepared, "lab.predict.split:work", each, dict[str, float]),

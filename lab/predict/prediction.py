@@ -21,8 +21,7 @@ from launcher import paths
 from launcher.config.groups import Gpu
 from launcher.config.schema import Hardware, RunConfig
 from launcher.config.yaml_file import read_mapping
-from launcher.measure.estimate import Estimate, Span, estimate
-from launcher.measure.measurement import EvaluationTimes, Measurement, StepTimes
+from launcher.measure.estimate import Estimate, EvaluationTimes, Measurement, Span, StepTimes, estimate
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, common_acting, step_kinds
 

@@ -21,7 +21,7 @@ from launcher.config.groups import gpus, is_named
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
-from launcher.measure.measurement import StepTimes
+from launcher.measure.estimate import StepTimes
 from launcher.plan.plan import Plan, plan_for
 from launcher.plan.step_kinds import StepKind, step_kinds
 from launcher.records.folder import RunFolder

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.algorithms.base import Algorithm, Transform
+from launcher.measure.estimate import Measurement, mean_sizes, sizes_by_round
 from launcher.measure.probes import WARMUP_STEPS, StepTimer, agreed_count, answer
+from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, StepSample, step_kinds, step_samples
 from launcher.training.trainer import Trainer
 
@@ -139,3 +141,11 @@ def _timed(splitter: Splitter, name: str, change: Callable[..., Transform | None
     """Make an algorithm's transform, and have its application count for the same algorithm."""
     transform = change(*arguments)
     return transform and replace(transform, apply=splitter.timed(transform.apply, name))
+
+
+def waiting(plan: Plan, measured: Measurement) -> dict[str, float]:
+    """Mean seconds that a step waits for loading and for copies to the device, what hides behind it apart."""
+    sizes = mean_sizes(sizes_by_round(plan, measured))
+    waited = sum(size.steps * max(0.0, size.both_seconds - size.step_seconds) for size in sizes) / plan.total_steps
+    transfer = measured.mean_transfer
+    return {"data": max(0.0, waited - transfer), "transfer": min(transfer, waited)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
 from rich.table import Table
@@ -13,7 +14,8 @@ from launcher.config.groups import is_named, machines, price_age
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import Hardware
 from launcher.console import console, facts, table, verbatim
-from launcher.measure.estimate import CONFIDENCE, Estimate, Price, Span, estimate, prices
+from launcher.measure.estimate import CONFIDENCE, Estimate, Measurement, Price, SizeCost, Span, estimate, prices
+from launcher.plan.plan import Plan
 from launcher.records.progress import duration
 from launcher.records.summary import keep_estimate
 
@@ -22,6 +24,7 @@ EXAMPLES = [
     "train estimate recipe=hot epochs=240 dataset.path=/data/imagenet",
     "train estimate recipe=mild dataloader=synthetic --seconds 5 --json",
 ]
+SIZE_COLUMNS = ("image px", "steps", "step alone", "loading alone", "together")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,12 +41,17 @@ def seconds(text: str) -> float:
     return value
 
 
-def main(arguments: argparse.Namespace) -> int:
+def measured_here(arguments: argparse.Namespace) -> tuple[Plan, Measurement]:
+    """The plan of a command line's run, and its parts measured on this machine."""
     composed = compose(arguments.overrides)
     from launcher.measure.launch import measure_steps, prepare_here
 
     prepared = prepare_here(composed)
-    plan, measured = prepared.plan, measure_steps(prepared, arguments.seconds)
+    return prepared.plan, measure_steps(prepared, arguments.seconds)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    plan, measured = measured_here(arguments)
     found = estimate(plan, measured)
     offers = prices(found, hardware(plan.config.hardware, measured.device))
     machine = {"device": measured.device, "processes": measured.world_size}
@@ -54,7 +62,7 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     out = console()
     out.print(_times(found))
-    out.print(_sizes(found))
+    out.print(table(*SIZE_COLUMNS, numbers=SIZE_COLUMNS, rows=size_rows(found.sizes)))
     out.print(
         _prices(offers) if offers else "no price: hardware.price_per_hour=2.5 gives one, train ls hardware lists some"
     )
@@ -83,13 +91,11 @@ def _interval(span: Span) -> str:
     return f"{duration(span.low)} to {duration(span.high)} ({CONFIDENCE:.0%})"
 
 
-def _sizes(found: Estimate) -> Table:
-    columns = ("image px", "steps", "step alone", "loading alone", "together")
-    shown = table(*columns, numbers=columns)
-    for cost in found.sizes:
+def size_rows(sizes: Iterable[SizeCost]) -> Iterator[tuple[str, ...]]:
+    """The cells of `SIZE_COLUMNS` for each image size."""
+    for cost in sizes:
         times = (cost.step_seconds, cost.load_seconds, cost.both_seconds)
-        shown.add_row(str(cost.image_size), f"{cost.steps:,}", *(f"{1000 * time:,.1f} ms" for time in times))
-    return shown
+        yield str(cost.image_size), f"{cost.steps:,}", *(f"{1000 * time:,.1f} ms" for time in times)
 
 
 def _prices(offers: list[Price]) -> Table:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import PIL
+import psutil
 
 from launcher.config.schema import FFCVLoader, RunConfig, TorchvisionLoader
 from launcher.data.decode import UnreadableImage, size
-from launcher.data.folder import Folder
-from launcher.measure.estimate import SizeCost, mean_sizes
-from launcher.measure.measurement import Measurement
+from launcher.data.folder import Folder, splits
+from launcher.measure.estimate import Measurement, SizeCost, mean_sizes, sizes_by_round
 from launcher.plan.plan import Plan
 
 Bound = Literal["data", "transfer", "step"]
@@ -24,24 +27,6 @@ _WORTHWHILE = 0.05
 _SHARED = 0.3
 # Images looked at.
 _SAMPLE = 200
-
-
-@dataclass(frozen=True)
-class ImageFacts:
-    """Bytes of all images, estimated from a sample, and the median of their short sides in pixels."""
-
-    total_bytes: int
-    short_side: int
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What the advice depends on beside the config; `images` is None where they are not files of the user's."""
-
-    measured: Measurement
-    memory_bytes: int
-    pillow_simd: bool
-    images: ImageFacts | None
 
 
 @dataclass(frozen=True)
@@ -62,9 +47,9 @@ class Diagnosis:
     advice: list[str]
 
 
-def diagnose(plan: Plan, around: Surroundings) -> Diagnosis:
+def diagnose(plan: Plan, measured: Measurement) -> Diagnosis:
     """Integrate each part over the schedule and compare."""
-    sizes, transfer = mean_sizes(plan, around.measured), around.measured.mean_transfer
+    sizes, transfer = mean_sizes(sizes_by_round(plan, measured)), measured.mean_transfer
     load, step, both = (
         sum(size.steps * getattr(size, name) for size in sizes)
         for name in ("load_seconds", "step_seconds", "both_seconds")
@@ -81,7 +66,7 @@ def diagnose(plan: Plan, around: Surroundings) -> Diagnosis:
         gain=gain,
         sizes=sizes,
         bounds=[bound_of(size.load_seconds, transfer, size.step_seconds) for size in sizes],
-        advice=advice(plan.config, bound, gain, shared, around),
+        advice=advice(plan.config, bound, gain, shared, measured),
     )
 
 
@@ -91,13 +76,13 @@ def bound_of(load: float, transfer: float, step: float) -> Bound:
     return max(parts, key=lambda part: parts[part])
 
 
-def advice(config: RunConfig, bound: Bound, gain: float, shared: float, around: Surroundings) -> list[str]:
+def advice(config: RunConfig, bound: Bound, gain: float, shared: float, measured: Measurement) -> list[str]:
     """What to change, the most promising first."""
     lines: list[str] = []
     if bound == "step":
-        lines += _cheaper_steps(config, around.measured)
+        lines += _cheaper_steps(config, measured)
     if bound != "transfer" and gain >= _WORTHWHILE:
-        lines += _faster_loading(config, around)
+        lines += _faster_loading(config, measured)
         if shared > _SHARED:
             lines.append("loading and training use the same cores: cheaper loading shortens the step too")
     if bound == "transfer":
@@ -116,29 +101,20 @@ def _cheaper_steps(config: RunConfig, measured: Measurement) -> Iterator[str]:
         yield "deterministic=false: the fastest kernels, whose sums may differ in the last bit"
 
 
-def _faster_loading(config: RunConfig, around: Surroundings) -> Iterator[str]:
-    loader, measured, images = config.dataloader, around.measured, around.images
+def _faster_loading(config: RunConfig, measured: Measurement) -> Iterator[str]:
+    loader = config.dataloader
     most = max(1, measured.cores // measured.world_size)
     if 0 <= measured.workers < most:
         yield f"dataloader.workers={most}: {measured.workers} of the {most} cores a process load images"
     yield from _of_algorithms(config, "data")
     if isinstance(loader, TorchvisionLoader):
         yield "dataloader=ffcv: decodes in threads that share one memory, from files made by train prepare"
-        if not around.pillow_simd:
+        if ".post" not in PIL.__version__:
             yield "Pillow-SIMD in place of Pillow resizes faster (scripts/setup.sh builds it)"
+        if config.dataset.kind == "folder":
+            yield from image_advice(config, splits(Path(str(config.dataset.path)), config.dataset, config.seed)[0])
     if isinstance(loader, FFCVLoader) and not loader.dct_scaling and loader.files.jpeg_share > 0:
         yield "dataloader.dct_scaling=true: decodes JPEGs at a part of their size where crops are small"
-    if images is None:
-        return
-    read = config.image.eval_resize
-    if images.short_side > 1.5 * read * config.dataset.native_size / config.image.reference:
-        yield (
-            f"smaller files: the images' short side is {images.short_side} px (median), the run reads {read}; "
-            f"train prepare stores them smaller"
-        )
-    if images.total_bytes > 0.8 * around.memory_bytes:
-        size, memory = (f"{number / 2**30:,.0f} GiB" for number in (images.total_bytes, around.memory_bytes))
-        yield f"cache: the images ({size}) do not fit into memory ({memory}), so each epoch reads the disk"
 
 
 def _of_algorithms(config: RunConfig, bound: Literal["data", "step"]) -> Iterator[str]:
@@ -148,17 +124,22 @@ def _of_algorithms(config: RunConfig, bound: Literal["data", "step"]) -> Iterato
             yield line
 
 
-def image_facts(folder: Folder) -> ImageFacts:
-    """Look at up to 200 images at equal distances; those that cannot be read are skipped."""
+def image_advice(config: RunConfig, folder: Folder) -> Iterator[str]:
+    """Compare up to 200 images at equal distances, those that can be read, with what a run reads and memory holds."""
     numbers = np.linspace(0, len(folder.files) - 1, min(_SAMPLE, len(folder.files))).round().astype(int)
     sizes, sides = [], []
     for number in numbers:
         path = folder.root / folder.files[number]
-        try:
+        with suppress(UnreadableImage):
             sides.append(min(size(path)))
             sizes.append(path.stat().st_size)
-        except UnreadableImage:
-            continue
     if not sizes:
-        return ImageFacts(0, 0)
-    return ImageFacts(round(statistics.fmean(sizes) * len(folder.files)), round(statistics.median(sides)))
+        return
+    side, read = statistics.median(sides), config.image.eval_resize
+    if side > 1.5 * read * config.dataset.native_size / config.image.reference:
+        smaller = "train prepare stores them smaller"
+        yield f"smaller files: the images' short side is {side:.0f} px (median), the run reads {read}; {smaller}"
+    total, memory = statistics.fmean(sizes) * len(folder.files), psutil.virtual_memory().total
+    if total > 0.8 * memory:
+        needed, there = (f"{number / 2**30:,.0f} GiB" for number in (total, memory))
+        yield f"cache: the images ({needed}) do not fit into memory ({there}), so each epoch reads the disk"

@@ -15,11 +15,76 @@ from dataclasses import dataclass
 import numpy as np
 
 from launcher.config.schema import Hardware
-from launcher.measure.measurement import Measurement, StepTimes
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, common_acting, step_kinds
 
 CONFIDENCE = 0.9
+# Files in the folder that a measurement works in.
+REQUEST, ANSWER = "request.json", "answer.json"
+
+Rounds = list[float]
+
+
+@dataclass(frozen=True)
+class MeasureRequest:
+    """Seconds for each thing to measure; `asked_at` is when the command was given, in seconds since 1970."""
+
+    seconds: float
+    asked_at: float
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """One kind of step: alone on a batch that is there, and where measured, loading alone and both together."""
+
+    image_size: int
+    acting: list[str]
+    step_seconds: Rounds
+    load_seconds: Rounds | None
+    both_seconds: Rounds | None
+
+
+@dataclass(frozen=True)
+class EvaluationTimes:
+    """Until the first batch, with and without starting the loader's workers; then a batch of `batches` on a rank."""
+
+    first_start_seconds: float
+    start_seconds: Rounds
+    batch_seconds: Rounds
+    batches: int
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All that an estimate needs; `start_seconds` from the command to the first batch's request.
+
+    `first_batch_seconds` includes starting the loader's workers, `epoch_start_seconds` does not; `new_size_seconds` is
+    what the first step at a new size costs more. A save in the middle of a run takes `save_seconds` from it, the last
+    one `last_save_seconds`.
+    """
+
+    device: str
+    world_size: int
+    workers: int
+    cores: int
+    start_seconds: float
+    steps: list[StepTimes]
+    transfer_seconds: Rounds
+    first_batch_seconds: float
+    epoch_start_seconds: Rounds
+    new_size_seconds: Rounds
+    evaluation: EvaluationTimes
+    save_seconds: Rounds
+    last_save_seconds: float
+
+    @property
+    def rounds(self) -> int:
+        return len(self.steps[0].step_seconds)
+
+    @property
+    def mean_transfer(self) -> float:
+        """Seconds to copy a batch to the device."""
+        return statistics.fmean(self.transfer_seconds)
 
 
 @dataclass(frozen=True)
@@ -84,7 +149,7 @@ def estimate(plan: Plan, measured: Measurement) -> Estimate:
         start_seconds=measured.start_seconds,
         evaluations=evaluations,
         saves=saves,
-        sizes=_means(by_round),
+        sizes=mean_sizes(by_round),
         images_per_second=images / spans[0].seconds,
     )
 
@@ -100,11 +165,6 @@ def occasions(plan: Plan, interval: str) -> int:
     return math.ceil(plan.total_steps / plan.every(interval))
 
 
-def mean_sizes(plan: Plan, measured: Measurement) -> list[SizeCost]:
-    """The cost at each size of the schedule, the mean of all rounds."""
-    return _means(sizes_by_round(plan, measured))
-
-
 def sizes_by_round(plan: Plan, measured: Measurement) -> list[list[SizeCost]]:
     """The cost at each size of the schedule, from each round of the measurement."""
     kinds = step_kinds(plan)
@@ -113,12 +173,13 @@ def sizes_by_round(plan: Plan, measured: Measurement) -> list[list[SizeCost]]:
     return [_sizes(counts, model) for model in models]
 
 
-def waiting(plan: Plan, measured: Measurement) -> dict[str, float]:
-    """Mean seconds that a step waits for loading and for copies to the device, what hides behind it apart."""
-    sizes = mean_sizes(plan, measured)
-    waited = sum(size.steps * max(0.0, size.both_seconds - size.step_seconds) for size in sizes) / plan.total_steps
-    transfer = measured.mean_transfer
-    return {"data": max(0.0, waited - transfer), "transfer": min(transfer, waited)}
+def mean_sizes(by_round: list[list[SizeCost]]) -> list[SizeCost]:
+    """The cost at each size, the mean of all rounds."""
+    means = []
+    for rounds in zip(*by_round, strict=True):
+        seconds = np.mean([(cost.step_seconds, cost.load_seconds, cost.both_seconds) for cost in rounds], axis=0)
+        means.append(SizeCost(rounds[0].image_size, rounds[0].steps, *seconds.tolist()))
+    return means
 
 
 def together(step: float, load: float, competition: float) -> float:
@@ -189,10 +250,6 @@ def _sizes(counts: dict[StepKind, int], model: _CostModel) -> list[SizeCost]:
     return costs
 
 
-def _means(by_round: list[list[SizeCost]]) -> list[SizeCost]:
-    return [_mean_size(sizes) for sizes in zip(*by_round, strict=True)]
-
-
 def _training(plan: Plan, measured: Measurement, sizes: list[SizeCost], number: int) -> float:
     steps = sum(cost.steps * cost.both_seconds for cost in sizes)
     starts = measured.first_batch_seconds + (plan.epochs - 1) * measured.epoch_start_seconds[number]
@@ -206,14 +263,6 @@ def _evaluating(measured: Measurement, count: int) -> list[float]:
     again = statistics.fmean(found.start_seconds)
     starts = found.first_start_seconds + (count - 1) * again
     return [starts + count * found.batches * seconds for seconds in found.batch_seconds]
-
-
-def _mean_size(costs: tuple[SizeCost, ...]) -> SizeCost:
-    def mean(name: str) -> float:
-        return statistics.fmean(getattr(cost, name) for cost in costs)
-
-    first = costs[0]
-    return SizeCost(first.image_size, first.steps, mean("step_seconds"), mean("load_seconds"), mean("both_seconds"))
 
 
 def _sum(spans: list[Span], start: float) -> Span:

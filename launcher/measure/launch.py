@@ -20,7 +20,7 @@ from launcher.data.unreadable import write_skipped
 from launcher.errors import Problem, UserError
 from launcher.launch.prepare_run import Prepared, prepare_run
 from launcher.launch.terminal import PlainView
-from launcher.measure.measurement import ANSWER, REQUEST, Measurement, MeasureRequest
+from launcher.measure.estimate import ANSWER, REQUEST, Measurement, MeasureRequest
 from launcher.records.folder import RunFolder
 
 T = TypeVar("T")

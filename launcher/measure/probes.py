@@ -21,7 +21,7 @@ from launcher.data.batch import Loaded
 from launcher.data.unreadable import read_skipped
 from launcher.data.workers import worker_count
 from launcher.launch.stopping import Stopped
-from launcher.measure.measurement import ANSWER, REQUEST, EvaluationTimes, Measurement, MeasureRequest, StepTimes
+from launcher.measure.estimate import ANSWER, REQUEST, EvaluationTimes, Measurement, MeasureRequest, StepTimes
 from launcher.plan.step_kinds import StepSample, common_acting, step_kinds, step_samples
 from launcher.probe import rank_cores
 from launcher.rank.group import join_ranks

@@ -25,9 +25,8 @@ from launcher.config.declaration import AlgorithmConfig, RunPlan, Size
 from launcher.config.fields import STRICT, Count
 from launcher.data.batch import Batch, Moment
 from launcher.errors import Problem, UserError
-from launcher.measure.diagnosis import Surroundings, diagnose
-from launcher.measure.estimate import sizes_by_round
-from launcher.measure.measurement import Measurement
+from launcher.measure.diagnosis import diagnose
+from launcher.measure.estimate import Measurement, sizes_by_round
 from launcher.models.build import Surgery, build_model
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan
@@ -161,8 +160,7 @@ def measured(run: Plan) -> Measurement:
 
 def test_diagnose_gives_its_advice() -> None:
     run = plan("algorithms=[]")
-    around = Surroundings(measured(run), 1 << 30, True, None)
-    assert "algorithms.stranger is on: True" in diagnose(run, around).advice
+    assert "algorithms.stranger is on: True" in diagnose(run, measured(run)).advice
 
 
 def test_it_acts_at_its_steps_and_on_its_images() -> None:

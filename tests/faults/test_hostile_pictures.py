@@ -19,7 +19,7 @@ from launcher.data.decode import UnreadableImage, decode, size
 from launcher.data.folder import scan, splits
 from launcher.data.images import Images
 from launcher.errors import UserError
-from launcher.measure.diagnosis import image_facts
+from launcher.measure.diagnosis import image_advice
 from tests.commands import refused, said
 
 
@@ -168,7 +168,7 @@ def test_what_is_no_fair_picture_is_one_line(
         UserError, match=rf"a/p\.png cannot be read as an image \(.*({expected}).*\); repair or remove it"
     ):
         Images(found.root, found.files, found.labels, upright=True).open(0)
-    image_facts(found)
+    list(image_advice(compose([]).config, found))
 
 
 def test_a_picture_of_another_name_is_read_all_the_same(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.measure.diagnosis import ImageFacts, Surroundings, diagnose
-from launcher.measure.measurement import Measurement
+from launcher.measure.diagnosis import diagnose
+from launcher.measure.estimate import Measurement
 from launcher.plan.plan import Plan
 from tests import measurements
 
@@ -26,20 +29,16 @@ def measured(run: Plan, *, step: float, load: float, transfer: float = 0.0, shar
     )
 
 
-def around(found: Measurement, **changes: Any) -> Surroundings:
-    return replace(Surroundings(found, memory_bytes=64 << 30, pillow_simd=True, images=None), **changes)
-
-
 def test_the_longest_part_is_the_bound() -> None:
     run = plan()
-    assert diagnose(run, around(measured(run, step=1.0, load=0.01))).bound == "step"
-    assert diagnose(run, around(measured(run, step=0.01, load=1.0))).bound == "data"
-    assert diagnose(run, around(measured(run, step=0.01, load=0.02, transfer=1.0))).bound == "transfer"
+    assert diagnose(run, measured(run, step=1.0, load=0.01)).bound == "step"
+    assert diagnose(run, measured(run, step=0.01, load=1.0)).bound == "data"
+    assert diagnose(run, measured(run, step=0.01, load=0.02, transfer=1.0)).bound == "transfer"
 
 
 def test_the_bound_may_change_with_the_side() -> None:
     run = plan()
-    found = diagnose(run, around(measured(run, step=1.0, load=0.5)))
+    found = diagnose(run, measured(run, step=1.0, load=0.5))
     assert found.bounds[0] == "data"
     assert found.bounds[-1] == "step"
     assert found.sizes[0].image_size < found.sizes[-1].image_size
@@ -47,22 +46,23 @@ def test_the_bound_may_change_with_the_side() -> None:
 
 def test_the_gain_is_what_free_loading_would_save() -> None:
     run = plan("algorithms.progressive_resizing=off")
-    assert diagnose(run, around(measured(run, step=1.0, load=2.0))).gain == pytest.approx(0.5)
-    assert diagnose(run, around(measured(run, step=1.0, load=0.5))).gain == 0.0
-    assert diagnose(run, around(measured(run, step=1.0, load=0.5, shared=1.0))).gain == pytest.approx(1 / 3)
+    assert diagnose(run, measured(run, step=1.0, load=2.0)).gain == pytest.approx(0.5)
+    assert diagnose(run, measured(run, step=1.0, load=0.5)).gain == 0.0
+    assert diagnose(run, measured(run, step=1.0, load=0.5, shared=1.0)).gain == pytest.approx(1 / 3)
 
 
-def told(*words: str, step: float = 0.1, load: float = 1.0, workers: int = 8, **changes: Any) -> str:
+def told(*words: str, step: float = 0.1, load: float = 1.0, workers: int = 8) -> str:
     run = plan(*words)
     found = replace(measured(run, step=step, load=load), workers=workers)
-    return "\n".join(diagnose(run, around(found, **changes)).advice)
+    return "\n".join(diagnose(run, found).advice)
 
 
-def test_what_to_change_where_loading_is_the_bound() -> None:
+def test_what_to_change_where_loading_is_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "dataloader.workers=8: 2 of the 8 cores" in told(workers=2)
     assert "dataloader.workers" not in told(workers=8)
     assert "dataloader=ffcv" in told("dataloader=torchvision")
-    assert "Pillow-SIMD" in told("dataloader=torchvision", pillow_simd=False)
+    monkeypatch.setattr("PIL.__version__", "12.1.1")
+    assert "Pillow-SIMD" in told("dataloader=torchvision")
     words = ["algorithms.randaugment=on", "algorithms.randaugment.where=loader"]
     assert "algorithms.randaugment.where=device" in told(*words)
     where = "algorithms.progressive_resizing.where=loader"
@@ -70,9 +70,22 @@ def test_what_to_change_where_loading_is_the_bound() -> None:
     assert where not in told(where)
     assert "dataloader.dct_scaling=true" in told(where, "dataloader=ffcv")
     assert "dataloader.dct_scaling" not in told(where, "dataloader=ffcv", "dataloader.dct_scaling=true")
-    assert "smaller files" in told(images=ImageFacts(1 << 30, 500))
-    assert "cache" not in told(images=ImageFacts(1 << 30, 64))
-    assert "do not fit into memory" in told(images=ImageFacts(140 << 30, 64))
+
+
+def test_images_that_are_larger_than_read_or_than_memory_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["dataset=image_folder", f"dataset.path={tmp_path}", "dataset.classes=2", "dataset.native_size=256"]
+    for folder in ("train/a", "train/b", "val/a", "val/b"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "broken.png").touch()
+    assert "smaller files" not in told(*words)
+    Image.new("RGB", (900, 800)).save(tmp_path / "train" / "a" / "0.png")
+    assert "the images' short side is 800 px (median), the run reads" in told(*words)
+    assert "cache" not in told(*words)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1))
+    assert "do not fit into memory" in told(*words)
+    assert "smaller files" not in told(*words, "dataloader=ffcv")
 
 
 def test_what_to_change_where_the_step_is_the_bound() -> None:
@@ -87,13 +100,13 @@ def test_what_to_change_where_the_step_is_the_bound() -> None:
 
 def test_shared_cores_are_said() -> None:
     run = plan()
-    found = diagnose(run, around(measured(run, step=1.0, load=0.5, shared=1.0)))
+    found = diagnose(run, measured(run, step=1.0, load=0.5, shared=1.0))
     assert "same cores" in "\n".join(found.advice)
 
 
 def test_the_longest_part_is_told_of_first() -> None:
     run = plan("precision=fp32")
-    step_bound = diagnose(run, around(replace(measured(run, step=1.0, load=0.5, shared=1.0), workers=2)))
+    step_bound = diagnose(run, replace(measured(run, step=1.0, load=0.5, shared=1.0), workers=2))
     assert step_bound.bound == "step"
     assert ["precision" in line for line in step_bound.advice].index(True) == 0
     assert any("dataloader.workers=8" in line for line in step_bound.advice)

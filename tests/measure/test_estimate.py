@@ -11,8 +11,17 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from launcher.config.compose import compose
-from launcher.measure.estimate import competition, estimate, occasions, prices, sizes_by_round, span, together, waiting
-from launcher.measure.measurement import EvaluationTimes, Measurement
+from launcher.measure.estimate import (
+    EvaluationTimes,
+    Measurement,
+    competition,
+    estimate,
+    occasions,
+    prices,
+    sizes_by_round,
+    span,
+    together,
+)
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, step_kinds
 from tests import measurements
@@ -115,14 +124,6 @@ def test_prices_are_of_the_wall_clock_and_only_where_there_is_one() -> None:
     assert offer.hardware == dear
     assert offer.cost == pytest.approx(dear.price_per_hour * found.wall.seconds / 3600)
     assert prices(found, [replace(free, price_per_hour=0.0)])[0].cost == 0
-
-
-def test_what_a_step_waits_for_is_the_loading_that_nothing_hides() -> None:
-    run = plan("recipe=mild")
-    found = replace(measured(run, load=5.0), transfer_seconds=[0.5, 1.5])
-    alone = sum(cost(StepKind(run.image_size(step), ())) for step in range(run.total_steps)) / run.total_steps
-    assert waiting(run, found) == {"data": pytest.approx(4.0 - alone, rel=1e-3), "transfer": 1.0}
-    assert waiting(run, replace(found, transfer_seconds=[0.0, 20.0]))["data"] == 0.0
 
 
 def test_a_measurement_reads_back_as_written() -> None:

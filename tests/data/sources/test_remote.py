@@ -14,7 +14,6 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from launcher.cli import diagnose
 from launcher.cli.main import main
 from launcher.config.compose import compose
 from launcher.data.ffcv.dataset import FFCVDataset
@@ -119,7 +118,6 @@ def test_ffcv_files_of_a_url_are_those_of_the_folder_and_train(pictures: Path, t
     config = compose([words[0], *words[2:]]).config
     assert inspect_data(config, must_exist=True).config.dataset.train_samples == 42
     assert str(tmp_path) in next(examine_data(config)).found
-    assert diagnose._images(config) is None
 
 
 def test_a_read_that_fails_is_tried_again(pictures: Path) -> None:

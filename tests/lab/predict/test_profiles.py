@@ -13,7 +13,7 @@ from lab.predict.profiles import correction, gpu_named, read_profiles
 from launcher.config.compose import compose
 from launcher.config.groups import gpus
 from launcher.config.resolved import as_mapping, write
-from launcher.measure.measurement import StepTimes
+from launcher.measure.estimate import StepTimes
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder
 from launcher.records.summary import keep_estimate

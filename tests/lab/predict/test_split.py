@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from lab.predict.split import Splitter, split, weights
+from lab.predict.split import Splitter, split, waiting, weights
 from launcher.config.compose import compose
 from launcher.measure.probes import standing_still
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import step_kinds, step_samples
 from launcher.rank.group import Ranks
 from launcher.training.trainer import Trainer, build_trainer
+from tests.measurements import measured
 
 pytestmark = pytest.mark.usefixtures("tiny_networks")
 
@@ -89,3 +92,11 @@ def test_measuring_leaves_the_weights_alone() -> None:
     before = {name: tensor.clone() for name, tensor in run.train_step.model.named_parameters()}
     split(run, 0.01)
     assert all(torch.equal(before[name], tensor) for name, tensor in run.train_step.model.named_parameters())
+
+
+def test_what_a_step_waits_for_is_the_loading_that_nothing_hides() -> None:
+    run = Plan(compose(["recipe=mild", "dataset=shapes", "batch_size=64", "epochs=10"]).config, 1, 4000)
+    found = replace(measured(run, lambda kind: kind.image_size**2 * 1e-4, 5.0), transfer_seconds=[0.5, 1.5])
+    alone = sum(run.image_size(step) ** 2 * 1e-4 for step in range(run.total_steps)) / run.total_steps
+    assert waiting(run, found) == {"data": pytest.approx(4.0 - alone, rel=1e-3), "transfer": 1.0}
+    assert waiting(run, replace(found, transfer_seconds=[0.0, 20.0]))["data"] == 0.0
