@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
+import secrets
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
 @contextmanager
-def writing(path: Path, *, shared: bool = False) -> Iterator[Path]:
+def writing(path: Path) -> Iterator[Path]:
     """A name to write under; the file there becomes `path` once all is written, and is removed where that fails.
 
-    With `shared`, other processes may write the same file at the same time: the last one's stays.
+    The name holds host, process and a random number: whoever writes the same file at the same time, on this machine or
+    on another one, uses another name, and the last one's file stays.
     """
-    process = f".{os.getpid()}" if shared else ""
-    temporary = path.with_name(f".{path.name}{process}.tmp")
-    # note: what a killed process has left goes, and a link that stands there is not followed
-    temporary.unlink(missing_ok=True)
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
         temporary.replace(path)
@@ -27,7 +27,7 @@ def writing(path: Path, *, shared: bool = False) -> Iterator[Path]:
         raise
 
 
-def write_text(path: Path, text: str, *, shared: bool = False) -> None:
+def write_text(path: Path, text: str) -> None:
     """Write a text in UTF-8."""
-    with writing(path, shared=shared) as temporary:
+    with writing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -158,8 +158,19 @@ class Here(Train):
 class _InThisProcess:
     """In the place of launcher.launch.elastic.Launcher: no process is started, the target is called."""
 
-    def __init__(self, run_folder: Path, devices: Any, launch: Any, view: Any, target: str = "", **_: Any):
+    has_rank_0 = True
+
+    def __init__(
+        self,
+        run_folder: Path,
+        devices: Any,
+        launch: Any,
+        view: Any,
+        target: str = "",
+        begin: Callable[[], None] = lambda: None,
+    ):
         assert devices.processes == 1
+        begin()
         self._run_folder, self._view, self._target = run_folder, view, target
 
     def run(self) -> int:

@@ -64,7 +64,7 @@ def counted_steps(plan: Plan) -> list[CountedStep]:
     found = trace_steps(plan, _samples(plan))
     path = _path(key)
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_text(path, json.dumps([asdict(step) for step in found]), shared=True)
+    atomic.write_text(path, json.dumps([asdict(step) for step in found]))
     return found
 
 

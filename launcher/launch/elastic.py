@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from torch.distributed.elastic.agent.server import WorkerSpec
@@ -15,7 +16,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
 
 from launcher.config.schema import Launch
-from launcher.errors import DONE, FAILED, Problem, UserError, one_line
+from launcher.errors import DONE, FAILED, MachineError, UserError, one_line
 from launcher.launch.devices import Devices
 from launcher.launch.rendezvous import PeersRejoin, Rendezvous, open_rendezvous
 from launcher.launch.stopping import StopRequest, stop_signals
@@ -33,10 +34,23 @@ _SAME_CTRL_C = 0.3  # seconds in which a wrapper may forward the Ctrl-C that the
 
 
 class Launcher:
-    """Run a target, a `module:function` of the run folder, once on so many ranks of this node."""
+    """Run a target, a `module:function` of the run folder, once on so many ranks of this node.
 
-    def __init__(self, run_folder: Path, devices: Devices, launch: Launch, view: TerminalView, target: str = WORKER):
+    `begin` is called on the machine of rank 0, before each start of the ranks; `has_rank_0` says whether this is it.
+    """
+
+    def __init__(
+        self,
+        run_folder: Path,
+        devices: Devices,
+        launch: Launch,
+        view: TerminalView,
+        target: str = WORKER,
+        begin: Callable[[], None] = lambda: None,
+    ):
+        self.has_rank_0 = False
         self._run_folder, self._devices, self._launch, self._target = run_folder, devices, launch, target
+        self._begin = begin
         self._request, self._killed = StopRequest(), False
         self._watch: RankWatch | None = None
         self._follower = LogFollower(log_file(run_folder, 0), view, muted=self._has_failure)
@@ -48,7 +62,8 @@ class Launcher:
         Called in the main thread, since it takes over the signals.
 
         Raises:
-            UserError: a rank ended with one, or the other nodes did not come.
+            UserError: a rank ended with one.
+            MachineError: the other nodes did not come, or have ended the run.
         """
         os.environ[DEVICE] = self._devices.kind
         # note: ranks share the cores, unless the user has said otherwise
@@ -89,6 +104,11 @@ class Launcher:
             self._killed = True
             watch.kill()
 
+    def _met(self, has_rank_0: bool) -> None:
+        self.has_rank_0 = has_rank_0
+        if has_rank_0:
+            self._begin()
+
     def _has_failure(self) -> bool:
         return self._watch is not None and self._watch.has_failure()
 
@@ -111,7 +131,7 @@ class Launcher:
         """Make one attempt, repeated whenever other nodes were lost, once they are back.
 
         Raises:
-            UserError: they do not come within `launch.rdzv_timeout`, or have ended the run.
+            MachineError: they do not come within `launch.rdzv_timeout`, or have ended the run.
         """
         lost = float("inf")
         while True:
@@ -120,15 +140,15 @@ class Launcher:
             except PeersRejoin:
                 self._follower.say("another machine has started again; starting from the last save with it")
             except RendezvousClosedError:
-                raise UserError("another machine has ended the run; its terminal says why") from None
+                raise MachineError("another machine has ended the run; its terminal says why") from None
             except RendezvousError as error:
                 if self._watch is not None and self._watch.started:
                     lost = float("inf")
                 lost = min(lost, time.monotonic())
                 waited_in_vain = time.monotonic() - lost > self._launch.rdzv_timeout
                 if waited_in_vain or isinstance(error, RendezvousTimeoutError):
-                    message = f"not all {self._launch.nnodes} machines came within {self._launch.rdzv_timeout} s"
-                    raise UserError(Problem(message, "launch.rdzv", self._launch.rdzv)) from None
+                    came = f"not all {self._launch.nnodes} machines came within {self._launch.rdzv_timeout} s"
+                    raise MachineError(f"launch.rdzv={self._launch.rdzv}: {came}") from None
                 if time.monotonic() - lost < _SECONDS_BETWEEN_TRIES:
                     self._follower.say(f"no connection to {self._launch.rdzv}; trying until the others are there")
                 self._rendezvous = None
@@ -142,7 +162,7 @@ class Launcher:
             folders = scratch, self._run_folder
             self._watch = watch = RankWatch(processes, *folders, launch.hang_timeout, self._follower.say)
             if self._rendezvous is None or launch.nnodes == 1:
-                self._rendezvous = open_rendezvous(launch)
+                self._rendezvous = open_rendezvous(launch, self._met)
             agent = self._agent(self._rendezvous, folder)
             try:
                 with watch:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -60,10 +60,14 @@ def start(composed: Composed) -> int:
         # note: several machines may join a run that has left out something already
         if config.dataset.skip_bad and not folder.skipped.exists():
             write_skipped(folder.skipped, prepared.skipped)
-        write_environment(folder.environment, prepared.devices.gpus)
-        note_dataset(folder, images)
-        adopt_estimate(config, folder)
-        code = _train(folder, prepared, out)
+
+        def begin() -> None:
+            if not folder.environment.exists():
+                write_environment(folder.environment, prepared.devices.gpus)
+            note_dataset(folder, images)
+            adopt_estimate(config, folder)
+
+        code = _train(folder, prepared, out, begin)
         if code not in (DONE, FAILED) and not folder.metrics.exists() and config.launch.nnodes == 1:
             shutil.rmtree(folder.path)
         return code
@@ -173,7 +177,7 @@ def _write_config(config: RunConfig, folder: RunFolder) -> None:
     write(config, folder.config)
 
 
-def _train(folder: RunFolder, prepared: Prepared, out: Console) -> int:
+def _train(folder: RunFolder, prepared: Prepared, out: Console, begin: Callable[[], None] = lambda: None) -> int:
     """Run the ranks to their end, draw the curve, and print the summary; return the exit code."""
     plan, devices = prepared.plan, prepared.devices
     config = plan.config
@@ -188,13 +192,14 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console) -> int:
     view = ProgressView(folder.metrics, config.task, total_steps=plan.total_steps, epochs=plan.epochs, console=out)
     try:
         folder.failure.unlink(missing_ok=True)
-        code = Launcher(folder.path, devices, config.launch, view).run()
+        launcher = Launcher(folder.path, devices, config.launch, view, begin=begin)
+        code = launcher.run()
     except UserError as error:
         # note: of a folder that cannot be written to, the terminal alone says it
         with suppress(OSError):
             folder.failure.write_text(f"{error}\n")
         raise
-    if code != FAILED and folder.metrics.exists():
+    if code != FAILED and launcher.has_rank_0 and folder.metrics.exists():
         from launcher.records.curve import draw_curve
 
         title = [config.recipe or "no recipe", config.model.architecture, config.dataset.name]

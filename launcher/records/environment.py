@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ def write_environment(path: Path, gpus: Sequence[dict[str, Any]]) -> None:
         "command": sys.argv,
         "python": platform.python_version(),
         "system": platform.platform(),
-        "host": platform.node(),
+        "host": socket.gethostname(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "cpu": _cpu(),
         "cores": usable_cores(),

@@ -93,7 +93,11 @@ def newest_valid(folder: Path) -> dict[str, Any] | None:
 
 def prune(folder: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints, and what interrupted saves have left; no save may be under way."""
-    for path in [*(path for _, path in saves(folder)[:-keep]), *folder.glob(".step-*.pt.tmp")]:
+    for path in [
+        *(path for _, path in saves(folder)[:-keep]),
+        *folder.glob(".step-*.tmp"),
+        *folder.glob(".best.pt.*.tmp"),
+    ]:
         path.unlink(missing_ok=True)
 
 

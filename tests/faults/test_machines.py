@@ -1,10 +1,12 @@
-"""Two machines, as network namespaces of this one, with two ranks each; one is cut off in the middle and comes back."""
+"""Two machines, as namespaces of this one, with two ranks each: one is cut off and comes back, or both share a disk."""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.config.tasks import TaskConfig
+from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.training import checkpoint
 from tests.forked import Command
@@ -20,7 +24,8 @@ from tests.runs import SHORT, Train, slow_down, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
-_NETWORK = 0x40000000  # CLONE_NEWNET of the kernel
+# CLONE_NEWNET and CLONE_NEWUTS of the kernel
+_NETWORK, _HOST_NAME = 0x40000000, 0x04000000
 HOSTS = {"first": "10.231.7.1", "second": "10.231.7.2"}
 
 
@@ -52,17 +57,32 @@ def hosts() -> Iterator[dict[str, str]]:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
 
-def enter(namespace: str) -> None:
+def enter(namespace: str, host: str) -> None:
     with Path("/run/netns", namespace).open() as there:
         assert ctypes.CDLL(None).setns(there.fileno(), _NETWORK) == 0
+    assert ctypes.CDLL(None).unshare(_HOST_NAME) == 0
+    socket.sethostname(host)
 
 
-def start(host: str, namespace: str, folder: Path, *words: str) -> Command:
-    """The command on one host, whose run folders no other host sees."""
-    (folder / host).mkdir(exist_ok=True)
+def note_who_draws() -> None:
+    from launcher.records import curve
+
+    curve.draw_curve = _note_who_draws
+
+
+def _note_who_draws(folder: RunFolder, task: TaskConfig, title: str) -> Path:
+    with (folder.path / "drawn").open("a") as file:
+        file.write(f"{socket.gethostname()}\n")
+    return folder.curve
+
+
+def start(host: str, namespace: str, folder: Path, *words: str, shared: bool = False) -> Command:
+    """The command on one host, whose run folders another host sees only where the disk is shared."""
+    here = folder if shared else folder / host
+    here.mkdir(exist_ok=True)
     several = ["run_name=both", "launch.nnodes=2", f"launch.rdzv={HOSTS['first']}:29411", *words]
-    train = Train(folder / host, around=(partial(enter, namespace),))
-    train.before += (slow_down,)
+    train = Train(here, around=(partial(enter, namespace, host),))
+    train.before += (slow_down, note_who_draws)
     with (folder / f"{host}.txt").open("a") as log:
         return train.start(*SHORT, *several, stdout=log, stderr=log)
 
@@ -100,6 +120,19 @@ def test_a_machine_that_is_cut_off_comes_back(hosts: dict[str, str], tmp_path: P
 def test_a_machine_that_does_not_come_is_waited_for_and_named(hosts: dict[str, str], tmp_path: Path) -> None:
     began = time.monotonic()
     process = start("first", hosts["first"], tmp_path, "launch.rdzv_timeout=5")
-    assert process.wait(timeout=240) == 2
+    assert process.wait(timeout=240) == 1
     assert time.monotonic() - began >= 5
     assert "launch.rdzv=10.231.7.1:29411: not all 2 machines came within 5 s" in (tmp_path / "first.txt").read_text()
+
+
+def test_of_machines_that_share_the_run_folder_one_writes_what_is_of_the_run(
+    hosts: dict[str, str], tmp_path: Path
+) -> None:
+    processes = {host: start(host, hosts[host], tmp_path, "epochs=2", shared=True) for host in hosts}
+    for host, process in processes.items():
+        assert process.wait(timeout=480) == 0, (tmp_path / f"{host}.txt").read_text()
+    run = tmp_path / "runs" / "both"
+    owner = json.loads((run / "environment.json").read_text())["host"]
+    assert (run / "drawn").read_text().split() == [owner]
+    assert len(json.loads((run / "dataset.json").read_text())["identities"]) == 1
+    assert not list(run.rglob(".*.tmp"))
