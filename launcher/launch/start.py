@@ -203,7 +203,10 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, begin: Callable[
         from launcher.records.curve import draw_curve
 
         title = [config.recipe or "no recipe", config.model.architecture, config.dataset.name]
-        draw_curve(folder, config.task, " \u00b7 ".join(title))
+        try:
+            draw_curve(folder, config.task, " \u00b7 ".join(title))
+        except OSError as error:
+            out.print(f"warning: no learning curve: {error.strerror}", markup=False)
         out.print(summary_table(folder, config))
     if code not in (DONE, FAILED):
         out.print(f"stopped; {_how_to_continue(folder)}", markup=False, soft_wrap=True)

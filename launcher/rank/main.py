@@ -23,7 +23,16 @@ import psutil
 
 from launcher import atomic
 from launcher.errors import DONE, EXIT_USER_ERROR, FAILED, MachineError, UserError, one_line
-from launcher.rank.signs import HEARTBEAT, STOP, STOP_SIGNALS, done_file, failed_file, name_after, remove_semaphores
+from launcher.rank.signs import (
+    HEARTBEAT,
+    STOP,
+    STOP_SIGNALS,
+    beat_file,
+    done_file,
+    failed_file,
+    name_after,
+    remove_semaphores,
+)
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _PR_SET_PDEATHSIG = 1
@@ -44,7 +53,8 @@ def main(target: str, run_folder: Path, scratch: Path) -> int:
         _record(error, scratch)
         traceback.print_exc()
         return FAILED
-    done_file(scratch, os.getpid()).touch()
+    # note: renamed, which a full disk allows too
+    beat_file(scratch, os.getpid()).rename(done_file(scratch, os.getpid()))
     return DONE
 
 
@@ -113,16 +123,26 @@ def _record(error: BaseException, scratch: Path) -> None:
     now = time.time()
     extra = {"py_callstack": traceback.format_exc(), "timestamp": str(int(now))}
     message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
-    atomic.write_text(Path(os.environ[_ERROR_FILE]), json.dumps({"message": message, "time": now, **told}))
-    failed_file(scratch, os.getpid()).touch()
+    try:
+        atomic.write_text(Path(os.environ[_ERROR_FILE]), json.dumps({"message": message, "time": now, **told}))
+        failed_file(scratch, os.getpid()).touch()
+    except OSError:
+        print(f"error: {error}", flush=True)
 
 
-class _Unfailing(io.FileIO):
-    """A file that loses what a full disk does not take: a line of the log is no reason to end a run."""
+class _Log(io.FileIO):
+    """A log whose lines go to the terminal where a full disk does not take them; that is no reason to end a run."""
+
+    def __init__(self, log: int, terminal: int):
+        super().__init__(log, "w", closefd=False)
+        self._terminal = terminal
 
     def write(self, data: Any) -> int:
         with suppress(OSError):
-            return super().write(data)
+            if super().write(data) == len(data):
+                return len(data)
+        with suppress(OSError):
+            os.write(self._terminal, data)
         return len(data)
 
 
@@ -130,11 +150,11 @@ def _redirect_output(path: Path) -> None:
     # note: of a run folder that is gone nothing is made anew
     path.parent.mkdir(exist_ok=True)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    terminal = os.dup(2)
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
-    log = _Unfailing(1, "w", closefd=False)
-    sys.stdout = sys.stderr = io.TextIOWrapper(log, errors="backslashreplace", write_through=True)
+    sys.stdout = sys.stderr = io.TextIOWrapper(_Log(1, terminal), errors="backslashreplace", write_through=True)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from launcher.config.tasks import Goal, Metric
 Row = dict[str, Any]
 
 _LARGEST = {int: 2**63, float: 1e100}
+_MOST_WAITING = 2**24  # bytes; some 50,000 records
 
 
 @dataclass(frozen=True)
@@ -125,20 +126,51 @@ class EndRecord(Record):
     save_seconds: float
 
 
+@dataclass(frozen=True)
+class LostRecord(Record):
+    """So many records before this one are lost: the disk was full for longer than they could wait in memory."""
+
+    kind: ClassVar[str] = "lost"
+    records: int
+
+
 class MetricsWriter:
-    """Appends records, each in one write, so that a line is whole or absent."""
+    """Appends records; those that a full disk does not take wait in memory, and are written once it takes them."""
 
     def __init__(self, path: Path):
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         # note: a line torn by an earlier kill must not swallow the next one
-        if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
-            os.write(self._file, b"\n")
+        torn = path.stat().st_size and not path.read_bytes().endswith(b"\n")
+        self._waiting = bytearray(b"\n" if torn else b"")
+        self._lost = 0
 
     def write(self, record: Record) -> None:
-        os.write(self._file, json.dumps(record.row(), allow_nan=False).encode() + b"\n")
+        """Write a record, after those that wait.
+
+        Raises:
+            OSError: the disk does not take them; they wait.
+        """
+        line = json.dumps(record.row(), allow_nan=False).encode() + b"\n"
+        if len(self._waiting) + len(line) > _MOST_WAITING:
+            self._lost += 1
+        else:
+            self._waiting += line
+        self._flush()
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            self.write(LostRecord(record.step, record.time, lost))
 
     def close(self) -> None:
-        os.close(self._file)
+        """Raises OSError where the disk does not take what waits: it is lost."""
+        try:
+            self._flush()
+        finally:
+            os.close(self._file)
+
+    def _flush(self) -> None:
+        while self._waiting:
+            # note: a disk that fills up takes a part of a line; the rest of it comes first the next time
+            del self._waiting[: os.write(self._file, self._waiting)]
 
 
 def parse_line(line: bytes | str) -> Row | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Sink(Protocol):
-    """Takes records as they come; an OSError costs the record, not the run."""
+    """Takes records as they come; an OSError of a full disk is a warning."""
 
     def write(self, record: Record) -> None: ...
 
@@ -53,24 +52,28 @@ class Recorder:
     """Hands each record to the sinks in turn."""
 
     def __init__(self, sinks: Sequence[Sink]):
-        self._complained = False
+        self._failed: Sequence[Sink] = []
         self._sinks = sinks
 
     def record(self, record: Record) -> None:
+        """Write a record to every sink; prints a warning where one begins to fail."""
+        failed = []
         for sink in self._sinks:
             try:
                 sink.write(record)
             except OSError as error:
-                # note: a full disk costs records, not the run
-                if not self._complained:
-                    self._complained = True
-                    with suppress(OSError):
-                        print(f"warning: records cannot be written: {error.strerror}; training goes on", flush=True)
+                failed.append(sink)
+                if sink not in self._failed:
+                    why = f"records cannot be written: {error.strerror}"
+                    print(f"warning: {why}; training goes on, and they wait in memory", flush=True)
+        self._failed = failed
 
     def close(self) -> None:
         for sink in self._sinks:
-            with suppress(OSError):
+            try:
                 sink.close()
+            except OSError as error:
+                print(f"warning: the last records are lost: {error.strerror}", flush=True)
 
 
 def build_sinks(folder: RunFolder, config: RunConfig) -> list[Sink]:

@@ -31,6 +31,7 @@ def summary_table(folder: RunFolder, config: RunConfig) -> Table:
         *_target(config, rows),
         *_speed(rows),
         *_estimated(folder, rows),
+        *_gaps(rows),
         ("run folder", str(folder.path)),
     ]:
         table.add_row(f"[bold]{name}[/]", escape(one_line(value)))
@@ -86,6 +87,15 @@ def _speed(rows: list[Row]) -> list[tuple[str, str]]:
             mean = len(rates) / sum(1 / rate for rate in rates)
             facts.append(("images/s", f"{mean:,.0f} ({waited / seconds:.0%} of the time waiting for data)"))
     return facts
+
+
+def _gaps(rows: list[Row]) -> list[tuple[str, str]]:
+    """What the records lack, because the disk was full."""
+    lost = sum(row["records"] for row in rows if row["kind"] == "lost")
+    gaps = [f"{lost:,} in the middle"] if lost else []
+    if rows and not any(row["kind"] == "end" for row in rows):
+        gaps.append("the last ones")
+    return [("records lost", f"{' and '.join(gaps)}: the disk was full")] if gaps else []
 
 
 def keep_estimate(config: RunConfig, estimate: dict[str, Any]) -> Path:

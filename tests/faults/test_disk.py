@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,23 +15,18 @@ import pytest
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.training import checkpoint
-from tests.runs import SHORT, Here, Train, processes_of, wait_for
+from tests.runs import SHORT, Here, Train, processes_of, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 0.4 MB, on which no save of a tiny network fits."""
+@pytest.fixture(params=["400k"])
+def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A file system of its own; on one of 0.4 MB no save of a tiny network fits."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = (
-        os.getuid() == 0
-        and not subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)], capture_output=True, check=False
-        ).returncode
-    )
-    if not mounted:
+    command = ["mount", "-t", "tmpfs", "-o", f"size={request.param}", "tmpfs", str(folder)]
+    if os.getuid() or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("no file system can be mounted here")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
@@ -43,6 +40,27 @@ def test_training_goes_on_and_the_last_save_must_succeed(here: Here, small_disk:
     run = small_disk / "full"
     assert max(row["step"] for row in read_metrics(run / "metrics.jsonl")) == 18
     assert list((run / "checkpoints").iterdir()) == []
+
+
+@pytest.mark.parametrize("small_disk", ["20m"], indirect=True)
+def test_a_full_disk_is_heard_of_and_gets_the_records_when_it_has_room_again(train: Train, small_disk: Path) -> None:
+    output, filler = train.folder / "output", small_disk / "filler"
+    words = [*SHORT, f"runs={small_disk}", "run_name=full", "epochs=9", "eval_every=9ep", "checkpoint.every=9ep"]
+    # note: what ranks leave for the launcher lies on the same disk
+    train.environment["TMPDIR"] = str(small_disk)
+    with output.open("w") as log:
+        process = train.start(*words, stdout=log, stderr=log)
+    run = small_disk / "full"
+    wait_for(lambda: steps_done(run) >= 2)
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    wait_for(lambda: "warning: records cannot be written: No space left on device" in output.read_text())
+    filler.unlink()
+    assert process.wait(240) == 0, output.read_text()
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if row["kind"] == "train"] == list(range(1, 55))
+    assert "records lost" not in output.read_text()
 
 
 @pytest.mark.parametrize("loss", ["deleted", "moved"])

@@ -21,13 +21,16 @@ import os; os._exit(7)
 """
 
 
-def run(log: Path) -> int:
+def run(log: Path) -> tuple[int, str]:
+    """The exit code, and what the terminal shows."""
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
-    return subprocess.run([sys.executable, "-c", PRINTS, str(log)], env=environment, check=False).returncode
+    command = [sys.executable, "-c", PRINTS, str(log)]
+    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    return done.returncode, done.stderr
 
 
 def test_the_log_has_all_lines_at_once(tmp_path: Path) -> None:
-    assert run(tmp_path / "logs" / "rank-0.log") == 7
+    assert run(tmp_path / "logs" / "rank-0.log") == (7, "")
     lines = (tmp_path / "logs" / "rank-0.log").read_text().splitlines()
     assert lines[0] == "first"
     assert "UserWarning: second" in lines[1]
@@ -35,5 +38,7 @@ def test_the_log_has_all_lines_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_full_disk_loses_the_lines_not_the_rank() -> None:
-    assert run(Path("/dev/full")) == 7
+def test_what_a_full_disk_does_not_take_goes_to_the_terminal() -> None:
+    code, shown = run(Path("/dev/full"))
+    assert code == 7
+    assert [line in shown for line in ("first\n", "UserWarning: second\n", "h\\udcffalf\n")] == [True] * 3

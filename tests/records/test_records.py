@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,9 +21,11 @@ from rich.console import Console
 
 from launcher.config.compose import compose
 from launcher.errors import UserError
+from launcher.records import metrics
 from launcher.records.curve import draw_curve
 from launcher.records.folder import RunFolder, create, existing
 from launcher.records.metrics import (
+    MetricsWriter,
     Record,
     ResumeRecord,
     StartRecord,
@@ -64,6 +69,64 @@ def test_a_torn_line_loses_itself_alone(folder: RunFolder) -> None:
         file.write(b'{"kind": "train", "step": 2, "lo')
     written(folder, training(3))
     assert [row["step"] for row in read_metrics(folder.metrics)] == [1, 3]
+
+
+class SmallDisk:
+    """In the place of `os`: a file takes so many bytes, then is full."""
+
+    def __init__(self, room: int):
+        self.room = room
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def write(self, file: int, data: bytearray) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = os.write(file, bytes(data[: self.room]))
+        self.room -= written
+        return written
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
+    made = SmallDisk(300)
+    monkeypatch.setattr(metrics, "os", made)
+    return made
+
+
+def test_records_that_a_full_disk_does_not_take_wait_and_are_written_later(
+    folder: RunFolder, disk: SmallDisk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorder = Recorder([MetricsWriter(folder.metrics)])
+    for step in range(1, 8):
+        recorder.record(training(step))
+    assert not folder.metrics.read_bytes().endswith(b"\n"), "a part of a line is there"
+    assert capsys.readouterr().out.count("warning: records cannot be written: No space left on device") == 1
+    disk.room = 10**6
+    recorder.record(training(8))
+    recorder.close()
+    assert [json.loads(line)["step"] for line in folder.metrics.read_text().splitlines()] == list(range(1, 9))
+    assert "records lost" not in summary(written(folder, end(8)))
+
+
+def test_what_waits_is_bounded_and_the_summary_tells_what_is_missing(
+    folder: RunFolder, disk: SmallDisk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(metrics, "_MOST_WAITING", 1000)
+    recorder = Recorder([MetricsWriter(folder.metrics)])
+    for step in range(1, 21):
+        recorder.record(training(step))
+    disk.room = 10**6
+    recorder.record(training(21))
+    rows = read_metrics(folder.metrics)
+    lost = 21 - sum(row["kind"] == "train" for row in rows)
+    assert (rows[-1]["kind"], rows[-1]["records"]) == ("lost", lost)
+    disk.room = 0
+    recorder.record(end(21))
+    recorder.close()
+    assert "warning: the last records are lost: No space left on device" in capsys.readouterr().out
+    assert f"{lost} in the middle and the last ones: the disk was full" in summary(folder)
 
 
 def test_numbers_that_json_lacks_become_null(folder: RunFolder) -> None:
