@@ -27,8 +27,10 @@ def train(trainer: Trainer, logger: MetricLogger, saver: Saver, guard: NonFinite
     """Train from `trainer.next_step` to the end; returns False if a rank requested a stop before, with all saved."""
     stopping = False
     if trainer.evaluation_is_due:
-        # note: a run that was stopped in the middle of an evaluation owes it
+        # note: a run that was stopped in the middle of an evaluation owes it, and the checkpoint of its result
         stopping = not evaluate(trainer, logger, stop)
+        if not stopping:
+            save(trainer, saver, last=trainer.is_done)
     while not (stopping or trainer.is_done):
         trainer.clock.switch("training")
         batches = trainer.rest_of_epoch()
@@ -41,8 +43,7 @@ def train(trainer: Trainer, logger: MetricLogger, saver: Saver, guard: NonFinite
                 stopping = not evaluate(trainer, logger, stop)
             last = stopping or trainer.is_done
             if last or step.requests.save or trainer.save_is_due:
-                with trainer.clock.counting("saving"):
-                    saver.save(trainer.state_dict(), best=trainer.is_best, last=last)
+                save(trainer, saver, last=last)
             if last:
                 break
     trainer.clock.switch(None)
@@ -58,6 +59,12 @@ def evaluate(trainer: Trainer, logger: MetricLogger, stop: StopFlag) -> bool:
     trainer.note_evaluation(result)
     logger.log_evaluation(result, spent())
     return True
+
+
+def save(trainer: Trainer, saver: Saver, *, last: bool) -> None:
+    """Save a checkpoint, as the best too where it is; `last` waits until it is on disk."""
+    with trainer.clock.counting("saving"):
+        saver.save(trainer.state_dict(), best=trainer.is_best, last=last)
 
 
 def evaluate_held_out(trainer: Trainer, logger: MetricLogger, stop: StopFlag) -> bool:

@@ -1,12 +1,24 @@
-"""The loop reads as its docstring says."""
+"""The loop reads as its docstring says, and owes nothing after an interruption."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import re
+from pathlib import Path
+from typing import Any
 
-from launcher.training import loop
+import pytest
+
+from launcher.rank.signs import StopFlag
+from launcher.records.folder import RunFolder
+from launcher.training import checkpoint, loop
+from launcher.training.evaluation import Evaluation
+from launcher.training.metric_logger import MetricLogger
+from launcher.training.nonfinite import NonFiniteGuard
+from launcher.training.saving import Saver
+from launcher.training.trainer import Trainer
+from tests.trainers import build
 
 
 def test_the_docstring_lists_the_events_of_a_step_in_the_order_of_the_code() -> None:
@@ -19,3 +31,41 @@ def test_the_docstring_lists_the_events_of_a_step_in_the_order_of_the_code() -> 
     if isinstance(body[-1], ast.If) and ast.unparse(body[-1].test) == "last":
         events.append("last")
     assert events == listed
+
+
+def trained(run: Trainer, folder: RunFolder, stop: StopFlag, *, resumed: bool) -> bool:
+    with (
+        MetricLogger(run, folder, resumed=resumed) as logger,
+        Saver(folder, run.config.checkpoint, run.ranks) as saver,
+    ):
+        return loop.train(run, logger, saver, NonFiniteGuard(run, folder, logger, saver), stop)
+
+
+@pytest.mark.parametrize("interrupted", [2, 3])
+def test_the_best_is_kept_where_its_evaluation_was_interrupted(
+    interrupted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three epochs; the evaluation of one, the best of all, is interrupted, and done when the run resumes."""
+    words = ["algorithms=[]", "eval_every=1ep", "checkpoint.every=3ep", "logger.tensorboard=false"]
+    folder, stop = RunFolder(tmp_path), StopFlag()
+    folder.checkpoints.mkdir()
+
+    def evaluated(run: Trainer, **_: Any) -> Evaluation | None:
+        epoch = run.next_step // run.plan.steps_per_epoch
+        if epoch == interrupted and not stop.asked:
+            stop.asked = True
+            return None
+        return Evaluation({"top1": 0.9 if epoch == interrupted else 0.1, "top5": 1.0}, 1.0, 10)
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluated)
+    first, again = build(*words), build(*words)
+    assert not trained(first, folder, stop, resumed=False)
+    assert checkpoint.load(folder.best)["step"] == first.plan.steps_per_epoch
+    state = checkpoint.newest_valid(folder.checkpoints)
+    assert state is not None
+    again.load_state_dict(state)
+    assert trained(again, folder, StopFlag(), resumed=True)
+    assert checkpoint.load(folder.best)["step"] == interrupted * again.plan.steps_per_epoch
+    newest = checkpoint.newest_valid(folder.checkpoints)
+    assert newest is not None
+    assert newest["evaluated_step"] == again.plan.total_steps, "another resume evaluates nothing anew"
