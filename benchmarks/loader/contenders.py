@@ -133,18 +133,21 @@ def _keyed_ffcv(name: str, kind: str, only_crop: bool, scaled: bool, folder: Pat
     import torch
 
     from launcher.data.ffcv.beton import open_beton
-    from launcher.data.ffcv.pool import DecodingPool, Request
-    from launcher.data.sampling import Shard
+    from launcher.data.ffcv.pool import DecodingPool
+    from launcher.data.sampling import Request, Shard
 
     file = open_beton(getattr(files, kind))
 
     @cache
     def pool() -> DecodingPool:
         shard = Shard(0, 1, workers=1, prefetch=1, device=torch.device("cpu"))
-        return DecodingPool(file, shard, preload=True, only_crop=only_crop, scaled=scaled)
+        return DecodingPool(file, lambda _: asked[-1], shard=shard, preload=True, only_crop=only_crop, scaled=scaled)
+
+    asked: list[np.ndarray] = []
 
     def run(boxes: np.ndarray, side: int) -> object:
-        return list(pool().batches([Request(0, np.arange(file.samples), boxes, side)]))
+        asked.append(boxes)
+        return list(pool().batches([Request(0, 0, np.arange(file.samples), side)]))
 
     pictures = file.rows["f0"]
     table = int(np.fromfile(file.path, "<u8", 1, offset=16)[0])

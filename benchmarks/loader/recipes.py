@@ -19,6 +19,7 @@ from launcher.config.compose import compose
 from launcher.data.inspection import inspect_data
 from launcher.data.loaders import Loaders, build_loaders
 from launcher.plan.plan import Plan
+from launcher.rank.group import alone
 
 _FEW_PASSES = 20
 _IN_LOADER = "algorithms.progressive_resizing.where=loader"
@@ -52,10 +53,7 @@ class RecipeLoader:
         engine = Engine(Context(self.plan, 2))
         self.loaders: Loaders = build_loaders(
             self.plan,
-            rank=0,
-            world_size=1,
-            local_world_size=1,
-            device=torch.device("cpu"),
+            alone(torch.device("cpu")),
             change_order=engine.change_order,
             change_image=engine.change_image,
         )

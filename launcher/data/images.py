@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from PIL import Image
 from torch.utils.data import Dataset, get_worker_info
 
 from launcher.config import schema
+from launcher.data.batch import Loaded
 from launcher.data.crops import centre_cut, cut, random_crop
 from launcher.data.decode import UnreadableImage, decode
 from launcher.data.folder import Folder
+from launcher.data.sampling import Request
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
 
@@ -27,6 +30,29 @@ UNREADABLE = -1
 
 # (uint8 pixels [H, W, 3], sample index, epoch) -> the same as augmented
 ChangeImage = Callable[[np.ndarray, int, int], np.ndarray]
+
+
+class Reader(ABC):
+    """Reads the images of one split; `classes` are the names of the labels, where they are known."""
+
+    samples: int
+    classes: list[str] | None = None
+
+    @abstractmethod
+    def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
+        """Yield uint8 images [B, 3, H, W], int64 labels [B] and int64 sample indices [B] on the CPU, in order."""
+
+    def path(self, index: int) -> Path | None:
+        """Return the image file of a sample, if it has one of its own."""
+        return None
+
+    def stalled(self, seconds: float) -> Path | None:
+        """Return a file whose reading has lasted for more than so many seconds."""
+        return None
+
+    def close(self) -> None:
+        """End all worker processes and threads."""
+        return
 
 
 class Reading:
@@ -55,8 +81,12 @@ class Reading:
         return None
 
 
+# epoch, sample index, size in pixels
+Key = tuple[int, int, int]
+
+
 class Images(Dataset[tuple[np.ndarray, int, int]]):
-    """Decoded images by key: the files `root`/`files`, and their labels int64."""
+    """Decoded images by `Key`: the files `root`/`files`, and their labels int64."""
 
     def __init__(self, root: Path, files: Sequence[str], labels: np.ndarray, *, upright: bool):
         self.root, self.labels, self.upright = root, labels, upright
@@ -64,7 +94,7 @@ class Images(Dataset[tuple[np.ndarray, int, int]]):
         self.files = np.array([os.fsencode(file) for file in files])
         self.reading = Reading(1)
 
-    def __getitems__(self, keys: Sequence[Any]) -> list[tuple[np.ndarray, int, int]] | UserError:
+    def __getitems__(self, keys: Sequence[Key]) -> list[tuple[np.ndarray, int, int]] | UserError:
         """Return the images of a batch; an error as a value, since a raised one would cross with its traceback."""
         try:
             return [self[key] for key in keys]
@@ -89,17 +119,9 @@ class Images(Dataset[tuple[np.ndarray, int, int]]):
     def path(self, index: int) -> Path:
         return self.root / os.fsdecode(self.files[index])
 
-    def stalled(self, seconds: float) -> Path | None:
-        """Return a file whose reading has lasted for more than so many seconds."""
-        index = self.reading.stalled(seconds)
-        return None if index is None else self.path(index)
-
 
 class TrainImages(Images):
-    """Random resized crops, flipped; keyed by (epoch, sample index, size in pixels).
-
-    A sample index modulo the number of files is its file.
-    """
+    """Random resized crops, flipped; a sample index modulo the number of files is its file."""
 
     def __init__(
         self, folder: Folder, image: schema.Image, *, seed: int, upright: bool, change_image: ChangeImage | None
@@ -107,7 +129,7 @@ class TrainImages(Images):
         super().__init__(folder.root, folder.files, folder.labels, upright=upright)
         self.image, self.seed, self.change_image = image, seed, change_image
 
-    def __getitem__(self, key: tuple[int, int, int]) -> tuple[np.ndarray, int, int]:
+    def __getitem__(self, key: Key) -> tuple[np.ndarray, int, int]:
         epoch, index, size = key
         number = index % len(self.labels)
         image = self.open(number)
@@ -119,25 +141,27 @@ class TrainImages(Images):
 
 
 class EvalImages(Images):
-    """Centre crops of the resized images; keyed by the sample index. `values` are those of a model card's `input`."""
+    """Centre crops of the resized images, the same in every epoch; `values` are those of a model card's `input`."""
 
     def __init__(self, root: Path, files: Sequence[str], labels: np.ndarray, values: Mapping[str, Any]):
         super().__init__(root, files, labels, upright=values["exif_orientation"])
-        self.resize, self.size, self.interpolation = values["resize"], values["size"], values["interpolation"]
+        self.resize, self.interpolation = values["resize"], values["interpolation"]
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, int, int]:
-        pixels = centre_cut(self.open(index), self.resize, self.size, self.interpolation)
+    def __getitem__(self, key: Key) -> tuple[np.ndarray, int, int]:
+        _, index, size = key
+        pixels = centre_cut(self.open(index), self.resize, size, self.interpolation)
         return pixels, int(self.labels[index]), index
 
 
 class ReadableImages(EvalImages):
     """The same, but an image that cannot be read is black, and its label is UNREADABLE."""
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, int, int]:
+    def __getitem__(self, key: Key) -> tuple[np.ndarray, int, int]:
+        _, index, size = key
         try:
-            return super().__getitem__(index)
+            return super().__getitem__(key)
         except UserError:
-            return np.zeros((self.size, self.size, 3), np.uint8), UNREADABLE, index
+            return np.zeros((size, size, 3), np.uint8), UNREADABLE, index
 
 
 def evaluated_input(plan: Plan) -> dict[str, Any]:

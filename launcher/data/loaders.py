@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,51 +13,49 @@ from launcher import randomness
 from launcher.config import schema
 from launcher.data.batch import Loaded, Overlap
 from launcher.data.folder import Folder, splits
-from launcher.data.images import ChangeImage, EvalImages, TrainImages, evaluated_input
+from launcher.data.images import ChangeImage, EvalImages, Reader, TrainImages, evaluated_input
 from launcher.data.inspection import check_counts
-from launcher.data.sampling import ChangeOrder, Shard, eval_indices, train_batches
+from launcher.data.sampling import ChangeOrder, Request, Shard, eval_indices, train_requests
 from launcher.data.shapes import ensure_folder
-from launcher.data.worker_processes import Keys, batches, data_loader, shut_down
+from launcher.data.worker_processes import WorkerProcesses
 from launcher.data.workers import worker_count
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
+from launcher.rank.group import Ranks
 
 
-class Loader:
-    """What every loader has: whether a file stalls it, and an end of its processes and threads."""
+@dataclass
+class TrainLoader:
+    """This rank's training batches on its device, in each epoch's order."""
 
-    def __init__(self, stalled: Callable[[float], Path | None] = lambda _: None, end: Callable[[], None] | None = None):
-        self._stalled, self._end = stalled, weakref.finalize(self, end) if end else None
+    plan: Plan
+    reader: Reader
+    shard: Shard
+    change_order: ChangeOrder | None
 
-    def stalled(self, seconds: float) -> Path | None:
-        """Return a file whose reading has lasted for more than so many seconds."""
-        return self._stalled(seconds)
+    def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
+        """Return the batches of an epoch from a step on; skipping costs nothing."""
+        requests = train_requests(self.plan, self.shard, self.reader.samples, epoch, first_step, self.change_order)
+        return Overlap(self.reader.batches(requests), self.shard.device)
+
+
+@dataclass
+class EvaluationLoader:
+    """This rank's evaluation batches on its device: each sample once, the last batch may be smaller."""
+
+    reader: Reader
+    shard: Shard
+    batch_size: int
+    size: int
+
+    def __iter__(self) -> Iterator[Loaded]:
+        batches = eval_indices(self.reader.samples, self.batch_size, self.shard.rank, self.shard.world_size)
+        requests = (Request(0, 0, indices, self.size) for indices in batches)
+        return iter(Overlap(self.reader.batches(requests), self.shard.device))
 
     def close(self) -> None:
         """End all worker processes and threads."""
-        if self._end:
-            self._end()
-
-
-class TrainLoader(Loader, ABC):
-    """Yields (uint8 images [B, 3, H, W], int64 labels [B], int64 sample indices [B] on the CPU) of this rank."""
-
-    @abstractmethod
-    def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
-        """Return the batches of an epoch from a step on; skipping costs nothing."""
-
-
-class EvaluationLoader(Loader, ABC):
-    """Yields the same for this rank's validation images, each once; `classes` are the labels' names, if known."""
-
-    classes: list[str] | None = None
-
-    @abstractmethod
-    def __iter__(self) -> Iterator[Loaded]: ...
-
-    def file(self, index: int) -> Path | None:
-        """Return the image file of a sample, if it has one of its own."""
-        return None
+        self.reader.close()
 
 
 @dataclass(frozen=True)
@@ -70,146 +65,91 @@ class Loaders:
 
     def facts(self) -> dict[str, list[str] | None]:
         """What a checkpoint holds of the data: the names of the classes, where they are known."""
-        return {"classes": self.evaluate.classes}
+        return {"classes": self.evaluate.reader.classes}
 
     def stalled(self, seconds: float) -> Path | None:
         """Return a file whose reading has lasted for more than so many seconds."""
-        return self.train.stalled(seconds) or self.evaluate.stalled(seconds)
+        return self.train.reader.stalled(seconds) or self.evaluate.reader.stalled(seconds)
 
     def close(self) -> None:
-        """End all worker processes."""
-        self.train.close()
-        self.evaluate.close()
+        """End all worker processes and threads."""
+        self.train.reader.close()
+        self.evaluate.reader.close()
 
 
 def build_loaders(
     plan: Plan,
+    ranks: Ranks,
     *,
-    device: torch.device,
-    rank: int = 0,
-    world_size: int = 1,
-    local_world_size: int = 1,
     change_order: ChangeOrder | None = None,
     change_image: ChangeImage | None = None,
     skipped: Collection[str] = (),
 ) -> Loaders:
     """Build one rank's loaders; those of class folders are without the images `skipped`."""
-    config = plan.config
-    if isinstance(config.dataloader, schema.SyntheticLoader):
-        return Loaders(SyntheticTrain(plan, config.dataloader.batches, rank, device), SyntheticEval(plan, device))
-    workers = worker_count(config.dataloader, local_world_size)
-    shard = Shard(rank, world_size, workers, config.dataloader.prefetch, device)
-    if isinstance(config.dataloader, schema.FFCVLoader):
-        return Loaders(*_ffcv_loaders(plan, config.dataloader, shard, change_order, change_image))
-    train, val = splits(ensure_folder(config.dataset), config.dataset, config.seed, skipped)
-    check_counts(plan, len(train.classes), len(train.files), train.root)
-    image, upright = config.image, config.dataset.exif_orientation
-    images = TrainImages(train, image, seed=config.seed, upright=upright, change_image=change_image)
-    ranks = {"rank": rank, "world_size": world_size, "local_world_size": local_world_size}
-    return Loaders(ShuffledLoader(plan, images, shard, change_order), build_evaluation(plan, val, device, **ranks))
+    config, values, shard = plan.config, plan.config.dataloader, _shard(plan, ranks)
+    train: Reader
+    if isinstance(values, schema.SyntheticLoader):
+        train = Noise(plan, shard, plan.train_samples, range(values.batches), plan.rank_batch, plan.train_size)
+        one_batch = plan.rank_eval_batch * shard.world_size, [-1], plan.rank_eval_batch
+        evaluate = _evaluation(plan, shard, Noise(plan, shard, *one_batch, plan.image_side(config.image.eval_size)))
+    elif isinstance(values, schema.FFCVLoader):
+        train, val = _ffcv_readers(plan, values, shard, change_image)
+        evaluate = _evaluation(plan, shard, val)
+    else:
+        folder, val_folder = splits(ensure_folder(config.dataset), config.dataset, config.seed, skipped)
+        check_counts(plan, len(folder.classes), len(folder.files), folder.root)
+        upright = config.dataset.exif_orientation
+        images = TrainImages(folder, config.image, seed=config.seed, upright=upright, change_image=change_image)
+        train = WorkerProcesses(images, shard)
+        evaluate = build_evaluation(plan, val_folder, ranks)
+    return Loaders(TrainLoader(plan, train, shard, change_order), evaluate)
 
 
-def build_evaluation(
-    plan: Plan,
-    folder: Folder,
-    device: torch.device,
-    *,
-    rank: int = 0,
-    world_size: int = 1,
-    local_world_size: int = 1,
-) -> EvaluationLoader:
-    """Build the loader of another folder's images, prepared as the run's own; on one rank, its part of them."""
-    values = plan.config.dataloader
-    assert not isinstance(values, schema.SyntheticLoader)
-    shard = Shard(rank, world_size, worker_count(values, local_world_size), values.prefetch, device)
+def build_evaluation(plan: Plan, folder: Folder, ranks: Ranks) -> EvaluationLoader:
+    """Build the loader of a rank's part of a folder's images, prepared as the run's own."""
+    shard = _shard(plan, ranks)
     images = EvalImages(folder.root, folder.files, folder.labels, evaluated_input(plan))
-    return EvalLoader(images, shard, plan.rank_eval_batch, folder.classes)
+    return _evaluation(plan, shard, WorkerProcesses(images, shard, folder.classes))
 
 
-def _ffcv_loaders(
-    plan: Plan,
-    values: schema.FFCVLoader,
-    shard: Shard,
-    change_order: ChangeOrder | None,
-    change_image: ChangeImage | None,
-) -> tuple[TrainLoader, EvaluationLoader]:
+def _evaluation(plan: Plan, shard: Shard, reader: Reader) -> EvaluationLoader:
+    return EvaluationLoader(reader, shard, plan.rank_eval_batch, plan.image_side(plan.config.image.eval_size))
+
+
+def _shard(plan: Plan, ranks: Ranks) -> Shard:
+    values = plan.config.dataloader
+    if isinstance(values, schema.SyntheticLoader):
+        return Shard(ranks.rank, ranks.world_size, 0, 0, ranks.device)
+    workers = worker_count(values, ranks.local_world_size)
+    return Shard(ranks.rank, ranks.world_size, workers, values.prefetch, ranks.device)
+
+
+def _ffcv_readers(
+    plan: Plan, values: schema.FFCVLoader, shard: Shard, change_image: ChangeImage | None
+) -> tuple[Reader, Reader]:
     try:
-        from launcher.data.ffcv.loader import build_ffcv_loaders
+        from launcher.data.ffcv.loader import open_readers
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
         message = f"{missing} is not installed; make setup builds FFCV, dataloader=torchvision needs none"
         raise UserError(Problem(message, "dataloader", "ffcv")) from None
-    return build_ffcv_loaders(plan, values, shard, change_order, change_image)
+    return open_readers(plan, values, shard, change_image)
 
 
-class ShuffledLoader(TrainLoader):
-    """Training batches through torch's DataLoader with persistent workers."""
-
-    def __init__(self, plan: Plan, images: TrainImages, shard: Shard, change_order: ChangeOrder | None):
-        self._plan, self._shard, self._change_order = plan, shard, change_order
-        self._images, self._keys = images, Keys()
-        self._loader = data_loader(images, self._keys, shard)
-        super().__init__(images.stalled, partial(shut_down, self._loader))
-
-    def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
-        plan, samples = self._plan, len(self._images.labels)
-        steps = train_batches(plan, self._shard, samples, epoch, first_step, self._change_order)
-        self._keys.batches = ([(epoch, i, plan.loaded_size(step)) for i in indices.tolist()] for step, indices in steps)
-        return Overlap(batches(self._loader), self._shard.device)
-
-
-class EvalLoader(EvaluationLoader):
-    """This rank's part of the images, each once, in batches whose last may be smaller."""
-
-    def __init__(self, images: EvalImages, shard: Shard, batch_size: int, classes: list[str] | None = None):
-        self._images, self._shard, self.classes = images, shard, classes
-        self._keys = Keys()
-        self._keys.batches = [
-            batch.tolist() for batch in eval_indices(len(images.labels), batch_size, shard.rank, shard.world_size)
-        ]
-        self._loader = data_loader(images, self._keys, shard)
-        super().__init__(images.stalled, partial(shut_down, self._loader))
-
-    def __iter__(self) -> Iterator[Loaded]:
-        return iter(Overlap(batches(self._loader), self._shard.device))
-
-    def file(self, index: int) -> Path | None:
-        return self._images.path(index)
-
-
-class SyntheticTrain(TrainLoader):
+class Noise(Reader):
     """A few batches of noise, on the device already, that take turns: the speed of the step without any loading."""
 
-    def __init__(self, plan: Plan, batches: int, rank: int, device: torch.device):
-        super().__init__()
-        self._plan, self._rank, self._device = plan, rank, device
-        sizes = plan.rank_batch, plan.train_size
-        self._batches = [_noise(plan, device, rank, number, *sizes) for number in range(batches)]
+    def __init__(self, plan: Plan, shard: Shard, samples: int, numbers: Iterable[int], count: int, size: int):
+        self.samples = samples
+        self._batches = [_noise(plan, shard, number, count, size) for number in numbers]
 
-    def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
-        return Overlap((self._numbered(step) for step in range(first_step, self._plan.steps_per_epoch)), self._device)
-
-    def _numbered(self, step: int) -> Loaded:
-        images, labels, _ = self._batches[step % len(self._batches)]
-        first = step * self._plan.config.batch_size + self._rank * self._plan.rank_batch
-        return images, labels, np.arange(first, first + len(labels))
+    def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
+        for request in requests:
+            yield *self._batches[request.step % len(self._batches)], request.indices
 
 
-class SyntheticEval(EvaluationLoader):
-    """One batch of noise, so that evaluation has something to count."""
-
-    def __init__(self, plan: Plan, device: torch.device):
-        super().__init__()
-        size = plan.image_side(plan.config.image.eval_size)
-        self._batch = _noise(plan, device, 0, -1, plan.rank_eval_batch, size)
-
-    def __iter__(self) -> Iterator[Loaded]:
-        yield self._batch
-
-
-def _noise(plan: Plan, device: torch.device, rank: int, number: int, count: int, size: int) -> Loaded:
-    random = randomness.generator(plan.config.seed, "synthetic", rank, number)
-    pixels = random.integers(0, 256, (count, size, size, 3), dtype=np.uint8)
-    labels = random.integers(0, plan.config.dataset.classes or 1, count)
-    images = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(device)
-    return images, torch.from_numpy(labels).to(device), np.arange(count)
+def _noise(plan: Plan, shard: Shard, number: int, count: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    random = randomness.generator(plan.config.seed, "synthetic", shard.rank, number)
+    pixels = torch.from_numpy(random.integers(0, 256, (count, size, size, 3), dtype=np.uint8))
+    labels = torch.from_numpy(random.integers(0, plan.config.dataset.classes or 1, count))
+    return pixels.permute(0, 3, 1, 2).to(shard.device), labels.to(shard.device)

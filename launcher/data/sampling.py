@@ -26,6 +26,16 @@ class Shard:
     device: torch.device
 
 
+@dataclass(frozen=True)
+class Request:
+    """One batch: sample indices int64 [B], as they key randomness, and the size of its images in pixels."""
+
+    epoch: int
+    step: int
+    indices: np.ndarray
+    size: int
+
+
 def epoch_order(seed: int, epoch: int, samples: int) -> np.ndarray:
     """Return sample indices int64 [samples] in the order that an epoch reads them."""
     return randomness.generator(seed, "order", epoch).permutation(samples)
@@ -41,16 +51,17 @@ def rank_indices(order: np.ndarray, step: int, batch_size: int, rank: int, world
     return order[first : first + count]
 
 
-def train_batches(
+def train_requests(
     plan: Plan, shard: Shard, samples: int, epoch: int, first_step: int, change_order: ChangeOrder | None
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the step of the run and this rank's sample indices for each step of an epoch, from a step on."""
+) -> Iterator[Request]:
+    """Yield this rank's batch of each step of an epoch, from a step on; `Request.step` counts those of the run."""
     order = epoch_order(plan.config.seed, epoch, samples)
     if change_order is not None:
         order = change_order(order)
-    for step in range(first_step, plan.steps_per_epoch):
-        indices = rank_indices(order, step, plan.config.batch_size, shard.rank, shard.world_size)
-        yield epoch * plan.steps_per_epoch + step, indices
+    for number in range(first_step, plan.steps_per_epoch):
+        indices = rank_indices(order, number, plan.config.batch_size, shard.rank, shard.world_size)
+        step = epoch * plan.steps_per_epoch + number
+        yield Request(epoch, step, indices, plan.loaded_size(step))
 
 
 def eval_indices(samples: int, batch_size: int, rank: int, world_size: int) -> list[np.ndarray]:

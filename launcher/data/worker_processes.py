@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,8 @@ import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 from launcher.data.batch import Loaded
-from launcher.data.images import Images, Reading
-from launcher.data.sampling import Shard
+from launcher.data.images import Images, Key, Reader, Reading
+from launcher.data.sampling import Request, Shard
 from launcher.data.workers import clean_processes, follow_parent
 from launcher.errors import MachineError, Problem, UserError
 
@@ -23,66 +25,79 @@ _SHARED_MEMORY = "/dev/shm"
 _SECONDS_TO_DIE = 1.0
 
 
-class Keys:
-    """A batch sampler whose lists of keys are set before each epoch, so that workers keep no state."""
+class WorkerProcesses(Reader):
+    """Reads requested batches of images through torch's DataLoader, in persistent workers, or here without any.
 
-    def __init__(self) -> None:
-        self.batches: Sequence[Sequence[Any]] | Iterator[Sequence[Any]] = ()
-
-    def __iter__(self) -> Iterator[Sequence[Any]]:
-        return iter(self.batches)
-
-
-def data_loader(images: Images, keys: Keys, shard: Shard) -> DataLoader[Any]:
-    """Persistent workers, or none."""
-    images.reading = Reading(max(1, shard.workers))
-    return DataLoader(
-        images,
-        batch_sampler=keys,  # type: ignore[arg-type]
-        num_workers=shard.workers,
-        collate_fn=_collate,
-        pin_memory=shard.device.type == "cuda",
-        persistent_workers=shard.workers > 0,
-        prefetch_factor=shard.prefetch if shard.workers else None,
-        worker_init_fn=_start_worker if shard.workers else None,
-        generator=torch.Generator(),
-        multiprocessing_context=clean_processes() if shard.workers else None,
-    )
-
-
-def batches(loader: DataLoader[Any]) -> Iterator[Loaded]:
-    """What the workers have loaded.
-
-    Raises:
-        UserError: an image cannot be read, or shared memory is full.
-        MachineError: a worker has died.
+    `classes` are the names of the labels, where they are known.
     """
-    loaded: Iterator[Loaded | UserError] | None = None
-    while True:
+
+    def __init__(self, images: Images, shard: Shard, classes: list[str] | None = None):
+        self.samples, self.classes = len(images.labels), classes
+        self._images = images
+        images.reading = Reading(max(1, shard.workers))
+        self._keys = _Keys()
+        self._loader: DataLoader[Any] = DataLoader(
+            images,
+            batch_sampler=self._keys,  # type: ignore[arg-type]
+            num_workers=shard.workers,
+            collate_fn=_collate,
+            pin_memory=shard.device.type == "cuda",
+            persistent_workers=shard.workers > 0,
+            prefetch_factor=shard.prefetch if shard.workers else None,
+            worker_init_fn=_start_worker if shard.workers else None,
+            generator=torch.Generator(),
+            multiprocessing_context=clean_processes() if shard.workers else None,
+        )
+        # note: at its exit a process would wait for workers that nobody has ended
+        self._end = weakref.finalize(self, _shut_down, self._loader)
+
+    def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
+        """The requested batches in their order.
+
+        Raises:
+            UserError: an image cannot be read, or shared memory is full.
+            MachineError: a worker has died.
+        """
+        self._keys.batches = ([(one.epoch, i, one.size) for i in one.indices.tolist()] for one in requests)
         try:
-            if loaded is None:
-                loaded = iter(loader)
-            batch = next(loaded, None)
+            for batch in self._loader:
+                if isinstance(batch, UserError):
+                    raise batch
+                yield batch
         except (RuntimeError, OSError, EOFError) as error:
-            raise _cause(loader, error) from error
-        if isinstance(batch, UserError):
-            raise batch
-        if batch is None:
-            return
-        yield batch
+            raise _cause(self._loader, error) from error
+
+    def path(self, index: int) -> Path:
+        return self._images.path(index)
+
+    def stalled(self, seconds: float) -> Path | None:
+        index = self._images.reading.stalled(seconds)
+        return None if index is None else self.path(index)
+
+    def close(self) -> None:
+        self._end()
 
 
-def shut_down(loader: DataLoader[Any]) -> None:
+def _shut_down(loader: DataLoader[Any]) -> None:
     """End the worker processes."""
-    iterator = getattr(loader, "_iterator", None)
+    iterator = loader._iterator
     if iterator is None:
         return
-    iterator._shutdown_workers()
-    for worker in iterator._workers:
+    iterator._shutdown_workers()  # type: ignore[attr-defined]
+    for worker in iterator._workers:  # type: ignore[attr-defined]
         worker.kill()
         worker.join()
     # note: a process that ends at once leaves its semaphores behind, unless they are freed before
     loader._iterator = None
+
+
+class _Keys:
+    """A batch sampler whose lists of keys are set before each epoch, so that workers keep no state."""
+
+    batches: Iterable[Sequence[Key]] = ()
+
+    def __iter__(self) -> Iterator[Sequence[Key]]:
+        return iter(self.batches)
 
 
 def _collate(samples: list[tuple[np.ndarray, int, int]] | UserError) -> Loaded | UserError:

@@ -46,6 +46,11 @@ class Ranks:
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
 
 
+def alone(device: torch.device) -> Ranks:
+    """The one rank of a process that has no peers."""
+    return Ranks(0, 1, 0, 1, device)
+
+
 def claim(kind: str, number: int) -> torch.device:
     """The device that the launcher has decided on, `cpu` or the GPU of that number, in use by this process from now on.
 

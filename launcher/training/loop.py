@@ -79,8 +79,7 @@ def evaluate_held_out(trainer: Trainer, logger: MetricLogger, stop: StopFlag) ->
     if dataset.test_path is None:
         return True
     images, _ = held_out(dataset, **trainer.loaders.facts(), report=lambda *_: HEARTBEAT.beat())
-    share = {"rank": ranks.rank, "world_size": ranks.world_size, "local_world_size": ranks.local_world_size}
-    with closing(build_evaluation(trainer.plan, images, ranks.device, **share)) as loader:
+    with closing(build_evaluation(trainer.plan, images, ranks)) as loader:
         with trainer.clock.counting("evaluation") as spent:
             result = trainer.evaluate(should_stop=lambda: stop.asked, loader=loader)
         if result is not None:

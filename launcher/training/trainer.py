@@ -215,14 +215,7 @@ def build_trainer(
     engine = Engine(Context(plan, config.task.outputs(config.dataset), autocast))
     step = build_step(plan, ranks, engine, initial)
     loaders = build_loaders(
-        plan,
-        rank=ranks.rank,
-        world_size=ranks.world_size,
-        local_world_size=ranks.local_world_size,
-        device=ranks.device,
-        change_order=engine.change_order,
-        change_image=engine.change_image,
-        skipped=skipped,
+        plan, ranks, change_order=engine.change_order, change_image=engine.change_image, skipped=skipped
     )
     HEARTBEAT.watch_reading(loaders.stalled, config.launch.hang_timeout)
     synchronize = partial(torch.cuda.synchronize, ranks.device) if ranks.device.type == "cuda" else None

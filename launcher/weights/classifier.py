@@ -17,9 +17,10 @@ from launcher.config.resolved import digest, read
 from launcher.config.schema import TorchvisionLoader
 from launcher.data.batch import normalize
 from launcher.data.images import UNREADABLE, ReadableImages, evaluated_input
-from launcher.data.loaders import EvalLoader
+from launcher.data.loaders import EvaluationLoader
 from launcher.data.sampling import Shard
 from launcher.data.unreadable import reason
+from launcher.data.worker_processes import WorkerProcesses
 from launcher.data.workers import worker_count
 from launcher.errors import UserError
 from launcher.models.build import Surgery, build_model, model_surgeries
@@ -164,7 +165,8 @@ def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Itera
     """The likeliest `top` classes of each file, in the order of the files."""
     images = ReadableImages(Path(), files, np.zeros(len(files), np.int64), classifier.card["input"])
     workers = worker_count(_LOADER, 1) if len(files) > _FEW else 0
-    loader = EvalLoader(images, Shard(0, 1, workers, _LOADER.prefetch, classifier.device), _BATCH)
+    shard = Shard(0, 1, workers, _LOADER.prefetch, classifier.device)
+    loader = EvaluationLoader(WorkerProcesses(images, shard), shard, _BATCH, classifier.card["input"]["size"])
     try:
         for pixels, labels, indices in loader:
             likeliest = classifier.predictions(pixels.to(classifier.device), top)

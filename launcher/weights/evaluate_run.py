@@ -24,6 +24,7 @@ from launcher.data.sources.source import quiet
 from launcher.data.unreadable import read_skipped
 from launcher.errors import Problem, UserError, one_line
 from launcher.plan.plan import Plan, plan_for
+from launcher.rank.group import alone
 from launcher.records.folder import RunFolder
 from launcher.tasks import build_task
 from launcher.training.evaluation import Evaluation, evaluate
@@ -96,7 +97,7 @@ def _images(
             yield loader, notes
         return
     skipped = read_skipped(folder.skipped, plan.config.dataset)
-    with closing(build_loaders(plan, device=device, skipped=skipped)) as loaders:
+    with closing(build_loaders(plan, alone(device), skipped=skipped)) as loaders:
         yield loaders.evaluate, []
 
 
@@ -105,7 +106,7 @@ def _other(plan: Plan, state: dict[str, Any], path: Path, device: torch.device) 
         message = "the checkpoint has no names of classes, by which those of another folder are found"
         raise UserError(Problem(message, "dataset.path", path))
     images, notes = evaluated_as(path, plan.config.dataset, classes, quiet)
-    return build_evaluation(plan, images, device), notes
+    return build_evaluation(plan, images, alone(device)), notes
 
 
 @dataclass(frozen=True)

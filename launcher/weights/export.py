@@ -22,6 +22,7 @@ from launcher.data.unreadable import read_skipped
 from launcher.errors import Problem, UserError
 from launcher.models.build import Surgery
 from launcher.plan.plan import Plan, plan_for
+from launcher.rank.group import alone
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics
 from launcher.training.trainer import of_this_run
@@ -102,12 +103,12 @@ def _source(folder: RunFolder, *, best: bool) -> Iterator[_Source]:
         network, surgeries = trained_network(plan, state)
     skipped = read_skipped(folder.skipped, config.dataset)
     try:
-        loaders = build_loaders(plan, device=torch.device("cpu"), skipped=skipped)
+        loaders = build_loaders(plan, alone(torch.device("cpu")), skipped=skipped)
     except UserError:
         loaders = None
     images = loaders.evaluate if loaders else None
     try:
-        card = model_card(plan, state, surgeries, images.classes if images else None)
+        card = model_card(plan, state, surgeries, images.reader.classes if images else None)
         recorded = _add_recorded(card, read_metrics(folder.metrics))
         yield _Source(plan, state["weights"], network, surgeries, card, images, recorded)
     finally:

@@ -156,7 +156,7 @@ def check_export(
 
 
 def _files(loader: EvaluationLoader | None, indices: np.ndarray) -> list[Path]:
-    files = [loader.file(int(index)) for index in indices] if loader else []
+    files = [loader.reader.path(int(index)) for index in indices] if loader else []
     return [file for file in files if file is not None]
 
 

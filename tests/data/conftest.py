@@ -18,6 +18,7 @@ from launcher.data.inspection import inspect_data
 from launcher.data.loaders import Loaders, build_loaders
 from launcher.data.sampling import Shard
 from launcher.plan.plan import Plan
+from launcher.rank.group import Ranks
 
 ONE_THREAD = Shard(0, 1, workers=1, prefetch=1, device=torch.device("cpu"))
 
@@ -36,10 +37,7 @@ def make_loaders(folder: Path, *words: str, rank: int = 0, world: int = 1) -> Lo
     config = inspect_data(compose(words_for(folder, *words)).config, must_exist=True).config
     assert config.dataset.train_samples is not None
     plan = Plan(config, world, config.dataset.train_samples)
-    device = torch.device("cpu")
-    return build_loaders(
-        plan, rank=rank, world_size=world, local_world_size=1, device=device, change_order=None, change_image=None
-    )
+    return build_loaders(plan, Ranks(rank, world, 0, 1, torch.device("cpu")))
 
 
 def stream(found: Loaders, epochs: tuple[int, ...] = (0, 1), first: int = 0) -> list[Loaded]:

@@ -14,7 +14,8 @@ from PIL import Image
 
 from launcher.data.ffcv.beton import open_beton
 from launcher.data.ffcv.decoder import fewest_eighths, scaled_box
-from launcher.data.ffcv.pool import DecodingPool, Request
+from launcher.data.ffcv.pool import DecodingPool
+from launcher.data.sampling import Request
 
 from .conftest import ONE_THREAD, make_loaders, same, stream, write_files
 
@@ -48,9 +49,9 @@ def test_scaled_pixels_are_those_of_opencv_and_pillow(jpegs: Path, part: int) ->
     (path,) = jpegs.glob("ffcv/train*.beton")
     data, rows = path.read_bytes(), open_beton(path).rows["f0"][:4]
     side = SIDE // part
-    pool = DecodingPool(open_beton(path), ONE_THREAD, preload=False, scaled=True)
     boxes = np.tile([0, 0, SIDE, SIDE, 0], (4, 1))
-    ((images, _, _),) = pool.batches([Request(0, np.arange(4), boxes, side)])
+    pool = DecodingPool(open_beton(path), lambda _: boxes, shard=ONE_THREAD, preload=False, scaled=True)
+    ((images, _, _),) = pool.batches([Request(0, 0, np.arange(4), side)])
     pool.close()
     reduced = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}[part]
     for got, place in zip(images.permute(0, 2, 3, 1).numpy().astype(int), rows["place"], strict=True):

@@ -22,8 +22,10 @@ from launcher.data.ffcv.beton import open_beton
 from launcher.data.ffcv.dataset import file_name
 from launcher.data.ffcv.decoder import cut
 from launcher.data.ffcv.loader import choose
-from launcher.data.ffcv.pool import DecodingPool, Request
+from launcher.data.ffcv.pool import DecodingPool
 from launcher.data.ffcv.writer import to_jpeg
+from launcher.data.images import ChangeImage
+from launcher.data.sampling import Request
 from launcher.errors import UserError
 from tests.forked import python
 
@@ -214,27 +216,30 @@ def test_a_file_cut_off_while_it_is_read_is_named(pictures: Path, spoiled: Path,
     found.close()
 
 
+def centres(path: Path, change_image: ChangeImage) -> DecodingPool:
+    """Reads centred squares."""
+    file = open_beton(path)
+    return DecodingPool(
+        file, lambda request: centre_boxes(*file.sizes(request.indices), request.size, request.size),
+        shard=ONE_THREAD, preload=False, change_image=change_image,
+    )  # fmt: skip
+
+
 def test_a_file_cut_off_after_its_pictures_were_asked_for_is_named(spoiled: Path) -> None:
     def cut_off(pixels: np.ndarray, index: int, epoch: int) -> np.ndarray:
         os.truncate(spoiled, 2**15)
         return pixels
 
-    pool = DecodingPool(open_beton(spoiled), ONE_THREAD, preload=False, change_image=cut_off)
-    boxes = centre_boxes(pool.heights[:20], pool.widths[:20], 8, 8)
+    pool = centres(spoiled, cut_off)
     with pytest.raises(UserError, match=r"train\.beton was changed while it was read; write it again"):
-        list(pool.batches([Request(number, np.arange(20), boxes, 8) for number in range(3)]))
+        list(pool.batches([Request(number, number, np.arange(20), 8) for number in range(3)]))
     pool.close()
 
 
 def test_algorithms_may_change_each_picture(pictures: Path) -> None:
-    pool = DecodingPool(
-        open_beton(pictures / "ffcv" / file_name("train", FILES)), ONE_THREAD, preload=False,
-        change_image=lambda pixels, index, epoch: np.full_like(pixels, index + epoch),
-    )  # fmt: skip
-    indices = np.arange(20)
-    ((images, _, _),) = pool.batches(
-        [Request(100, indices, centre_boxes(pool.heights[:20], pool.widths[:20], 8, 8), 8)]
-    )
+    path = pictures / "ffcv" / file_name("train", FILES)
+    pool = centres(path, lambda pixels, index, epoch: np.full_like(pixels, index + epoch))
+    ((images, _, _),) = pool.batches([Request(100, 0, np.arange(20), 8)])
     pool.close()
     assert images[:, 0, 0, 0].tolist() == list(range(100, 120))
 

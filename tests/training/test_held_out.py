@@ -20,6 +20,7 @@ from launcher.data.inspection import held_out
 from launcher.data.loaders import build_evaluation
 from launcher.data.shapes import FIGURES, draw_figure
 from launcher.plan.plan import Plan
+from launcher.rank.group import Ranks
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.records.summary import summary_table
@@ -146,8 +147,6 @@ def test_ranks_share_the_pictures_each_once(ranks: int, loader: str, pictures: P
     plan = Plan(compose(words).config, ranks, 120)
     seen = []
     for rank in range(ranks):
-        loader = build_evaluation(
-            plan, evaluated(pictures), torch.device("cpu"), rank=rank, world_size=ranks, local_world_size=ranks
-        )
+        loader = build_evaluation(plan, evaluated(pictures), Ranks(rank, ranks, rank, ranks, torch.device("cpu")))
         seen += [index for _, _, indices in loader for index in np.asarray(indices).tolist()]
     assert sorted(seen) == list(range(4 * len(CLASSES)))

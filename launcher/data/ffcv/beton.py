@@ -93,6 +93,11 @@ class Beton:
         """Metadata [samples]: f0 the image's mode, width, height and place, f1 its label."""
         return np.fromfile(self.path, ROW, self.samples, offset=ROWS_START)
 
+    def sizes(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Heights and widths of the stored images of some samples."""
+        images = self.rows["f0"][indices % self.samples]
+        return images["height"], images["width"]
+
     @cached_property
     def pieces(self) -> np.ndarray:
         """Sample, place and size of each stored image, in the order of places."""

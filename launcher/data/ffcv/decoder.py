@@ -7,8 +7,6 @@ header of its size, are a JPEG (ITU-T T.81, sections B.2 and E.1.4).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -179,64 +177,71 @@ def mirror(pixels: np.ndarray) -> None:
                 pixels[row, column, channel] = other
 
 
-# (indices, boxes, destination, pixels, jpeg, rows, state, only_crop, scaled) -> place of the first failure, or -1
-Decode = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, State, bool, bool], int]
+_decode_jpeg, _resize = Compiler.compile(imdecode), Compiler.compile(resize_crop)
 
 
-@cache
-def compiled_decode() -> Decode:
-    """Return FFCV's decoding, cropping and resizing of RGB images, with boxes as arguments; compiled at the first call.
+@njit(nogil=True)
+def _pixels_of(
+    data: np.ndarray,
+    row: Any,
+    box: np.ndarray,
+    side: int,
+    pixels: np.ndarray,
+    jpeg: np.ndarray,
+    only_crop: bool,
+    scaled: bool,
+) -> tuple[np.ndarray, int, int, int, int]:
+    """(RGB [H, W, 3] of as much of an image as its box needs, and the box in it); no rows if the image is damaged."""
+    top, left, height, width = box[0], box[1], box[2], box[3]
+    held_height: Any = np.int64(row["height"])
+    held_width: Any = np.int64(row["width"])
+    if row["mode"] == JPEG:
+        if only_crop:
+            size, above, before, part_height, part_width = cut(
+                data, top, left, height, width, held_height, held_width, jpeg
+            )
+            if size > 0:
+                data = jpeg[:size]
+                top, left = top - above, left - before
+                held_height, held_width = part_height, part_width
+        eighths = fewest_eighths(height, width, side) if scaled else 8
+        if _decode_jpeg(data, pixels, held_height, held_width, held_height, held_width, 0, 0, eighths, 8, False, False):
+            held_height = 0
+        top, left, height, width = scaled_box(top, left, height, width, eighths)
+        held_height, held_width = (held_height * eighths + 7) // 8, (held_width * eighths + 7) // 8
+        data = pixels[: 3 * held_height * held_width]
+    elif len(data) != 3 * held_height * held_width:
+        data, held_height = data[:0], 0
+    return data.reshape(held_height, held_width, 3), top, left, height, width
 
-    It takes indices int64 [N], boxes int64 [N, 5] (top, left, height, width, mirrored), the destination uint8 [N, side,
-    side, 3], room for the pixels of an image and for its JPEG, the images' rows, the thread's state, whether to decode
-    only what the crop needs, and whether to decode at a smaller scale where the crop allows it. It returns the place of
-    the first image that is damaged, or -1.
+
+@njit(nogil=True)
+def decode(
+    indices: np.ndarray,
+    boxes: np.ndarray,
+    destination: np.ndarray,
+    pixels: np.ndarray,
+    jpeg: np.ndarray,
+    rows: np.ndarray,
+    state: State,
+    only_crop: bool,
+    scaled: bool,
+) -> int:
+    """Decode, crop and resize RGB images as FFCV does; returns the place of the first that is damaged, or -1.
+
+    indices: int64 [N]. boxes: int64 [N, 5], (top, left, height, width, mirrored). destination: [N, side, side, 3].
+    pixels and jpeg: room for the pixels of an image and for its JPEG. rows: of all images. only_crop: decode no more
+    than the crop needs. scaled: decode at a smaller scale where the crop allows it.
     """
-    decode_jpeg, resize = Compiler.compile(imdecode), Compiler.compile(resize_crop)
-
-    def decode(
-        indices: np.ndarray,
-        boxes: np.ndarray,
-        destination: np.ndarray,
-        pixels: np.ndarray,
-        jpeg: np.ndarray,
-        rows: np.ndarray,
-        state: State,
-        only_crop: bool,
-        scaled: bool,
-    ) -> int:
-        for place in range(len(indices)):
-            row = rows[indices[place]]
-            data = _read_image(row["place"], state)
-            whole_height: Any = np.int64(row["height"])
-            whole_width: Any = np.int64(row["width"])
-            top, left, height, width = boxes[place, 0], boxes[place, 1], boxes[place, 2], boxes[place, 3]
-            held_height, held_width = whole_height, whole_width
-            if row["mode"] == JPEG:
-                if only_crop:
-                    size, above, before, part_height, part_width = cut(
-                        data, top, left, height, width, whole_height, whole_width, jpeg
-                    )
-                    if size > 0:
-                        data = jpeg[:size]
-                        top, left = top - above, left - before
-                        held_height, held_width = part_height, part_width
-                eighths = fewest_eighths(height, width, destination.shape[1]) if scaled else 8
-                if decode_jpeg(
-                    data, pixels, held_height, held_width, held_height, held_width, 0, 0, eighths, 8, False, False
-                ):
-                    return place
-                top, left, height, width = scaled_box(top, left, height, width, eighths)
-                held_height, held_width = (held_height * eighths + 7) // 8, (held_width * eighths + 7) // 8
-                image = pixels[: 3 * held_height * held_width].reshape(held_height, held_width, 3)
-            else:
-                if len(data) != 3 * whole_height * whole_width:
-                    return place
-                image = data.reshape(whole_height, whole_width, 3)
-            resize(image, top, top + height, left, left + width, destination[place])
-            if boxes[place, 4]:
-                mirror(destination[place])
-        return -1
-
-    code: Decode = Compiler.compile(decode)
-    return code
+    for place in range(len(indices)):
+        row, box = rows[indices[place]], boxes[place]
+        data = _read_image(row["place"], state)
+        image, top, left, height, width = _pixels_of(
+            data, row, box, destination.shape[1], pixels, jpeg, only_crop, scaled
+        )
+        if len(image) == 0:
+            return place
+        _resize(image, top, top + height, left, left + width, destination[place])
+        if box[4]:
+            mirror(destination[place])
+    return -1

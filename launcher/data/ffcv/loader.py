@@ -1,24 +1,23 @@
-"""Training and evaluation batches from FFCV files: the same samples as launcher.data.loaders, decoded by threads."""
+"""Readers of FFCV files: the same samples as launcher.data.worker_processes, decoded by threads."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
 from functools import partial
-from operator import itemgetter
+from pathlib import Path
 
 import numpy as np
 
-from launcher.config import schema
-from launcher.data.batch import Loaded, Overlap
+from launcher.config.schema import FFCVLoader, Image, RunConfig
+from launcher.data.batch import Loaded
 from launcher.data.crops import centre_boxes, random_crops, same_parts
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.ffcv.pool import DecodingPool, Request
-from launcher.data.images import ChangeImage
+from launcher.data.ffcv.pool import DecodingPool
+from launcher.data.images import ChangeImage, Reader
 from launcher.data.inspection import check_counts
-from launcher.data.loaders import EvaluationLoader, TrainLoader
-from launcher.data.sampling import ChangeOrder, Shard, eval_indices, train_batches
+from launcher.data.sampling import Request, Shard
 from launcher.plan.plan import Plan
 from launcher.probe import usable_memory
 
@@ -39,14 +38,10 @@ def choose(os_cache: bool | str, sizes: Iterable[int], free: int) -> tuple[bool,
     return preload, f"dataloader.os_cache={str(os_cache).lower()}: {how} ({facts})"
 
 
-def build_ffcv_loaders(
-    plan: Plan,
-    values: schema.FFCVLoader,
-    shard: Shard,
-    change_order: ChangeOrder | None,
-    change_image: ChangeImage | None,
-) -> tuple[FFCVTrain, FFCVEval]:
-    """The loaders of one rank; rank 0 prints how the files are read.
+def open_readers(
+    plan: Plan, values: FFCVLoader, shard: Shard, change_image: ChangeImage | None
+) -> tuple[Reader, Reader]:
+    """Readers of the training and validation images; rank 0 prints how the files are read.
 
     Raises:
         UserError: a file is missing, not whole, or not what was planned for.
@@ -60,86 +55,44 @@ def build_ffcv_loaders(
     preload, line = choose(values.os_cache, sizes, usable_memory()[1])
     if shard.rank == 0:
         print(line, flush=True)
-
-    def crops(file: Beton) -> DecodingPool:
-        return DecodingPool(
-            file,
-            shard,
-            preload=preload,
-            only_crop=values.decode == "crop",
-            scaled=values.dct_scaling,
-            change_image=change_image,
-        )
-
-    full, reduced = crops(train), crops(small) if small else None
-    centres = DecodingPool(val, shard, preload=preload)
-    return (
-        FFCVTrain(plan, full, reduced, shard, change_order),
-        FFCVEval(plan, centres, shard),
-    )
+    pool = partial(DecodingPool, shard=shard, preload=preload)
+    crops = partial(pool, only_crop=values.decode == "crop", scaled=values.dct_scaling, change_image=change_image)
+    centres = pool(val, partial(_centres, config.image, plan, val))
+    full = crops(train, partial(_crops, config, train))
+    if small is None:
+        return full, centres
+    return FullAndSmall(plan, full, crops(small, partial(_small_crops, config, train, small))), centres
 
 
-class FFCVTrain(TrainLoader):
-    """Random resized crops of the images of an FFCV file, in the epoch's order.
+def _crops(config: RunConfig, file: Beton, request: Request) -> np.ndarray:
+    sizes = file.sizes(request.indices)
+    return random_crops(config.image, *sizes, seed=config.seed, epoch=request.epoch, indices=request.indices)
 
-    Steps whose crops are small enough read the same parts of the smaller images beside them.
-    """
 
-    def __init__(
-        self,
-        plan: Plan,
-        full: DecodingPool,
-        small: DecodingPool | None,
-        shard: Shard,
-        change_order: ChangeOrder | None,
-    ):
-        self._plan, self._full, self._small, self._shard, self._change_order = plan, full, small, shard, change_order
-        pools = [full, small] if small else [full]
-        super().__init__(
-            lambda seconds: next(filter(None, (pool.stalled(seconds) for pool in pools)), None),
-            partial(_close, pools),
-        )
+def _small_crops(config: RunConfig, full: Beton, small: Beton, request: Request) -> np.ndarray:
+    boxes = _crops(config, full, request)
+    return same_parts(boxes, *full.sizes(request.indices), *small.sizes(request.indices))
 
-    def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
-        return Overlap(self._batches(epoch, first_step), self._shard.device)
 
-    def _batches(self, epoch: int, first_step: int) -> Iterator[Loaded]:
+def _centres(image: Image, plan: Plan, file: Beton, request: Request) -> np.ndarray:
+    return centre_boxes(*file.sizes(request.indices), plan.image_side(image.eval_resize), request.size)
+
+
+class FullAndSmall(Reader):
+    """Steps whose crops are small enough read the same parts of the smaller images beside the full ones."""
+
+    def __init__(self, plan: Plan, full: DecodingPool, small: DecodingPool):
+        self.samples, self.classes = full.samples, full.classes
+        self._plan, self._full, self._small = plan, full, small
+
+    def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
         # note: nothing is decoded ahead across a change of the file, which happens once a run
-        for pool, requests in itertools.groupby(self._requests(epoch, first_step), itemgetter(0)):
-            yield from pool.batches(request for _, request in requests)
+        for is_small, some in itertools.groupby(requests, lambda request: self._plan.reads_small(request.step)):
+            yield from (self._small if is_small else self._full).batches(some)
 
-    def _requests(self, epoch: int, first_step: int) -> Iterator[tuple[DecodingPool, Request]]:
-        plan, full = self._plan, self._full
-        steps = train_batches(plan, self._shard, full.file.samples, epoch, first_step, self._change_order)
-        for step, indices in steps:
-            numbers = indices % full.file.samples
-            sizes = full.heights[numbers], full.widths[numbers]
-            boxes = random_crops(plan.config.image, *sizes, seed=plan.config.seed, epoch=epoch, indices=indices)
-            small = self._small if plan.reads_small(step) else None
-            if small is not None:
-                boxes = same_parts(boxes, *sizes, small.heights[numbers], small.widths[numbers])
-            yield small or full, Request(epoch, indices, boxes, plan.loaded_size(step))
+    def stalled(self, seconds: float) -> Path | None:
+        return self._full.stalled(seconds) or self._small.stalled(seconds)
 
-
-def _close(pools: list[DecodingPool]) -> None:
-    for pool in pools:
-        pool.close()
-
-
-class FFCVEval(EvaluationLoader):
-    """This rank's part of the validation images, centre crops, each once; the last batch may be smaller."""
-
-    def __init__(self, plan: Plan, pool: DecodingPool, shard: Shard):
-        self._plan, self._pool, self._shard = plan, pool, shard
-        self.classes = pool.file.manifest.classes if pool.file.manifest else None
-        self._indices = eval_indices(pool.file.samples, plan.rank_eval_batch, shard.rank, shard.world_size)
-        super().__init__(pool.stalled, pool.close)
-
-    def __iter__(self) -> Iterator[Loaded]:
-        return iter(Overlap(self._pool.batches(map(self._request, self._indices)), self._shard.device))
-
-    def _request(self, indices: np.ndarray) -> Request:
-        heights, widths = self._pool.heights[indices], self._pool.widths[indices]
-        image = self._plan.config.image
-        resize, size = self._plan.image_side(image.eval_resize), self._plan.image_side(image.eval_size)
-        return Request(0, indices, centre_boxes(heights, widths, resize, size), size)
+    def close(self) -> None:
+        self._full.close()
+        self._small.close()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,9 @@ from torch import Tensor
 
 from launcher.data.batch import Loaded
 from launcher.data.ffcv.beton import Beton
-from launcher.data.ffcv.decoder import State, compiled_decode
-from launcher.data.images import ChangeImage, Reading
-from launcher.data.sampling import Shard
+from launcher.data.ffcv.decoder import decode
+from launcher.data.images import ChangeImage, Reader, Reading
+from launcher.data.sampling import Request, Shard
 from launcher.errors import UserError
 
 _IMAGES_A_TASK = 8
@@ -26,59 +25,39 @@ _MOST_JPEG_BYTES_ADDED = 1024
 _PRELOADED_AT_ONCE = 1 << 26
 
 
-@dataclass(frozen=True)
-class Request:
-    """One batch: sample indices int64 [B], as they key randomness, boxes int64 [B, 5] for their images, and their size.
+class DecodingPool(Reader):
+    """Reads requested batches of one file with FFCV's kernels, a few ahead, in a shard's number of threads.
 
-    `size` is that of the crops, in pixels.
-    """
-
-    epoch: int
-    indices: np.ndarray
-    boxes: np.ndarray
-    size: int
-
-
-class DecodingPool:
-    """Decodes requested batches of one file with FFCV's kernels, a few ahead, in a shard's number of threads.
-
-    The threads wait for no other library's, so any number of pools can run at once, and more threads than cores.
+    `boxes` returns int64 [B, 5] for a request's images. The threads wait for no other library's, so any number of
+    pools can run at once, and more threads than cores.
     """
 
     def __init__(
         self,
         file: Beton,
-        shard: Shard,
+        boxes: Callable[[Request], np.ndarray],
         *,
+        shard: Shard,
         preload: bool,
         only_crop: bool = False,
         scaled: bool = False,
         change_image: ChangeImage | None = None,
     ):
-        self.file, self._shard, self._change_image = file, shard, change_image
+        self.samples, self.classes = file.samples, file.manifest.classes if file.manifest else None
+        self._file, self._boxes, self._shard, self._change_image = file, boxes, shard, change_image
         self._closed = threading.Event()
         self._descriptor = os.open(file.path, os.O_RDONLY)
         self._places, self._sizes = (np.ascontiguousarray(file.pieces[name]) for name in ("place", "size"))
-        self._decode, self._only_crop, self._scaled = compiled_decode(), only_crop, scaled
+        self._only_crop, self._scaled = only_crop, scaled
         self._room = threading.local()
         self._reading, self._readers = Reading(shard.workers), itertools.count()
-        self._threads = ThreadPoolExecutor(shard.workers, thread_name_prefix="decode")
+        self._threads = ThreadPoolExecutor(shard.workers, "decode", initializer=self._start_thread)
         self._preload = threading.Thread(target=self._read_all, daemon=True)
         if preload:
             self._preload.start()
         else:
             # note: reading ahead of an image would fetch another that is not wanted now
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-
-    @property
-    def heights(self) -> np.ndarray:
-        """Heights [samples] of the stored images."""
-        return np.asarray(self.file.rows["f0"]["height"])
-
-    @property
-    def widths(self) -> np.ndarray:
-        """Widths [samples] of the stored images."""
-        return np.asarray(self.file.rows["f0"]["width"])
 
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
         """The requested batches in their order; leaving early ends what is not begun.
@@ -98,7 +77,7 @@ class DecodingPool:
                 for task in tasks:
                     task.result()
                 waiting.pop(0)
-                labels = self.file.rows["f1"][request.indices % self.file.samples]
+                labels = self._file.rows["f1"][request.indices % self.samples]
                 yield images.permute(0, 3, 1, 2), torch.from_numpy(labels), request.indices
         finally:
             for _, _, tasks in waiting:
@@ -107,7 +86,7 @@ class DecodingPool:
 
     def stalled(self, seconds: float) -> Path | None:
         """The file, if a few images of it have been read for more than so many seconds."""
-        return None if self._reading.stalled(seconds) is None else self.file.path
+        return None if self._reading.stalled(seconds) is None else self._file.path
 
     def close(self) -> None:
         """End the threads."""
@@ -119,60 +98,50 @@ class DecodingPool:
 
     def _read_all(self) -> None:
         """Have the system keep the whole file in memory: one pass in order is faster than images in random order."""
-        for place in range(0, self.file.bytes, _PRELOADED_AT_ONCE):
+        for place in range(0, self._file.bytes, _PRELOADED_AT_ONCE):
             if self._closed.is_set():
                 return
             os.posix_fadvise(self._descriptor, place, _PRELOADED_AT_ONCE, os.POSIX_FADV_WILLNEED)
+
+    def _start_thread(self) -> None:
+        """Make this thread's room for the pixels of an image and for a JPEG, and what it reads images by."""
+        room, stored, most = self._room, self._file.rows["f0"], int(self._sizes.max())
+        room.pixels = np.empty(3 * int((stored["height"].astype(np.int64) * stored["width"]).max()), np.uint8)
+        room.jpeg = np.empty(most + _MOST_JPEG_BYTES_ADDED, np.uint8)
+        room.state = self._descriptor, self._places, self._sizes, np.empty(most, np.uint8)
+        room.reader = next(self._readers)
+        # note: the first call compiles, which takes longer than a disk may
+        self._decode(np.empty(0, np.int64), np.empty((0, 5), np.int64), np.empty((0, 1, 1, 3), np.uint8))
 
     def _begin(self, request: Request) -> tuple[Tensor, list[Future[None]]]:
         """Have a batch decoded; uint8 [B, size, size, 3], filled once the tasks are done."""
         count, size = len(request.indices), request.size
         images = torch.empty((count, size, size, 3), dtype=torch.uint8, pin_memory=self._shard.device.type == "cuda")
-        pixels = images.numpy()
+        pixels, boxes = images.numpy(), self._boxes(request)
         self._check_size()
         return images, [
-            self._threads.submit(self._fill, request, slice(first, first + _IMAGES_A_TASK), pixels)
+            self._threads.submit(self._fill, request, boxes, slice(first, first + _IMAGES_A_TASK), pixels)
             for first in range(0, count, _IMAGES_A_TASK)
         ]
 
     def _check_size(self) -> None:
-        try:
-            size = os.fstat(self._descriptor).st_size
-        except OSError as error:
-            raise UserError(f"{self.file.path} can no longer be read ({error.strerror}); look at its disk") from None
-        if size != self.file.bytes:
-            raise UserError(f"{self.file.path} was changed while it was read; write it again by train prepare")
+        if os.fstat(self._descriptor).st_size != self._file.bytes:
+            raise UserError(f"{self._file.path} was changed while it was read; write it again by train prepare")
 
-    def _fill(self, request: Request, part: slice, images: np.ndarray) -> None:
-        numbers = request.indices[part] % self.file.samples
-        # note: the first call compiles, which takes longer than a disk may
-        self._decode_part(request, slice(0), images)
+    def _fill(self, request: Request, boxes: np.ndarray, part: slice, images: np.ndarray) -> None:
+        numbers = request.indices[part] % self.samples
         with self._reading.image(int(numbers[0]), self._room.reader):
-            failed = self._decode_part(request, part, images)
+            failed = self._decode(numbers, boxes[part], images[part])
         if failed >= 0:
             self._check_size()
             message = f"image {numbers[failed]} is damaged; train prepare --check tells more, or write it again"
-            raise UserError(f"{self.file.path}: {message}")
+            raise UserError(f"{self._file.path}: {message}")
         if self._change_image is not None:
             for place, index in enumerate(request.indices[part].tolist(), part.start):
                 images[place] = self._change_image(images[place], index, request.epoch)
 
-    def _decode_part(self, request: Request, part: slice, images: np.ndarray) -> int:
-        """The place of the first image that is damaged, or -1."""
-        numbers, rows = request.indices[part] % self.file.samples, self.file.rows["f0"]
-        pixels, jpeg, state = self._thread_room()
-        return self._decode(
-            numbers, request.boxes[part], images[part], pixels, jpeg, rows, state, self._only_crop, self._scaled
+    def _decode(self, numbers: np.ndarray, boxes: np.ndarray, images: np.ndarray) -> int:
+        room, rows = self._room, self._file.rows["f0"]
+        return int(
+            decode(numbers, boxes, images, room.pixels, room.jpeg, rows, room.state, self._only_crop, self._scaled)
         )
-
-    def _thread_room(self) -> tuple[np.ndarray, np.ndarray, State]:
-        """This thread's room for the pixels of an image and for a JPEG, and what it reads images by."""
-        room = self._room
-        if not hasattr(room, "pixels"):
-            largest = int((self.heights.astype(np.int64) * self.widths).max())
-            room.pixels = np.empty(3 * largest, np.uint8)
-            most = int(self._sizes.max())
-            room.jpeg = np.empty(most + _MOST_JPEG_BYTES_ADDED, np.uint8)
-            room.state = self._descriptor, self._places, self._sizes, np.empty(most, np.uint8)
-            room.reader = next(self._readers)
-        return room.pixels, room.jpeg, room.state
