@@ -14,9 +14,7 @@ EXAMPLES = [
     "train show recipe=hot",
     "train show recipe=mild optimizer.lr=1.0 --origin",
     "train show recipe=hot --cfg",
-    "train show recipe=hot_cutmix --info defaults-tree",
 ]
-_INFO = ("defaults", "defaults-tree", "searchpath")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,12 +22,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--origin", action="store_true", help="where each value came from, one a line")
     how.add_argument("--cfg", action="store_true", help="what Hydra composes, before references are resolved")
-    how.add_argument("--info", choices=_INFO, help="how Hydra composes it: its defaults list, or the tree of it")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    if arguments.cfg or arguments.info:
-        _hydras(arguments.overrides, arguments.info)
+    if arguments.cfg:
+        _print_cfg(arguments.overrides)
         return 0
     composed = compose(arguments.overrides)
     if not arguments.origin:
@@ -44,18 +41,15 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _hydras(words: list[str], info: str | None) -> None:
-    """Print the override words that Hydra is given, and what it makes of them."""
-    from launcher.config import source
+def _print_cfg(words: list[str]) -> None:
+    """Print the override words that Hydra is given, and what it composes of them."""
+    from launcher.config.source import composed
 
     composition = Composition(words)
     composition.problems.settle()
     command = composition.command
     print(one_line(f"# {command.config_name} {' '.join(command.overrides)}"))
-    if info:
-        source.print_info(command, info)
-    else:
-        print(as_yaml(source.composed(command)), end="")
+    print(as_yaml(composed(command)), end="")
 
 
 def _text(value: object) -> str:

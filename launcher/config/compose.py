@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ _DATA_FOLDER = "TRAIN_DATA"
 _LIST = "algorithms"
 # What composed configs hold beside a run's values.
 _NOT_OF_A_RUN = ("about", "hydra")
+_ABSENT = object()
 
 
 @dataclass
@@ -50,7 +51,7 @@ def compose(words: Sequence[str]) -> Composed:
         folder = os.environ.get(_DATA_FOLDER)
         if folder and get(values, "dataset.kind") == "folder" and get(values, "dataset.path") is None:
             put(values, "dataset.path", folder)
-            composition.stated.insert(0, (f"environment {_DATA_FOLDER}", {"dataset.path"}))
+            composition.layers.insert(0, _Layer(f"environment {_DATA_FOLDER}", {"dataset": {"path": folder}}))
         config = validate(resolve(values, origin, problems), origin)
     problems.settle()
     if composition.recipe is not None and (hint := recipes.band_hint(config.epochs, composition.recipe)):
@@ -60,31 +61,34 @@ def compose(words: Sequence[str]) -> Composed:
 
 @dataclass(frozen=True)
 class _Layer:
-    """A file that is laid over those below it: what sets its values, and the recipe whose options these are for."""
+    """What is laid over the layers below it: where it comes from, the values that it sets, the options that it chooses.
+
+    `path` is its file, and `options` are those of all groups that the file's values are for.
+    """
 
     origin: str
-    path: Path
     values: dict[str, Any]
-    recipe: Recipe
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    path: Path = Path()
+    options: Mapping[str, Any] = field(default_factory=dict)
 
-    def dropped(self, options: Mapping[str, Any]) -> frozenset[str]:
-        """Keys to drop: groups of which another option is chosen in the end, nulls of algorithms, which words say."""
+    def sets(self, key: str) -> bool:
+        """Whether it sets a dotted key, or one within it."""
+        group, _, rest = key.partition(".")
+        return (rest == "name" and group in self.chosen) or get(self.values, key, _ABSENT) is not _ABSENT
+
+    def kept(self, options: Mapping[str, Any]) -> _Layer:
+        """The layer without values of options that others replace, and without nulls of algorithms, which words say."""
+        replaced = {group for group in GROUPS if self.options.get(group) != options.get(group)}
         stated = self.values.get(_LIST)
-        named = stated.items() if isinstance(stated, Mapping) else ()
-        replaced = {group for group in GROUPS if self.recipe.options.get(group) != options.get(group)}
-        return frozenset(replaced | {f"{_LIST}.{name}" for name, value in named if value is None})
-
-    def keys(self, dropped: Collection[str]) -> set[str]:
-        """Dotted keys that it sets."""
-        chosen = self.recipe.chosen if self.path == self.recipe.path else ()
-        return {key for key, _ in leaves(without(self.values, dropped))} | {f"{group}.name" for group in chosen}
+        nulls = {name for name, value in stated.items() if value is None} if isinstance(stated, Mapping) else set()
+        return replace(self, values=without(self.values, replaced | {f"{_LIST}.{name}" for name in nulls}))
 
 
 class Composition:
-    """The words of a command line as what Hydra composes, and what each file and the command line set in it.
+    """The words of a command line as what Hydra composes: its `command`, and the `layers` of values, nearest first.
 
-    `stated` are, nearest first, the names of what sets values, with the dotted keys that it sets; `problems` is what is
-    wrong with the words, `notes` what the user should read.
+    `problems` is what is wrong with the words, `notes` what the user should read.
     """
 
     def __init__(self, words: Sequence[str]):
@@ -100,9 +104,7 @@ class Composition:
 
     def origin(self, key: str) -> str:
         """What set a dotted key, or for a mapping the nearest that set something in it."""
-        upwards = {key.rsplit(".", up)[0] for up in range(key.count(".") + 1)}
-        within = [name for name, keys in self.stated if any(stated.startswith(f"{key}.") for stated in keys)]
-        return next((name for name, keys in self.stated if keys & upwards), [*within, DEFAULTS][0])
+        return next((layer.origin for layer in self.layers if layer.sets(key)), DEFAULTS)
 
     def _folders(self, given: Sequence[Assignment]) -> list[Path]:
         """The folders of `--config-dir`."""
@@ -118,25 +120,26 @@ class Composition:
 
         chosen, switching, setting = self._sorted(given)
         published, lengths, chain = self._layers(top, {one.key: one.value for one in setting})
-        listed = [(layer.recipe.chosen.get(_LIST), layer.values.get(_LIST)) for layer in reversed(chain)]
-        switches = Switches([*listed, *((None, layer.values.get(_LIST)) for layer in reversed(lengths))])
+        below = [*reversed(chain), *reversed(lengths)]
+        switches = Switches((layer.chosen.get(_LIST), layer.values.get(_LIST)) for layer in below)
         switches.apply(switching, self.problems)
-        layers = [*published, *lengths, *chain]
-        dropped = {layer.path: layer.dropped({**top.options, **chosen}) for layer in layers}
         for group, option in chosen.items():
-            values = [leaf for layer in chain if group in dropped[layer.path] for leaf in leaves(layer.values)]
+            values = [leaf for layer in chain if layer.options.get(group) != option for leaf in leaves(layer.values)]
             if replaced := [f"{key}={value}" for key, value in values if key.startswith(f"{group}.")]:
                 self.notes.append(f"{group}={option} replaces the recipe's {', '.join(replaced)}")
-        typed = {f"{key}.name" if key in chosen else key for one in given for key, _ in leaves({one.key: one.value})}
-        self.stated = [(COMMAND_LINE, typed - {f"{_LIST}.{option}" for option in options(_LIST)})]
-        self.stated += [(layer.origin, layer.keys(dropped[layer.path])) for layer in layers]
+        typed: dict[str, Any] = {"recipe": top.name} if self.recipe else {}
+        for one in (*setting, *switches.values()):
+            put(typed, one.key, one.value)
+        kept = [layer.kept({**top.options, **chosen}) for layer in (*published, *lengths, *chain)]
+        self.layers = [_Layer(COMMAND_LINE, typed, chosen), *kept]
         words = [f"{group}={quoted(option)}" for group, option in chosen.items()]
-        words += [f"+lengths/{layer.recipe.name}={quoted(layer.path.stem)}" for layer in reversed(lengths)]
+        words += [f"+lengths/{layer.path.parent.name}={quoted(layer.path.stem)}" for layer in reversed(lengths)]
         if published:
-            words.append(f"+published=[{','.join(quoted(layer.recipe.name) for layer in reversed(published))}]")
+            words.append(f"+published=[{','.join(quoted(layer.path.stem) for layer in reversed(published))}]")
         words += switches.words() + [f"++recipe={quoted(top.name)}"] * (self.recipe is not None)
         words += [one.word for one in setting]
-        self.command = Command(top.name, words, paths.search_path(), top.path, dropped)
+        files = {layer.path: layer.values for layer in kept}
+        self.command = Command(top.name, words, paths.search_path(), top.path, files)
 
     def _sorted(self, given: Sequence[Assignment]) -> tuple[dict[str, str], list[Assignment], list[Assignment]]:
         """The options that words choose by group, the words about algorithms, and those that set values."""
@@ -171,11 +174,11 @@ class Composition:
         for recipe in top.chain():
             base = f", base of {top.name}" if recipe is not top else ""
             origin = f"recipe {recipe.name}{base}" if recipe.base else DEFAULTS
-            chain.append(_Layer(origin, recipe.path, recipe.values, recipe))
+            chain.append(_Layer(origin, recipe.values, recipe.chosen, recipe.path, recipe.options))
             if file := recipe.changes_at(epochs):
-                lengths.append(_Layer(origin, file, read_mapping(file), recipe))
+                lengths.append(_Layer(origin, read_mapping(file), {}, file, recipe.options))
             if as_published and (file := recipe.published):
-                published.append(_Layer("fidelity=published", file, read_mapping(file), recipe))
+                published.append(_Layer("fidelity=published", read_mapping(file), {}, file, recipe.options))
         if as_published and not published:
             whose = f"recipe={top.name} has no" if self.recipe else "without a recipe there is no"
             self.notes.append(f"fidelity=published changes nothing: {whose} published variant")

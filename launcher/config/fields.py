@@ -46,12 +46,7 @@ def parse_duration(text: str) -> tuple[float, str]:
     return float(match[1]), match[2]
 
 
-def _duration(text: str) -> str:
-    parse_duration(text)
-    return text
-
-
-Duration = Annotated[str, AfterValidator(_duration)]
+Duration = Annotated[str, AfterValidator(lambda text: text if parse_duration(text) else "")]
 
 
 @dataclass(frozen=True)
@@ -83,12 +78,7 @@ def target_parts(text: str) -> tuple[str, float]:
     return match[1], float(match[2])
 
 
-def _target(text: str) -> str:
-    target_parts(text)
-    return text
-
-
-Target = Annotated[str, AfterValidator(_target)]
+Target = Annotated[str, AfterValidator(lambda text: text if target_parts(text) else "")]
 
 
 _MOST_BYTES = 200

@@ -22,13 +22,18 @@ def options(hint: Any) -> list[type]:
 
 def choices(key: str) -> list[str]:
     """The words among which a dotted key's value is chosen; empty where it is a number or text."""
-    return list(dict.fromkeys(word for hint in _types(RunConfig, key) for word in _choices(hint)))
+    words = {bool: ("true", "false"), NoneType: ("null",)}
+    parts = _plain_types(RunConfig, key)
+    found = [get_args(part) if get_origin(part) is Literal else words.get(part, ()) for part in parts]
+    return list(dict.fromkeys(str(word) for known in found for word in known))
 
 
 def is_text(schema: type, key: str) -> bool:
     """Whether the values of a dotted key are nothing but text: a name, path, duration, one of several words."""
-    found = _types(schema, key)
-    return bool(found) and all(map(_is_text, found))
+    parts = [part for part in _plain_types(schema, key) if part is not NoneType]
+    words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
+    only_text = all(part is str or get_origin(part) is Literal for part in parts)
+    return bool(parts) and only_text and all(isinstance(word, str) for word in words)
 
 
 def longest_share(key: str) -> float | None:
@@ -46,16 +51,12 @@ def _share(hint: Any) -> float | None:
     return next((extra.share for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Within)), None)
 
 
-def _is_text(hint: Any) -> bool:
-    alternatives = [part for part in _alternatives(hint) if part is not NoneType]
-    return bool(alternatives) and all(
-        part is str or (get_origin(part) is Literal and all(isinstance(word, str) for word in get_args(part)))
-        for part in alternatives
-    )
+def _plain_types(schema: type, key: str) -> list[Any]:
+    """The types that a dotted key's values may have, without their bounds."""
+    return [part for hint in _types(schema, key) for part in _alternatives(hint)]
 
 
 def _alternatives(hint: Any) -> list[Any]:
-    """The types that a value may have, without their bounds."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _alternatives(parts[0])
@@ -75,14 +76,6 @@ def _types(schema: type, key: str) -> list[Any]:
 def _hints(schema: type) -> dict[str, Any]:
     hints = get_type_hints(schema, include_extras=True)
     return {field.name: hints[field.name] for field in fields(schema)}
-
-
-def _choices(hint: Any) -> Iterator[str]:
-    for part in _alternatives(hint):
-        if get_origin(part) is Literal:
-            yield from map(str, get_args(part))
-        else:
-            yield from {bool: ("true", "false"), NoneType: ("null",)}.get(part, ())
 
 
 @cache

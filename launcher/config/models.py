@@ -37,12 +37,6 @@ def _known(architecture: str) -> str:
     return architecture
 
 
-def _own(architecture: str) -> str:
-    if architecture != "vit":
-        raise ValueError("is vit; its sizes are keys of their own: model.width, model.depth and others")
-    return architecture
-
-
 Setting = bool | int | float | str | list[int] | None
 
 
@@ -107,7 +101,7 @@ class VisionTransformerModel(BaseModel):
     library = "model.py"
 
     name: Literal["vit"]
-    architecture: Annotated[str, AfterValidator(_own)]
+    architecture: Literal["vit"]
     patch_size: Count
     width: Annotated[int, Field(ge=8, multiple_of=4)]
     depth: Count

@@ -84,12 +84,11 @@ class Recipe:
 
     def changes_at(self, epochs: Any) -> Path | None:
         """The file of values for the nearest of its lengths; None where that is the nearest to its own one too."""
-
-        def nearest_to(wanted: Any) -> int | None:
-            return min(self.lengths, key=lambda known: (abs(known - wanted), known), default=None)
-
-        length = nearest_to(epochs)
-        return None if length is None or length == nearest_to(self.get("epochs")) else self.lengths[length]
+        lengths = sorted(self.lengths)
+        if not lengths or {type(epochs), type(self.get("epochs"))} != {int}:
+            return None
+        nearest, own = (min(lengths, key=lambda n: abs(n - to)) for to in (epochs, self.get("epochs")))
+        return None if nearest == own else self.lengths[nearest]
 
     def get(self, key: str) -> Any:
         """The value of a top-level key in the nearest recipe of the chain that has it; None if there is none."""
@@ -103,11 +102,6 @@ def load(name: str) -> Recipe:
         UserError: no such recipe, or its file is not what a recipe is.
     """
     return _load(_find(name, COMMAND_LINE))
-
-
-def is_known(name: str) -> bool:
-    """Whether a word is the name of a recipe or ablation, or a recipe's file."""
-    return _path(name) is not None
 
 
 def names() -> list[str]:
@@ -154,7 +148,7 @@ def _files(*subfolders: str) -> dict[str, Path]:
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml")) if path.stem != TRAIN}
 
 
-def _path(name: str) -> Path | None:
+def find(name: str) -> Path | None:
     """The file of a recipe by its name, with or without `.yaml`, or by its path; None if there is none."""
     plain = name.removesuffix(".yaml").removesuffix(".yml")
     if plain != name:
@@ -166,7 +160,7 @@ def _path(name: str) -> Path | None:
 
 
 def _find(name: str, origin: str) -> Path:
-    if (path := _path(name)) is not None:
+    if (path := find(name)) is not None:
         return path
     if "/" in name and Path(name).suffix in (".yaml", ".yml"):
         raise UserError(Problem("no such file; `train ls` lists the recipes that have a name", "recipe", name, origin))
@@ -191,12 +185,10 @@ def _load(path: Path, trail: tuple[Path, ...] = ()) -> Recipe:
         raise UserError(f"{path}: a recipe has a defaults list, as any config of Hydra's; {remedy}")
     name = bases[0].removeprefix("/")
     base = train() if name == TRAIN else _load(_find(name, str(path)), (*trail, path))
-    header = values.pop("about", None)
+    header = values.get("about")
     # note: a recipe without a header is meant for the lengths of the recipe that it extends
     about = About(epochs=base.about.epochs) if header is None else typed(About, header, lambda key: str(path), "about.")
-    if type(values.get("epochs", 1)) is not int:
-        raise UserError(Problem("must be a whole number", "epochs", values["epochs"], str(path)))
-    name = path.stem if _path(path.stem) in (None, path) else f"{path.parent.name}-{path.stem}"
+    name = path.stem if find(path.stem) in (None, path) else f"{path.parent.name}-{path.stem}"
     folder = path.parent.parent if path.parent.name == paths.ABLATIONS else path.parent
     lengths = {int(file.stem): file for file in (folder / _LENGTHS / name).glob("*.yaml") if file.stem.isdecimal()}
     published = folder / _PUBLISHED / f"{name}.yaml"
@@ -207,12 +199,11 @@ def train() -> Recipe:
     """What every recipe stands on: the defaults list of train.yaml chooses an option for each group."""
     path = next(file for folder in paths.search_path() if (file := folder / f"{TRAIN}.yaml").is_file())
     values = read_mapping(path)
-    return Recipe(TRAIN, path, About(), _defaults(values, path)[1], {"epochs": 1, **values}, None, {}, None)
+    return Recipe(TRAIN, path, About(), _defaults(values, path)[1], values, None, {}, None)
 
 
 def _defaults(values: dict[str, Any], path: Path) -> tuple[list[str], dict[str, Any]]:
-    """Take the defaults list out of a file's values: the configs that it extends, and the options that it chooses."""
+    """The configs that a file extends by its defaults list, and the options that it chooses there."""
     entries = defaults_list(values, path)
-    values.pop("defaults", None)
     chosen = {re.sub(r"^override +/?", "", group): option for group, option in entries if group}
     return [name for group, name in entries if not group], chosen

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +18,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.config.layers import NOT_PLAIN, is_plain, leaves, without
+from launcher.config.layers import NOT_PLAIN, is_plain, leaves
 from launcher.config.yaml_file import defaults_list, package, read_mapping
 from launcher.errors import Problem, UserError, one_line
 
@@ -34,15 +33,14 @@ _FAILURES = (HydraException, OmegaConfBaseException, OSError, RecursionError, As
 class Command:
     """What Hydra composes for a command line: the primary config, its overrides, and the folders searched.
 
-    `file` is the primary config's, which may lie elsewhere. `dropped` are, by file, dotted keys that are left
-    out: values for an option that another one has replaced, and the null of an algorithm that is on again.
+    `file` is the primary config's, which may lie elsewhere; `values` stand in the place of those of some files.
     """
 
     config_name: str
     overrides: Sequence[str]
     folders: Sequence[Path]
     file: Path
-    dropped: Mapping[Path, frozenset[str]]
+    values: Mapping[Path, dict[str, Any]]
 
 
 def composed(command: Command) -> dict[str, Any]:
@@ -51,41 +49,19 @@ def composed(command: Command) -> dict[str, Any]:
     Raises:
         UserError: a file is none that Hydra can compose.
     """
-    with _hydra(command):
-        values = OmegaConf.to_container(compose(command.config_name, [*command.overrides]))
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items() if key != "about"}
-
-
-def print_info(command: Command, what: str) -> None:
-    """Print what Hydra's `--info` prints, such as `defaults-tree`."""
-    from hydra.core.global_hydra import GlobalHydra
-
-    root = logging.getLogger()
-    before = root.level, root.handlers[:]
-    try:
-        with _hydra(command):
-            hydra = GlobalHydra.instance().hydra
-            assert hydra is not None
-            hydra.show_info(what, command.config_name, [*command.overrides])
-    finally:
-        # note: Hydra sets up logging for all that follows
-        root.level, root.handlers = before
-
-
-@contextmanager
-def _hydra(command: Command) -> Iterator[None]:
     for plugin in (ConfigFiles, SearchPath):
         Plugins.instance().register(plugin)
     ConfigFiles.command, ConfigFiles.looks = command, 0
     try:
         with initialize(config_path=None, job_name=_SCHEME, version_base="1.3"):
-            yield
+            values = OmegaConf.to_container(compose(command.config_name, [*command.overrides]))
     except _FAILURES as error:
         reason = one_line(" ".join(str(error).split())) or type(error).__name__
         raise UserError(f"{command.config_name} cannot be composed: {reason}") from None
     finally:
         ConfigFiles.command = None
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items() if key != "about"}
 
 
 class SearchPath(SearchPathPlugin):
@@ -110,15 +86,14 @@ class ConfigFiles(ConfigSource):
         path = self._file(config_path)
         assert path is not None
         assert self.command is not None
-        values = read_mapping(path)
+        values = self.command.values[path] if path in self.command.values else read_mapping(path)
         if wrong := [Problem(NOT_PLAIN, key, value, str(path)) for key, value in leaves(values) if not is_plain(value)]:
             raise UserError(*wrong)
         defaults_list(values, path)
         if "hydra" in values:
             raise UserError(f"{path}: hydra is no part of a run's config")
-        kept = without(values, self.command.dropped.get(path, ()))
         header = {"package": package(path)}
-        return ConfigResult(config=OmegaConf.create(kept), header=header, path=str(path), provider=self.provider)
+        return ConfigResult(config=OmegaConf.create(values), header=header, path=str(path), provider=self.provider)
 
     def is_config(self, config_path: str) -> bool:
         return self._file(config_path) is not None

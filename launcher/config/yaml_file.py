@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -93,7 +92,7 @@ def as_yaml(values: Mapping[str, Any]) -> str:
 
 def _text(path: Path) -> str:
     # note: reading a pipe or a device may never end
-    if not stat.S_ISREG(path.stat().st_mode):
+    if path.exists() and not path.is_file():
         raise UserError(f"{path} cannot be read: it is no file")
     with path.open("rb") as file:
         content = file.read(_MOST_BYTES + 1)
