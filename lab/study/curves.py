@@ -14,7 +14,7 @@ from typing import Any, Literal
 from lab.study.runs import RunSummary
 from launcher import paths
 from launcher.config.layers import leaves
-from launcher.config.recipes import is_known, load
+from launcher.config.recipes import find, load
 from launcher.config.resolved import is_free
 from launcher.config.yaml_file import read_mapping
 from launcher.errors import UserError, shown
@@ -127,7 +127,7 @@ def changed_with_length(recipe: str) -> frozenset[str]:
     """Keys that the recipe itself sets by the length of the run."""
     try:
         # note: no name is looked for that would have been nearest
-        lengths = load(recipe).lengths if is_known(recipe) else {}
+        lengths = load(recipe).lengths if find(recipe) else {}
     except UserError:
         return frozenset()
     return frozenset(key for path in lengths.values() for key, _ in leaves(read_mapping(path)))

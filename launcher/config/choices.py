@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher.config.declaration import RunPlan
+from launcher.config.declaration import Declaration, RunPlan
 from launcher.config.fields import STRICT, Count, Duration, NotNegative, Positive, Probability
 from launcher.errors import Problem
 
@@ -19,17 +19,14 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True, config=STRICT)
-class OptimizerConfig:
+class OptimizerConfig(Declaration):
     """What every optimizer has: `lr` is meant for `reference_batch_size`; `scale_lr` scales it to the batch in use.
 
     `backbone_lr` multiplies it for all but the last layer.
     `no_decay` are the parameters without weight decay: `vectors` (biases, norm weights), those of normalisation layers
     (`norms`), those with `bn` in their name (`bn_names`), or `none` of them; `all_but_kernels` decays weights of
     convolutions and linear layers alone: no positions, tokens, layer scale either.
-    excludes: points of the loop at which no algorithm may act beside an optimizer, and why.
     """
-
-    excludes: ClassVar[Mapping[str, str]] = {}
 
     lr: NotNegative
     reference_batch_size: Count
@@ -38,18 +35,6 @@ class OptimizerConfig:
     weight_decay: NotNegative
     no_decay: Literal["none", "vectors", "norms", "bn_names", "all_but_kernels"]
     name: str
-
-    def acts_at(self, plan: RunPlan, step: int) -> int | None:
-        """As `AlgorithmConfig.acts_at`: for an optimizer that does more at some steps."""
-        return None
-
-    def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        """What cannot work about its values."""
-        yield from ()
-
-    def notes(self, plan: RunPlan) -> Iterator[str]:
-        """What works but is worth a look."""
-        yield from ()
 
 
 @dataclass(frozen=True, config=STRICT)

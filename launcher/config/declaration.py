@@ -47,17 +47,36 @@ class RunPlan(Protocol):
     def every(self, duration: str) -> int: ...
 
 
-class AlgorithmConfig:
+class Declaration:
+    """What algorithms, optimizers and tasks state of themselves: when they act, what cannot work, and what to look at.
+
+    excludes: with what it has no defined meaning, and why: of an algorithm others, of an optimizer points of the loop.
+    """
+
+    excludes: ClassVar[Mapping[str, str]] = {}
+
+    def acts_at(self, plan: RunPlan, step: int) -> int | None:
+        """For one that does more at some steps: 0 at the others, else a number that steps of equal cost share."""
+        return None
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        """What cannot work about its values; an algorithm's keys are its fields' names."""
+        yield from ()
+
+    def notes(self, plan: RunPlan) -> Iterator[str]:
+        """What works but is worth a look before the run."""
+        yield from ()
+
+
+class AlgorithmConfig(Declaration):
     """An algorithm's declaration: its values are the fields of a frozen dataclass; the launcher reads the rest.
 
     places: at each point of the loop at which it acts, its place among the algorithms there; smaller ones come first.
-    excludes: algorithms with which it has no defined meaning, and why.
     spares_pretrained: it is of use only with pretrained weights.
     in_channels_last: it puts weights and images into channels-last memory order.
     """
 
     places: ClassVar[Mapping[str, int]] = {}
-    excludes: ClassVar[Mapping[str, str]] = {}
     spares_pretrained: ClassVar[bool] = False
     in_channels_last: ClassVar[bool] = False
 
@@ -67,10 +86,6 @@ class AlgorithmConfig:
     def place(self, point: str) -> int | None:
         """Its place at a point with these values; None: it does not act there."""
         return self.places.get(point)
-
-    def acts_at(self, plan: RunPlan, step: int) -> int | None:
-        """For an algorithm of some steps alone: 0 at the others, else a number that steps of equal cost share."""
-        return None
 
     def loaded_size(self, plan: RunPlan, step: int) -> int | None:
         """Size in pixels of the crops that it has the loader make for a step; None: any."""
@@ -84,14 +99,6 @@ class AlgorithmConfig:
     def loader_operations(self) -> int:
         """Operations on each image in a loader's worker."""
         return 0
-
-    def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        """What cannot work about its values; the keys are the fields' names."""
-        yield from ()
-
-    def notes(self, plan: RunPlan) -> Iterator[str]:
-        """What works but is worth a look before the run."""
-        yield from ()
 
     @classmethod
     def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:

@@ -52,6 +52,11 @@ class About:
     epochs: Annotated[list[Count | None], Field(min_length=2, max_length=2)] = field(default_factory=lambda: [1, None])
     published: list[Published] = field(default_factory=list)
 
+    def covers(self, epochs: int) -> bool:
+        """Whether the recipe is meant for a length."""
+        low, high = self.epochs
+        return (low or 1) <= epochs and (high is None or epochs <= high)
+
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
@@ -125,20 +130,13 @@ def ablations(problems: Problems | None = None) -> list[Recipe]:
 
 def band_hint(epochs: int, recipe: Recipe) -> str | None:
     """A line naming which of mild, medium and hot is meant for a length that is outside the recipe's band."""
-    if _in_band(epochs, recipe):
+    if recipe.about.covers(epochs):
         return None
     low, high = recipe.about.epochs
     band = f"{low} or more" if high is None else f"{low}" if low == high else f"{low or 1} to {high}"
-    meant = f"{recipe.name} is meant for {band} epochs"
-    for other in listing():
-        if other.name in BANDED and _in_band(epochs, other):
-            return f"{meant}; recipe={other.name} is meant for {epochs}"
-    return f"{meant}, not {epochs}"
-
-
-def _in_band(epochs: int, recipe: Recipe) -> bool:
-    low, high = recipe.about.epochs
-    return (low or 1) <= epochs and (high is None or epochs <= high)
+    meant = [other.name for other in listing() if other.name in BANDED and other.about.covers(epochs)]
+    others = f"; recipe={meant[0]} is meant for {epochs}" if meant else f", not {epochs}"
+    return f"{recipe.name} is meant for {band} epochs{others}"
 
 
 def _files(*subfolders: str) -> dict[str, Path]:

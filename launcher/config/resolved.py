@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -82,16 +82,12 @@ def read(path: Path) -> RunConfig:
     except FileNotFoundError:
         raise UserError(f"{path} is missing: {path.parent} is no run folder") from None
     try:
-        return validate(values)
+        return validate(values, lambda key: str(path))
     except UserError as error:
-        problems = [Problem(_with_remedy(p.message), p.key, p.value, str(path)) for p in error.problems]
-        raise UserError(*problems) from None
-
-
-def _with_remedy(message: str) -> str:
-    if message != MISSING:
-        return message
-    return f"{MISSING}, as where another version of train has written the file: use that one, or write the key into it"
+        remedy = ", as where another version of train has written the file: use that one, or write the key into it"
+        raise UserError(
+            *(replace(one, message=one.message + remedy * (one.message == MISSING)) for one in error.problems)
+        ) from None
 
 
 def changed(before: RunConfig, after: RunConfig) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 from pydantic.dataclasses import dataclass
 
 from launcher.config.choices import by_name, declared
-from launcher.config.declaration import RunPlan
+from launcher.config.declaration import Declaration, RunPlan
 from launcher.config.fields import STRICT, target_parts
 from launcher.errors import Problem, UserError
 
@@ -56,7 +56,7 @@ class Goal(NamedTuple):
 
 
 @dataclass(frozen=True, config=STRICT)
-class TaskConfig:
+class TaskConfig(Declaration):
     """What every task has; `launcher.tasks` finds its tensors' part by its name.
 
     metrics: what evaluations give, the primary one first: it decides which checkpoint is the best.
@@ -79,10 +79,6 @@ class TaskConfig:
     def scores(self, loss: CrossEntropy | BCE) -> Literal["softmax", "sigmoid"] | None:
         """The function that makes probabilities of classes of the outputs; None: there are none to export."""
         return None
-
-    def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        """What cannot work about the run."""
-        yield from ()
 
     def goal(self, target: str) -> Goal:
         """The goal that a target names.

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.config.keys import nearest, nearest_key
-from launcher.config.layers import leaves
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
 
@@ -50,7 +49,7 @@ def typed(kind: type[Typed], values: Any, origin: Callable[[str], str | None], p
     Raises:
         UserError: with every key that does not fit.
     """
-    if problems := [*_strange(values, origin, prefix)]:
+    if problems := [*_strange(values, prefix.removesuffix("."), origin)]:
         raise UserError(*problems)
     try:
         # note: strict types accept a mapping as a dataclass only in JSON
@@ -69,27 +68,15 @@ def typed(kind: type[Typed], values: Any, origin: Callable[[str], str | None], p
     raise UserError(*problems)
 
 
-def _strange(values: Any, origin: Callable[[str], str | None], prefix: str) -> Iterator[Problem]:
+def _strange(value: Any, key: str, origin: Callable[[str], str | None]) -> Iterator[Problem]:
     """What no value can be, and what neither JSON nor the arithmetic of a plan could take."""
-    for key, value in leaves(values) if isinstance(values, Mapping) else ():
-        path = f"{prefix}{key}"
-        for part in (key, *_flat(value)):
-            if isinstance(part, int | float) and _LARGEST <= abs(part) < math.inf:
-                yield Problem("is larger than any number here", path, value, origin(path))
-            if isinstance(part, str) and _NO_TEXT.search(part):
-                yield Problem("holds bytes that are no UTF-8 text; give it another name", path, value, origin(path))
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, list | tuple):
-        for part in value:
-            yield from _flat(part)
-    elif isinstance(value, Mapping):
-        for name, part in value.items():
-            yield name
-            yield from _flat(part)
-    else:
-        yield value
+    if isinstance(value, Mapping | list):
+        for name, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _strange(inner, f"{key}.{name}".removeprefix("."), origin)
+    elif isinstance(value, int | float) and _LARGEST <= abs(value) < math.inf:
+        yield Problem("is larger than any number here", key, value, origin(key))
+    elif _NO_TEXT.search(f"{key}{value}"):
+        yield Problem("holds bytes that are no UTF-8 text; give it another name", key, value, origin(key))
 
 
 def _joined(messages: list[str]) -> str:

@@ -23,7 +23,7 @@ def check(plan: Plan, origins: Mapping[str, str]) -> None:
     Raises:
         UserError: with every rule that is broken.
     """
-    rules = (_batch, _task, _warmup, _milestones, _optimizer, _weights, _checkpointing, _algorithms, _small_files)
+    rules = (_batch, _task, _warmup, _milestones, _weights, _checkpointing, _declared, _small_files)
     problems = [problem for rule in rules for problem in rule(plan)]
     if problems:
         raise UserError(*(Problem(p.message, p.key, p.value, origins.get(p.key or "")) for p in problems))
@@ -42,7 +42,6 @@ def _batch(plan: Plan) -> Iterator[Problem]:
 
 def _task(plan: Plan) -> Iterator[Problem]:
     task, target = plan.config.task, plan.config.target
-    yield from task.problems(plan)
     if target is not None:
         try:
             task.goal(target)
@@ -70,10 +69,6 @@ def _milestones(plan: Plan) -> Iterator[Problem]:
             yield Problem(message, "schedule.milestones", schedule.milestones)
 
 
-def _optimizer(plan: Plan) -> Iterator[Problem]:
-    yield from plan.config.optimizer.problems(plan)
-
-
 def _weights(plan: Plan) -> Iterator[Problem]:
     """What spares pretrained weights needs them."""
     config, part = plan.config, plan.config.optimizer.backbone_lr
@@ -91,8 +86,9 @@ def _checkpointing(plan: Plan) -> Iterator[Problem]:
                 yield Problem("has not been tried with model.checkpointing=on; turn one of them off", key, "on")
 
 
-def _algorithms(plan: Plan) -> Iterator[Problem]:
+def _declared(plan: Plan) -> Iterator[Problem]:
     active, optimizer = plan.config.algorithms.active(), plan.config.optimizer
+    yield from (*plan.config.task.problems(plan), *optimizer.problems(plan))
     for name, values in active.items():
         for other, reason in values.excludes.items():
             if other in active:
@@ -119,7 +115,7 @@ def _small_files(plan: Plan) -> Iterator[Problem]:
 
 def notes(plan: Plan) -> list[str]:
     """Return a line for everything that works but is worth a look before a run."""
-    rules = (_learning_rate, _fitted, _partial_batch, _batch_norm, _declared, _compiled, _gradient_dtype)
+    rules = (_learning_rate, _fitted, _partial_batch, _batch_norm, _of_declarations, _compiled, _gradient_dtype)
     return [line for rule in rules for line in rule(plan)]
 
 
@@ -155,10 +151,9 @@ def _batch_norm(plan: Plan) -> Iterator[str]:
         yield f"batch norm sees only {images} images a forward pass"
 
 
-def _declared(plan: Plan) -> Iterator[str]:
-    yield from plan.config.optimizer.notes(plan)
-    for values in plan.config.algorithms.active().values():
-        yield from values.notes(plan)
+def _of_declarations(plan: Plan) -> Iterator[str]:
+    for declaration in (plan.config.optimizer, *plan.config.algorithms.active().values()):
+        yield from declaration.notes(plan)
 
 
 def _compiled(plan: Plan) -> Iterator[str]:

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from launcher.config.choices import OptimizerConfig
-from launcher.config.declaration import AlgorithmConfig
+from launcher.config.declaration import Declaration
 from launcher.plan.plan import Plan
 
 _SIZES = 5
@@ -47,8 +46,7 @@ def step_kinds(plan: Plan) -> dict[StepKind, Sequence[int]]:
 def _by_kind(plan: Plan) -> dict[StepKind, Sequence[int]]:
     kinds: dict[StepKind, Sequence[int]] = {}
     optimizer = plan.config.optimizer
-    active: dict[str, AlgorithmConfig | OptimizerConfig]
-    active = {**plan.config.algorithms.active(), optimizer.name: optimizer}
+    active: dict[str, Declaration] = {**plan.config.algorithms.active(), optimizer.name: optimizer}
     periodic = {name: own for name, own in active.items() if own.acts_at(plan, 0) is not None}
     for steps in of_equal_size(plan, range(plan.total_steps)):
         if not periodic:
