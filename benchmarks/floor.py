@@ -30,11 +30,12 @@ from benchmarks.peers import ComposerPeer, has_composer, peer_step
 from benchmarks.roofline import exchange, least_seconds, traced
 from benchmarks.step import CLASSES, words_of
 from lab.predict.fusion import Kernel, compiled_kernels, eager_kernels
+from lab.predict.machines import gpus
 from lab.predict.trace import Call, Gradient, Trace, kind_of
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
-from launcher.config.groups import gpus, options
+from launcher.config.groups import options
 from launcher.data.batch import Moment
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import common_acting, step_kinds

@@ -20,10 +20,10 @@ import numpy as np
 import yaml
 from scipy.optimize import minimize
 
-from lab.predict.machines import decoding_threads, thread_rate
+from lab.predict.machines import Gpu, decoding_threads, gpus, thread_rate
 from lab.predict.prediction import Predictor, efficiencies
 from launcher.config.compose import compose
-from launcher.config.groups import Gpu, gpus, machines
+from launcher.config.groups import machines
 from launcher.config.schema import Hardware
 from launcher.plan.plan import plan_for
 

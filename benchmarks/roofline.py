@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from torch import nn
 
 from lab.predict.fusion import Kernel
+from lab.predict.machines import Gpu
 from lab.predict.meta_tensors import nothing_computed
 from lab.predict.trace import Gradient, Trace
-from launcher.config.groups import Gpu
 
 # DDP's own sizes: the first bucket is small, so that the exchange begins early.
 _FIRST_BUCKET = 1024**2

@@ -18,6 +18,7 @@ from lab.study.ablation import (
     Row,
     Tradeoff,
     Variant,
+    alternatives,
     comparable,
     curve_of,
     effects,
@@ -31,7 +32,6 @@ from lab.study.speedup import BootstrapEstimate
 from launcher.cli.estimate import seconds
 from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE
-from launcher.config.overrides import alternatives
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
 from launcher.data.folder import is_folder

@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from lab.study.ablation import alternatives
 from lab.study.runs import State, data_path, read_run
 from launcher import atomic
 from launcher.config.compose import Composed, compose
 from launcher.config.layers import COMMAND_LINE, leaves
-from launcher.config.overrides import alternatives
 from launcher.config.resolved import as_mapping, changed, is_free, read
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim

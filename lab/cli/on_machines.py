@@ -11,12 +11,12 @@ from typing import Any
 
 from rich.table import Table
 
-from lab.predict.machines import ALL, gpu_of, machine_named, rented, sky_prices
+from lab.predict.machines import ALL, gpu_of, gpus, machine_named, rented, sky_prices
 from lab.predict.offers import Length, Offer, draw_offers, length_for, memory_problem, offers, with_front
 from lab.predict.prediction import Prediction, Predictor, efficiencies
 from lab.predict.profiles import correction, read_profiles
 from launcher.config.compose import Composed, compose
-from launcher.config.groups import gpus, machines, price_age
+from launcher.config.groups import machines, price_age
 from launcher.config.schema import Hardware
 from launcher.console import console, verbatim
 from launcher.errors import Problem, UserError

@@ -8,19 +8,46 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic.dataclasses import dataclass
 
-from launcher.config.groups import Gpu, gpus, machines
+from launcher import paths
+from launcher.config.fields import STRICT, Positive
+from launcher.config.groups import machines
 from launcher.config.keys import nearest
 from launcher.config.schema import FFCVLoader, Hardware, SyntheticLoader, TorchvisionLoader
+from launcher.config.yaml_file import read_mapping
 from launcher.data.workers import MOST_PROCESSES
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 
 ALL = "all"
+
+
+@dataclass(frozen=True, config=STRICT)
+class Gpu:
+    """The most that a GPU can do: `memory` in GB, its `bandwidth` in GB/s, `matrix_rate` in TFLOP/s of dense bf16.
+
+    `product_rate` is what products of large matrices were measured to reach of it; `link` is to the other GPUs of its
+    machine, in GB/s each way.
+    """
+
+    memory: Positive
+    bandwidth: Positive
+    matrix_rate: Positive
+    product_rate: Positive
+    link: Positive
+    source: str
+
+
+@cache
+def gpus() -> dict[str, Gpu]:
+    """Every GPU that is known, by the name that machines give."""
+    return {name: Gpu(**facts) for name, facts in read_mapping(paths.CONF / "gpus.yaml").items()}
 
 
 def machine_named(word: str, known: Mapping[str, Hardware] | None = None) -> str:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lab.predict.machines import gpus
 from lab.predict.prediction import Prediction, efficiencies
 from lab.study.curves import Cost, Curve
 from lab.study.speedup import cost_at, pareto_front
 from launcher import atomic
-from launcher.config.groups import gpus
 from launcher.config.schema import Hardware
 from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Span

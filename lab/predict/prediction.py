@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from lab.predict.machines import loading_rate
+from lab.predict.machines import Gpu, loading_rate
 from lab.predict.step_counts import CountedStep, Work, counted_steps
 from launcher import paths
-from launcher.config.groups import Gpu
 from launcher.config.schema import Hardware, RunConfig
 from launcher.config.yaml_file import read_mapping
 from launcher.measure.estimate import Estimate, EvaluationTimes, Measurement, Span, StepTimes, estimate

@@ -15,9 +15,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from lab.predict.machines import gpus
 from lab.predict.prediction import Rates
 from lab.predict.step_counts import kept_steps, steps_key
-from launcher.config.groups import gpus, is_named
+from launcher.config.groups import is_named
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError

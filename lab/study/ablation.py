@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,8 +13,9 @@ from typing import Any
 from lab.study.curves import Curve, CurvePoint, build_curves, changed_with_length
 from lab.study.runs import RunSummary
 from lab.study.speedup import BootstrapEstimate, Comparison, at_equal_cost, at_equal_quality
+from launcher.config.keys import is_text
 from launcher.config.layers import leaves
-from launcher.config.overrides import alternatives
+from launcher.config.overrides import read_override, unquoted
 from launcher.config.resolved import as_mapping, is_free
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
@@ -26,7 +28,7 @@ _APART = (
 )
 # Kind of variant to the variant that it is compared with.
 _BASES = {"without": "all", "only": "none", "with": "all"}
-
+_SWEEP = re.compile(r"(choice|range|sort|shuffle)\(.*\)")
 _MOST_VALUES = 1000  # of one word
 
 Found = tuple[Curve, CurvePoint]
@@ -111,6 +113,23 @@ def grid(algorithms: Sequence[str], more: Sequence[str] = ()) -> list[Variant]:
     for text in more:
         found += _with(text)
     return found
+
+
+def alternatives(word: str, most: int) -> list[str] | None:
+    """The words that one word with several values such as `epochs=8,16` stands for, at most so many; None for another.
+
+    The texts of a text key are split at their commas.
+    """
+    key, _, text = word.partition("=")
+    if is_text(RunConfig, key) and not _SWEEP.fullmatch(text):
+        return None if unquoted(text) is not None else [f"{key}={value}" for value in text.split(",")]
+    override = read_override(word)
+    # note: a glob has no values of its own until Hydra has looked for files
+    if override is None or not override.is_sweep_override() or text.startswith("glob("):
+        return None
+    return [
+        f"{override.get_key_element()}={value}" for value in itertools.islice(override.sweep_string_iterator(), most)
+    ]
 
 
 def _with(text: str) -> Iterator[Variant]:

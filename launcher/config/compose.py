@@ -118,16 +118,16 @@ class Composition:
     def _compose(self, given: Sequence[Assignment], top: Recipe) -> None:
         from launcher.config.source import Command
 
-        chosen, switching, setting = self._sorted(given)
+        chosen, setting = sort_words(given, self.problems)
         published, lengths, chain = self._layers(top, {one.key: one.value for one in setting})
         below = [*reversed(chain), *reversed(lengths)]
         switches = Switches((layer.chosen.get(_LIST), layer.values.get(_LIST)) for layer in below)
-        switches.apply(switching, self.problems)
+        switches.apply(given, self.problems)
         for group, option in chosen.items():
             values = [leaf for layer in chain if layer.options.get(group) != option for leaf in leaves(layer.values)]
             if replaced := [f"{key}={value}" for key, value in values if key.startswith(f"{group}.")]:
                 self.notes.append(f"{group}={option} replaces the recipe's {', '.join(replaced)}")
-        typed: dict[str, Any] = {"recipe": top.name} if self.recipe else {}
+        typed: dict[str, Any] = {}
         for one in (*setting, *switches.values()):
             put(typed, one.key, one.value)
         kept = [layer.kept({**top.options, **chosen}) for layer in (*published, *lengths, *chain)]
@@ -137,33 +137,9 @@ class Composition:
         if published:
             words.append(f"+published=[{','.join(quoted(layer.path.stem) for layer in reversed(published))}]")
         words += switches.words() + [f"++recipe={quoted(top.name)}"] * (self.recipe is not None)
-        words += [one.word for one in setting]
+        words += [one.word for one in setting if one.key != "recipe"]
         files = {layer.path: layer.values for layer in kept}
         self.command = Command(top.name, words, paths.search_path(), top.path, files)
-
-    def _sorted(self, given: Sequence[Assignment]) -> tuple[dict[str, str], list[Assignment], list[Assignment]]:
-        """The options that words choose by group, the words about algorithms, and those that set values."""
-        chosen: dict[str, str] = {}
-        switching, setting = [], []
-        for one in given:
-            key, value = one.key, one.value
-            head, _, rest = key.partition(".")
-            if head == _LIST:
-                switching.append(one)
-            elif head in _NOT_OF_A_RUN and key != SEARCH_PATH:
-                self.problems.append(Problem("no such key", key, value, COMMAND_LINE))
-            elif head in GROUPS and rest == "name":
-                message = f"is the option's own; type {head}={value}"
-                self.problems.append(Problem(message, key, value, COMMAND_LINE))
-            elif key in GROUPS and not isinstance(value, Mapping):
-                if value in (known := options(key)):
-                    chosen[key] = value
-                else:
-                    message = f"no such {key}; {did_you_mean(str(value), known)}"
-                    self.problems.append(Problem(message, key, value, COMMAND_LINE))
-            elif key not in ("recipe", SEARCH_PATH):
-                setting.append(one)
-        return chosen, switching, setting
 
     def _layers(self, top: Recipe, typed: Mapping[str, Any]) -> tuple[list[_Layer], list[_Layer], list[_Layer]]:
         """Published variants, values for the length, and the recipes themselves, each with the nearest first."""
@@ -183,3 +159,25 @@ class Composition:
             whose = f"recipe={top.name} has no" if self.recipe else "without a recipe there is no"
             self.notes.append(f"fidelity=published changes nothing: {whose} published variant")
         return published, lengths, chain
+
+
+def sort_words(given: Sequence[Assignment], problems: Problems) -> tuple[dict[str, str], list[Assignment]]:
+    """The options that words choose by group, and the words that set values; a problem for each that may not."""
+    chosen: dict[str, str] = {}
+    setting = []
+    for one in given:
+        key, value, problem = one.key, one.value, None
+        head, _, rest = key.partition(".")
+        if head in _NOT_OF_A_RUN and key != SEARCH_PATH:
+            problem = "no such key"
+        elif head in GROUPS and rest == "name":
+            problem = f"is the option's own; type {head}={value}"
+        elif key in GROUPS and not isinstance(value, Mapping):
+            known = options(key)
+            problem = None if value in known else f"no such {key}; {did_you_mean(str(value), known)}"
+            chosen |= {key: value} if problem is None else {}
+        elif head != _LIST and key != SEARCH_PATH:
+            setting.append(one)
+        if problem is not None:
+            problems.append(Problem(problem, key, value, COMMAND_LINE))
+    return chosen, setting

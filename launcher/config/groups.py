@@ -1,18 +1,14 @@
-"""The options of conf/'s groups, a user's own among them, without composing them; machines, GPUs and their prices."""
+"""The options of conf/'s groups, a user's own among them, without composing them; machines and their prices."""
 
 from __future__ import annotations
 
 import datetime
 import itertools
 import re
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic.dataclasses import dataclass
-
 from launcher import paths
-from launcher.config.fields import STRICT, Positive
 from launcher.config.schema import Hardware
 from launcher.config.validate import typed
 from launcher.config.yaml_file import defaults_list, read_mapping
@@ -53,28 +49,6 @@ def values(group: str, name: str, depth: int = 0) -> dict[str, Any]:
     bases = [base for entry, base in defaults_list(own, path) if not entry and base != "_self_"]
     below = {key: value for base in bases for key, value in values(group, base, depth + 1).items()}
     return {**below, **{key: value for key, value in own.items() if key != "defaults"}}
-
-
-@dataclass(frozen=True, config=STRICT)
-class Gpu:
-    """The most that a GPU can do: `memory` in GB, its `bandwidth` in GB/s, `matrix_rate` in TFLOP/s of dense bf16.
-
-    `product_rate` is what products of large matrices were measured to reach of it; `link` is to the other GPUs of its
-    machine, in GB/s each way.
-    """
-
-    memory: Positive
-    bandwidth: Positive
-    matrix_rate: Positive
-    product_rate: Positive
-    link: Positive
-    source: str
-
-
-@cache
-def gpus() -> dict[str, Gpu]:
-    """Every GPU that is known, by the name that machines give."""
-    return {name: Gpu(**facts) for name, facts in read_mapping(paths.CONF / "gpus.yaml").items()}
 
 
 def machines() -> dict[str, Hardware]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
@@ -38,13 +38,15 @@ def is_text(schema: type, key: str) -> bool:
 
 def longest_share(key: str) -> float | None:
     """The part of the run to which `schedule.fit=on` shortens a dotted key's durations; None: it holds none."""
-    shares = [_share(part) for hint in _types(RunConfig, key) for part in (hint, *get_args(hint))]
+    shares = [_share(part) for hint in _types(RunConfig).get(key, ()) for part in (hint, *get_args(hint))]
     return next((share for share in shares if share is not None), None)
 
 
 def path_keys() -> list[str]:
     """Dotted keys of a run's config whose values are paths."""
-    return [key for key in all_keys() if any(AnyPath in (hint, *get_args(hint)) for hint in _types(RunConfig, key))]
+    return [
+        key for key in all_keys() if any(AnyPath in (hint, *get_args(hint)) for hint in _types(RunConfig).get(key, ()))
+    ]
 
 
 def _share(hint: Any) -> float | None:
@@ -53,7 +55,7 @@ def _share(hint: Any) -> float | None:
 
 def _plain_types(schema: type, key: str) -> list[Any]:
     """The types that a dotted key's values may have, without their bounds."""
-    return [part for hint in _types(schema, key) for part in _alternatives(hint)]
+    return [part for hint in _types(schema).get(key, ()) for part in _alternatives(hint)]
 
 
 def _alternatives(hint: Any) -> list[Any]:
@@ -63,32 +65,23 @@ def _alternatives(hint: Any) -> list[Any]:
     return [inner for part in parts for inner in _alternatives(part)] if origin in (Union, UnionType) else [hint]
 
 
-def _types(schema: type, key: str) -> list[Any]:
-    """The types of a dotted key, of which a group's options may have several; none for a group or no key."""
-    name, _, rest = key.partition(".")
-    hint = _hints(schema).get(name)
-    if inner := options(hint):
-        return [found for option in inner for found in _types(option, rest)]
-    return [] if rest or hint is None else [hint]
-
-
 @cache
-def _hints(schema: type) -> dict[str, Any]:
+def _types(schema: type) -> dict[str, list[Any]]:
+    """Dotted keys, every option of a group included, in the order of writing, with their types; a group has none."""
     hints = get_type_hints(schema, include_extras=True)
-    return {field.name: hints[field.name] for field in fields(schema)}
+    found: dict[str, list[Any]] = {}
+    for name in (field.name for field in fields(schema)):
+        inner = options(hints[name])
+        found.setdefault(name, []).extend([] if inner else [hints[name]])
+        for option in inner:
+            for key, types in _types(option).items():
+                found.setdefault(f"{name}.{key}", []).extend(types)
+    return found
 
 
-@cache
 def all_keys(schema: type = RunConfig) -> tuple[str, ...]:
     """Dotted keys of a schema, every option of a group included, in the order of writing."""
-    return tuple(dict.fromkeys(_all_keys(schema, "")))
-
-
-def _all_keys(schema: type, prefix: str) -> Iterator[str]:
-    for name, hint in _hints(schema).items():
-        yield prefix + name
-        for option in options(hint):
-            yield from _all_keys(option, f"{prefix}{name}.")
+    return tuple(_types(schema))
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:

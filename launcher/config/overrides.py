@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from launcher.config.groups import files
@@ -28,7 +27,6 @@ _GROUP = "algorithms"
 _LONGEST = 10_000
 _KEY = re.compile(r"([A-Za-z_]\w*\.){0,10}[A-Za-z_]\w*", re.ASCII)
 _OFF_WORD = re.compile(r"~algorithms[./](\w+)(=.*)?")
-_SWEEP = re.compile(r"(choice|range|sort|shuffle)\(.*\)")
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ def parse(
 
 def word_of(key: str, text: str) -> str:
     """The word that gives a text key this very text."""
-    return f"{key}={quoted(text) if text == NULL or _unquoted(text) is not None else text}"
+    return f"{key}={quoted(text) if text == NULL or unquoted(text) is not None else text}"
 
 
 def quoted(text: str) -> str:
@@ -73,21 +71,6 @@ def quoted(text: str) -> str:
     from hydra.core.override_parser.types import Quote, QuotedString
 
     return str(QuotedString(text, Quote.single).with_quotes())
-
-
-def alternatives(word: str, most: int) -> list[str] | None:
-    """The words that one word with several values such as `epochs=8,16` stands for, at most so many; None for another.
-
-    The texts of a text key are split at their commas.
-    """
-    key, _, text = word.partition("=")
-    if is_text(RunConfig, key) and not _SWEEP.fullmatch(text):
-        return None if _unquoted(text) is not None else [f"{key}={value}" for value in text.split(",")]
-    override = _by_hydra(word)
-    # note: a glob has no values of its own until Hydra has looked for files
-    if override is None or not override.is_sweep_override() or text.startswith("glob("):
-        return None
-    return [f"{override.get_key_element()}={value}" for value in islice(override.sweep_string_iterator(), most)]
 
 
 def _holds_text(key: str) -> bool:
@@ -114,12 +97,12 @@ def _assignment(word: str, holds_text: Callable[[str], bool]) -> Assignment:
         raise UserError(Problem("is empty; write a value, or leave the word out", key, text, COMMAND_LINE))
     if text == NULL:
         return Assignment(key, None, NULL)
-    value = text if (inner := _unquoted(text)) is None else inner
+    value = text if (inner := unquoted(text)) is None else inner
     return Assignment(key, value, quoted(value))
 
 
 def _by_grammar(key: str, text: str) -> Assignment:
-    override = _by_hydra(f"key={text}")
+    override = read_override(f"key={text}")
     if override is None:
         return Assignment(key, text, quoted(text))
     if override.is_sweep_override():
@@ -128,16 +111,16 @@ def _by_grammar(key: str, text: str) -> Assignment:
     return Assignment(key, override.value(), text)
 
 
-def _unquoted(text: str) -> str | None:
+def unquoted(text: str) -> str | None:
     """What stands between quotes that are around all of a text; None if there are none."""
     if len(text) < 2 or text[0] not in "'\"" or text[-1] != text[0]:
         return None
-    override = _by_hydra(f"key={text}")
+    override = read_override(f"key={text}")
     value = override.value() if override else None
     return value if isinstance(value, str) else None
 
 
-def _by_hydra(word: str) -> Override | None:
+def read_override(word: str) -> Override | None:
     """What Hydra reads in a word; None if it is none."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -151,87 +134,77 @@ def _by_hydra(word: str) -> Override | None:
 
 
 class Switches:
-    """The algorithms that are on (`active`) after some files, each laid over those before it, and after words.
+    """The algorithms that are on after some files, each laid over those before it, and after words.
 
     Of each file that is the list of its defaults list, None if it has none, and what its body has under `algorithms`:
-    values turn an algorithm on, null turns it off.
+    values turn an algorithm on, null turns it off. `active` has the option that each one takes its values from.
     """
 
     def __init__(self, parts: Iterable[tuple[Any, Any]]):
+        self.active: dict[str, str] = {}
         self._files = files(_GROUP)
-        self._options: list[str] = []
-        self.active: set[str] = set()
+        self._of_recipe: list[str] = []
         self._stated: set[str] = set()
         self._values: list[Assignment] = []
         for listed, stated in parts:
             if isinstance(listed, list):
-                self._choose([str(option) for option in listed])
-            body = {str(name): value for name, value in stated.items()} if isinstance(stated, Mapping) else {}
-            self._stated |= body.keys()
-            self.active = (self.active | body.keys()) - {name for name, value in body.items() if value is None}
-        self._of_recipe = self._options
+                self._of_recipe = [str(option) for option in listed]
+                self._choose(self._of_recipe)
+            for name, value in stated.items() if isinstance(stated, Mapping) else ():
+                self._stated.add(str(name))
+                self._turn(str(name), on=value is not None)
 
     def apply(self, given: Sequence[Assignment], problems: Problems) -> None:
         """Follow the words in their order; a problem for each that names no algorithm, or says neither on nor off."""
         for assignment in given:
-            with problems.collected():
-                self._follow(assignment)
+            if assignment.key.partition(".")[0] == _GROUP:
+                with problems.collected():
+                    self._follow(assignment)
 
     def values(self) -> list[Assignment]:
         """The words that give values to algorithms that are on."""
         return [one for one in self._values if self._algorithm(one.key.split(".")[1]) in self.active]
 
     def words(self) -> list[str]:
-        """Hydra's overrides: the list of options where it is not the recipe's, null for what is off, and values."""
-        listed = {self._algorithm(option) for option in self._options}
-        # note: first, so that the options that were chosen have the last word on their values
-        options = [*sorted((self.active - listed) & self._files.keys()), *self._options]
-        choice = [f"{_GROUP}=[{','.join(options)}]"] if options != self._of_recipe else []
-        off = [f"++{_GROUP}.{name}=null" for name in sorted((self._stated | listed) - self.active)]
+        """Hydra's overrides: the list of options if the recipe's is too short, null for what is off, and values."""
+        options = [option for option in self.active.values() if option in self._files]
+        choice = [] if {*options} <= {*self._of_recipe} else [f"{_GROUP}=[{','.join(options)}]"]
+        known = self._stated | {self._algorithm(option) for option in self._of_recipe}
+        off = [f"++{_GROUP}.{name}=null" for name in sorted(known - self.active.keys())]
         return [*choice, *off, *(one.word for one in self.values())]
 
     def _follow(self, given: Assignment) -> None:
         _, *names = given.key.split(".")
+        value = given.value
+        options = names[:1] or ([] if value in (OFF, False, None, {}) else [value] if isinstance(value, str) else value)
+        if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
+            message = "must be a list of names such as [ema,blurpool]; values are words such as algorithms.sam.rho=0.1"
+            raise UserError(Problem(message, _GROUP, value, COMMAND_LINE))
+        if unknown := [option for option in options if option not in self._files]:
+            hints = {f"{_GROUP}.{option}": did_you_mean(option, self._files) for option in unknown}
+            raise UserError(*(Problem(f"no such algorithm; {hints[key]}", key, value, COMMAND_LINE) for key in hints))
         if not names:
-            self._choose(self._names(given))
+            self._choose(options)
             return
-        self._check(names[:1], given.value)
-        algorithm = self._algorithm(names[0])
-        if names[1:] or isinstance(given.value, Mapping):
+        if names[1:] or isinstance(value, Mapping):
             self._values.append(given)
-        elif given.value in (OFF, False, None):
-            self.active.discard(algorithm)
-            return
-        elif given.value not in (ON, True):
-            like = nearest(str(given.value), ON_OFF)
+        elif value not in (ON, OFF, True, False, None):
+            like = nearest(str(value), ON_OFF)
             message = f"must be on, off, or a mapping of values{f'; did you mean {like}?' if like else ''}"
-            raise UserError(Problem(message, given.key, given.value, COMMAND_LINE))
-        self.active.add(algorithm)
-        if algorithm != names[0] and names[0] not in self._options:
-            self._options = [*self._options, names[0]]
+            raise UserError(Problem(message, given.key, value, COMMAND_LINE))
+        self._turn(names[0], on=bool(names[1:]) or value not in (OFF, False, None))
 
     def _choose(self, options: Sequence[str]) -> None:
         """Turn on just these."""
-        self._options = [*dict.fromkeys(options)]
-        self.active = {self._algorithm(option) for option in self._options}
+        self.active = {self._algorithm(option): option for option in options}
 
-    def _names(self, given: Assignment) -> list[str]:
-        """The algorithms of a list that was typed."""
-        value = [] if given.value in (OFF, None, False, {}) else given.value
-        names = [value] if isinstance(value, str) else value
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            message = "must be a list of names such as [ema,blurpool]; values are words such as algorithms.sam.rho=0.1"
-            raise UserError(Problem(message, _GROUP, given.value, COMMAND_LINE))
-        self._check(names, ON)
-        return names
-
-    def _check(self, options: Sequence[str], value: Any) -> None:
-        unknown = [option for option in options if option not in self._files]
-        hints = {f"{_GROUP}.{option}": did_you_mean(option, self._files) for option in unknown}
-        if hints:
-            raise UserError(
-                *(Problem(f"no such algorithm; {hint}", key, value, COMMAND_LINE) for key, hint in hints.items())
-            )
+    def _turn(self, option: str, *, on: bool) -> None:
+        """Turn an algorithm on, with the values of a variant of it if that is what was typed, or off."""
+        algorithm = self._algorithm(option)
+        if not on:
+            self.active.pop(algorithm, None)
+        elif algorithm != option or algorithm not in self.active:
+            self.active[algorithm] = option
 
     def _algorithm(self, option: str) -> str:
         """The algorithm that an option has values for: its file's name, unless its `# @package` line says another."""

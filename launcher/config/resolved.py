@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from launcher import atomic
-from launcher.config.compose import compose
-from launcher.config.groups import options
+from launcher.config.compose import compose, sort_words
 from launcher.config.groups import values as group_values
-from launcher.config.keys import did_you_mean
 from launcher.config.layers import COMMAND_LINE, get, leaves, put, resolve
-from launcher.config.overrides import OFF, ON, Assignment, Switches, parse
-from launcher.config.schema import GROUPS, RunConfig
+from launcher.config.overrides import OFF, ON, Switches, parse
+from launcher.config.schema import RunConfig
 from launcher.config.validate import MISSING, validate
 from launcher.config.yaml_file import as_yaml, read_mapping
 from launcher.errors import Problem, Problems, UserError
@@ -118,15 +116,18 @@ def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
     before, values = as_mapping(config), as_mapping(config)
     switches = Switches([(None, before["algorithms"])])
     given = parse(words, problems)
-    switches.apply([one for one in given if one.key.partition(".")[0] == "algorithms"], problems)
-    for name in sorted(switches.active ^ before["algorithms"].keys()):
+    switches.apply(given, problems)
+    for name in sorted(switches.active.keys() ^ before["algorithms"].keys()):
         problems.append(Problem(_PAST, f"algorithms.{name}", ON if name in switches.active else OFF, COMMAND_LINE))
-    for assignment in given:
-        if assignment.key.partition(".")[0] != "algorithms":
-            _lay(values, assignment, problems)
-    for assignment in switches.values():
-        if assignment.key.split(".")[1] in before["algorithms"]:
-            put(values, assignment.key, assignment.value)
+    chosen, setting = sort_words(given, problems)
+    for group, option in chosen.items():
+        if f"{group}." in FREE:
+            values[group] = as_mapping(compose([f"{group}={option}"]).config)[group]
+        elif group_values(group, option).get("name") != get(values, f"{group}.name"):
+            problems.append(Problem(_PAST, group, option, COMMAND_LINE))
+    for one in (*setting, *switches.values()):
+        if not one.key.startswith("algorithms.") or one.key.split(".")[1] in before["algorithms"]:
+            put(values, one.key, one.value)
     after = None
     with problems.collected():
         values = resolve(values, lambda key: COMMAND_LINE, problems)
@@ -138,19 +139,3 @@ def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
     problems.settle()
     assert after is not None
     return after
-
-
-def _lay(values: dict[str, Any], given: Assignment, problems: Problems) -> None:
-    """Lay one word over the run's config; a problem where it chooses another option of a group.
-
-    An option such as `launch=cpu` replaces the whole group where training did not depend on it.
-    """
-    key, value = given.key, given.value
-    if key not in GROUPS or isinstance(value, Mapping):
-        put(values, key, value)
-    elif value not in (known := options(key)):
-        problems.append(Problem(f"no such {key}; {did_you_mean(str(value), known)}", key, value, COMMAND_LINE))
-    elif f"{key}." in FREE:
-        values[key] = as_mapping(compose([f"{key}={value}"]).config)[key]
-    elif group_values(key, value).get("name") != get(values, f"{key}.name"):
-        problems.append(Problem(_PAST, key, value, COMMAND_LINE))

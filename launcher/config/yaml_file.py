@@ -74,13 +74,11 @@ def defaults_list(values: Mapping[str, Any], path: Path) -> list[tuple[str, Any]
     pairs: list[tuple[Any, Any]] = []
     for entry in entries if isinstance(entries, list) else [{}]:
         pairs += entry.items() if isinstance(entry, dict) and entry else [("", entry)]
-    for group, option in pairs:
-        options = option if group and isinstance(option, list) else [] if group and option is None else [option]
-        names_one = all(isinstance(name, str) and name and "${" not in name for name in options)
-        if not isinstance(group, str) or "${" in group or not names_one:
-            raise UserError(
-                f"{path}: a defaults list has names, and groups with their option, such as - model: resnet50"
-            )
+    names = [
+        name for pair in pairs for part in pair for name in (part if isinstance(part, list) and pair[0] else [part])
+    ]
+    if not all(isinstance(name, str) and "${" not in name for name in names):
+        raise UserError(f"{path}: a defaults list has names, and groups with their option, such as - model: resnet50")
     return pairs
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks.roofline import exchange, least_seconds
 from lab.predict.fusion import Kernel
+from lab.predict.machines import Gpu, gpus
 from lab.predict.trace import Gradient
-from launcher.config.groups import Gpu, gpus
 
 # 1 GB/s of memory, 1 TFLOP/s, 1 GB/s to each other
 GPU = Gpu(memory=1, bandwidth=1, matrix_rate=1, product_rate=1, link=1, source="")

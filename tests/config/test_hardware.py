@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from lab.predict.machines import gpus
 from launcher.cli import main as cli
 from launcher.cli.estimate import hardware
-from launcher.config.groups import gpus, machines, options, price_age
+from launcher.config.groups import machines, options, price_age
 from launcher.submit.job import read_values
 from launcher.submit.sky import Sky
 

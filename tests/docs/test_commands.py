@@ -18,11 +18,10 @@ import tomllib
 import yaml
 
 from lab.cli.curve import MOST_RUNS, expand
-from lab.study.ablation import grid
+from lab.study.ablation import alternatives, grid
 from launcher.cli import main as cli
 from launcher.cli.words import read
 from launcher.config.compose import compose
-from launcher.config.overrides import alternatives
 from launcher.submit.job import PREFIX
 
 from .pages import PAGES, ROOT, Block, all_blocks

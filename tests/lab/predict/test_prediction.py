@@ -9,13 +9,13 @@ import pytest
 import torchvision
 
 from lab.predict import step_counts, step_trace
-from lab.predict.machines import decoding_threads, loading_rate, thread_rate
+from lab.predict.machines import Gpu, decoding_threads, gpus, loading_rate, thread_rate
 from lab.predict.prediction import Parts, Predictor, Rates, efficiencies
 from lab.predict.step_counts import CountedStep, Work, counted_steps, steps_key
 from lab.predict.step_trace import _peak
 from lab.predict.trace import Call
 from launcher.config.compose import compose
-from launcher.config.groups import Gpu, gpus, machines
+from launcher.config.groups import machines
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.launch.devices import Devices

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from lab.predict.machines import gpus
 from lab.predict.prediction import Predictor, Rates, efficiencies
 from lab.predict.profiles import correction, gpu_named, read_profiles
 from launcher.config.compose import compose
-from launcher.config.groups import gpus
 from launcher.config.resolved import as_mapping, write
 from launcher.measure.estimate import StepTimes
 from launcher.plan.plan import Plan, plan_for
