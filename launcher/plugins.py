@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -19,32 +18,16 @@ OPTIONS = "train.options"
 LOGGERS = "train.loggers"
 
 
-def is_verbs(added: object) -> bool:
-    """Whether an entry point of `VERBS` is what it must be."""
-    return isinstance(added, Mapping) and all(
-        isinstance(verb, str) and isinstance(pair, tuple) and len(pair) == 2 for verb, pair in added.items()
-    )
-
-
-def is_option(added: object) -> bool:
-    """Whether an entry point of `OPTIONS` is what it must be."""
-    return callable(getattr(added, "configure", None)) and callable(getattr(added, "answer", None))
-
-
 @cache
-def registered(group: str, is_valid: Callable[[object], bool]) -> dict[str, Any]:
+def registered(group: str) -> dict[str, Any]:
     """Name to loaded object of each entry point of a group; a broken one is skipped with a warning."""
     loaded = {}
     for point in sorted(entry_points(group=group), key=lambda point: point.name):
         try:
-            added = point.load()
-            if not is_valid(added):
-                raise TypeError(f"it is not what {group} takes")
+            loaded[point.name] = point.load()
         # note: another package's code is imported, which may raise anything
         except Exception as error:
             _warn(point, error)
-        else:
-            loaded[point.name] = added
     return loaded
 
 

@@ -16,6 +16,7 @@ from launcher.config import recipes
 from launcher.config.groups import options
 from launcher.config.keys import all_keys, choices, path_keys
 from launcher.config.schema import GROUPS
+from launcher.config.validate import ON_OFF
 
 EXAMPLES = [
     "train completion bash",
@@ -23,7 +24,6 @@ EXAMPLES = [
     "train completion fish",
 ]
 _SHELLS = ("bash", "zsh", "fish")
-_SWITCH = ["on", "off"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,6 @@ def complete() -> NoReturn:
     for action in parser._actions:
         if not action.option_strings:
             vars(action)["completer"] = _COMPLETERS.get(str(action.metavar), FilesCompleter())
-            action.choices = None
     if named:
         # note: argcomplete skips so many words, as those of `python script.py`
         os.environ["_ARGCOMPLETE"] = "2"
@@ -76,18 +75,16 @@ def _values(key: str, value: str) -> list[str]:
     if key in GROUPS:
         return options(key)
     if key.removeprefix("algorithms.") in options("algorithms"):
-        return _SWITCH
+        return [*ON_OFF]
     if key in path_keys():
         return list(FilesCompleter()(value))
     return choices(key)
 
 
-# By the name that a word has in its verb's help.
+# By the name that a word has in its verb's help; of others argcomplete takes the choices, or files.
 _COMPLETERS = {
     **dict.fromkeys(("key=value", "key=a,b"), words),
     "SECTION": lambda **_: ls.SECTIONS,
-    "SHELL": lambda **_: _SHELLS,
-    "SPACE": lambda **_: options("tuning"),
-    "step=N": lambda **_: ["step="],
+    "SHELL": None,
     **dict.fromkeys("AB", lambda prefix, **_: [*recipes.names(), *FilesCompleter()(prefix)]),
 }

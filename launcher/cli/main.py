@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import errno
-import gc
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
 from launcher import __version__, plugins
-from launcher.errors import EXIT_USER_ERROR, FAILED, INTERRUPTED, MachineError, UserError, one_line, shown
-from launcher.plugins import is_option, is_verbs, registered
+from launcher.errors import EXIT_USER_ERROR, FAILED, INTERRUPTED, MachineError, UserError, one_line
+from launcher.plugins import registered
 
 VERBS = {
     "run": "train a model (the verb may be left out)",
@@ -35,12 +34,10 @@ VERBS = {
     "doctor": "is this machine ready: GPUs, driver, data, memory, disk, loaders",
 }
 _MODULES = {verb: f"launcher.cli.{verb}" for verb in VERBS} | {"eval": "launcher.cli.evaluate"}
-for _added in registered(plugins.VERBS, is_verbs).values():
+for _added in registered(plugins.VERBS).values():
     for _verb, (_module, _meaning) in _added.items():
         VERBS.setdefault(_verb, _meaning)
         _MODULES.setdefault(_verb, _module)
-# note: what these leave is memory alone, which takes Python a tenth of a second to free, and after torch two
-_ANSWERING = {"plan", "show", "ls", "diff"}
 
 _EXAMPLES = """examples:
   train                                         a ResNet-18 on built-in images, in minutes on a CPU
@@ -57,15 +54,12 @@ def main(words: Sequence[str] | None = None) -> int:
     is_command = words is None
     words = list(sys.argv[1:] if words is None else words)
     _tell_libraries()
-    if is_command:
-        # note: imports make objects that stay; to look through them again is a tenth of a short command's time
-        gc.set_threshold(50_000)
-    if is_command and "_ARGCOMPLETE" in os.environ:
+    if "_ARGCOMPLETE" in os.environ:
         from launcher.cli.completion import complete
 
         complete()
     try:
-        return _run(words, is_command)
+        return _run(words)
     except UserError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
@@ -89,25 +83,21 @@ def main(words: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _run(words: list[str], is_command: bool) -> int:
+def _run(words: list[str]) -> int:
     """Run the verb that the words begin with, or print what they ask about all verbs."""
-    if words and words[0] in _TELLING:
-        print(_TELLING[words[0]](words[1:]), end="")
+    if words[:1] == ["help"] or words[1:] == ["help"]:
+        words = [*(word for word in words[:2] if word != "help"), "--help"]
+    if words[:1] in (["-h"], ["--help"]):
+        print(_overview())
+        return 0
+    if words[:1] in (["-V"], ["--version"], ["version"]):
+        print(f"train {__version__}")
         return 0
     verb = words.pop(0) if words and words[0] in VERBS else "run"
-    answers = is_command and verb in _ANSWERING
-    if answers:
-        gc.disable()
-    if words == ["help"]:
-        words = ["--help"]
     from launcher.cli.words import read  # note: only here a Ctrl-C meanwhile ends without a traceback
 
     module = module_of(verb)
-    code = int(module.main(read(parser_of(verb, module), verb, words, list(VERBS))))
-    if answers:
-        sys.stdout.flush()
-        os._exit(code)
-    return code
+    return int(module.main(read(parser_of(verb, module), verb, words, list(VERBS))))
 
 
 def _tell_libraries() -> None:
@@ -139,36 +129,16 @@ def parser_of(verb: str, module: ModuleType) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     module.configure(parser)
-    if (options := registered(plugins.OPTIONS, is_option).get(verb)) is not None:
+    if (options := registered(plugins.OPTIONS).get(verb)) is not None:
         options.configure(parser)
     return parser
 
 
-def _help(of: Sequence[str]) -> str:
-    """What a verb is for, or without one all of them.
-
-    Raises:
-        UserError: there is no such verb.
-    """
-    if of and of[0] in VERBS:
-        return parser_of(of[0], module_of(of[0])).format_help()
-    if of and not of[0].startswith("-"):
-        from launcher.config.keys import did_you_mean
-
-        raise UserError(f"{shown(of[0])} is no verb; {did_you_mean(of[0], VERBS)}")
+def _overview() -> str:
+    """What all verbs are for."""
     verbs = "\n".join(f"  {verb:10} {meaning}" for verb, meaning in VERBS.items())
     usage = "usage: train [verb] [recipe=NAME] [key=value ...]"
-    return f"{usage}\n\nTrain image classifiers with efficient recipes.\n\nverbs:\n{verbs}\n\n{_EXAMPLES}\n"
-
-
-def _version(_: Sequence[str]) -> str:
-    return f"train {__version__}\n"
-
-
-_TELLING: dict[str, Callable[[Sequence[str]], str]] = {
-    **dict.fromkeys(("-h", "--help", "help"), _help),
-    **dict.fromkeys(("-V", "--version", "version"), _version),
-}
+    return f"{usage}\n\nTrain image classifiers with efficient recipes.\n\nverbs:\n{verbs}\n\n{_EXAMPLES}"
 
 
 if __name__ == "__main__":

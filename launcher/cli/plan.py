@@ -15,7 +15,7 @@ from launcher.config.schema import RunConfig
 from launcher.console import console, facts, table, verbatim
 from launcher.launch.prepare_run import planned_here, prepare_run
 from launcher.plan.plan import Plan
-from launcher.plugins import is_option, registered
+from launcher.plugins import registered
 
 EXAMPLES = [
     "train plan recipe=hot epochs=240",
@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    options = registered(plugins.OPTIONS, is_option).get("plan")
+    options = registered(plugins.OPTIONS).get("plan")
     if options is not None and (code := options.answer(arguments)) is not None:
         return int(code)
     composed = compose(arguments.overrides)

@@ -191,11 +191,6 @@ class Records:
         return None
 
 
-def is_logger(added: object) -> bool:
-    """Whether an entry point of `plugins.LOGGERS` is what it must be."""
-    return isinstance(added, type) and issubclass(added, Records)
-
-
 @dataclass(frozen=True, config=STRICT)
 class Jsonl(Records):
     name: Literal["jsonl"]

@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.algorithms import Algorithms
-from launcher.config.choices import Jsonl, Optimizer, Records, TensorBoard, by_name, is_logger
+from launcher.config.choices import Jsonl, Optimizer, Records, TensorBoard, by_name
 from launcher.config.fields import (
     STRICT,
     AnyPath,
@@ -256,7 +256,7 @@ Dataloader = Annotated[TorchvisionLoader | FFCVLoader | SyntheticLoader, Field(d
 if TYPE_CHECKING:
     Logger = Records
 else:
-    Logger = by_name(Jsonl, TensorBoard, *registered(LOGGERS, is_logger).values())
+    Logger = by_name(Jsonl, TensorBoard, *registered(LOGGERS).values())
 
 
 @dataclass(frozen=True, config=STRICT)

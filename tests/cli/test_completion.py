@@ -44,7 +44,6 @@ def test_the_first_word_is_a_verb_a_key_or_a_recipe(tmp_path: Path) -> None:
         ("train ls abl", ["ablations"]),
         ("train completion z", ["zsh"]),
         ("train diff medium_b", ["medium_bce_default", "medium_bce_log_classes"]),
-        ("train tune adamw_n", ["adamw_narrow"]),
         ("train resume runs/a precision=b", ["bf16"]),
         ("train nonsense", []),
     ],
