@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# With a word: torchvision is imported too, and each GPU computes something.
+# The first GPU computes something; with a word all do, and torchvision is imported too.
 # note: the runtime is asked, not NVML: that counts cards, whatever the driver, a partition or a fault leave of them
 TORCH = """
 import json, os, sys, torch
@@ -30,18 +28,17 @@ gpus, error, bf16 = [], "", False
 try:
     torch.cuda.init()
     gpus = [told(number) for number in range(torch.cuda.device_count())]
-    for number in range(len(gpus) if sys.argv[1:] else 0):
+    for number, gpu in enumerate(gpus if sys.argv[1:] else gpus[:1]):
         torch.zeros(1, device=number).add_(1).item()
     bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
 except (RuntimeError, AssertionError) as caught:
     error = str(caught).strip()
+    if "no kernel image" in error:
+        error = f"torch {torch.__version__} has no kernels for {gpu['name']}; older ones and builds for CUDA 12.6 have"
 nccl = torch.cuda.nccl.version() if gpus and torch.distributed.is_nccl_available() else None
 print(json.dumps({"torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip,
-                  "nccl": nccl and ".".join(map(str, nccl)), "gpus": gpus, "bf16": bf16, "error": error,
-                  "kernels": torch.cuda.get_arch_list()}))
+                  "nccl": nccl and ".".join(map(str, nccl)), "gpus": gpus, "bf16": bf16, "error": error}))
 """
-# What of the supported torch has kernels for GPUs below a compute capability (PyTorch's CUDA support matrix).
-_OLDER_TORCH = (((7, 0), "torch 2.6 and 2.7 have"), ((7, 5), "torch 2.6 to 2.10 have"))
 
 
 @dataclass(frozen=True)
@@ -63,34 +60,6 @@ def ask(script: str, *words: str) -> Answer:
         lines = done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"]
         return Answer(None, lines[-1])
     return Answer(json.loads(done.stdout.splitlines()[-1]))
-
-
-def lacking_kernels(values: dict[str, Any]) -> str | None:
-    """The GPUs that this torch has no compiled code for, and what has; None where it serves all."""
-    if values["hip"]:
-        return None
-    for gpu in values["gpus"]:
-        capability = (gpu["capability"][0], gpu["capability"][1])
-        if not serves(values["kernels"], capability):
-            older = next((which for below, which in _OLDER_TORCH if capability < below), None)
-            advice = f"{older} them, and later builds for CUDA 12.6" if older else "a newer torch may have them"
-            wanted = f"{gpu['name']} (compute capability {capability[0]}.{capability[1]})"
-            return f"torch {values['torch']} has no kernels for {wanted}; {advice}"
-    return None
-
-
-def serves(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
-    """Whether code for one of the architectures runs there: NVIDIA's rules of binary and PTX compatibility."""
-    for architecture in architectures:
-        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", architecture)
-        if found is None:
-            continue
-        kind, major, minor, special = found[1], int(found[2]), int(found[3]), found[4]
-        if (major, minor) == capability:
-            return True
-        if not special and (major, minor) <= capability and (kind == "compute" or major == capability[0]):
-            return True
-    return False
 
 
 def rank_cores(local_world_size: int) -> int:
@@ -145,3 +114,18 @@ def usable_memory() -> tuple[int, int]:
 def usable_cores() -> int:
     """Cores of the process's affinity mask, where the system has one."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cards_on_the_bus(devices: Path = Path("/sys/bus/pci/devices")) -> int:
+    """NVIDIA display and 3D controllers that the kernel sees."""
+    return sum(
+        _read(device / "vendor") == "0x10de" and _read(device / "class").startswith("0x03")
+        for device in (devices.iterdir() if devices.is_dir() else ())
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

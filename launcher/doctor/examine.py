@@ -16,22 +16,24 @@ from launcher.data.inspection import inspect_data
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import worker_count
-from launcher.doctor.gpus import GpuState, cards_on_the_bus, judge_cuda, judge_gpus, read_gpus
 from launcher.doctor.machine import (
     Finding,
-    Need,
+    GpuState,
     Status,
     examine_machine,
+    judge_cuda,
     judge_ffcv,
+    judge_gpus,
     judge_pillow,
     judge_torch,
     ok,
     problem,
+    read_gpus,
     warning,
 )
 from launcher.errors import UserError
 from launcher.plan.plan import Plan, processes_of_node
-from launcher.probe import TORCH, ask, processor_features
+from launcher.probe import TORCH, ask, cards_on_the_bus, processor_features
 
 _FFCV = """
 import json, launcher.data.ffcv.decoder
@@ -49,7 +51,7 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     yield from judge_gpus(gpus, cards_on_the_bus(), others)
     if config.launch.device == "cuda" and not (gpus or others):
         yield problem("launch.device", "cuda, and no GPU works", "launch.device=cpu trains on the CPU")
-    yield from examine_machine(Need(ranks, shared_memory_need(config, ranks), Path(config.runs)))
+    yield from examine_machine(ranks, shared_memory_need(config, ranks), Path(config.runs))
     yield from examine_software(gpus, config.dataloader.name)
     yield from examine_data(config, report)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +19,8 @@ _MEMORY_A_RANK = 4 * 10**9  # a process with torch and its loader workers
 _TWO_CHECKPOINTS = 2 * 10**9  # of a ResNet-50 with momentum and averaged weights, and one being written
 _CGROUP = Path("/sys/fs/cgroup")
 _SETUP = "scripts/setup.sh builds it"
+_QUERY = "index,name,driver_version,memory.total,memory.used,mig.mode.current"
+_IN_USE = 2 * 10**9  # bytes; less is a desktop or an idle context
 
 
 Status = Literal["ok", "warning", "problem"]
@@ -46,15 +49,6 @@ def warning(name: str, found: str, advice: str) -> Finding:
 
 def problem(name: str, found: str, advice: str) -> Finding:
     return Finding(name, "problem", found, advice)
-
-
-@dataclass(frozen=True)
-class Need:
-    """What a run asks of the machine: bytes of batches on their way from the workers, and where it writes."""
-
-    ranks: int
-    shared_memory: int
-    runs: Path
 
 
 def cores(usable: int, allowed: float | None, ranks: int) -> Finding:
@@ -97,16 +91,16 @@ def disk(free: int, writable: bool, runs: Path) -> Finding:
     return ok(name, found)
 
 
-def examine_machine(need: Need) -> list[Finding]:
-    """Look at this machine."""
-    folder = _nearest_existing(need.runs)
+def examine_machine(ranks: int, batches: int, runs: Path) -> list[Finding]:
+    """Look at this machine, for so many ranks, bytes of batches on their way from the workers, and a place to write."""
+    folder = next(path for path in (runs.absolute(), *runs.absolute().parents) if path.is_dir())
     total, available = usable_memory()
     shm = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else None
     return [
-        cores(usable_cores(), allowed_cores(_CGROUP), need.ranks),
-        memory(total, available, need.ranks),
-        shared_memory(shm, need.shared_memory),
-        disk(shutil.disk_usage(folder).free, os.access(folder, os.W_OK), need.runs),
+        cores(usable_cores(), allowed_cores(_CGROUP), ranks),
+        memory(total, available, ranks),
+        shared_memory(shm, batches),
+        disk(shutil.disk_usage(folder).free, os.access(folder, os.W_OK), runs),
     ]
 
 
@@ -117,10 +111,6 @@ def allowed_cores(cgroup: Path) -> float | None:
     except (OSError, ValueError):
         return None
     return None if quota == "max" else int(quota) / int(period)
-
-
-def _nearest_existing(folder: Path) -> Path:
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
 
 
 def judge_torch(answer: Answer) -> Finding:
@@ -146,3 +136,93 @@ def judge_ffcv(answer: Answer, loader: str) -> Finding:
     if loader == "ffcv":
         return problem("FFCV", missing, f"{_SETUP}; dataloader=torchvision runs without it")
     return warning("FFCV", missing, f"{_SETUP}; needed by dataloader=ffcv only")
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """One GPU; memory in bytes."""
+
+    index: str
+    name: str
+    driver: str
+    memory: int
+    used: int
+    mig: bool
+
+
+def read_gpus() -> list[GpuState] | None:
+    """The GPUs that nvidia-smi lists; None where it is missing or cannot talk to the driver."""
+    command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return parse_gpus(answer.stdout)
+
+
+def parse_gpus(text: str) -> list[GpuState]:
+    """nvidia-smi's rows; its memory is in MiB."""
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
+    return [
+        GpuState(i, name, driver, _bytes(total), _bytes(used), mig == "Enabled")
+        for i, name, driver, total, used, mig in rows
+    ]
+
+
+def judge_gpus(gpus: list[GpuState] | None, cards: int, others: list[str]) -> list[Finding]:
+    """`cards` is the number of NVIDIA cards on the bus, driver or none; `others` are names of AMD's that torch sees."""
+    if not gpus and others:
+        advice = "no recipe has been trained on AMD's GPUs yet: compare a short run with one on the CPU"
+        return [warning("GPUs", f"{len(others)} x {others[0]}, through ROCm", advice)]
+    if not gpus:
+        return [_without(cards)]
+    first = gpus[0]
+    found = f"{len(gpus)} x {first.name}, {decimal(first.memory)}"
+    driver = ok("driver", first.driver)
+    if len({gpu.name for gpu in gpus}) > 1:
+        different = ", ".join(sorted({gpu.name for gpu in gpus}))
+        advice = "all go at the pace of the slowest; choose some with CUDA_VISIBLE_DEVICES"
+        return [warning("GPUs", f"{len(gpus)} of different kinds: {different}", advice), driver]
+    if any(gpu.mig for gpu in gpus):
+        return [warning("GPUs", f"{found}, cut into MIG parts", "a run takes one part; whole cards are faster"), driver]
+    if busy := [gpu for gpu in gpus if gpu.used > _IN_USE]:
+        names = ", ".join(f"{gpu.index} ({decimal(gpu.used)} in use)" for gpu in busy)
+        advice = "another program works there (nvidia-smi names it); end it, or set CUDA_VISIBLE_DEVICES"
+        return [warning("GPUs", f"{found}; GPU {names}", advice), driver]
+    return [ok("GPUs", found), driver]
+
+
+def judge_cuda(answer: Answer, gpus: list[GpuState]) -> list[Finding]:
+    """CUDA and NCCL as torch brings them, against the driver of the GPUs that are there."""
+    values = answer.values
+    if values is None:
+        return []
+    seen, error = values["gpus"], values["error"].partition("\n")[0]
+    if not (gpus or seen):
+        return [ok("CUDA", f"{values['cuda'] or 'none'} in torch, not in use")]
+    if values["cuda"] is None and not values["hip"]:
+        return [
+            problem("CUDA", "torch was built without it", "install torch from the package index, not the CPU build")
+        ]
+    if not seen:
+        advice = f"look at the driver and CUDA_VISIBLE_DEVICES; CUDA says: {error or 'nothing'}"
+        return [problem("CUDA", f"torch with CUDA {values['cuda']} sees no GPU", advice)]
+    if error:
+        return [problem("CUDA", f"a GPU fails: {error}", "nvidia-smi shows which; launch.device=cpu trains on the CPU")]
+    runtime = f"ROCm {values['hip']}" if values["hip"] else values["cuda"]
+    precision = "bfloat16" if values["bf16"] else "float16 only"
+    found = [ok("CUDA", f"{runtime}, torch sees {len(seen)} GPU{'s' * (len(seen) > 1)}, {precision}")]
+    if values["nccl"] is None:
+        return [*found, problem("NCCL", "none in torch", "GPUs cannot talk to each other: install torch for CUDA")]
+    return [*found, ok("NCCL", values["nccl"])]
+
+
+def _without(cards: int) -> Finding:
+    if cards:
+        found = f"{cards} NVIDIA card{'s' * (cards > 1)} on the bus, no working driver"
+        return problem("GPUs", found, "install NVIDIA's driver; in a container: docker run --gpus all")
+    return warning("GPUs", "none", "trains on the CPU, which suits small images and short runs only")
+
+
+def _bytes(mib: str) -> int:
+    return int(mib) * 2**20 if mib.isdigit() else 0

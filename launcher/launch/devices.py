@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from launcher.config.schema import Launch, RunConfig
-from launcher.doctor.gpus import cards_on_the_bus
 from launcher.errors import MachineError, Problem, UserError
 from launcher.plan.plan import Plan, processes_of_node
-from launcher.probe import TORCH, Answer, ask, lacking_kernels, processor_features, visible_gpus
+from launcher.probe import TORCH, Answer, ask, cards_on_the_bus, processor_features, visible_gpus
 
 ON_THE_CPU = "launch.device=cpu trains on the CPU"
 _AMX_FROM = 64  # pixels: ResNet-18 406 against 283 images/s, ResNet-50 88 against 60; smaller ones were not measured
@@ -47,10 +46,8 @@ def decide(launch: Launch) -> Devices:
         return Devices("cpu", processes_of_node(launch, 0), notes=_unused_cards(launch))
     gpus = values["gpus"]
     visible = "1 GPU is visible" if seen == 1 else f"{seen} GPUs are visible"
-    if not gpus:
+    if not gpus or values["error"]:
         raise MachineError(f"{visible}, and CUDA can use none ({values['error']}): {_ADVICE}")
-    if lacking := lacking_kernels(values):
-        raise MachineError(f"{lacking}; {ON_THE_CPU}")
     notes = []
     if len(gpus) < seen:
         visible = f"{visible}, and CUDA can use {len(gpus)}"

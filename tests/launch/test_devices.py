@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
@@ -44,9 +44,8 @@ def launch(device: str, nproc: object = "auto") -> Launch:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(devices, "cards_on_the_bus", lambda: 0)
 
-    def of(nvml: int, cuda: int, error: str = "", build: str | None = "13.0", **values: Any) -> None:
+    def of(nvml: int, cuda: int, error: str = "", build: str | None = "13.0") -> None:
         told = {"torch": "2.15.0", "cuda": build, "hip": None, "gpus": [A100] * cuda, "error": error}
-        told |= {"kernels": ["sm_75", "sm_80"], **values}
         monkeypatch.setattr(devices, "visible_gpus", lambda: nvml)
         monkeypatch.setattr(devices, "ask", lambda script: Answer(told))
 
@@ -125,8 +124,8 @@ def test_gpus_that_cuda_cannot_use_are_no_cpu(machine: Machine, device: str) -> 
     assert decide(launch("cpu")) == Devices("cpu", 1)
 
 
-def test_a_gpu_without_kernels_is_told_before_the_ranks_start(machine: Machine) -> None:
-    machine(nvml=1, cuda=1, kernels=["sm_90"])
+def test_a_gpu_that_computes_nothing_is_told_before_the_ranks_start(machine: Machine) -> None:
+    machine(nvml=1, cuda=1, error="torch 2.15.0 has no kernels for NVIDIA A100")
     with pytest.raises(MachineError, match="has no kernels for NVIDIA A100"):
         decide(launch("auto"))
 
