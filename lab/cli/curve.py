@@ -96,7 +96,7 @@ def _submit_all(cells: list[Cell], words: list[str], outcomes: Counter[str]) -> 
     Raises:
         UserError: the number of GPUs of a machine is not known, or Slurm does not take a job.
     """
-    values, program = read_values(slurm.Slurm, words), str(Path(sys.argv[0]).resolve())
+    values = read_values(slurm.Slurm, words)
     jobs = [make_job(replace(cell.composed.config, run_name=cell.folder.name), cell.words) for cell in cells]
     in_queue = _ask(["squeue", "--me", "--noheader", "--format=%A"]).split()
     out = console()
@@ -111,7 +111,7 @@ def _submit_all(cells: list[Cell], words: list[str], outcomes: Counter[str]) -> 
             told = f"in the queue as job {before}: left alone"
         else:
             # note: with a cluster's name after the number where there are several
-            submitted = _ask(["sbatch", "--parsable"], slurm.render(job, values, program)).strip().partition(";")[0]
+            submitted = _ask(["sbatch", "--parsable"], slurm.render(job, values)).strip().partition(";")[0]
             note.parent.mkdir(parents=True, exist_ok=True)
             atomic.write_text(note, f"{submitted}\n")
             outcomes["submitted"] += 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from launcher.config.compose import compose
 from launcher.errors import UserError
@@ -23,11 +23,11 @@ EXAMPLES = [
     "train submit --sky recipe=hot dataset.path=/data submit.data=s3://mine/imagenet submit.runs=s3://mine/runs",
     "train submit --kubernetes recipe=mild dataset.path=/data/imagenet submit.image=registry.example/train:1",
 ]
-# What takes the job, and the name of its file, which is the last word.
-_COMMANDS = {
-    "slurm": (["sbatch"], "job.sh"),
-    "sky": (["sky", "jobs", "launch", "--yes", "--detach-run"], "job.yaml"),
-    "kubernetes": (["kubectl", "create", "--filename"], "job.yaml"),
+# The type of a cluster's values, what writes the job, what takes it, and the name of its file, which is the last word.
+_KINDS: dict[str, tuple[type, Callable[[Job, Any], str], list[str], str]] = {
+    "slurm": (slurm.Slurm, slurm.render, ["sbatch"], "job.sh"),
+    "sky": (sky.Sky, sky.render, ["sky", "jobs", "launch", "--yes", "--detach-run"], "job.yaml"),
+    "kubernetes": (kubernetes.Kubernetes, kubernetes.render, ["kubectl", "create", "--filename"], "job.yaml"),
 }
 
 
@@ -45,26 +45,12 @@ def main(arguments: argparse.Namespace) -> int:
     words = [word for word in arguments.overrides if not word.startswith(PREFIX)]
     composed = compose(words)
     prepare_run(composed, devices=planned(composed.config, composed.config.hardware.gpus), must_exist=False)
-    text = _RENDER[arguments.kind](make_job(composed.config, words), of_the_job)
+    values, render, command, file = _KINDS[arguments.kind]
+    text = render(make_job(composed.config, words), read_values(values, of_the_job))
     if arguments.run:
-        return _send(text, *_COMMANDS[arguments.kind])
+        return _send(text, command, file)
     print(text, end="")
     return 0
-
-
-def _slurm(job: Job, words: list[str]) -> str:
-    return slurm.render(job, read_values(slurm.Slurm, words), str(Path(sys.argv[0]).resolve()))
-
-
-def _sky(job: Job, words: list[str]) -> str:
-    return sky.render(job, read_values(sky.Sky, words))
-
-
-def _kubernetes(job: Job, words: list[str]) -> str:
-    return kubernetes.render(job, read_values(kubernetes.Kubernetes, words))
-
-
-_RENDER: dict[str, Callable[[Job, list[str]], str]] = {"slurm": _slurm, "sky": _sky, "kubernetes": _kubernetes}
 
 
 def _send(text: str, command: Sequence[str], file: str) -> int:

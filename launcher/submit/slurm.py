@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -55,10 +57,10 @@ class Slurm:
     program: AnyPath | None
 
 
-def render(job: Job, values: Slurm, program: str) -> str:
-    """The batch script; `program` is the `train` of the machine that submits."""
+def render(job: Job, values: Slurm) -> str:
+    """The batch script; without a `program` it runs the `train` of the machine that submits."""
     quoted = shlex.quote(job.name)
-    start = f"{_SRUN} {shlex.quote(values.program or program)}"
+    start = f"{_SRUN} {shlex.quote(values.program or str(Path(sys.argv[0]).resolve()))}"
     run_name = quoted if job.named else f'{quoted}-"$SLURM_JOB_ID"'
     lines = command(job, start, runs=job.runs, run_name=run_name, rdzv='"$first:$port"')
     options = "\n".join(f"#SBATCH --{option}" for option in _options(job, values))
