@@ -15,7 +15,6 @@ from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.resolved import as_mapping, changed, continued, read
 from launcher.config.schema import RunConfig
 from launcher.console import console, table, verbatim
-from launcher.data.folder import is_folder
 from launcher.data.identity import identity
 from launcher.data.unreadable import read_skipped
 from launcher.errors import Problem, UserError
@@ -29,9 +28,8 @@ EXAMPLES = [
     "train eval runs/mild-imagenet-1120-1",
     "train eval runs/mild-imagenet-1120-1 --json",
     "train eval runs/mild-imagenet-1120-1 dataset.path=/data/imagenetv2 --by-class",
-    "train eval runs/mild-imagenet-1120-1 -o classes.csv -o confusion.png",
+    "train eval runs/mild-imagenet-1120-1 --by-class -o classes --json",
 ]
-_FORMS = (".csv", ".json", ".png")
 # note: keys, and groups of them, that an evaluation depends on and a run may change
 _TAKEN = ("dataset.path", "eval_batch_size", "dataloader.workers", "dataloader.prefetch", "launch.")
 
@@ -44,19 +42,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     parser.add_argument("--by-class", action="store_true", help="a table of the classes, the worst first")
-    parser.add_argument(
-        "-o",
-        "--output",
-        action="append",
-        metavar="FILE",
-        help="a .csv or .json file of the classes, or a .png of what is taken for what "
-        "(default of --by-class: RUN/by_class.csv, RUN/confusion.png)",
-    )
+    parser.add_argument("-o", "--output", metavar="FOLDER", help="where to write that table, and as an image (RUN)")
 
 
 def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run, saved=True)
-    outputs = _outputs(arguments, folder)
     config = _config(read(folder.config), arguments.words)
     other = None if config.dataset.path == read(folder.config).dataset.path else _other(config, folder)
     devices = decide(replace(config.launch, nproc=1))
@@ -67,30 +57,16 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"note: {note}", file=sys.stderr)
     result = checkpoint.result
     if arguments.json:
-        print(json.dumps({"step": checkpoint.step, **vars(result), **_classes(arguments.by_class, checkpoint)}))
+        classes = _classes(checkpoint) if arguments.by_class else {}
+        print(json.dumps({"step": checkpoint.step, **vars(result), **classes}))
     else:
         print(f"step {checkpoint.step:,}: {config.task.text(result.metrics)}  loss {result.loss:.4f}")
         print(f"{result.samples:,} images{f' of {other}' * bool(other)} on {devices}")
         if arguments.by_class:
             _print(checkpoint)
-    _write(checkpoint, outputs, f"{folder.path.name}, step {checkpoint.step:,}")
+    if arguments.by_class:
+        _write(checkpoint, Path(arguments.output or folder.path), f"{folder.path.name}, step {checkpoint.step:,}")
     return 0
-
-
-def _outputs(arguments: argparse.Namespace, folder: RunFolder) -> list[Path]:
-    """The files to write.
-
-    Raises:
-        UserError: one has another ending, or no folder to lie in.
-    """
-    named = [Path(name) for name in arguments.output or ()]
-    for path in named:
-        if path.suffix not in _FORMS:
-            raise UserError(Problem(f"must end in one of {', '.join(_FORMS)}", "--output", path))
-        if not is_folder(path.absolute().parent):
-            raise UserError(Problem("its folder does not exist", "--output", path))
-    defaults = [folder.path / "by_class.csv", folder.path / "confusion.png"]
-    return named or (defaults if arguments.by_class else [])
 
 
 def _config(config: RunConfig, words: Sequence[str]) -> RunConfig:
@@ -117,10 +93,11 @@ def _other(config: RunConfig, folder: RunFolder) -> Path | None:
     return Path(str(config.dataset.path))
 
 
-def _classes(wanted: bool, checkpoint: CheckpointResult) -> dict[str, object]:
+def _classes(checkpoint: CheckpointResult) -> dict[str, object]:
     from launcher.weights.evaluate_run import by_class
 
-    return {"by_class": [asdict(row) for row in by_class(checkpoint.classes, checkpoint.confusion)]} if wanted else {}
+    rows = [asdict(row) for row in by_class(checkpoint.classes, checkpoint.confusion)]
+    return {"by_class": rows, "classes": checkpoint.classes, "confusion": checkpoint.confusion.tolist()}
 
 
 def _print(checkpoint: CheckpointResult) -> None:
@@ -135,12 +112,12 @@ def _print(checkpoint: CheckpointResult) -> None:
     console().print(shown)
 
 
-def _write(checkpoint: CheckpointResult, outputs: Sequence[Path], title: str) -> None:
+def _write(checkpoint: CheckpointResult, folder: Path, title: str) -> None:
     from launcher.weights.evaluate_run import write_by_class
 
-    for path in outputs:
-        try:
-            write_by_class(checkpoint.classes, checkpoint.confusion, path, title)
-        except OSError as error:
-            raise UserError(Problem(f"cannot be written: {error.strerror}", "--output", path)) from None
-        print(path, file=sys.stderr)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        written = write_by_class(checkpoint.classes, checkpoint.confusion, folder, title)
+    except OSError as error:
+        raise UserError(Problem(f"cannot be written: {error.strerror}", "--output", folder)) from None
+    print(*written, sep="\n", file=sys.stderr)

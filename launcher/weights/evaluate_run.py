@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
@@ -149,22 +148,17 @@ def by_class(classes: Sequence[str], confusion: np.ndarray) -> list[ClassResult]
     ]
 
 
-def write_by_class(classes: Sequence[str], confusion: np.ndarray, path: Path, title: str) -> None:
-    """Write a .csv of the classes, a .json that has the matrix too, or the matrix as a .png; atomically."""
-    with atomic.writing(path) as temporary:
-        rows = [asdict(row) for row in by_class(classes, confusion)]
-        if path.suffix == ".csv":
-            with temporary.open("w", encoding="utf-8", newline="") as file:
-                table = csv.DictWriter(file, rows[0], lineterminator="\n")
-                table.writeheader()
-                table.writerows(
-                    {key: csv_cell(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows
-                )
-        elif path.suffix == ".json":
-            matrix = {"classes": list(classes), "confusion": confusion.tolist(), "by_class": rows}
-            temporary.write_text(json.dumps(matrix) + "\n", encoding="utf-8")
-        else:
-            _draw(classes, confusion, temporary, title)
+def write_by_class(classes: Sequence[str], confusion: np.ndarray, folder: Path, title: str) -> list[Path]:
+    """Write by_class.csv, a row a class, and confusion.png, the matrix, into a folder; atomically."""
+    table, drawing = folder / "by_class.csv", folder / "confusion.png"
+    rows = [asdict(row) for row in by_class(classes, confusion)]
+    with atomic.writing(table) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: csv_cell(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows)
+    with atomic.writing(drawing) as temporary:
+        _draw(classes, confusion, temporary, title)
+    return [table, drawing]
 
 
 def most_confused(confusion: np.ndarray, count: int) -> np.ndarray:

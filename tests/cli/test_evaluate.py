@@ -59,18 +59,16 @@ def expected(run: RunFolder, folder: Path) -> np.ndarray:
 
 
 def test_classes_of_another_folder_are_found_by_their_names(run: RunFolder, other: Path, tmp_path: Path) -> None:
-    files = ["-o", str(tmp_path / "classes.json"), "-o", str(tmp_path / "confusion.png")]
-    code, output, errors = said("eval", str(run.path), f"dataset.path={other}", *files, "--json", "--by-class")
+    files = ["--by-class", "-o", str(tmp_path / "new" / "classes")]
+    code, output, errors = said("eval", str(run.path), f"dataset.path={other}", *files, "--json")
     assert code == 0, errors
     counts, found = expected(run, other), json.loads(output)
-    written = json.loads((tmp_path / "classes.json").read_text())
-    assert written["confusion"] == counts.tolist()
+    assert found["confusion"] == counts.tolist()
     assert (found["samples"], found["metrics"]["top1"]) == (12, counts.trace() / 12)
-    assert found["by_class"] == written["by_class"]
-    assert {row["name"]: row["pictures"] for row in written["by_class"][:3]} == {"star": 5, "circle": 4, "ring": 3}
+    assert {row["name"]: row["pictures"] for row in found["by_class"][:3]} == {"star": 5, "circle": 4, "ring": 3}
     assert "note: 1 folder is no class of the run, and skipped: aaa (2 images)" in errors
     assert "note: 7 of the run's 10 classes have no images here: arrow, bow_tie, crescent, cross, l_shape" in errors
-    assert Image.open(tmp_path / "confusion.png").format == "PNG"
+    assert Image.open(tmp_path / "new" / "classes" / "confusion.png").format == "PNG"
     (other / "val").mkdir()
     for name in ("star", "aaa"):
         (other / name).rename(other / "val" / name)
@@ -102,14 +100,14 @@ def test_a_class_folder_whose_name_is_no_text_has_a_row_in_each_form(run: RunFol
     checkpoint.save(state, path)
     (tmp_path / "other" / os.fsdecode(b"\xff")).mkdir(parents=True)
     draw_figure("star", 40, "other", 0).save(tmp_path / "other" / os.fsdecode(b"\xff") / "0.png")
-    files = [word for form in ("csv", "json", "png") for word in ("-o", str(tmp_path / f"classes.{form}"))]
-    code, output, errors = said("eval", str(run.path), f"dataset.path={tmp_path}/other", "--by-class", *files)
+    words = ["eval", str(run.path), f"dataset.path={tmp_path}/other", "--by-class", "-o", str(tmp_path)]
+    code, output, errors = said(*words)
     assert code == 0, errors
     assert r"\udcff" in output
-    names = [row["name"] for row in csv.DictReader((tmp_path / "classes.csv").open())]
+    names = [row["name"] for row in csv.DictReader((tmp_path / "by_class.csv").open())]
     assert names[0] == r"\udcff"
     assert "'=1+1" in names
-    assert json.loads((tmp_path / "classes.json").read_text())["classes"][:2] == [os.fsdecode(b"\xff"), "=1+1"]
+    assert json.loads(said(*words, "--json")[1])["classes"][:2] == [os.fsdecode(b"\xff"), "=1+1"]
 
 
 def test_what_is_evaluated_again_is_what_the_run_recorded(run: RunFolder) -> None:
@@ -145,5 +143,3 @@ def test_mistakes_are_one_line(run: RunFolder, other: Path, tmp_path: Path) -> N
     assert "holds no image of a class of the run: its folders are aaa, circles" in answer(f"dataset.path={other}")
     assert "epochs=50 (command line): changes no evaluation" in answer("epochs=50")
     assert "would change what the run has done" in answer("batch_size=4")
-    assert "must end in one of .csv, .json, .png" in answer("-o", "table.txt")
-    assert "its folder does not exist" in answer("-o", "/nowhere/table.csv")
