@@ -1,6 +1,8 @@
 # `make demo` trains on built-in images; `make test` passes every check. Both set up what they need first.
 .PHONY: demo test quick gpu setup setup-tests check soak
 
+TEXTS = *.md Dockerfile Makefile benchmarks conf docs lab launcher recipes tests
+
 demo: setup
 	.venv/bin/train recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 eval_batch_size=256 schedule.dilate=0.25
 
@@ -19,6 +21,7 @@ soak: setup-tests
 check: setup
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
+	.venv/bin/codespell -D - -D scripts/words.txt $(TEXTS)
 	.venv/bin/mypy
 
 setup:
