@@ -167,6 +167,8 @@ class _InThisProcess:
         launch: Any,
         view: Any,
         target: str = "",
+        *,
+        request: Any = None,
         begin: Callable[[], None] = lambda: None,
     ):
         assert devices.processes == 1

@@ -6,13 +6,15 @@ import argparse
 import errno
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
 from launcher import __version__, plugins
-from launcher.errors import EXIT_USER_ERROR, FAILED, INTERRUPTED, MachineError, UserError, one_line
+from launcher.errors import EXIT_USER_ERROR, FAILED, MachineError, UserError, one_line
+from launcher.launch.stopping import StopAsked, on_stop, raise_stop
 from launcher.plugins import registered
 
 VERBS = {
@@ -59,6 +61,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
         complete()
     try:
+        if is_command:
+            on_stop(raise_stop)
         return _run(words)
     except UserError as error:
         for problem in error.problems:
@@ -79,8 +83,13 @@ def main(words: Sequence[str] | None = None) -> int:
             # note: else Python tries once more to write what is left, and tells of it in its own words
             os._exit(FAILED)
         return FAILED
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except StopAsked as stop:
+        print(stop, file=sys.stderr)
+        return stop.exit_code
+    finally:
+        if is_command:
+            # note: an interpreter takes seconds to end, with nothing left to stop
+            on_stop(signal.SIG_IGN)
 
 
 def _run(words: list[str]) -> int:
@@ -94,7 +103,7 @@ def _run(words: list[str]) -> int:
         print(f"train {__version__}")
         return 0
     verb = words.pop(0) if words and words[0] in VERBS else "run"
-    from launcher.cli.words import read  # note: only here a Ctrl-C meanwhile ends without a traceback
+    from launcher.cli.words import read  # note: only here a stop signal meanwhile ends without a traceback
 
     module = module_of(verb)
     return int(module.main(read(parser_of(verb, module), verb, words, list(VERBS))))

@@ -10,7 +10,7 @@ from launcher.console import console, progress_bars, verbatim
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.inspection import inspect_data
 from launcher.errors import DONE, Problem, UserError
-from launcher.launch.stopping import Stopped, StopRequest, stop_signals
+from launcher.launch.stopping import Stopped, StopRequest, stop_requests
 
 EXAMPLES = [
     "train prepare dataset=imagenet dataset.path=/data/imagenet",
@@ -30,13 +30,12 @@ def main(arguments: argparse.Namespace) -> int:
     config = compose(["dataloader=ffcv", *arguments.overrides]).config
     if config.dataloader.name != "ffcv":
         raise UserError(Problem("needs no files; prepare writes those of dataloader=ffcv", "dataloader", "torchvision"))
-    request = StopRequest()
-    try:
-        with stop_signals(request.note, once=True):
+    with stop_requests() as request:
+        try:
             _prepare(config, request, check=arguments.check, skip_bad=arguments.skip_bad or config.dataset.skip_bad)
-    except Stopped:
-        console().print("stopped; what is done is kept, and the same command goes on")
-        return request.exit_code
+        except Stopped:
+            console().print("stopped; what is done is kept, and the same command goes on")
+            return request.exit_code
     return DONE
 
 

@@ -19,7 +19,7 @@ from launcher.config.schema import Launch
 from launcher.errors import DONE, FAILED, MachineError, UserError, one_line
 from launcher.launch.devices import Devices
 from launcher.launch.rendezvous import PeersRejoin, Rendezvous, open_rendezvous
-from launcher.launch.stopping import StopRequest, stop_signals
+from launcher.launch.stopping import ASKING, StopRequest, stop_signals
 from launcher.launch.terminal import LogFollower, TerminalView
 from launcher.launch.watch import Failure, RankWatch
 from launcher.probe import rank_cores
@@ -37,6 +37,7 @@ class Launcher:
     """Run a target, a `module:function` of the run folder, once on so many ranks of this node.
 
     `begin` is called on the machine of rank 0, before each start of the ranks; `has_rank_0` says whether this is it.
+    `request` notes a stop signal; with one that has come already no rank is started.
     """
 
     def __init__(
@@ -46,12 +47,14 @@ class Launcher:
         launch: Launch,
         view: TerminalView,
         target: str = WORKER,
+        *,
+        request: StopRequest | None = None,
         begin: Callable[[], None] = lambda: None,
     ):
         self.has_rank_0 = False
         self._run_folder, self._devices, self._launch, self._target = run_folder, devices, launch, target
         self._begin = begin
-        self._request, self._killed = StopRequest(), False
+        self._request, self._killed = request or StopRequest(), False
         self._watch: RankWatch | None = None
         self._follower = LogFollower(log_file(run_folder, 0), view, muted=self._has_failure)
         self._rendezvous: Rendezvous | None = None
@@ -71,7 +74,7 @@ class Launcher:
         failure: Failure | None = None
         try:
             with stop_signals(self._stop):
-                failure = self._attempts()
+                failure = None if self._request.asked else self._attempts()
         except SignalException:
             self._killed = True
         except UserError:
@@ -90,7 +93,7 @@ class Launcher:
             return FAILED
         return self._request.exit_code if self._request.asked or self._killed else DONE
 
-    def _stop(self, number: signal.Signals) -> None:
+    def _stop(self, number: int) -> None:
         """Pass the first stop request on to the ranks, or stop now where they wait for others; kill at a 2nd Ctrl-C."""
         request, watch = self._request, self._watch
         if not request.asked:
@@ -99,7 +102,7 @@ class Launcher:
             if watch is not None and (watch.started or self._launch.nnodes == 1):
                 watch.send(signal.SIGTERM)
             elif self._launch.nnodes > 1:
-                raise SignalException("asked to stop while waiting for other nodes", number)
+                raise SignalException("asked to stop while waiting for other nodes", signal.Signals(number))
         elif watch is not None and number == signal.SIGINT and time.monotonic() - request.time > _SAME_CTRL_C:
             self._killed = True
             watch.kill()
@@ -177,7 +180,7 @@ class Launcher:
                 return None
             failure = watch.explain(result.failures)
             # note: a rank that was asked to stop before it listened ends by the signal
-            return None if self._request.asked and failure.exit_code == -signal.SIGTERM else failure
+            return None if self._request.asked and -(failure.exit_code or 0) in ASKING else failure
 
     def _agent(self, rendezvous: Rendezvous, scratch: str) -> LocalElasticAgent:
         """Make elastic's agent, which runs launcher.rank.main in each process and never restarts one."""

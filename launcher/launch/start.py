@@ -25,6 +25,7 @@ from launcher.data.shapes import ensure_folder
 from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.prepare_run import Prepared, prepare_run
+from launcher.launch.stopping import StopRequest, stop_requests
 from launcher.launch.terminal import PlainView
 from launcher.plan.plan import Plan
 from launcher.rank.signs import REPLAY_STEP
@@ -48,29 +49,32 @@ def start(composed: Composed) -> int:
     config.logger.check()
     for note in prepared.notes:
         out.print(f"note: {note}", style="yellow", markup=False)
-    # note: takes seconds, in which a Ctrl-C would leave an empty run folder behind
-    import launcher.launch.elastic  # noqa: F401
-
     images = identity(config, prepared.skipped)
-    folder = _folder(config)
-    with folder.locked(each_host=config.launch.nnodes > 1):
-        _write_config(config, folder)
-        if prepared.pretrained:
-            prepared.pretrained.write(folder.initial)
-        # note: several machines may join a run that has left out something already
-        if config.dataset.skip_bad and not folder.skipped.exists():
-            write_skipped(folder.skipped, prepared.skipped)
+    with stop_requests() as request:
+        folder = _folder(config)
+        with folder.locked(each_host=config.launch.nnodes > 1):
+            _write_what_ranks_read(folder, prepared)
 
-        def begin() -> None:
-            if not folder.environment.exists():
-                write_environment(folder.environment, prepared.devices.gpus)
-            note_dataset(folder, images)
-            adopt_estimate(config, folder)
+            def begin() -> None:
+                if not folder.environment.exists():
+                    write_environment(folder.environment, prepared.devices.gpus)
+                note_dataset(folder, images)
+                adopt_estimate(config, folder)
 
-        code = _train(folder, prepared, out, begin)
-        if code not in (DONE, FAILED) and not folder.metrics.exists() and config.launch.nnodes == 1:
-            shutil.rmtree(folder.path)
-        return code
+            code = _train(folder, prepared, out, request, begin)
+            if code not in (DONE, FAILED) and not folder.metrics.exists() and config.launch.nnodes == 1:
+                shutil.rmtree(folder.path)
+            return code
+
+
+def _write_what_ranks_read(folder: RunFolder, prepared: Prepared) -> None:
+    config = prepared.plan.config
+    _write_config(config, folder)
+    if prepared.pretrained:
+        prepared.pretrained.write(folder.initial)
+    # note: several machines may join a run that has left out something already
+    if config.dataset.skip_bad and not folder.skipped.exists():
+        write_skipped(folder.skipped, prepared.skipped)
 
 
 def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
@@ -91,7 +95,8 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
         if config != before:
             write(config, folder.config)
         _note_others(folder, prepared, out, images=identity(config, skipped))
-        return _train(folder, prepared, out)
+        with stop_requests() as request:
+            return _train(folder, prepared, out, request)
 
 
 def _refuse_shorter(folder: RunFolder, plan: Plan) -> None:
@@ -177,7 +182,13 @@ def _write_config(config: RunConfig, folder: RunFolder) -> None:
     write(config, folder.config)
 
 
-def _train(folder: RunFolder, prepared: Prepared, out: Console, begin: Callable[[], None] = lambda: None) -> int:
+def _train(
+    folder: RunFolder,
+    prepared: Prepared,
+    out: Console,
+    request: StopRequest,
+    begin: Callable[[], None] = lambda: None,
+) -> int:
     """Run the ranks to their end, draw the curve, and print the summary; return the exit code."""
     plan, devices = prepared.plan, prepared.devices
     config = plan.config
@@ -192,7 +203,7 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, begin: Callable[
     view = ProgressView(folder.metrics, config.task, total_steps=plan.total_steps, epochs=plan.epochs, console=out)
     try:
         folder.failure.unlink(missing_ok=True)
-        launcher = Launcher(folder.path, devices, config.launch, view, begin=begin)
+        launcher = Launcher(folder.path, devices, config.launch, view, request=request, begin=begin)
         code = launcher.run()
     except UserError as error:
         # note: of a folder that cannot be written to, the terminal alone says it

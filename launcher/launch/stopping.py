@@ -1,24 +1,30 @@
-"""Signals that ask a command to stop."""
+"""Signals that ask a command to stop, from its first line to its last.
+
+While the command is imported they end it. Then they raise `StopAsked`, as Ctrl-C raises KeyboardInterrupt; where
+something is to be saved, a `StopRequest` notes the first one. Once the exit code is known they are ignored.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 from launcher.errors import INTERRUPTED, TERMINATED
 
-_ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
 @dataclass
 class StopRequest:
     """The first signal that asked a command to stop, once one has come, and its time in seconds."""
 
-    number: signal.Signals | None = None
+    number: int | None = None
     time: float = 0.0
 
     @property
@@ -29,21 +35,44 @@ class StopRequest:
     def exit_code(self) -> int:
         return INTERRUPTED if self.number == signal.SIGINT else TERMINATED
 
-    def note(self, number: signal.Signals) -> None:
+    def note(self, number: int) -> None:
         self.number, self.time = number, time.monotonic()
+
+
+class StopAsked(KeyboardInterrupt):
+    """A stop signal has come where nothing is to be saved."""
+
+    def __init__(self, number: int):
+        self.exit_code = StopRequest(number).exit_code
+        super().__init__(f"stopped by {signal.Signals(number).name}")
 
 
 class Stopped(Exception):
     """Work has ended between two of its parts, as it was asked to."""
 
 
-@contextmanager
-def stop_signals(handle: Callable[[signal.Signals], None], *, once: bool = False) -> Iterator[None]:
-    """Call `handle` with each signal that asks to stop; with `once` the second one acts as if nobody handled it."""
-    before = {number: signal.getsignal(number) for number in _ASKING}
+def on_stop(handler: Any) -> dict[int, Any]:
+    """Set the handler of all stop signals, or signal.SIG_IGN; returns the handlers before."""
     # note: nohup ignores SIGHUP so that the run outlives the terminal
-    if before[signal.SIGHUP] == signal.SIG_IGN:
-        del before[signal.SIGHUP]
+    numbers = [n for n in ASKING if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in numbers}
+
+
+def end_now(number: int, frame: FrameType | None) -> None:
+    """End this process, which has nothing to clean up."""
+    os.write(2, f"{StopAsked(number)}\n".encode())
+    os._exit(StopRequest(number).exit_code)
+
+
+def raise_stop(number: int, frame: FrameType | None) -> None:
+    """Raise `StopAsked`."""
+    raise StopAsked(number)
+
+
+@contextmanager
+def stop_signals(handle: Callable[[int], None], *, once: bool = False) -> Iterator[None]:
+    """Call `handle` with each stop signal; with `once` the second one acts as if nobody handled it."""
+    before: dict[int, Any] = {}
 
     def restore() -> None:
         for number, handler in before.items():
@@ -52,11 +81,18 @@ def stop_signals(handle: Callable[[signal.Signals], None], *, once: bool = False
     def on_signal(number: int, frame: FrameType | None) -> None:
         if once:
             restore()
-        handle(signal.Signals(number))
+        handle(number)
 
-    for number in before:
-        signal.signal(number, on_signal)
+    before |= on_stop(on_signal)
     try:
         yield
     finally:
         restore()
+
+
+@contextmanager
+def stop_requests() -> Iterator[StopRequest]:
+    """Note the first stop signal."""
+    request = StopRequest()
+    with stop_signals(request.note, once=True):
+        yield request

@@ -12,7 +12,7 @@ from pydantic import AfterValidator
 from pydantic.dataclasses import dataclass
 
 from launcher.config.fields import STRICT, AnyPath, Count
-from launcher.errors import TERMINATED
+from launcher.errors import TERMINATED, Problem, UserError
 from launcher.submit.job import Job, command, dns_name
 
 _SRUN = 'srun --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE"'
@@ -46,6 +46,14 @@ def _time(text: str) -> str:
     return text
 
 
+def _seconds(text: str) -> int:
+    """Seconds of a time as sbatch takes it; 0 is no limit."""
+    days, _, clock = text.rpartition("-")
+    parts = list(map(int, clock.split(":")))
+    units = (3600, 60, 1) if days or len(parts) == 3 else (60, 1)
+    return 86400 * int(days or 0) + sum(part * unit for part, unit in zip(parts, units, strict=False))
+
+
 @dataclass(frozen=True, config=STRICT)
 class Slurm:
     """`time` as sbatch takes it, a bare number being minutes; `save_before_end` in seconds."""
@@ -58,7 +66,14 @@ class Slurm:
 
 
 def render(job: Job, values: Slurm) -> str:
-    """The batch script; without a `program` it runs the `train` of the machine that submits."""
+    """The batch script; without a `program` it runs the `train` of the machine that submits.
+
+    Raises:
+        UserError: the job's time is too short to save before it ends.
+    """
+    if 0 < _seconds(values.time) <= values.save_before_end:
+        message = f"is not below submit.time={values.time}; the run would be asked to save as soon as it starts"
+        raise UserError(Problem(message, "submit.save_before_end", values.save_before_end))
     quoted = shlex.quote(job.name)
     start = f"{_SRUN} {shlex.quote(values.program or str(Path(sys.argv[0]).resolve()))}"
     run_name = quoted if job.named else f'{quoted}-"$SLURM_JOB_ID"'

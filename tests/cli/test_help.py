@@ -123,17 +123,18 @@ def test_waiting_threads_sleep_unless_the_user_says_otherwise(
     assert os.environ["OMP_WAIT_POLICY"] == taken
 
 
-@pytest.mark.parametrize(("module", "code"), [("launcher.cli.main", -signal.SIGINT), ("launcher.cli.plan", 130)])
-def test_a_ctrl_c_in_the_first_moment_leaves_no_traceback(module: str, code: int) -> None:
+@pytest.mark.parametrize("module", ["launcher.cli.main", "launcher.cli.plan", "launcher.plan.checks"])
+@pytest.mark.parametrize(("asked", "code"), [(signal.SIGINT, 130), (signal.SIGUSR1, 143), (signal.SIGTERM, 143)])
+def test_a_stop_signal_in_the_first_moments_ends_with_a_line(module: str, asked: signal.Signals, code: int) -> None:
     interrupts = f"""
 import os, runpy, signal, sys
 class Interrupts:
     def find_spec(self, name, path=None, target=None):
         if name == {module!r}:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), {int(asked)})
 sys.meta_path.insert(0, Interrupts())
 sys.argv[1:] = ["plan"]
 runpy.run_module("launcher", run_name="__main__")
 """
     done = subprocess.run([sys.executable, "-c", interrupts], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", f"stopped by {asked.name}\n")

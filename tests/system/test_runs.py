@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import signal
 import time
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -65,6 +70,36 @@ def test_a_run_that_is_stopped_before_its_first_step_leaves_nothing(train: Train
     assert (process.returncode, errors) == (130, "")
     assert "stopped; before the first step: nothing is kept" in output
     assert not run.exists()
+
+
+def signals_itself_in(module: str, name: str) -> None:
+    """Have a function of the command be preceded by the signal that Slurm sends before a job's time is up."""
+    owner = importlib.import_module(module)
+    function = getattr(owner, name)
+
+    def signalled(*given: Any, **more: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return function(*given, **more)
+
+    setattr(owner, name, signalled)
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "line"),
+    [
+        ("launcher.launch.start:identity", 143, "stopped by SIGUSR1"),
+        ("launcher.launch.start:write", 143, "stopped; before the first step: nothing is kept"),
+        ("launcher.launch.start:summary_table", 0, "run folder          runs/signalled"),
+    ],
+)
+def test_the_signal_that_slurm_sends_is_handled_before_and_after_training(
+    train: Train, function: str, code: int, line: str
+) -> None:
+    ended = replace(train, around=(partial(signals_itself_in, *function.split(":")),))(
+        *SMALL, "epochs=1", "schedule.warmup=0ba", "run_name=signalled", code=code
+    )
+    assert line in ended.stdout + ended.stderr
+    assert (train.folder / "runs" / "signalled").exists() == (code == 0)
 
 
 def test_a_run_in_use_is_refused_and_a_killed_rank_ends_all_and_is_named_first(train: Train, here: Here) -> None:
