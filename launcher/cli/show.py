@@ -14,6 +14,7 @@ EXAMPLES = [
     "train show recipe=hot",
     "train show recipe=mild optimizer.lr=1.0 --origin",
     "train show recipe=hot --cfg",
+    "train show recipe=hot_cutmix --info defaults-tree",
 ]
 
 
@@ -22,11 +23,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--origin", action="store_true", help="where each value came from, one a line")
     how.add_argument("--cfg", action="store_true", help="what Hydra composes, before references are resolved")
+    how.add_argument("--info", choices=["defaults-tree"], help="the tree of files that Hydra composes")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    if arguments.cfg:
-        _print_cfg(arguments.overrides)
+    if arguments.cfg or arguments.info:
+        _print_composed(arguments.overrides, tree=arguments.info is not None)
         return 0
     composed = compose(arguments.overrides)
     if not arguments.origin:
@@ -41,15 +43,18 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_cfg(words: list[str]) -> None:
-    """Print the override words that Hydra is given, and what it composes of them."""
-    from launcher.config.source import composed
+def _print_composed(words: list[str], *, tree: bool) -> None:
+    """Print the override words that Hydra is given, and what it composes of them or the tree of files."""
+    from launcher.config.source import composed, print_defaults_tree
 
     composition = Composition(words)
     composition.problems.settle()
     command = composition.command
     print(one_line(f"# {command.config_name} {' '.join(command.overrides)}"))
-    print(as_yaml(composed(command)), end="")
+    if tree:
+        print_defaults_tree(command)
+    else:
+        print(as_yaml(composed(command)), end="")
 
 
 def _text(value: object) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from hydra import compose, initialize
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
@@ -49,19 +51,39 @@ def composed(command: Command) -> dict[str, Any]:
     Raises:
         UserError: a file is none that Hydra can compose.
     """
+    with _hydra(command):
+        values = OmegaConf.to_container(compose(command.config_name, [*command.overrides]))
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items() if key != "about"}
+
+
+def print_defaults_tree(command: Command) -> None:
+    """Print what Hydra's `--info defaults-tree` prints."""
+    root = logging.getLogger()
+    before = root.level, root.handlers[:]
+    try:
+        with _hydra(command):
+            hydra = GlobalHydra.instance().hydra
+            assert hydra is not None
+            hydra.show_info("defaults-tree", command.config_name, [*command.overrides])
+    finally:
+        # note: Hydra sets up logging for all that follows
+        root.level, root.handlers = before
+
+
+@contextmanager
+def _hydra(command: Command) -> Iterator[None]:
     for plugin in (ConfigFiles, SearchPath):
         Plugins.instance().register(plugin)
     ConfigFiles.command, ConfigFiles.looks = command, 0
     try:
         with initialize(config_path=None, job_name=_SCHEME, version_base="1.3"):
-            values = OmegaConf.to_container(compose(command.config_name, [*command.overrides]))
+            yield
     except _FAILURES as error:
         reason = one_line(" ".join(str(error).split())) or type(error).__name__
         raise UserError(f"{command.config_name} cannot be composed: {reason}") from None
     finally:
         ConfigFiles.command = None
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items() if key != "about"}
 
 
 class SearchPath(SearchPathPlugin):

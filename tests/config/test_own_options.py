@@ -137,3 +137,6 @@ def test_what_hydra_is_given_and_composes_is_shown(capfd: pytest.CaptureFixture[
     first, *others = capfd.readouterr().out.splitlines()
     assert first == "# hot ++algorithms.mixup=null ++recipe='hot' ++run_name='${recipe}-a'"
     assert "run_name: ${recipe}-a" in others
+    assert cli.main(["show", "hot_cutmix", "--info", "defaults-tree"]) == 0
+    tree = capfd.readouterr().out
+    assert tree.index("hot_cutmix:") < tree.index("hot:") < tree.index("train:") < tree.index("algorithms/cutmix")
