@@ -178,8 +178,6 @@ def _walk(path: Path) -> Iterator[Path]:
 def _config(path: Path) -> tuple[Mapping[str, Any], str | None]:
     try:
         return read_mapping(path), None
-    except FileNotFoundError as error:
-        return {}, f"{path.name}: {error.strerror}"
     except UserError as error:
         return {}, str(error).replace(str(path), path.name)
 

@@ -38,8 +38,9 @@ def is_text(schema: type, key: str) -> bool:
 
 def longest_share(key: str) -> float | None:
     """The part of the run to which `schedule.fit=on` shortens a dotted key's durations; None: it holds none."""
-    shares = [_share(part) for hint in _types(RunConfig).get(key, ()) for part in (hint, *get_args(hint))]
-    return next((share for share in shares if share is not None), None)
+    parts = [part for hint in _types(RunConfig).get(key, ()) for part in (hint, *get_args(hint))]
+    extras = [extra for part in parts for extra in getattr(part, "__metadata__", ()) if isinstance(extra, Within)]
+    return extras[0].share if extras else None
 
 
 def path_keys() -> list[str]:
@@ -47,10 +48,6 @@ def path_keys() -> list[str]:
     return [
         key for key in all_keys() if any(AnyPath in (hint, *get_args(hint)) for hint in _types(RunConfig).get(key, ()))
     ]
-
-
-def _share(hint: Any) -> float | None:
-    return next((extra.share for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Within)), None)
 
 
 def _plain_types(schema: type, key: str) -> list[Any]:
@@ -92,17 +89,15 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
 
 def nearest_key(key: str, schema: type = RunConfig) -> str | None:
     """The valid dotted key most like a wrong one: the same leaf elsewhere, a like sibling, or a like whole key."""
-    keys = all_keys(schema)
     parent, _, leaf = key.rpartition(".")
-    siblings = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == parent}
-    leaves = {k.rpartition(".")[2]: k for k in reversed(keys)}
+    leaves = {known.rpartition(".")[2]: known for known in reversed(all_keys(schema))}
+    siblings = {known.rpartition(".")[2]: known for known in all_keys(schema) if known.rpartition(".")[0] == parent}
     if leaf in leaves:
         return leaves[leaf]
-    if found := nearest(leaf, siblings):
-        return siblings[found]
-    if found := nearest(leaf, leaves):
-        return leaves[found]
-    return nearest(key, keys)
+    for known in (siblings, leaves):
+        if found := nearest(leaf, known):
+            return known[found]
+    return nearest(key, all_keys(schema))
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

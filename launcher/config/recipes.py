@@ -62,25 +62,29 @@ class About:
 class Recipe:
     """A recipe file, or `train`, on which all of them stand.
 
-    `chosen` are the options that its defaults list has by group, `values` what stands in its body, `base` the recipe
-    that it extends. `lengths` are files of values for numbers of epochs, `published` the file of what its published
-    code does otherwise.
+    `values` are what stands in it, `base` is the recipe that it extends. `lengths` are files of values for numbers of
+    epochs, `published` is the file of what its published code does otherwise.
     """
 
     name: str
     path: Path
     about: About
-    chosen: dict[str, Any]
     values: dict[str, Any]
-    base: Recipe | None
-    lengths: dict[int, Path]
-    published: Path | None
+    base: Recipe | None = None
+    lengths: dict[int, Path] = field(default_factory=dict)
+    published: Path | None = None
 
     def chain(self) -> Iterator[Recipe]:
         """This recipe, the one that it extends, and so on to `train`."""
         yield self
         if self.base is not None:
             yield from self.base.chain()
+
+    @cached_property
+    def chosen(self) -> dict[str, Any]:
+        """The options of its defaults list, by group."""
+        entries = defaults_list(self.values, self.path)
+        return {re.sub(r"^override +/?", "", group): option for group, option in entries if group}
 
     @cached_property
     def options(self) -> dict[str, Any]:
@@ -173,11 +177,8 @@ def _load(path: Path, trail: tuple[Path, ...] = ()) -> Recipe:
     """The recipe in a file; `trail` holds the recipes that extend it."""
     if len(trail) > _MOST_BASES:
         raise UserError(f"{trail[0]}: its defaults list leads back to itself, or over more than {_MOST_BASES} others")
-    try:
-        values = read_mapping(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    bases, chosen = _defaults(values, path)
+    values = read_mapping(path)
+    bases = [name for group, name in defaults_list(values, path) if not group]
     if not bases or bases[0] == "_self_":
         remedy = "begin it with `defaults: [train, _self_]`, or with the recipe that it extends"
         raise UserError(f"{path}: a recipe has a defaults list, as any config of Hydra's; {remedy}")
@@ -190,18 +191,10 @@ def _load(path: Path, trail: tuple[Path, ...] = ()) -> Recipe:
     folder = path.parent.parent if path.parent.name == paths.ABLATIONS else path.parent
     lengths = {int(file.stem): file for file in (folder / _LENGTHS / name).glob("*.yaml") if file.stem.isdecimal()}
     published = folder / _PUBLISHED / f"{name}.yaml"
-    return Recipe(name, path, about, chosen, values, base, lengths, published if published.is_file() else None)
+    return Recipe(name, path, about, values, base, lengths, published if published.is_file() else None)
 
 
 def train() -> Recipe:
     """What every recipe stands on: the defaults list of train.yaml chooses an option for each group."""
     path = next(file for folder in paths.search_path() if (file := folder / f"{TRAIN}.yaml").is_file())
-    values = read_mapping(path)
-    return Recipe(TRAIN, path, About(), _defaults(values, path)[1], values, None, {}, None)
-
-
-def _defaults(values: dict[str, Any], path: Path) -> tuple[list[str], dict[str, Any]]:
-    """The configs that a file extends by its defaults list, and the options that it chooses there."""
-    entries = defaults_list(values, path)
-    chosen = {re.sub(r"^override +/?", "", group): option for group, option in entries if group}
-    return [name for group, name in entries if not group], chosen
+    return Recipe(TRAIN, path, About(), read_mapping(path))

@@ -75,10 +75,9 @@ def read(path: Path) -> RunConfig:
     Raises:
         UserError: there is no such file, it is no YAML, or a value does not fit the schema.
     """
-    try:
-        values = read_mapping(path)
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing: {path.parent} is no run folder") from None
+    if not path.exists():
+        raise UserError(f"{path} is missing: {path.parent} is no run folder")
+    values = read_mapping(path)
     try:
         return validate(values, lambda key: str(path))
     except UserError as error:

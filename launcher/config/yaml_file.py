@@ -33,15 +33,12 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """The values of a YAML file that is a mapping; keys are text, below the first level also whole numbers.
 
     Raises:
-        FileNotFoundError: there is none.
         UserError: it cannot be read, or is more than plain values; names the line.
     """
     try:
         text = _text(path)
         _check_plain(text)
         values = yaml.load(text, _PlainLoader)
-    except FileNotFoundError:
-        raise
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
