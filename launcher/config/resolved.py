@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +98,6 @@ def fingerprint(config: RunConfig) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-@cache
 def is_free(key: str) -> bool:
     """Whether a run may go on with another value of that key."""
     return any(key == free or (free.endswith(".") and key.startswith(free)) for free in FREE)

@@ -152,11 +152,6 @@ def test_fidelity_says_where_it_changes_nothing() -> None:
     assert compose(["recipe=hot", "fidelity=published"]).notes == []
 
 
-def test_a_length_outside_the_band_names_the_recipe_meant_for_it() -> None:
-    notes = compose(["recipe=mild", "epochs=300"]).notes
-    assert any("hot" in note for note in notes)
-
-
 def test_the_environment_names_the_folder_where_no_word_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAIN_DATA", "/data")
     composed = compose(["recipe=hot"])
