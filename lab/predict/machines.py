@@ -137,7 +137,8 @@ def loading_rate(plan: Plan, machine: Hardware, side: int, values: Mapping[str, 
     here = max(1, (machine.cores or 1) // (machine.gpus or 1))
     own = here if isinstance(loader, FFCVLoader) else min(MOST_PROCESSES, here)
     workers = (own if loader.workers == "auto" else loader.workers) * (machine.gpus or 1)
-    operations = sum(one.loader_operations for one in plan.config.algorithms.active().values())
+    of_images = [one for one in plan.config.algorithms.active().values() if one.place("change_image") is not None]
+    operations = sum(getattr(one, "depth", 1) for one in of_images)
     return decoding_threads(kind, workers, machine.cores, values) * thread_rate(kind, side, operations, values)
 
 

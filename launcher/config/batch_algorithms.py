@@ -40,10 +40,6 @@ class RandAugmentConfig(AlgorithmConfig, change_image=10, change_batch=-40):
         acts = (point == "change_image") == (self.where == "loader")
         return super().place(point) if acts else None
 
-    @property
-    def loader_operations(self) -> int:
-        return self.depth if self.where == "loader" else 0
-
     @classmethod
     def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
         if bound == "data" and values is not None and values.where == "loader":

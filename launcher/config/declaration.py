@@ -95,11 +95,6 @@ class AlgorithmConfig(Declaration):
         """Size of images of `size` after `change_batch` at a step; at later steps it is never smaller."""
         return size
 
-    @property
-    def loader_operations(self) -> int:
-        """Operations on each image in a loader's worker."""
-        return 0
-
     @classmethod
     def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
         """What to change about it in a run that loading or the steps bound; values: None where it is off."""
