@@ -5,16 +5,13 @@ A step that cannot be captured runs as it is, and the run says why once.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-# Most graphs alive: each keeps its inputs, and in one pool for all what its passes need.
-MOST = 8
 # Steps of a kind that run as they are before the next is captured: what is made lazily is made in them.
 WARM_UP = 3
 
@@ -45,48 +42,42 @@ class Capturer:
         return graph, outputs
 
 
-@dataclass(frozen=True)
-class _Captured:
-    graph: torch.cuda.CUDAGraph
-    inputs: tuple[Tensor, Tensor]
-    outputs: Sequence[Tensor]
-
-
 class CapturedSteps:
     """Does a step's work on images and targets by replaying a graph of it, one for each kind and shape.
 
-    At most `MOST` graphs are alive: the one that was not used for longest goes, with its memory. All that the work
-    reads besides its inputs must stay in its place from step to step; what it returns is copied, since the next
-    graph may write there.
+    Graphs of one image size are alive: sizes never shrink during a run, and the next one's replace them, with their
+    memory. All that the work reads besides its inputs must stay in its place from step to step; what it returns is
+    copied, since the next graph may write there.
     """
 
     def __init__(self, capturer: Capturer):
         self._capturer = capturer
-        self._alive: OrderedDict[Hashable, _Captured] = OrderedDict()
-        self._taken: dict[Hashable, int] = {}
+        self._alive: dict[Hashable, tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensor], Sequence[Tensor]]] = {}
+        self._taken: Counter[Hashable] = Counter()
+        self._size: torch.Size | None = None
         self._failed = False
 
     def __call__(self, kind: Hashable, work: Work, images: Tensor, targets: Tensor) -> Sequence[Tensor]:
         """Images [B, C, H, W] and targets to what the work returns; `kind` tells apart what shapes do not."""
+        if images.shape[2:] != self._size:
+            self.forget()
+            self._size = images.shape[2:]
         key = kind, _layout(images), _layout(targets)
         if key not in self._alive and not self._failed:
-            taken = self._taken[key] = self._taken.get(key, 0) + 1
-            if taken <= WARM_UP:
+            self._taken[key] += 1
+            if self._taken[key] <= WARM_UP:
                 with self._capturer.aside():
                     return work(images, targets)
             self._capture(key, work, images, targets)
         if self._failed:
             return work(images, targets)
-        self._alive.move_to_end(key)
-        captured = self._alive[key]
-        for static, tensor in zip(captured.inputs, (images, targets), strict=True):
+        graph, inputs, outputs = self._alive[key]
+        for static, tensor in zip(inputs, (images, targets), strict=True):
             static.copy_(tensor)
-        captured.graph.replay()
-        return [output.clone() for output in captured.outputs]
+        graph.replay()
+        return [output.clone() for output in outputs]
 
     def _capture(self, key: Hashable, work: Work, images: Tensor, targets: Tensor) -> None:
-        if len(self._alive) == MOST:
-            self._alive.popitem(last=False)[1].graph.reset()
         inputs = images.clone(), targets.clone()
         try:
             graph, outputs = self._capturer.capture(lambda: work(*inputs))
@@ -95,12 +86,12 @@ class CapturedSteps:
             self._failed = True
             print(uncaptured(str(error).partition("\n")[0]), flush=True)
         else:
-            self._alive[key] = _Captured(graph, inputs, outputs)
+            self._alive[key] = graph, inputs, outputs
 
     def forget(self) -> None:
-        """Drop all graphs: what they read is no longer where it was."""
-        for captured in self._alive.values():
-            captured.graph.reset()
+        """Drop all graphs: what they read is no longer where it was, or of another size."""
+        for graph, _, _ in self._alive.values():
+            graph.reset()
         self._alive.clear()
         self._taken.clear()
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,8 +19,9 @@ from torch import Tensor, nn
 from launcher import paths
 from launcher.algorithms.base import Sent
 from launcher.algorithms.engine import apply_in_turn
-from launcher.data.batch import Batch, constant
+from launcher.data.batch import Batch, Moment, constant
 from launcher.errors import is_of_the_machine
+from launcher.foreach import Snapshot
 from launcher.plan.step_kinds import step_kinds
 from launcher.probe import processor_features
 from launcher.rank.group import gather
@@ -46,15 +46,17 @@ def compile_run(trainer: Trainer) -> None:
     if trainer.config.compile == "off":
         return
     start, before = time.perf_counter(), graphs()
-    reason, of_batches = _obstacle(trainer), None
+    reason, statistics = _obstacle(trainer), Snapshot(trainer.train_step.model.buffers())
     if reason is None:
         _set_up(len({kind.image_size for kind in step_kinds(trainer.plan)}))
+        statistics.take()
         try:
-            of_batches = _rehearse(trainer, _compile(trainer))
+            _compile(trainer)
         except Exception as error:
             if is_of_the_machine(error):
                 raise
-            reason = first_line(error)
+            reason = _first_line(error)
+        statistics.restore_unless(torch.zeros((), dtype=torch.bool, device=trainer.ranks.device))
     reasons = [reason for reason in gather(reason) if reason]
     if reasons:
         trainer.train_step.engine.apply = apply_in_turn
@@ -62,7 +64,7 @@ def compile_run(trainer: Trainer) -> None:
             module._compiled_call_impl = None
     if trainer.ranks.is_first:
         seconds = time.perf_counter() - start
-        print(_message(reasons, of_batches, seconds, graphs() - before, trainer.ranks.device), flush=True)
+        print(_message(reasons, seconds, graphs() - before), flush=True)
 
 
 def graphs() -> int:
@@ -70,16 +72,12 @@ def graphs() -> int:
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
-def _message(reasons: list[str], of_batches: str | None, seconds: float, count: int, device: torch.device) -> str:
+def _message(reasons: list[str], seconds: float, count: int) -> str:
     if reasons:
         return f"compile=on: cannot be compiled ({reasons[0]}); the run goes on uncompiled"
     inductor = torch._dynamo.utils.counters["inductor"]
     cached = inductor["fxgraph_cache_hit"] and not inductor["fxgraph_cache_miss"]
-    slower = "; on a CPU it was slower than uncompiled wherever it was measured" * (device.type == "cpu")
-    partly = f"; batches are prepared uncompiled ({of_batches})" if of_batches else ""
-    return (
-        f"compiled in {seconds:.0f} s{', cached' * bool(cached)}: {count} graphs, which no clock counts{partly}{slower}"
-    )
+    return f"compiled in {seconds:.0f} s{', cached' * bool(cached)}: {count} graphs, which no clock counts"
 
 
 def _obstacle(trainer: Trainer) -> str | None:
@@ -113,15 +111,22 @@ def _processor() -> str:
     return hashlib.sha256(" ".join(processor_features()).encode()).hexdigest()[:8]
 
 
-def _compile(trainer: Trainer) -> CompiledTransforms:
-    """Calls go to compiled code from now on, as `nn.Module.compile` has it: names and states stay as they are."""
-    objective, model, size = trainer.train_step.objective, trainer.evaluation_model, trainer.plan.rank_eval_batch
-    objective._compiled_call_impl = _compiled(objective)
-    whole = _compiled(model)
-    # note: the last batch may be smaller, which is no reason for another graph
-    model._compiled_call_impl = lambda images: whole(images) if len(images) == size else model._call_impl(images)
-    trainer.train_step.engine.apply = transforms = CompiledTransforms(BACKEND)
-    return transforms
+def _compile(trainer: Trainer) -> None:
+    """Calls go to compiled code from now on, as `nn.Module.compile` has it: names and states stay as they are.
+
+    Batches that were not rehearsed are prepared and evaluated uncompiled: later draws may give other transforms, the
+    last batch of an evaluation is smaller, and no step compiles.
+    """
+    step, model = trainer.train_step, trainer.evaluation_model
+    step.objective._compiled_call_impl = _compiled(step.objective)
+    model._compiled_call_impl = whole = _compiled(model)
+    # note: a second size makes the graph that serves all others
+    transformed = torch.compile(_transformed, backend=BACKEND, fullgraph=True)
+    step.engine.apply = apply = partial(_apply, transformed)
+    _rehearse(trainer)
+    _evaluate(trainer)
+    rehearsed = torch.compiler.set_stance("eager_on_recompile")
+    step.engine.apply, model._compiled_call_impl = rehearsed(apply), rehearsed(whole)
 
 
 def _compiled(module: nn.Module) -> Callable[..., Tensor]:
@@ -129,37 +134,32 @@ def _compiled(module: nn.Module) -> Callable[..., Tensor]:
     return compiled
 
 
-def _rehearse(trainer: Trainer, transforms: CompiledTransforms) -> str | None:
-    """Prepare, forward and backward for every kind of step, and an evaluated batch, on black images.
+def _rehearse(trainer: Trainer) -> None:
+    """Prepare, forward and backward for every kind of step, on black images.
 
-    Nothing is changed. A kind's batches are prepared several times, as chance has ways of its own. Returns why what
-    prepares them cannot be compiled.
+    A kind's batches are prepared several times, as chance has ways of its own.
     """
     step, plan = trainer.train_step, trainer.plan
     freezes = any(one.freezes_statistics for one in step.engine.active.values())
     sizes = {kind.image_size for kind in step_kinds(plan)}
     seen: set[object] = set()
-    with _buffers_kept(step.model):
-        for steps in step_kinds(plan).values():
-            step.engine.before_step(step.model, trainer.moment(steps[0]))
-            images, numbers = _black(plan.rank_batch, plan.loaded_size(steps[0]), trainer.ranks.device)
-            for moment in map(trainer.moment, steps[:_DRAWS]):
-                batch = step.prepare(Batch(images, numbers, np.arange(len(images)), moment))
-            images, targets = (tensor.chunk(plan.accumulation)[0] for tensor in (batch.images, batch.targets))
-            shape = (images.shape, images.stride(), targets.shape, targets.dtype, step.learning())
-            if shape in seen:
-                continue
-            seen.add(shape)
-            if len(sizes) > 1:
-                torch._dynamo.mark_dynamic(images, [2, 3])
-            _differentiate(step.objective, images, targets)
-            if freezes:
-                with frozen_statistics(step.model):
-                    _differentiate(step.objective, images, targets)
-            HEARTBEAT.beat()
-    transforms.close()
-    _evaluate(trainer)
-    return transforms.reason
+    for steps in step_kinds(plan).values():
+        step.engine.before_step(step.model, trainer.moment(steps[0]))
+        images, numbers = _black(plan.rank_batch, plan.loaded_size(steps[0]), trainer.ranks.device)
+        for moment in map(trainer.moment, steps[:_DRAWS]):
+            batch = step.prepare(Batch(images, numbers, np.arange(len(images)), moment))
+        images, targets = (tensor.chunk(plan.accumulation)[0] for tensor in (batch.images, batch.targets))
+        shape = (images.shape, images.stride(), targets.shape, targets.dtype, step.learning())
+        if shape in seen:
+            continue
+        seen.add(shape)
+        if len(sizes) > 1:
+            torch._dynamo.mark_dynamic(images, [2, 3])
+        _differentiate(step.objective, images, targets)
+        if freezes:
+            with frozen_statistics(step.model):
+                _differentiate(step.objective, images, targets)
+        HEARTBEAT.beat()
 
 
 def _differentiate(objective: nn.Module, images: Tensor, targets: Tensor) -> None:
@@ -173,11 +173,8 @@ def _evaluate(trainer: Trainer) -> None:
     plan, model = trainer.plan, trainer.evaluation_model
     size = plan.image_side(plan.config.image.eval_size)
     images, _ = _black(plan.rank_eval_batch, size, trainer.ranks.device)
-    was_training = model.training
-    model.eval()
     with trainer.train_step.precision.autocast():
-        model(trainer.train_step.normalize(images))
-    model.train(was_training)
+        model.eval()(trainer.train_step.normalize(images))
 
 
 def _black(count: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -186,71 +183,28 @@ def _black(count: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]
     return images, torch.zeros(count, dtype=torch.long, device=device)
 
 
-@contextmanager
-def _buffers_kept(model: nn.Module) -> Iterator[None]:
-    before = [buffer.clone() for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        for buffer, value in zip(model.buffers(), before, strict=True):
-            buffer.copy_(value)
-
-
-class CompiledTransforms:
-    """Applies transforms to a batch as `apply_in_turn` does, in few passes over the images.
-
-    It compiles what it meets until `close`. Later draws may give other transforms, or tensors of other shapes: those
-    run uncompiled, so that no step compiles. `reason` says why nothing is compiled, if so.
-    """
-
-    def __init__(self, backend: str):
-        # note: a second size makes the graph that serves all others
-        self._compiled = torch.compile(_transformed, backend=backend, fullgraph=True)
-        self._met: set[Hashable] = set()
-        self._is_open = True
-        self.reason: str | None = None
-
-    def close(self) -> None:
-        """Compile nothing more."""
-        self._is_open = False
-
-    def __call__(self, transforms: Sequence[Sent], batch: Batch) -> Batch:
-        key = batch.images.shape, batch.targets.shape, tuple(map(_signature, transforms))
-        if not (self._is_open or key in self._met):
-            return apply_in_turn(transforms, batch)
-        try:
-            applies, tensors = [one.apply for one, _ in transforms], [tensors for _, tensors in transforms]
-            images, targets = self._compiled(batch.images, batch.targets, applies, tensors)
-        except Exception as error:
-            if is_of_the_machine(error):
-                raise
-            self.reason = first_line(error)
-            self._met.clear()
-            self.close()
-            return apply_in_turn(transforms, batch)
-        self._met.add(key)
-        return replace(batch, images=images, targets=targets)
-
-
-def first_line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """What went wrong; dynamo's own first line names the backend alone."""
     cause = getattr(error, "inner_exception", error)
     return str(cause).strip().partition("\n")[0] or type(cause).__name__
 
 
+def _apply(transformed: Callable[..., tuple[Tensor, Tensor]], transforms: Sequence[Sent], batch: Batch) -> Batch:
+    """The batch after the transforms, in few passes over the images."""
+    applies, tensors = [one.apply for one, _ in transforms], [tensors for _, tensors in transforms]
+    images, targets = transformed(batch.images, batch.targets, batch.indices, batch.moment, applies, tensors)
+    return replace(batch, images=images, targets=targets)
+
+
 def _transformed(
-    images: Tensor, targets: Tensor, applies: list[Callable[..., Batch]], tensors: list[list[Tensor]]
+    images: Tensor,
+    targets: Tensor,
+    indices: np.ndarray,
+    moment: Moment,
+    applies: list[Callable[..., Batch]],
+    tensors: list[list[Tensor]],
 ) -> tuple[Tensor, Tensor]:
-    unknown: Any = None  # note: code that read them would hold for one step alone
-    batch = Batch(images, targets, unknown, unknown)
+    batch = Batch(images, targets, indices, moment)
     for apply, own in zip(applies, tensors, strict=True):
         batch = apply(batch, *own)
     return batch.images, batch.targets
-
-
-def _signature(sent: Sent) -> Hashable:
-    """What decides on a graph: the function, its numbers, and the shapes of its tensors."""
-    transform, tensors = sent
-    cells = [cell.cell_contents for cell in getattr(transform.apply, "__closure__", None) or ()]
-    numbers = tuple(cell for cell in cells if isinstance(cell, int | tuple))
-    return transform.apply.__qualname__, numbers, tuple(tensor.shape for tensor in tensors)

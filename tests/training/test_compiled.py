@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
 from launcher.algorithms.base import Transform
+from launcher.algorithms.mixup import MixUp
 from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
@@ -158,26 +159,29 @@ def test_other_models_compile_to_what_they_compute_uncompiled(
     assert steps(run, 2) == pytest.approx(steps(plain, 2), rel=1e-5)
 
 
-def test_a_batch_that_was_not_met_before_training_is_prepared_uncompiled() -> None:
+def test_a_batch_that_was_not_rehearsed_is_prepared_uncompiled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def doubled(batch: Batch) -> Batch:
         return replace(batch, images=batch.images * 2)
 
     def by_step(batch: Batch) -> Batch:
         return replace(batch, images=batch.images * batch.moment.step)
 
-    batch = Batch(torch.ones(2, 3, 4, 4), torch.zeros(2, dtype=torch.long), np.arange(2), Moment(0, 0, 5, 9))
     twice, stepped = ((Transform((), apply), list[Tensor]()) for apply in (doubled, by_step))
-    transforms, start = compiled.CompiledTransforms("eager"), compiled.graphs()
-    transforms([twice], batch)
-    transforms.close()
-    assert compiled.graphs() == start + 1
+    monkeypatch.setattr(MixUp, "change_batch", lambda *_: twice[0])
+    run = made("algorithms=[mixup]", *WORDS)
+    prepare, start = run.train_step.engine.apply, compiled.graphs()
+    moment = Moment(0, 0, 5, 9)
     for chain, side, value in (([twice], 4, 2), ([twice], 5, 2), ([twice, twice], 4, 4), ([stepped], 4, 5)):
-        assert transforms(chain, replace(batch, images=torch.ones(2, 3, side, side))).images.eq(value).all()
-    assert compiled.graphs() == start + 1
-    # note: what reads the step would hold for it alone
-    broken = compiled.CompiledTransforms("eager")
-    assert broken([stepped], batch).images.eq(5).all()
-    assert broken.reason
+        batch = Batch(torch.ones(2, 3, side, side), torch.zeros(2, dtype=torch.long), np.arange(2), moment)
+        assert prepare(chain, batch).images.eq(value).all()
+    assert compiled.graphs() == start
+    capsys.readouterr()
+    broken = Transform((), lambda batch: [torch._dynamo.graph_break(), batch][1])
+    monkeypatch.setattr(MixUp, "change_batch", lambda *_: broken)
+    made("algorithms=[mixup]", *WORDS)
+    assert capsys.readouterr().out.startswith("compile=on: cannot be compiled (")
 
 
 def train_on_two_ranks(rank: int) -> None:
