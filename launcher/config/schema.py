@@ -191,8 +191,7 @@ class BCE:
 class Launch:
     """Processes of this machine and how they meet those of others; `rdzv` is HOST:PORT, times are in seconds.
 
-    `warm_up` takes a step of each image size before the clock starts, and undoes it. `gradient_dtype` is what gradients
-    are sent and summed in between ranks.
+    `gradient_dtype` is what gradients are sent and summed in between ranks.
     """
 
     name: str
@@ -204,7 +203,6 @@ class Launch:
     max_restarts: Annotated[int, Field(ge=0)]
     gradient_dtype: Literal["float32", "bfloat16"]
     hang_timeout: Positive | None
-    warm_up: bool
 
 
 @dataclass(frozen=True, config=STRICT)

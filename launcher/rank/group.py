@@ -85,13 +85,14 @@ def join_ranks(config: RunConfig) -> Iterator[Ranks]:
 
     Raises:
         MachineError: this rank cannot have the device that the launcher decided on, or others have another kind.
+        UserError: others were given another config.
     """
     local_rank = int(os.environ["LOCAL_RANK"])
     device = claim(os.environ[DEVICE], local_rank)
     # note: gloo beside NCCL lets flags and sums on the CPU cross ranks without a GPU synchronisation
     backends = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "cpu:gloo"
     dist.init_process_group(backends, timeout=collective_timeout(config.launch.hang_timeout))
-    check_same_kind(device.type)
+    check_same(device.type, config)
     yield Ranks(
         rank=dist.get_rank(),
         world_size=dist.get_world_size(),
@@ -103,28 +104,20 @@ def join_ranks(config: RunConfig) -> Iterator[Ranks]:
     dist.destroy_process_group()
 
 
-def check_same_kind(kind: str) -> None:
-    """All ranks must train on GPUs, or all on the CPU: each machine's launcher decides for its own.
+def check_same(kind: str, config: RunConfig) -> None:
+    """All ranks, on whatever machine, must train on GPUs, or all on the CPU, and have been given the same run.
 
     Raises:
-        MachineError: they do not.
+        MachineError: some have no GPU: each machine's launcher decides for its own.
+        UserError: some were given another run.
     """
-    everyone = gather(kind)
-    if len(set(everyone)) > 1:
-        without = [rank for rank, other in enumerate(everyone) if other == "cpu"]
+    everyone = gather((kind, fingerprint(config)))
+    without = [rank for rank, (other, _) in enumerate(everyone) if other == "cpu"]
+    if 0 < len(without) < len(everyone):
         raise MachineError(
             f"ranks {without} have no GPU, the others have; launch.device=cuda says why on their machine"
         )
-
-
-def check_same_config(config: RunConfig) -> None:
-    """All ranks, on whatever machine, must have been given the same run.
-
-    Raises:
-        UserError: they have not.
-    """
-    everyone = gather(fingerprint(config))
-    if others := [rank for rank, other in enumerate(everyone) if other != everyone[0]]:
+    if others := [rank for rank, (_, other) in enumerate(everyone) if other != everyone[0][1]]:
         raise UserError(f"ranks {others} were started with another config than rank 0; give all the same command")
 
 
@@ -173,11 +166,8 @@ class _Touch(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, start: torch.Tensor) -> torch.Tensor:
-        total = start
-        for parameter in self.model.parameters():
-            total = total + parameter.sum()
-        return total
+    def forward(self, start: Tensor) -> Tensor:
+        return sum((parameter.sum() for parameter in self.model.parameters()), start)
 
 
 def gather(value: T) -> list[T]:

@@ -10,7 +10,7 @@ import os
 import pickle
 import zipfile
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError
@@ -102,51 +102,36 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def _write(state: dict[str, Any], path: Path) -> None:
-    with path.open("xb") as file:
-        writer = _DigestWriter(file)
+    with path.open("xb+") as file:
         try:
-            torch.save({"format": FORMAT, "state": state}, cast(BinaryIO, writer))
+            torch.save({"format": FORMAT, "state": state}, file)
         except RuntimeError as error:
             # note: torch hides the file's own error behind a complaint about positions
-            raise writer.failure or error from error
-        file.write(writer.digest.digest())
+            raise error.__context__ or error from error
+        size = file.tell()
+        file.seek(0)
+        file.write(_digest(file, size))
         file.flush()
         os.fsync(file.fileno())
 
 
-class _DigestWriter:
-    """A binary file to write to, with the digest of what was written."""
-
-    def __init__(self, file: BinaryIO):
-        self.file = file
-        self.digest = hashlib.sha256()
-        self.failure: OSError | None = None
-
-    def write(self, data: bytes) -> int:
-        self.digest.update(data)
-        try:
-            return self.file.write(data)
-        except OSError as error:
-            self.failure = error
-            raise
-
-    def flush(self) -> None:
-        self.file.flush()
+def _digest(file: BinaryIO, size: int) -> bytes:
+    """The SHA-256 digest of a file's next `size` bytes."""
+    digest = hashlib.sha256()
+    while size > 0 and (block := file.read(min(size, 2**20))):
+        digest.update(block)
+        size -= len(block)
+    return digest.digest()
 
 
 def _check_digest(path: Path) -> None:
-    digest = hashlib.sha256()
     try:
         with path.open("rb") as file:
-            remaining = os.fstat(file.fileno()).st_size - _DIGEST_BYTES
-            while remaining > 0:
-                block = file.read(min(remaining, 2**20))
-                digest.update(block)
-                remaining -= len(block)
+            digest = _digest(file, os.fstat(file.fileno()).st_size - _DIGEST_BYTES)
             written = file.read()
     except OSError as error:
         raise _problem(DamagedCheckpoint, path, f"cannot be read: {error.strerror}") from error
-    if digest.digest() != written:
+    if digest != written:
         raise _problem(DamagedCheckpoint, path, "is damaged (its checksum does not match); use an earlier one")
 
 

@@ -35,14 +35,14 @@ def train(trainer: Trainer, logger: MetricLogger, saver: Saver, guard: NonFinite
         trainer.clock.switch("training")
         batches = trainer.rest_of_epoch()
         for batch in batches:
-            step = guard.step(batch, Requests(stop.asked, saver.is_due()), batches.waited)
-            if step.rolled_back:
+            requests = guard.step(batch, Requests(stop.asked, saver.is_due()), batches.waited)
+            if requests is None:
                 break
-            stopping = step.requests.stop
+            stopping = requests.stop
             if trainer.evaluation_is_due and not stopping:
                 stopping = not evaluate(trainer, logger, stop)
             last = stopping or trainer.is_done
-            if last or step.requests.save or trainer.save_is_due:
+            if last or requests.save or trainer.save_is_due:
                 save(trainer, saver, last=last)
             if last:
                 break

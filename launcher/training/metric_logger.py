@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -78,31 +79,29 @@ class MetricLogger:
     def _train_record(self, done: int, take: Callable[[], StepMeans]) -> TrainRecord:
         trainer, device, means = self._trainer, self._trainer.ranks.device, take()
         return TrainRecord(
-            step=done,
-            time=time.time(),
+            **self._means(done, means),
             epoch=done / trainer.plan.steps_per_epoch,
-            loss=means.loss,
             lr=trainer.plan.lr(done - 1) * trainer.train_step.lr_factor,
             image_size=trainer.plan.image_size(done - 1),
-            images_per_second=means.steps * trainer.config.batch_size / means.seconds,
             step_seconds=means.seconds / means.steps,
-            data_wait_seconds=means.waited / means.steps,
             gpu_memory_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
-            train_seconds=means.train_seconds,
         )
 
     def _epoch_record(self, done: int, take: Callable[[], StepMeans]) -> EpochRecord:
-        trainer, means = self._trainer, take()
-        return EpochRecord(
-            step=done,
-            time=time.time(),
-            epoch=done // trainer.plan.steps_per_epoch,
-            loss=means.loss,
-            seconds=means.seconds,
-            images_per_second=means.steps * trainer.config.batch_size / means.seconds,
-            data_wait_seconds=means.waited / means.steps,
-            train_seconds=means.train_seconds,
-        )
+        means = take()
+        epoch = done // self._trainer.plan.steps_per_epoch
+        return EpochRecord(**self._means(done, means), epoch=epoch, seconds=means.seconds)
+
+    def _means(self, done: int, means: StepMeans) -> dict[str, Any]:
+        """What both lines have."""
+        return {
+            "step": done,
+            "time": time.time(),
+            "loss": means.loss,
+            "images_per_second": means.steps * self._trainer.config.batch_size / means.seconds,
+            "data_wait_seconds": means.waited / means.steps,
+            "train_seconds": means.train_seconds,
+        }
 
     def log_evaluation(self, result: Evaluation, seconds: float, *, held_out: bool = False) -> None:
         """Write the result of an evaluation that took so many seconds, on the images `held_out` to the end or not."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
 
 from launcher.data.batch import Loaded
 from launcher.errors import UserError
@@ -12,19 +11,13 @@ from launcher.rank.signs import NO_REQUESTS, Requests
 from launcher.records.folder import RunFolder, save_name, saves
 from launcher.records.metrics import NonFiniteRecord
 from launcher.training import checkpoint
-from launcher.training.meters import StepOutcome
+from launcher.training.meters import StepOutcome, StepReport
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.saving import Saver, newest_for_all
 from launcher.training.trainer import Trainer
 
-
-@dataclass(frozen=True)
-class StepResult:
-    """How the last finished step ended: dropped as not finite, or rolled back to a checkpoint; what was requested."""
-
-    dropped: bool = False
-    rolled_back: bool = False
-    requests: Requests = NO_REQUESTS
+# Of no step: where a run begins, there is none to finish.
+_NONE_BEFORE = StepReport(0.0, 0.0, True, NO_REQUESTS)
 
 
 class NonFiniteGuard:
@@ -39,10 +32,11 @@ class NonFiniteGuard:
         self._rollbacks = 0
         self._previous: StepOutcome | None = None
 
-    def step(self, batch: Loaded, requests: Requests, waited: float) -> StepResult:
-        """Take and log the next step on a batch that was waited for so many seconds; returns how the one before ended.
+    def step(self, batch: Loaded, requests: Requests, waited: float) -> Requests | None:
+        """Take and log the next step on a batch that was waited for so many seconds, and finish the one before.
 
-        Where an evaluation, a checkpoint or the end is due after the step, the step itself is finished too.
+        Where an evaluation, a checkpoint or the end is due after the step, the step itself is finished too. Returns
+        what any rank requested when the one before began; None where the run was rolled back to a checkpoint.
 
         Raises:
             UserError: the run must end.
@@ -52,30 +46,29 @@ class NonFiniteGuard:
         outcome = trainer.train_step(*batch, moment, requests)
         # note: only now, as the device has a step to do, the host waits to learn of the one before
         previous = self._finish_previous()
-        if previous.rolled_back:
-            return previous
-        if previous.dropped:
+        if previous is None:
+            return None
+        if not previous.finite:
             outcome = trainer.train_step(*batch, moment, requests)
         self._previous = outcome
         trainer.advance(outcome, waited)
         self._logger.log_step()
         stop, save = previous.requests.stop, previous.requests.save or trainer.save_is_due
-        if stop or save or trainer.evaluation_is_due or trainer.is_done:
-            return replace(self._finish_previous(), requests=previous.requests)
-        return previous
+        due = stop or save or trainer.evaluation_is_due or trainer.is_done
+        return None if due and self._finish_previous() is None else previous.requests
 
-    def _finish_previous(self) -> StepResult:
-        """Learn how the last step ended, deal with it if it was not finite, and write its lines."""
+    def _finish_previous(self) -> StepReport | None:
+        """Learn how the last step ended, deal with it if it was not finite, and write its lines; None: rolled back."""
         outcome, self._previous = self._previous, None
         if outcome is None:
-            return StepResult()
+            return _NONE_BEFORE
         report = outcome.report()
         if report.finite:
             self._trainer.skipped_in_a_row = 0
         elif self._handle(outcome, report.loss):
-            return StepResult(rolled_back=True)
+            return None
         self._logger.write_late()
-        return StepResult(dropped=not report.finite, requests=report.requests)
+        return report
 
     def _handle(self, outcome: StepOutcome, loss: float) -> bool:
         """Returns whether the run was rolled back."""

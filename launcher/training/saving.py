@@ -36,7 +36,6 @@ class Saver:
         self._folder, self._settings, self._ranks, self._now = folder, settings, ranks, now
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="save")
         self._pending: Future[None] | None = None
-        self._copies = StateCopies()
         self._last = now()
 
     def __enter__(self) -> Saver:
@@ -60,7 +59,7 @@ class Saver:
             return
         self.wait(must_succeed=False)
         best = best and self._settings.best
-        self._pending = self._thread.submit(self._write, self._copies.take(state), best)
+        self._pending = self._thread.submit(self._write, copy_to_host(state), best)
         self._last = self._now()
         if last or not self._settings.asynchronous:
             self.wait(must_succeed=last)
@@ -101,41 +100,28 @@ def newest_for_all(folder: RunFolder, ranks: Ranks) -> dict[str, Any] | None:
     return state[0]
 
 
-class StateCopies:
-    """Copy states to the CPU, each into the memory of the one before: new pages are slow to get."""
+def copy_to_host(state: Any) -> Any:
+    """A copy on the CPU that training no longer changes; tensors that are one stay one."""
+    copies: dict[tuple[Any, ...], Tensor] = {}
 
-    def __init__(self) -> None:
-        self._buffers: dict[int, Tensor] = {}
+    def copy(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            storage = value.untyped_storage().data_ptr()
+            same = (storage, value.storage_offset(), value.shape, value.stride(), value.dtype)
+            if same not in copies:
+                host = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
+                copies[same] = host.copy_(value.detach(), non_blocking=True)
+            return copies[same]
+        if isinstance(value, dict):
+            return {key: copy(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(copy(inner) for inner in value)
+        return value
 
-    def take(self, state: Any) -> Any:
-        """A copy that training no longer changes, good until the next; tensors that are one stay one."""
-        copies: dict[tuple[Any, ...], Tensor] = {}
-
-        def copy(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                storage = value.untyped_storage().data_ptr()
-                same = (storage, value.storage_offset(), value.shape, value.stride(), value.dtype)
-                if same not in copies:
-                    copies[same] = self._buffer(len(copies), value).copy_(value.detach(), non_blocking=True)
-                return copies[same]
-            if isinstance(value, dict):
-                return {key: copy(inner) for key, inner in value.items()}
-            if isinstance(value, list | tuple):
-                return type(value)(copy(inner) for inner in value)
-            return value
-
-        copied = copy(state)
-        self._buffers = {number: buffer for number, buffer in self._buffers.items() if number < len(copies)}
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-        return copied
-
-    def _buffer(self, number: int, like: Tensor) -> Tensor:
-        buffer = self._buffers.get(number)
-        form = like.shape, like.stride(), like.dtype
-        if buffer is None or (buffer.shape, buffer.stride(), buffer.dtype) != form:
-            buffer = self._buffers[number] = torch.empty_like(like, device="cpu", pin_memory=like.is_cuda)
-        return buffer
+    copied = copy(state)
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return copied
 
 
 def _second_name(path: Path, name: Path) -> None:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import copy
-import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from launcher.config.resolved import read
 from launcher.data.unreadable import read_skipped
-from launcher.rank.group import any_rank, check_same_config, join_ranks
+from launcher.errors import Problem, UserError
+from launcher.plan.plan import Plan
+from launcher.rank.group import any_rank, join_ranks
 from launcher.rank.signs import STOP
 from launcher.records.folder import RunFolder
 from launcher.training.captured import CapturedSteps, Capturer, uncaptured
 from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run
 from launcher.training.loop import evaluate_held_out, train
-from launcher.training.memory import explaining_memory
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.saving import Saver, newest_for_all
@@ -31,15 +32,12 @@ def work(run_folder: Path) -> None:
     config = read(folder.config)
     with join_ranks(config) as ranks:
         state = newest_for_all(folder, ranks)
-        check_same_config(config)
         initial = read_initial(folder.initial) if state is None and config.model.weights is not None else None
         trainer = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset), initial)
         if state is not None:
             trainer.load_state_dict(state)
         compile_run(trainer)
         capture_run(trainer)
-        if config.launch.warm_up:
-            warm_up(trainer)
         if not any_rank(STOP.asked):
             with (
                 MetricLogger(trainer, folder, resumed=state is not None) as logger,
@@ -48,10 +46,32 @@ def work(run_folder: Path) -> None:
                 if state is None and config.nonfinite.policy == "rollback":
                     saver.save(trainer.state_dict(), best=False, last=True)
                 guard = NonFiniteGuard(trainer, folder, logger, saver)
-                with explaining_memory(trainer):
-                    finished = train(trainer, logger, saver, guard, STOP) and evaluate_held_out(trainer, logger, STOP)
+                with explaining_memory(trainer.plan):
+                    finished = train(trainer, logger, saver, guard, STOP)
+                finished = finished and evaluate_held_out(trainer, logger, STOP)
                 logger.log_end(finished=finished)
         trainer.loaders.close()
+
+
+@contextmanager
+def explaining_memory(plan: Plan) -> Iterator[None]:
+    """Around steps; an evaluation's failure passes.
+
+    Raises:
+        UserError: the GPU's memory does not hold a step; names a batch that needs half, or less.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        if "evaluate" in {frame.name for frame in traceback.extract_tb(error.__traceback__)}:
+            raise  # note: whose batch is another key
+        part, reason = plan.rank_batch // plan.accumulation, str(error).partition(". ")[0]
+        refused = f"{part} images of {plan.train_size} px at a time do not fit ({reason})"
+        half = next((images for images in range(part // 2, 0, -1) if plan.rank_batch % images == 0), None)
+        smaller = f"device_batch_size={half} keeps the global batch" if half else "a smaller model or size may"
+        less = "; model.checkpointing=on takes less memory and more time" * (plan.config.model.checkpointing == "off")
+        problem = Problem(f"{refused}; {smaller}{less}", "device_batch_size", plan.config.device_batch_size)
+        raise UserError(problem) from None
 
 
 def capture_run(trainer: Trainer) -> None:
@@ -75,20 +95,3 @@ def _why_not_captured(trainer: Trainer) -> str | None:
     if not trainer.train_step.optimizer.capturable:
         return f"optimizer.name={trainer.config.optimizer.name} is not built to be captured"
     return None
-
-
-def warm_up(trainer: Trainer) -> None:
-    """Take the last step of each size that is still to come, on black images, and restore everything."""
-    start, last = time.perf_counter(), {}
-    for number in range(trainer.next_step, trainer.plan.total_steps):
-        last[trainer.plan.image_size(number)] = number
-    state = copy.deepcopy(trainer.state_dict())
-    for number in last.values():
-        size = trainer.plan.loaded_size(number)
-        images = torch.zeros(trainer.plan.rank_batch, 3, size, size, dtype=torch.uint8, device=trainer.ranks.device)
-        targets = torch.zeros(len(images), dtype=torch.long, device=trainer.ranks.device)
-        trainer.train_step(images, targets, np.arange(len(images)), trainer.moment(number))
-    trainer.load_state_dict(state)
-    if trainer.ranks.is_first:
-        seconds = time.perf_counter() - start
-        print(f"warmed up {len(last)} image sizes in {seconds:.1f} s, which no clock counts", flush=True)

@@ -16,9 +16,8 @@ from launcher.rank.group import Ranks
 from launcher.training import checkpoint
 from launcher.training.captured import WARM_UP
 from launcher.training.compiled import compile_run
-from launcher.training.memory import explaining_memory
 from launcher.training.trainer import Trainer, build_trainer
-from launcher.training.worker import capture_run
+from launcher.training.worker import capture_run, explaining_memory
 
 pytestmark = pytest.mark.gpu
 
@@ -136,6 +135,6 @@ def test_a_batch_that_does_not_fit_is_told_with_one_that_does(device: torch.devi
     losses(run, 1)
     free, total = torch.cuda.mem_get_info(device)
     filler = torch.empty(int(free - 0.02 * total), dtype=torch.uint8, device=device)
-    with pytest.raises(UserError, match="device_batch_size="), explaining_memory(run):
+    with pytest.raises(UserError, match="device_batch_size="), explaining_memory(run.plan):
         losses(run, 1)
     del filler

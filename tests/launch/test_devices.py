@@ -22,7 +22,7 @@ from launcher.launch import devices
 from launcher.launch.devices import Devices, decide
 from launcher.plan.plan import Plan
 from launcher.probe import Answer, has_driver, visible_gpus
-from launcher.rank.group import check_same_kind, claim
+from launcher.rank.group import check_same, claim
 from launcher.training import checkpoint
 from tests.two_ranks import on_two_ranks
 
@@ -200,7 +200,7 @@ def test_evaluation_does_not_go_on_with_the_cpu(machine: Machine, tmp_path: Path
 
 def _one_of_two_kinds(rank: int) -> None:
     with pytest.raises(MachineError, match=r"ranks \[0\] have no GPU, the others have"):
-        check_same_kind(("cpu", "cuda")[rank])
+        check_same(("cpu", "cuda")[rank], compose([]).config)
 
 
 def test_machines_that_differ_are_told() -> None:
