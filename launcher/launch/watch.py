@@ -20,7 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.errors import EXIT_USER_ERROR, UserError
 from launcher.rank.main import is_alive, log_file
-from launcher.rank.signs import DUMP_SIGNAL, SECONDS_TO_START, beat_file, done_file, failed_ranks, stalled_ranks
+from launcher.rank.signs import DUMP_SIGNAL, SECONDS_TO_START, failed_ranks, sign_file, stalled_ranks
 
 _INTERVAL = 0.05  # seconds
 _SECONDS_TO_END = 2.0
@@ -182,7 +182,7 @@ class RankWatch:
                     child.send_signal(self._sent)
 
     def _ended_badly(self, rank: psutil.Process) -> bool:
-        return not is_alive(rank) and not done_file(self._scratch, rank.pid).exists()
+        return not is_alive(rank) and not sign_file(self._scratch, "done", rank.pid).exists()
 
     def _all_hang(self) -> bool:
         """Whether every rank that runs has been silent too long; a rank that hangs makes the others wait for it."""
@@ -192,7 +192,7 @@ class RankWatch:
         now = time.monotonic()
         for rank in running:
             with suppress(FileNotFoundError):
-                self._ranks[rank].note(beat_file(self._scratch, rank.pid).stat().st_mtime_ns, now)
+                self._ranks[rank].note(sign_file(self._scratch, "beat", rank.pid).stat().st_mtime_ns, now)
         return all(self._ranks[rank].is_over(now, self._hang_timeout) for rank in running)
 
     def _end_hung(self) -> None:

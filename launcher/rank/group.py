@@ -153,21 +153,12 @@ def _settle_buckets(network: DistributedDataParallel, device: torch.device) -> N
     and more depend on where in a bucket a gradient lies, so a resumed run's first step would differ from the same step
     of a run that went through. Here the gradients come as in training, the last parameter's first.
     """
-    model, network.module = network.module, _Touch(network.module)
+    model, touch = network.module, nn.Module()
+    touch.forward = lambda start: sum((parameter.sum() for parameter in model.parameters()), start)
+    network.module = touch
     network(torch.zeros((), device=device)).backward()
     network.module = model
     model.zero_grad(set_to_none=True)
-
-
-class _Touch(nn.Module):
-    """Depends on every parameter, and on nothing else of the model."""
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model = model
-
-    def forward(self, start: Tensor) -> Tensor:
-        return sum((parameter.sum() for parameter in self.model.parameters()), start)
 
 
 def gather(value: T) -> list[T]:

@@ -27,11 +27,9 @@ from launcher.rank.signs import (
     HEARTBEAT,
     STOP,
     STOP_SIGNALS,
-    beat_file,
-    done_file,
-    failed_file,
     name_after,
     remove_semaphores,
+    sign_file,
 )
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -54,7 +52,7 @@ def main(target: str, run_folder: Path, scratch: Path) -> int:
         traceback.print_exc()
         return FAILED
     # note: renamed, which a full disk allows too
-    beat_file(scratch, os.getpid()).rename(done_file(scratch, os.getpid()))
+    sign_file(scratch, "beat", os.getpid()).rename(sign_file(scratch, "done", os.getpid()))
     return DONE
 
 
@@ -125,7 +123,7 @@ def _record(error: BaseException, scratch: Path) -> None:
     message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
     try:
         atomic.write_text(Path(os.environ[_ERROR_FILE]), json.dumps({"message": message, "time": now, **told}))
-        failed_file(scratch, os.getpid()).touch()
+        sign_file(scratch, "failed", os.getpid()).touch()
     except OSError:
         print(f"error: {error}", flush=True)
 

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
 from launcher import atomic
 from launcher.errors import one_line
@@ -72,18 +73,18 @@ class Heartbeat:
         """Begin to show life, and write every thread's stack to this process's standard error when asked."""
         faulthandler.register(DUMP_SIGNAL, file=sys.stderr, all_threads=True)
         self._scratch = scratch
-        beat_file(scratch, os.getpid()).touch()
+        sign_file(scratch, "beat", os.getpid()).touch()
 
     def beat(self) -> None:
         """Progress was made: a step, a batch of an evaluation, a save."""
         if self._scratch is not None:
-            os.utime(beat_file(self._scratch, os.getpid()))
+            os.utime(sign_file(self._scratch, "beat", os.getpid()))
 
     def watch_reading(self, stalled: Stalled, hang_timeout: float | None) -> None:
         """Report a file that is read for too long to the launcher, before the run counts as hanging."""
         if self._scratch is not None:
             seconds = min(_LONGEST_READ, (hang_timeout or 2 * _LONGEST_READ) / 2)
-            target = stall_file(self._scratch, os.getpid())
+            target = sign_file(self._scratch, "stall", os.getpid())
             threading.Thread(target=_watch_reading, args=(stalled, seconds, target), daemon=True).start()
 
 
@@ -103,23 +104,9 @@ STOP = StopFlag()
 HEARTBEAT = Heartbeat()
 
 
-def beat_file(scratch: Path, process: int) -> Path:
-    return scratch / f"beat-{process}"
-
-
-def done_file(scratch: Path, process: int) -> Path:
-    """What a rank leaves when it ends well."""
-    return scratch / f"done-{process}"
-
-
-def failed_file(scratch: Path, process: int) -> Path:
-    """What a rank leaves when an error ends it."""
-    return scratch / f"failed-{process}"
-
-
-def stall_file(scratch: Path, process: int) -> Path:
-    """Where a rank leaves a line on a file that it has been reading for too long."""
-    return scratch / f"stall-{process}"
+def sign_file(scratch: Path, kind: Literal["beat", "done", "failed", "stall"], process: int) -> Path:
+    """What a rank touches at every step, leaves at a good or a bad end, or writes while it waits for a file."""
+    return scratch / f"{kind}-{process}"
 
 
 def failed_ranks(scratch: Path) -> set[int]:

@@ -95,7 +95,9 @@ def _obstacle(trainer: Trainer) -> str | None:
 
 
 def _set_up(sizes: int) -> None:
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.cache() / "compiled" / _processor()))
+    # note: machines with one home folder may differ, and code of one may end another's process
+    processor = hashlib.sha256(" ".join(processor_features()).encode()).hexdigest()[:8]
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.cache() / "compiled" / processor))
     config = torch._dynamo.config
     config.recompile_limit = _KINDS * sizes
     config.accumulated_recompile_limit = 4 * config.recompile_limit
@@ -104,11 +106,6 @@ def _set_up(sizes: int) -> None:
     config.optimize_ddp = False
     # note: cached, and compiled code would not look into the cache
     torch.compiler.assume_constant_result(constant)
-
-
-def _processor() -> str:
-    """The cache's key: machines with one home folder may differ, and code of one may end another's process."""
-    return hashlib.sha256(" ".join(processor_features()).encode()).hexdigest()[:8]
 
 
 def _compile(trainer: Trainer) -> None:

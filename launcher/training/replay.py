@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from launcher import atomic
 from launcher.config.resolved import read
@@ -30,13 +29,23 @@ def work(run_folder: Path) -> None:
     config = read(folder.config)
     with join_ranks(config) as ranks:
         trainer = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset))
-        _load_before(trainer, folder, step)
+        # note: without a checkpoint the run starts again
+        before = [path for done, path in saves(folder.checkpoints, "step", "replay") if done <= step]
+        if before:
+            trainer.load_state_dict(checkpoint.load(before[-1]))
         compile_run(trainer)
         while trainer.next_step < step:
             _take(trainer, step)
         model = trainer.train_step.model
+        layers = {module: name for name, module in model.named_modules() if not list(module.children())}
+        modules: list[str] = []
+
+        def look(module: nn.Module, inputs: object, output: object) -> None:
+            if module in layers and _is_bad(output) and layers[module] not in modules:
+                modules.append(layers[module])
+
         # note: compiled code does not stop at a module, so that none could be looked at
-        with torch.compiler.set_stance("force_eager"), non_finite_outputs(model) as modules:
+        with torch.compiler.set_stance("force_eager"), register_module_forward_hook(look):
             outcome = _take(trainer, step + 1)
         became = outcome.report()
         report = {
@@ -52,29 +61,6 @@ def work(run_folder: Path) -> None:
         if ranks.is_first:
             _report(reports, step, folder)
         trainer.loaders.close()
-
-
-@contextmanager
-def non_finite_outputs(model: nn.Module) -> Iterator[list[str]]:
-    """Collects the names of the modules, in the order of the forward pass, whose output is not finite."""
-    names: list[str] = []
-
-    def look(name: str) -> Any:
-        return lambda module, inputs, output: names.append(name) if _is_bad(output) and name not in names else None
-
-    handles = [m.register_forward_hook(look(n)) for n, m in model.named_modules() if not list(m.children())]
-    try:
-        yield names
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _load_before(trainer: Trainer, folder: RunFolder, step: int) -> None:
-    """Load the newest checkpoint of at most that step; without one the run starts again."""
-    before = [path for done, path in saves(folder.checkpoints, "step", "replay") if done <= step]
-    if before:
-        trainer.load_state_dict(checkpoint.load(before[-1]))
 
 
 def _take(trainer: Trainer, end: int) -> StepOutcome:

@@ -14,7 +14,7 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.launch.watch import RankWatch, describe, first_failure
-from launcher.rank.signs import Heartbeat, beat_file, done_file, failed_file, stall_file, stalled_ranks
+from launcher.rank.signs import Heartbeat, sign_file, stalled_ranks
 from tests.runs import wait_for
 
 KILLED, CLOSED = -signal.SIGKILL, -signal.SIGTERM
@@ -40,7 +40,7 @@ def test_a_rank_that_ended_before_it_was_seen_ends_its_peer(tmp_path: Path, code
 def test_a_rank_that_was_reaped_before_it_was_seen_is_known_by_what_it_told(tmp_path: Path) -> None:
     watch = RankWatch(2, tmp_path, tmp_path)
     peer = start("import time; time.sleep(600)")
-    failed_file(tmp_path, 4_000_000).touch()
+    sign_file(tmp_path, "failed", 4_000_000).touch()
     with watch:
         wait_for(watch.has_failure)
         assert peer.wait(timeout=240) < 0
@@ -50,7 +50,7 @@ def test_a_rank_that_was_reaped_before_it_was_seen_is_known_by_what_it_told(tmp_
 def test_a_rank_gets_more_time_to_its_first_step(tmp_path: Path) -> None:
     watch = RankWatch(1, tmp_path, tmp_path, hang_timeout=0.2)
     slow = start("import time; time.sleep(600)")
-    file = beat_file(tmp_path, slow.pid)
+    file = sign_file(tmp_path, "beat", slow.pid)
     file.touch()
     with watch:
         time.sleep(1)
@@ -64,7 +64,7 @@ def test_a_rank_gets_more_time_to_its_first_step(tmp_path: Path) -> None:
 def test_a_failure_is_known_however_soon_the_watch_ends(tmp_path: Path) -> None:
     watch = RankWatch(1, tmp_path, tmp_path)
     with watch:
-        failed_file(tmp_path, 4_000_000).touch()
+        sign_file(tmp_path, "failed", 4_000_000).touch()
     assert watch.failed_first == {4_000_000}
 
 
@@ -72,10 +72,10 @@ def test_a_rank_that_ended_well_fails_nobody(tmp_path: Path) -> None:
     earlier = start("import time; time.sleep(600)")
     watch = RankWatch(1, tmp_path, tmp_path)
     done = start("pass")
-    done_file(tmp_path, done.pid).touch()
+    sign_file(tmp_path, "done", done.pid).touch()
     with watch:
         time.sleep(0.5)
-    done_file(tmp_path, done.pid).unlink()  # as the launcher does with all of the folder
+    sign_file(tmp_path, "done", done.pid).unlink()  # as the launcher does with all of the folder
     assert not watch.has_failure()
     done.wait()
     assert earlier.poll() is None, "it was no rank"
@@ -87,7 +87,7 @@ def test_a_file_that_is_read_for_too_long_is_told_once_and_named_in_a_hang(tmp_p
     said: list[str] = []
     watch = RankWatch(1, tmp_path, tmp_path, hang_timeout=60, say=said.append)
     rank = start("import time; time.sleep(600)")
-    stall_file(tmp_path, rank.pid).write_text("rank 0 waits for data, reading a.jpg")
+    sign_file(tmp_path, "stall", rank.pid).write_text("rank 0 waits for data, reading a.jpg")
     with watch:
         time.sleep(1)
     assert said == ["warning: rank 0 waits for data, reading a.jpg"]
