@@ -23,14 +23,7 @@ import psutil
 
 from launcher import atomic
 from launcher.errors import DONE, EXIT_USER_ERROR, FAILED, MachineError, UserError, one_line
-from launcher.rank.signs import (
-    HEARTBEAT,
-    STOP,
-    STOP_SIGNALS,
-    name_after,
-    remove_semaphores,
-    sign_file,
-)
+from launcher.rank.signs import HEARTBEAT, STOP, STOP_SIGNALS, name_after, remove_semaphores, sign_file
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _PR_SET_PDEATHSIG = 1
