@@ -12,18 +12,19 @@ from pydantic import AfterValidator
 from pydantic.dataclasses import dataclass
 
 from launcher.config.fields import STRICT, AnyPath, Count
-from launcher.errors import TERMINATED, Problem, UserError
+from launcher.errors import DONE, EXIT_USER_ERROR, INTERRUPTED, TERMINATED, Problem, UserError
 from launcher.submit.job import Job, command, dns_name
 
-_SRUN = 'srun --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE"'
+# note: srun ends the other tasks a minute after the first has ended; at once would cut short a curve that is drawn
+_SRUN = 'srun --kill-on-bad-exit=0 --wait=60 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE"'
 _HEAD = f"""\
 set -uo pipefail
 
-asked=""
+asked="" ended=""
 # the tasks save after the current step and end with {TERMINATED}
 trap 'asked=yes; scancel --signal=USR1 "$SLURM_JOB_ID"' USR1
-# preempted: the tasks get it too
-trap : TERM
+# cancelled or preempted: the tasks get it too, and what follows is for Slurm to decide
+trap 'ended=yes' TERM
 """
 _RENDEZVOUS = """\
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
@@ -31,11 +32,21 @@ port=$((20000 + SLURM_JOB_ID % 20000))
 """
 _TAIL = f"""\
 step=$!
+newest_save() {{ find "$runs/$run_name/checkpoints" -name 'step-*.pt' 2>/dev/null | sort | tail -n 1; }}
+before=$(newest_save)
 wait "$step"; code=$?
 while kill -0 "$step" 2>/dev/null; do wait "$step"; code=$?; done
-if [ -n "$asked" ] && [ "$code" = {TERMINATED} ]; then
-    scontrol requeue "$SLURM_JOB_ID"
-fi
+again=""
+case "$code" in
+{DONE} | {EXIT_USER_ERROR} | {INTERRUPTED}) ;;
+{TERMINATED}) again=$asked ;;
+*)  # a fault; without a new save it would come again, but for the first that comes from outside
+    if [ "$(newest_save)" != "$before" ]; then again=yes; fi
+    if [ "$code" -gt 128 ] && [ -z "${{SLURM_RESTART_COUNT:-}}" ]; then again=yes; fi
+    if [ -n "$ended" ]; then again=""; fi
+    ;;
+esac
+if [ -n "$again" ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit "$code"
 """
 
@@ -79,7 +90,7 @@ def render(job: Job, values: Slurm) -> str:
     run_name = quoted if job.named else f'{quoted}-"$SLURM_JOB_ID"'
     lines = command(job, start, runs=job.runs, run_name=run_name, rdzv='"$first:$port"')
     options = "\n".join(f"#SBATCH --{option}" for option in _options(job, values))
-    rendezvous = _RENDEZVOUS if job.nodes > 1 else ""
+    rendezvous = f"runs={shlex.quote(job.runs)}\n{_RENDEZVOUS if job.nodes > 1 else ''}"
     # note: in the background, because bash hears signals only while it waits
     return f"#!/usr/bin/env bash\n# {job.price}\n{options}\n\n{_HEAD}\n{rendezvous}{lines} &\n{_TAIL}"
 

@@ -68,8 +68,8 @@ class Node:
             (self.programs / name).chmod(0o755)
         (folder / "job.sh").write_text(script)
 
-    def start(self) -> subprocess.Popen[bytes]:
-        slurm = {"SLURM_JOB_ID": "41", "SLURM_CPUS_ON_NODE": "2", "SLURM_JOB_NODELIST": "node[7-8]"}
+    def start(self, **more: str) -> subprocess.Popen[bytes]:
+        slurm = {**more, "SLURM_JOB_ID": "41", "SLURM_CPUS_ON_NODE": "2", "SLURM_JOB_NODELIST": "node[7-8]"}
         environment = {**os.environ, **slurm, "PATH": f"{self.programs}:{os.environ['PATH']}"}
         return subprocess.Popen(["bash", "job.sh"], cwd=self.folder, env=environment)
 
@@ -103,11 +103,32 @@ def test_near_its_end_the_job_saves_and_queues_again_and_then_resumes(submit: Su
 
 
 @pytest.mark.system
-def test_a_failed_run_is_not_queued_again(submit: Submit, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "saves", "turn", "again"),
+    [
+        (137, True, 1, True),  # a launcher killed on one node
+        (137, True, 5, True),
+        (137, False, 1, True),
+        (137, False, 2, False),
+        (1, True, 1, True),
+        (1, False, 1, False),
+        (2, True, 1, False),
+        (130, True, 1, False),
+        (143, True, 1, False),  # cancelled
+        (0, True, 1, False),
+    ],
+)
+def test_a_fault_queues_the_job_again_where_that_may_go_better(
+    submit: Submit, tmp_path: Path, code: int, saves: bool, turn: int, again: bool
+) -> None:
     node = Node(tmp_path, submit("slurm", "recipe=mild", "launch.nnodes=2"))
-    (node.programs / "srun").write_text('#!/bin/bash\necho "$*" >> tasks\nexit 1\n')
-    assert node.start().wait(240) == 1
-    assert node.lines("calls") == []
+    checkpoints = tmp_path / "runs" / "mild-imagenet-41" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "step-00000010.pt").touch()
+    save = f"sleep 0.5; touch {checkpoints}/step-00000020.pt" if saves else "true"
+    (node.programs / "srun").write_text(f'#!/bin/bash\necho "$*" >> tasks\n{save}\nexit {code}\n')
+    assert node.start(**({"SLURM_RESTART_COUNT": str(turn - 1)} if turn > 1 else {})).wait(240) == code
+    assert node.lines("calls") == (["scontrol requeue 41"] if again else [])
     (line,) = node.lines("tasks")
     assert line.endswith("run_name=mild-imagenet-41 launch.nnodes=2 launch.rdzv=node7:20041")
 
