@@ -7,28 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 # note: what the file holds decides, not its name; among the others is PostScript, a program that Pillow would run
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 # Pillow's own bound, of which it only warns; ImageNet's largest image has 61 million.
 _MOST_PIXELS = 89_478_485
-
-
-# EXIF's tag of how the camera was held (Exif 2.3, 4.6.4), and what turns its images upright.
-_ORIENTATION = 0x0112
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 # Modes of Pillow with 16 bits a pixel, which it would cut off above 255.
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N")
 
@@ -54,19 +41,22 @@ def decode(file: Path | BinaryIO, *, upright: bool) -> Decoded:
         UnreadableImage: it is missing, damaged, too large, or of no format that is read.
     """
     with _opened(file) as image:
-        mode = image.mode
+        mode, image_format, turned = image.mode, str(image.format), upright and _turn(image)
         whole = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if mode in _DEEP else image
-        rgb = whole.convert("RGB")
-        turn = _TURNS.get(_orientation(image)) if upright else None
-        return Decoded(rgb.transpose(turn) if turn is not None else rgb, str(image.format), mode, turn is not None)
+        return Decoded(whole.convert("RGB"), image_format, mode, turned)
 
 
-def _orientation(image: Image.Image) -> Any:
+def _turn(image: Image.Image) -> bool:
+    """Turn an image as its EXIF data say (Exif 2.3, 4.6.4); returns whether they say so."""
+    # note: what cannot be decoded is to be found before metadata are read, whose errors do not count
+    image.load()
     try:
-        return image.getexif().get(_ORIENTATION)
+        turned = image.getexif().get(ExifTags.Base.Orientation) in range(2, 9)
+        ImageOps.exif_transpose(image, in_place=True)
     # note: metadata can hold anything; the pixels are whole
     except Exception:
-        return None
+        return False
+    return turned
 
 
 def size(path: Path) -> tuple[int, int]:

@@ -174,7 +174,6 @@ class _Job:
                 if time.monotonic() - saved > _SECONDS_A_SAVE:
                     writer.save()
                     saved = time.monotonic()
-            writer.flush()
         finally:
             writer.save()
         return bad

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import cv2
 import numpy as np
@@ -131,60 +130,42 @@ class BetonWriter:
         self.partial = target.with_name(target.name + ".partial")
         self._state = target.with_name(target.name + ".state.npz")
         self._page_size = page_size(max_side)
-        self._first_page = -(-(ROWS_START + len(labels) * ROW.itemsize) // self._page_size)
+        self._end = self._next_page(ROWS_START + len(labels) * ROW.itemsize)
         self._rows = np.zeros(len(labels), ROW)
         self._sizes = np.zeros(len(labels), np.uint64)
-        self._done = np.zeros(len(labels), bool)
-        self._pages = 0
-        self._page = bytearray()
-        self._on_page: list[int] = []
         self.converted = Counter[str]()
-        self._converted_on_page: list[str] = []
         self._file = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o644)
         self._lock()
-        self._go_on()
+        self._resume()
 
     @property
     def missing(self) -> np.ndarray:
         """Numbers of the images that are not stored yet."""
-        return np.flatnonzero(~self._done)
+        return np.flatnonzero(self._sizes == 0)
 
     def add(self, number: int, image: Encoded) -> None:
-        """Store one image."""
-        if len(self._page) + len(image.data) > self._page_size:
-            self.flush()
-        place = self._offset() + len(self._page)
-        self._rows[number] = ((image.mode, image.width, image.height, place), self.labels[number])
-        self._sizes[number] = len(image.data)
-        self._page += image.data
-        self._on_page.append(number)
+        """Store one image, within one page."""
+        size = len(image.data)
+        if self._end % self._page_size + size > self._page_size:
+            self._end = self._next_page(self._end)
+        _write(self._file, image.data, self._end)
+        self._rows[number] = ((image.mode, image.width, image.height, self._end), self.labels[number])
+        self._sizes[number] = size
+        self._end += size
         if image.was:
-            self._converted_on_page.append(image.was)
+            self.converted[image.was] += 1
 
     def save(self) -> None:
-        """Put on disk what has been added so far, except the page that is being filled, so that it is not redone."""
+        """Put on disk what has been added so far, so that it is not redone."""
         os.fsync(self._file)
-        facts = json.dumps({"identity": self.identity, "pages": self._pages, "converted": self.converted})
+        facts = json.dumps({"identity": self.identity, "end": self._end, "converted": self.converted})
         with atomic.writing(self._state) as temporary, temporary.open("wb") as file:
-            np.savez(file, facts=np.array(facts), rows=self._rows, sizes=self._sizes, done=self._done)
-
-    def flush(self) -> None:
-        """End the page that is being filled."""
-        if not self._page:
-            return
-        _write(self._file, bytes(self._page).ljust(self._page_size, b"\0"), self._offset())
-        self._pages += 1
-        self._page.clear()
-        self._done[self._on_page] = True
-        self._on_page.clear()
-        self.converted.update(self._converted_on_page)
-        self._converted_on_page.clear()
+            np.savez(file, facts=np.array(facts), rows=self._rows, sizes=self._sizes)
 
     def finish(self) -> int:
         """Write metadata and table of what has been added; returns the number of images. The name stays temporary."""
-        self.flush()
-        kept = np.flatnonzero(self._done)
-        table = (self._first_page + self._pages) * self._page_size
+        kept = np.flatnonzero(self._sizes)
+        table = self._next_page(self._end)
         # note: field by field, since numpy fills the bytes between them with whatever it finds in memory
         rows = np.zeros(len(kept), ROW)
         rows["f0"], rows["f1"] = self._rows["f0"][kept], self._rows["f1"][kept]
@@ -208,8 +189,9 @@ class BetonWriter:
     def close(self) -> None:
         os.close(self._file)
 
-    def _offset(self) -> int:
-        return (self._first_page + self._pages) * self._page_size
+    def _next_page(self, end: int) -> int:
+        """The first start of a page from an offset on."""
+        return -(-end // self._page_size) * self._page_size
 
     def _lock(self) -> None:
         try:
@@ -218,24 +200,17 @@ class BetonWriter:
             os.close(self._file)
             raise UserError(f"{self.target} is being written by another process; wait for it, or stop it") from None
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Take over what an interrupted writer of the same images and values has saved."""
-        state = self._saved()
-        if state is not None:
-            facts = json.loads(str(state["facts"]))
-            self._rows, self._sizes, self._done = state["rows"], state["sizes"], state["done"]
-            self._pages, self.converted = facts["pages"], Counter(facts["converted"])
-        os.ftruncate(self._file, self._offset())
-
-    def _saved(self) -> dict[str, Any] | None:
         try:
-            with np.load(self._state) as arrays:
-                state = {name: arrays[name] for name in arrays.files}
-        except (OSError, ValueError, EOFError):
-            return None
-        facts = json.loads(str(state["facts"]))
-        whole = os.fstat(self._file).st_size >= (self._first_page + facts["pages"]) * self._page_size
-        return state if facts["identity"] == self.identity and whole else None
+            with np.load(self._state) as state:
+                facts, rows, sizes = json.loads(str(state["facts"])), state["rows"], state["sizes"]
+        except (OSError, ValueError, EOFError, KeyError):
+            facts = {}
+        if facts.get("identity") == self.identity and os.fstat(self._file).st_size >= facts["end"]:
+            self._rows, self._sizes = rows, sizes
+            self._end, self.converted = facts["end"], Counter(facts["converted"])
+        os.ftruncate(self._file, self._end)
 
 
 def _descriptions() -> bytes:

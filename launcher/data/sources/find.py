@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from launcher.config.schema import Dataset
 from launcher.data.folder import Folder, is_folder, is_image, is_remote, problem, same_classes, scan, sizes
 from launcher.data.folder import splits as split_folder
 from launcher.data.inspection import check_classes
-from launcher.data.sources.source import Files, Piece, Report, Source, below, labelled
+from launcher.data.sources.source import Files, Report, Source, below, labelled
 from launcher.data.sources.tar import ARCHIVES, class_folders, imagenet_source
 from launcher.data.unreadable import unreadable
 from launcher.errors import Problem, UserError
@@ -59,14 +60,8 @@ def open_source(path: str, split: str, report: Report) -> Source:
 
 def folder_source(folder: Folder) -> Source:
     """Return the images of class folders on this machine."""
-    root = str(folder.root.resolve())
-
-    def piece(number: int) -> Piece:
-        name = folder.files[number]
-        return Piece(name, f"{root}/{name}")
-
-    names, files = folder.files, Files(root)
-    return Source(root, folder.split, folder.classes, names, folder.labels, files, piece, lambda: sizes(folder))
+    root, names = str(folder.root.resolve()), folder.files
+    return Source(root, folder.split, folder.classes, names, folder.labels, Files(root), root, partial(sizes, folder))
 
 
 def _divided(dataset: Dataset, seed: int, path: Path, report: Report, *, skip_bad: bool) -> tuple[Source, Source]:
@@ -102,8 +97,4 @@ def _remote_folders(files: Files, split: str, report: Report) -> Source:
     if not images:
         raise problem(path, f"holds neither {split}/CLASS/*.jpg nor ImageNet's tar files{reason}")
     classes, names, labels = labelled(images)
-
-    def piece(number: int) -> Piece:
-        return Piece(names[number], base + names[number])
-
-    return Source(path, split, classes, names, labels, files, piece, lambda: [bytes_of[name] for name in names])
+    return Source(path, split, classes, names, labels, files, base, lambda: [bytes_of[name] for name in names])

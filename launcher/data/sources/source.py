@@ -161,9 +161,10 @@ def _retried(read: Callable[[], T]) -> T:
 class Source:
     """The images of one split, sorted by class and name: `names` are CLASS/NAME, `labels` int64 [N].
 
-    `root` is the place in messages; `piece` returns where in `files` an image's bytes are; `sizes` returns the bytes
-    of each, None where only reading would tell. `known_as` replaces their list's fingerprint where that would mislead.
-    `skipped` gives the reasons for files that lie there and are not among them.
+    `root` is the place in messages. The images lie in the folder `where`, or are bytes [start, start + size) of the tar
+    file `where`, by `places` int64 [N, 2]. `sizes` returns the bytes of each, None where only reading would tell.
+    `known_as` replaces their list's fingerprint where that would mislead. `skipped` gives the reasons for files that
+    lie there and are not among them.
     """
 
     root: str
@@ -172,10 +173,18 @@ class Source:
     names: list[str]
     labels: np.ndarray
     files: Files
-    piece: Callable[[int], Piece]
+    where: str
     sizes: Callable[[], Sequence[int | None]]
+    places: np.ndarray | None = None
     known_as: str | None = None
     skipped: Mapping[str, str] = field(default_factory=dict)
+
+    def piece(self, number: int) -> Piece:
+        """Return where in `files` an image's bytes are."""
+        name = self.names[number]
+        if self.places is None:
+            return Piece(name, below(self.where, name))
+        return Piece(name, self.where, *self.places[number].tolist())
 
 
 def below(path: str, name: str) -> str:

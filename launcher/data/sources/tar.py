@@ -119,13 +119,7 @@ def _tar_source(files: Files, archive: str, split: str, members: Iterable[tuple[
         raise problem(archive, f"holds no images ({' '.join(EXTENSIONS)}) as .../{split}/CLASS/NAME")
     names = sorted(images)
     places = np.array([images[name] for name in names], np.int64)
-    classes, labelled_names, labels = labelled(names)
-
-    def piece(number: int) -> Piece:
-        start, size = places[number].tolist()
-        return Piece(labelled_names[number], archive, start, size)
-
-    return Source(archive, split, classes, labelled_names, labels, files, piece, lambda: places[:, 1].tolist())
+    return Source(archive, split, *labelled(names), files, archive, places[:, 1].tolist, places)
 
 
 def imagenet_source(files: Files, path: str, split: str, report: Report) -> Source:
