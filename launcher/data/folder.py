@@ -6,7 +6,7 @@ import itertools
 import os
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,13 +74,14 @@ def splits(path: Path, dataset: Dataset, seed: int, skipped: Collection[str] = (
 def same_classes(train: Split, val: Split) -> tuple[Split, Split]:
     """Both splits with the classes of both, sorted: one that a split lacks must not shift its other labels."""
     classes = sorted({*train.classes, *val.classes})
-    numbers = {name: number for number, name in enumerate(classes)}
+    return numbered(train, classes), numbered(val, classes)
 
-    def numbered(split: Split) -> Split:
-        new = np.array([numbers[name] for name in split.classes], np.int64)
-        return replace(split, classes=classes, labels=new[split.labels])
 
-    return numbered(train), numbered(val)
+def numbered(split: Split, classes: list[str], numbers: Mapping[str, int] | None = None) -> Split:
+    """A split with other classes: labels are their places, or `numbers` by name; -1 where the class is none of them."""
+    numbers = numbers or {name: number for number, name in enumerate(classes)}
+    new = np.array([numbers.get(name, -1) for name in split.classes], np.int64)
+    return replace(split, classes=classes, labels=new[split.labels])
 
 
 def scan(path: Path, split: str) -> Folder:
@@ -153,13 +154,7 @@ def image_files(names: Iterable[str]) -> list[str]:
     Raises:
         UserError: a folder cannot be read, or has no image.
     """
-    paths: list[str] = []
-    for name in names:
-        if is_folder(Path(name)):
-            paths += _below(name)
-        else:
-            paths.append(name)
-    return paths
+    return [path for name in names for path in (_below(name) if is_folder(Path(name)) else [name])]
 
 
 def _below(name: str) -> list[str]:
@@ -221,17 +216,15 @@ def _listed(path: Path, root: Path, split: str) -> Folder:
 
 def _without_ffcv(folder: Folder) -> Folder:
     """The same without a class that is none, the folder of FFCV files."""
-    if FFCV not in folder.classes or (folder.labels == (number := folder.classes.index(FFCV))).any():
-        return folder
-    classes = [name for name in folder.classes if name != FFCV]
-    return replace(folder, classes=classes, labels=folder.labels - (folder.labels > number))
+    without_it = numbered(folder, [name for name in folder.classes if name != FFCV])
+    return folder if (without_it.labels < 0).any() else without_it
 
 
 def without(folder: Folder, skipped: Collection[str]) -> Folder:
     """The same without those images, named below the data set's folder; it keeps its classes."""
     if not skipped:
         return folder
-    return _part(folder, folder.split, np.array([f"{folder.place}{file}" not in skipped for file in folder.files]))
+    return part(folder, np.array([f"{folder.place}{file}" not in skipped for file in folder.files]))
 
 
 def _divided(whole: Folder, share: float, seed: int) -> tuple[Folder, Folder]:
@@ -246,12 +239,13 @@ def _divided(whole: Folder, share: float, seed: int) -> tuple[Folder, Folder]:
     for first, beyond in itertools.pairwise(bounds.tolist()):
         count = min(max(1, round(share * (beyond - first))), beyond - first - 1)
         in_val[first + np.argsort(chances[first:beyond], kind="stable")[: max(0, count)]] = True
-    return _part(whole, "train", ~in_val), _part(whole, "val", in_val)
+    return part(whole, ~in_val), replace(part(whole, in_val), split="val")
 
 
-def _part(whole: Folder, split: str, chosen: np.ndarray) -> Folder:
+def part(whole: Folder, chosen: np.ndarray) -> Folder:
+    """The images where `chosen`, bool [N], is true; it keeps its classes."""
     files = [whole.files[number] for number in np.flatnonzero(chosen)]
-    return replace(whole, split=split, files=files, labels=whole.labels[chosen])
+    return replace(whole, files=files, labels=whole.labels[chosen])
 
 
 def _entries(folder: Path, inside: str, wanted: Callable[[os.DirEntry[str]], bool]) -> tuple[list[str], int, list[str]]:
@@ -263,23 +257,15 @@ def _entries(folder: Path, inside: str, wanted: Callable[[os.DirEntry[str]], boo
         for entry in entries:
             if entry.name.startswith("."):
                 continue
-            if entry.is_symlink() and not _stays(entry, inside):
+            # note: also of a link to nothing, or in a loop, there is a real path
+            target = os.path.realpath(entry) if entry.is_symlink() else None
+            if target and not (f"{target}{os.sep}".startswith(inside) and os.path.exists(target)):  # noqa: PTH110
                 skipped += 1
             elif wanted(entry):
                 names.append(entry.name)
             elif entry.is_file():
                 others.append(entry.name)
     return sorted(names), skipped, others
-
-
-def _stays(entry: os.DirEntry[str], inside: str) -> bool:
-    """Does a link lead to something that exists below `inside`?"""
-    try:
-        target = Path(entry).resolve()
-        return f"{target}{os.sep}".startswith(inside) and target.exists()
-    except (OSError, RuntimeError):
-        # note: a link in a loop is a RuntimeError up to Python 3.12
-        return False
 
 
 def is_image(name: str) -> bool:

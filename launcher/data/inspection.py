@@ -12,7 +12,7 @@ import numpy as np
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import Folder, evaluated, is_folder, only_prepared, splits, without
+from launcher.data.folder import Folder, evaluated, is_folder, numbered, only_prepared, part, splits, without
 from launcher.data.shapes import FIGURES
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import find_skipped, unreadable
@@ -46,10 +46,10 @@ def inspect_data(
             the counts are neither in the config nor in a folder.
     """
     inspection = _look(config, must_exist, skipped, report)
-    if not must_exist or config.dataset.test_path is None:
-        return inspection
-    _, notes = held_out(config.dataset, inspection.classes, report)
-    return replace(inspection, notes=[*inspection.notes, *(f"dataset.test_path: {note}" for note in notes)])
+    if must_exist and config.dataset.test_path is not None:
+        _, notes = held_out(config.dataset, inspection.classes, report)
+        inspection.notes.extend(f"dataset.test_path: {note}" for note in notes)
+    return inspection
 
 
 def held_out(dataset: Dataset, classes: Sequence[str] | None, report: Report = quiet) -> tuple[Folder, list[str]]:
@@ -82,17 +82,18 @@ def evaluated_as(path: Path, dataset: Dataset, classes: Sequence[str], report: R
 
 def _look(config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report) -> Inspection:
     dataset = config.dataset
-    known = not must_exist and None not in _given(dataset)
-    if isinstance(config.dataloader, FFCVLoader):
-        return Inspection(config, []) if known else _look_at_files(config)
-    if dataset.kind == "shapes" or config.dataloader.name == "synthetic":
-        if None in _given(dataset):
-            raise _missing_counts(dataset)
+    counted = None not in (dataset.classes, dataset.train_samples, dataset.val_samples)
+    if config.dataloader.name != "ffcv" and (dataset.kind == "shapes" or config.dataloader.name == "synthetic"):
+        if not counted:
+            message = "synthetic images need dataset.classes, dataset.train_samples and dataset.val_samples"
+            raise UserError(Problem(message, "dataset", dataset.name))
         if config.dataloader.name == "synthetic":
             return Inspection(config, [])
         return Inspection(config, _look_at_shapes(dataset), classes=sorted(FIGURES))
-    if known:
+    if counted and not must_exist:
         return Inspection(config, [])
+    if isinstance(config.dataloader, FFCVLoader):
+        return _look_at_files(config)
     if dataset.path is None or not is_folder(Path(dataset.path)):
         raise UserError(_not_there(dataset))
     path = Path(dataset.path)
@@ -110,14 +111,15 @@ def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
     Raises:
         UserError: the classes or training images are not as many as planned for.
     """
-    planned = {"dataset.classes": plan.config.dataset.classes, "dataset.train_samples": plan.train_samples}
-    actual = {"dataset.classes": classes, "dataset.train_samples": samples}
-    problems = [
-        Problem(f"{where} holds {actual[key]}; give that number or another dataset.path", key, planned[key])
-        for key in planned
-        if planned[key] != actual[key]
-    ]
-    if problems:
+    counts = (
+        ("dataset.classes", plan.config.dataset.classes, classes),
+        ("dataset.train_samples", plan.train_samples, samples),
+    )
+    if problems := [
+        Problem(f"{where} holds {actual}; give that number or another dataset.path", key, planned)
+        for key, planned, actual in counts
+        if planned != actual
+    ]:
         raise UserError(*problems)
 
 
@@ -166,12 +168,10 @@ def _labelled(train: Beton, val: Beton) -> tuple[list[str], np.ndarray, np.ndarr
 
 def _look_at_shapes(dataset: Dataset) -> list[str]:
     """The built-in images, drawn or not: their classes take turns."""
-    if dataset.classes != len(FIGURES):
-        message = f"the built-in images are of {len(FIGURES)} classes; remove the key"
-        raise UserError(Problem(message, "dataset.classes", dataset.classes))
-    if dataset.val_split is not None:
-        message = "the built-in images are divided already; remove the key"
-        raise UserError(Problem(message, "dataset.val_split", dataset.val_split))
+    for key, value, usual in (("classes", dataset.classes, len(FIGURES)), ("val_split", dataset.val_split, None)):
+        if value != usual:
+            message = f"the built-in images are of {len(FIGURES)} classes, and divided already; remove the key"
+            raise UserError(Problem(message, f"dataset.{key}", value))
     train, val = (np.arange(count or 0) % len(FIGURES) for count in (dataset.train_samples, dataset.val_samples))
     return check_classes([*FIGURES], train, val, "dataset.train_samples", dataset.train_samples)
 
@@ -188,15 +188,6 @@ def _counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int],
     return Inspection(
         replace(config, dataset=replace(dataset, classes=classes, train_samples=train, val_samples=val)), notes
     )
-
-
-def _given(dataset: Dataset) -> tuple[int | None, int | None, int | None]:
-    return dataset.classes, dataset.train_samples, dataset.val_samples
-
-
-def _missing_counts(dataset: Dataset) -> UserError:
-    message = "synthetic images need dataset.classes, dataset.train_samples and dataset.val_samples"
-    return UserError(Problem(message, "dataset", dataset.name))
 
 
 def _not_there(dataset: Dataset) -> Problem:
@@ -225,9 +216,9 @@ def as_trained(images: Folder, classes: Sequence[str]) -> tuple[Folder, list[str
     numbers = {name: number for number, name in enumerate(classes)}
     if all(map(str.isdecimal, images.classes)) and numbers.keys().isdisjoint(images.classes):
         numbers = {str(number): number for number in range(len(classes))}
-    new = np.array([numbers.get(name, -1) for name in images.classes], np.int64)[images.labels]
-    kept = np.flatnonzero(new >= 0).tolist()
-    if not kept:
+    matched = numbered(images, list(classes), numbers)
+    matched = part(matched, matched.labels >= 0)
+    if not matched.files:
         message = f"holds no image of a class of the run: its folders are {first_few(images.classes)}"
         message += f", and the run's are {first_few(classes)}"
         raise UserError(Problem(message, "dataset.path", images.root))
@@ -236,11 +227,10 @@ def as_trained(images: Folder, classes: Sequence[str]) -> tuple[Folder, list[str
         counts = np.bincount(images.labels, minlength=len(images.classes))
         are = "1 folder is no class" if len(others) == 1 else f"{len(others):,} folders are no classes"
         notes.append(f"{are} of the run, and skipped: {_named(images.classes, others, counts, '')}")
-    if missing := sorted(set(range(len(classes))) - set(new.tolist())):
+    if missing := sorted(set(range(len(classes))) - set(matched.labels.tolist())):
         shown = first_few([classes[number] for number in missing])
         notes.append(f"{len(missing):,} of the run's {len(classes):,} classes have no images here: {shown}")
-    files = [images.files[number] for number in kept]
-    return replace(images, classes=list(classes), files=files, labels=new[kept]), notes
+    return matched, notes
 
 
 def check_classes(

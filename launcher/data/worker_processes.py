@@ -129,25 +129,23 @@ def _cause(loader: DataLoader[Any], error: Exception) -> Exception:
     wait([worker.sentinel for worker in workers], _SECONDS_TO_DIE)
     for number, worker in enumerate(workers):
         if worker.exitcode is not None:
-            return MachineError(f"loader worker {number} (process {worker.pid}) {_ending(worker.exitcode)}")
+            code = worker.exitcode
+            ending = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            return MachineError(f"loader worker {number} (process {worker.pid}) {ending}{_ADVICE.get(-code, '')}")
     return error
-
-
-def _ending(exit_code: int) -> str:
-    if exit_code == -signal.SIGKILL:
-        return (
-            "was killed by SIGKILL; most often the machine ran out of memory: "
-            "fewer dataloader.workers, smaller dataloader.prefetch, or dataloader=ffcv, which has no processes"
-        )
-    if exit_code == -signal.SIGBUS:
-        return f"was killed by SIGBUS, as where {_SHARED_MEMORY} is full: {_REMEDY}"
-    return f"was killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with exit code {exit_code}"
 
 
 _REMEDY = (
     f"enlarge it (mount -o remount,size=8G {_SHARED_MEMORY}, docker run --shm-size=8g), "
     "fewer workers, or dataloader=ffcv, which needs none"
 )
+
+
+_ADVICE = {
+    signal.SIGKILL: "; most often the machine ran out of memory: fewer dataloader.workers, smaller dataloader.prefetch, "
+    "or dataloader=ffcv, which has no processes",
+    signal.SIGBUS: f", as where {_SHARED_MEMORY} is full: {_REMEDY}",
+}
 
 
 def _full(workers: int) -> UserError:
