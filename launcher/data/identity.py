@@ -12,7 +12,7 @@ import numpy as np
 from launcher.config.schema import FFCVLoader, RunConfig, SyntheticLoader
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import is_folder, scan, sizes, splits, without
+from launcher.data.folder import is_folder, sizes, splits
 from launcher.data.shapes import drawn_as, ensure_folder
 from launcher.data.sources.source import quiet
 from launcher.data.unreadable import find_skipped
@@ -37,12 +37,11 @@ def identity(config: RunConfig, skipped: Collection[str] | None = None) -> str:
     path = ensure_folder(dataset)
     if skipped is None:
         skipped = find_skipped(dataset, config.seed, path, quiet)
-    if dataset.val_split is not None:
-        lists = (zip(part.files, sizes(part), strict=True) for part in splits(path, dataset, config.seed, skipped))
-        known = divided(itertools.chain(*lists), dataset.val_split)
-        return _of_splits(known, known)
-    parts = (without(scan(path, split), skipped) for split in ("train", "val"))
-    return _of_splits(*(fingerprint(zip(part.files, sizes(part), strict=True)) for part in parts))
+    lists = [zip(part.files, sizes(part), strict=True) for part in splits(path, dataset, config.seed, skipped)]
+    if dataset.val_split is None:
+        return _of_splits(*map(fingerprint, lists))
+    known = divided(itertools.chain(*lists), dataset.val_split)
+    return _of_splits(known, known)
 
 
 def identity_if_there(config: RunConfig, skipped: Collection[str] | None = None) -> str | None:

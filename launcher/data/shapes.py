@@ -65,17 +65,12 @@ FIGURES: dict[str, Points] = {
 _HOLES: dict[str, Points] = {"ring": _arc(0, 2 * math.pi, 0.5)}
 
 
-def ensure_shapes(dataset: Dataset) -> Path:
-    """The data set's folder, drawn on first use; safe when several processes ask at once."""
+def ensure_folder(dataset: Dataset) -> Path:
+    """The folder of a data set that is on this machine; the built-in one is drawn on first use, by one process."""
     folder = shapes_folder(dataset)
-    if not (folder / "val").is_dir():
+    if dataset.kind == "shapes" and not (folder / "val").is_dir():
         _draw_all(dataset, folder)
     return folder
-
-
-def ensure_folder(dataset: Dataset) -> Path:
-    """The folder of a data set that is on this machine; the built-in one is drawn if need be."""
-    return ensure_shapes(dataset) if dataset.kind == "shapes" else Path(str(dataset.path))
 
 
 def shapes_folder(dataset: Dataset) -> Path:

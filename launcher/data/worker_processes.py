@@ -142,8 +142,8 @@ _REMEDY = (
 
 
 _ADVICE = {
-    signal.SIGKILL: "; most often the machine ran out of memory: fewer dataloader.workers, smaller dataloader.prefetch, "
-    "or dataloader=ffcv, which has no processes",
+    signal.SIGKILL: "; most often the machine ran out of memory: fewer dataloader.workers, "
+    "smaller dataloader.prefetch, or dataloader=ffcv, which has no processes",
     signal.SIGBUS: f", as where {_SHARED_MEMORY} is full: {_REMEDY}",
 }
 

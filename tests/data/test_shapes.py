@@ -9,7 +9,7 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.config.schema import Dataset
-from launcher.data.shapes import FIGURES, draw_figure, ensure_shapes
+from launcher.data.shapes import FIGURES, draw_figure, ensure_folder
 
 
 def dataset(path: Path) -> Dataset:
@@ -22,7 +22,7 @@ def counts(path: Path) -> tuple[int, int, int]:
 
 
 def test_the_folder_is_a_data_set_of_ten_classes(tmp_path: Path) -> None:
-    path = ensure_shapes(dataset(tmp_path / "shapes"))
+    path = ensure_folder(dataset(tmp_path / "shapes"))
     assert counts(path) == (10, 40, 20)
     with Image.open(path / "train" / "star" / "000008.jpg") as picture:
         assert picture.size == (64, 64)
@@ -36,16 +36,16 @@ def test_pictures_are_a_function_of_their_names() -> None:
 
 
 def test_an_existing_folder_is_used_as_it_is(tmp_path: Path) -> None:
-    path = ensure_shapes(dataset(tmp_path / "shapes"))
+    path = ensure_folder(dataset(tmp_path / "shapes"))
     marked = path / "train" / "star" / "000008.jpg"
     marked.write_bytes(b"mine")
-    ensure_shapes(dataset(tmp_path / "shapes"))
+    ensure_folder(dataset(tmp_path / "shapes"))
     assert marked.read_bytes() == b"mine"
 
 
 def test_two_processes_may_draw_at_once(tmp_path: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        paths = pool.map(ensure_shapes, [dataset(tmp_path / "shapes")] * 2)
+        paths = pool.map(ensure_folder, [dataset(tmp_path / "shapes")] * 2)
     assert counts(paths[0]) == (10, 40, 20)
     assert list(tmp_path.iterdir()) == [paths[0]]
 

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from launcher.errors import UserError
 
 _IMAGES_A_TASK = 8
 _MOST_JPEG_BYTES_ADDED = 1024
-_PRELOADED_AT_ONCE = 1 << 26
+_PRELOADED_AT_ONCE = 1 << 23
 
 
 class DecodingPool(Reader):
@@ -45,16 +46,14 @@ class DecodingPool(Reader):
     ):
         self.samples, self.classes = file.samples, file.manifest.classes if file.manifest else None
         self._file, self._boxes, self._shard, self._change_image = file, boxes, shard, change_image
-        self._closed = threading.Event()
         self._descriptor = os.open(file.path, os.O_RDONLY)
         self._places, self._sizes = (np.ascontiguousarray(file.pieces[name]) for name in ("place", "size"))
         self._only_crop, self._scaled = only_crop, scaled
         self._room = threading.local()
         self._reading, self._readers = Reading(shard.workers), itertools.count()
         self._threads = ThreadPoolExecutor(shard.workers, "decode", initializer=self._start_thread)
-        self._preload = threading.Thread(target=self._read_all, daemon=True)
         if preload:
-            self._preload.start()
+            threading.Thread(target=_read_all, args=[file.path], daemon=True).start()
         else:
             # note: reading ahead of an image would fetch another that is not wanted now
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
@@ -91,17 +90,7 @@ class DecodingPool(Reader):
     def close(self) -> None:
         """End the threads."""
         self._threads.shutdown(wait=True, cancel_futures=True)
-        self._closed.set()
-        if self._preload.ident is not None:
-            self._preload.join()
         os.close(self._descriptor)
-
-    def _read_all(self) -> None:
-        """Have the system keep the whole file in memory: one pass in order is faster than images in random order."""
-        for place in range(0, self._file.bytes, _PRELOADED_AT_ONCE):
-            if self._closed.is_set():
-                return
-            os.posix_fadvise(self._descriptor, place, _PRELOADED_AT_ONCE, os.POSIX_FADV_WILLNEED)
 
     def _start_thread(self) -> None:
         """Make this thread's room for the pixels of an image and for a JPEG, and what it reads images by."""
@@ -145,3 +134,12 @@ class DecodingPool(Reader):
         return int(
             decode(numbers, boxes, images, room.pixels, room.jpeg, rows, room.state, self._only_crop, self._scaled)
         )
+
+
+def _read_all(path: Path) -> None:
+    """Have the system keep a whole file in memory: one pass in order is faster than images in random order."""
+    chunk = bytearray(_PRELOADED_AT_ONCE)
+    # note: posix_fadvise reads but a part of what it is asked for; who reads an image reports what is wrong
+    with suppress(OSError), path.open("rb", buffering=0) as file:
+        while file.readinto(chunk):
+            pass

@@ -8,6 +8,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from launcher.data.ffcv.beton import Manifest, manifest_path, open_beton, write_
 from launcher.data.ffcv.dataset import FFCVDataset, full_values, small_values
 from launcher.data.ffcv.writer import BetonWriter, Encoded, encode_all
 from launcher.data.identity import divided, fingerprint
-from launcher.data.shapes import ensure_shapes, shapes_folder
+from launcher.data.shapes import ensure_folder, shapes_folder
 from launcher.data.sources.find import open_sources
 from launcher.data.sources.source import Report, Source
 from launcher.data.workers import in_workers
@@ -99,7 +100,7 @@ def _where(dataset: Dataset) -> str:
     if dataset.kind == "folder" and dataset.path is None:
         message = "is not given; point it at class folders (train/CLASS/*.jpg, val/CLASS/*.jpg), tar files or a bucket"
         raise UserError(Problem(message, "dataset.path", None))
-    return str(ensure_shapes(dataset)) if dataset.kind == "shapes" else str(dataset.path)
+    return str(ensure_folder(dataset)) if dataset.kind == "shapes" else str(dataset.path)
 
 
 @dataclass(frozen=True)
@@ -118,13 +119,9 @@ class _Job:
         """Write the file and its manifest, or resume where an interrupted writer stopped."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            writer = BetonWriter(
-                self.path, self.source.labels, max_side=self.values.max_side, identity=self._identity()
-            )
-            try:
+            identity = self._identity()
+            with closing(BetonWriter(self.path, self.source.labels, self.values.max_side, identity)) as writer:
                 return self._write(writer)
-            finally:
-                writer.close()
         except OSError as error:
             message = f"{self.path} cannot be written ({error.strerror}); what is done is kept, "
             message += "the same command goes on"

@@ -125,7 +125,7 @@ class BetonWriter:
         UserError: another process writes the same file.
     """
 
-    def __init__(self, target: Path, labels: np.ndarray, *, max_side: int, identity: str):
+    def __init__(self, target: Path, labels: np.ndarray, max_side: int, identity: str):
         self.target, self.labels, self.identity = target, labels, identity
         self.partial = target.with_name(target.name + ".partial")
         self._state = target.with_name(target.name + ".state.npz")
