@@ -133,7 +133,7 @@ def _keyed_ffcv(name: str, kind: str, only_crop: bool, scaled: bool, folder: Pat
     import torch
 
     from launcher.data.ffcv.beton import open_beton
-    from launcher.data.ffcv.pool import DecodingPool
+    from launcher.data.ffcv.loader import DecodingPool
     from launcher.data.sampling import Request, Shard
 
     file = open_beton(getattr(files, kind))

@@ -93,7 +93,8 @@ def _write(folder: Path, values: FFCVFiles) -> Path:
     target = folder / "ffcv" / file_name("train", values)
     labels = np.arange(len(pieces)) % len(_CLASSES)
     writer = BetonWriter(target, labels, max_side=values.max_side, identity="")
-    for number, picture in enumerate(encode_all(SourceFiles("/"), pieces, range(len(pieces)), values, upright=False)):
+    numbered = list(enumerate(pieces))
+    for number, picture in enumerate(encode_all(SourceFiles("/"), numbered, values=values, upright=False)):
         assert isinstance(picture, Encoded)
         writer.add(number, picture)
     writer.finish()

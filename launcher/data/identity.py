@@ -63,8 +63,7 @@ def _built_in(config: RunConfig) -> str | None:
         return "-".join(["synthetic", *map(str, counts), str(config.dataloader.batches)])
     if dataset.kind != "shapes" or dataset.path is not None:
         return None
-    drawn = drawn_as(dataset.train_samples, dataset.val_samples, dataset.native_size)
-    return _of_splits(drawn, drawn)
+    return _of_splits(drawn_as(dataset), drawn_as(dataset))
 
 
 def fingerprint(files: Iterable[tuple[str, int | None]]) -> str:

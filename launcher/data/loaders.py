@@ -141,15 +141,13 @@ class Noise(Reader):
 
     def __init__(self, plan: Plan, shard: Shard, samples: int, numbers: Iterable[int], count: int, size: int):
         self.samples = samples
-        self._batches = [_noise(plan, shard, number, count, size) for number in numbers]
+        self._batches = []
+        for number in numbers:
+            random = randomness.generator(plan.config.seed, "synthetic", shard.rank, number)
+            pixels = torch.from_numpy(random.integers(0, 256, (count, size, size, 3), dtype=np.uint8))
+            labels = torch.from_numpy(random.integers(0, plan.config.dataset.classes or 1, count))
+            self._batches.append((pixels.permute(0, 3, 1, 2).to(shard.device), labels.to(shard.device)))
 
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
         for request in requests:
             yield *self._batches[request.step % len(self._batches)], request.indices
-
-
-def _noise(plan: Plan, shard: Shard, number: int, count: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    random = randomness.generator(plan.config.seed, "synthetic", shard.rank, number)
-    pixels = torch.from_numpy(random.integers(0, 256, (count, size, size, 3), dtype=np.uint8))
-    labels = torch.from_numpy(random.integers(0, plan.config.dataset.classes or 1, count))
-    return pixels.permute(0, 3, 1, 2).to(shard.device), labels.to(shard.device)

@@ -75,13 +75,12 @@ def ensure_folder(dataset: Dataset) -> Path:
 
 def shapes_folder(dataset: Dataset) -> Path:
     """Where the images are, or will be."""
-    drawn = drawn_as(dataset.train_samples, dataset.val_samples, dataset.native_size)
-    return Path(dataset.path).expanduser() if dataset.path else paths.cache() / drawn
+    return Path(dataset.path).expanduser() if dataset.path else paths.cache() / drawn_as(dataset)
 
 
-def drawn_as(train_samples: int | None, val_samples: int | None, side: int | None) -> str:
-    """A name for the images that these values determine."""
-    facts = (_VERSION, train_samples, val_samples, side)
+def drawn_as(dataset: Dataset) -> str:
+    """A name for the images that the data set's values determine."""
+    facts = (_VERSION, dataset.train_samples, dataset.val_samples, dataset.native_size)
     return f"shapes-{hashlib.sha256(repr(facts).encode()).hexdigest()[:12]}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 from launcher import atomic
@@ -25,15 +26,15 @@ def unreadable(path: Path, splits: Sequence[Folder], report: Report) -> dict[str
         UserError: a worker process was killed.
     """
     files = [f"{split.place}{file}" for split in splits for file in split.files]
-    parts = [files[first : first + _IMAGES_A_TASK] for first in range(0, len(files), _IMAGES_A_TASK)]
-    tasks = (([str(path / file) for file in part],) for part in parts)
+    work = partial(_reasons, path)
     # note: a few are read sooner than processes start
-    few = len(parts) <= 1
-    reasons = (_reasons(*task) for task in tasks) if few else in_workers(_reasons, tasks, usable_cores())
+    few = len(files) <= _IMAGES_A_TASK
+    reasons = zip(files, work(files), strict=True) if few else in_workers(work, files, _IMAGES_A_TASK, usable_cores())
     bad: dict[str, str] = {}
-    for number, (part, answers) in enumerate(zip(parts, reasons, strict=True), 1):
-        bad |= {file: reason for file, reason in zip(part, answers, strict=True) if reason}
-        report("reading all images", min(number * _IMAGES_A_TASK, len(files)), len(files))
+    for number, (file, why) in enumerate(reasons, 1):
+        if why is not None:
+            bad[file] = why
+        report("reading all images", number, len(files))
     return bad
 
 
@@ -64,8 +65,8 @@ def read_skipped(file: Path, dataset: Dataset) -> Collection[str]:
         raise UserError(Problem(message, "dataset.skip_bad", value=True)) from None
 
 
-def _reasons(files: Sequence[str]) -> list[str | None]:
-    return [reason(Path(file)) for file in files]
+def _reasons(path: Path, files: Sequence[str]) -> list[str | None]:
+    return [reason(path / file) for file in files]
 
 
 def reason(file: Path) -> str | None:

@@ -11,11 +11,11 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.context import BaseContext
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from launcher.config.schema import FFCVLoader, TorchvisionLoader
 from launcher.errors import Problem, UserError
@@ -25,7 +25,8 @@ _TASKS_AHEAD = 4
 MOST_PROCESSES = 8  # of a rank, as torchvision's loader workers
 _WORKER = "launcher.data.worker_processes"
 
-T = TypeVar("T")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def worker_count(loader: TorchvisionLoader | FFCVLoader, local_world_size: int) -> int:
@@ -37,20 +38,27 @@ def worker_count(loader: TorchvisionLoader | FFCVLoader, local_world_size: int) 
     return cores if isinstance(loader, FFCVLoader) else min(MOST_PROCESSES, cores)
 
 
-def in_workers(work: Callable[..., T], tasks: Iterator[tuple[Any, ...]], workers: int) -> Iterator[T]:
-    """What `work` returns for each task's arguments, in order, from worker processes that work a little ahead.
+def in_workers(
+    work: Callable[[list[Item]], list[Result]], items: Iterable[Item], at_once: int, workers: int
+) -> Iterator[tuple[Item, Result]]:
+    """Yield each item and its result, in order, from worker processes that work a little ahead.
+
+    `work` gets lists of `at_once` items and returns their results.
 
     Raises:
         UserError: a worker was killed.
     """
-    ahead: deque[Future[T]] = deque()
+    left = iter(items)
+    parts = iter(lambda: list(itertools.islice(left, at_once)), [])
+    ahead: deque[tuple[list[Item], Future[list[Result]]]] = deque()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=follow_parent) as pool:
         try:
-            ahead.extend(pool.submit(work, *task) for task in itertools.islice(tasks, workers * _TASKS_AHEAD))
+            ahead.extend((part, pool.submit(work, part)) for part in itertools.islice(parts, workers * _TASKS_AHEAD))
             while ahead:
-                yield ahead.popleft().result()
-                ahead.extend(pool.submit(work, *task) for task in itertools.islice(tasks, 1))
+                part, results = ahead.popleft()
+                yield from zip(part, results.result(), strict=True)
+                ahead.extend((part, pool.submit(work, part)) for part in itertools.islice(parts, 1))
         except BrokenProcessPool:
             message = "a worker process was killed, most often for want of memory; fewer workers need less of it"
             raise UserError(Problem(message, "dataloader.workers", workers)) from None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -57,8 +58,10 @@ def same(first: list[Loaded], second: list[Loaded]) -> bool:
 def _without_processes() -> Iterator[None]:
     """What worker processes do for a file, done here; tests/faults/test_preparing.py has real ones."""
 
-    def in_turn(work: Callable[..., Any], tasks: Iterator[tuple[Any, ...]], workers: int) -> Iterator[Any]:
-        return (work(*task) for task in tasks)
+    def in_turn(work: Callable[..., Any], items: Iterable[Any], at_once: int, workers: int) -> Iterator[Any]:
+        left = iter(items)
+        for part in iter(lambda: list(itertools.islice(left, at_once)), []):
+            yield from zip(part, work(part), strict=True)
 
     with patch("launcher.data.ffcv.prepare.in_workers", in_turn), patch("launcher.data.unreadable.in_workers", in_turn):
         yield
@@ -76,6 +79,19 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 pixels = random.integers(0, 256, (*random.integers(20, 60, 2), 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(root / split / name / f"{number}.jpg")
     write_files(root)
+    return root
+
+
+def photographs(root: Path, squares: tuple[int, int] | None = None) -> Path:
+    """Two classes of six photograph-like PNGs a split; the first four of the size `squares`, where it is given."""
+    random = np.random.default_rng(1)
+    for split in ("train", "val"):
+        for name in ("a", "b"):
+            (root / split / name).mkdir(parents=True)
+        for number in range(12):
+            coarse = Image.fromarray(random.integers(0, 256, (6, 8, 3), dtype=np.uint8))
+            size = squares if squares and number < 4 else tuple(random.integers(70, 200, 2).tolist())
+            coarse.resize(size, Image.Resampling.BICUBIC).save(root / split / "ab"[number // 6] / f"{number:02d}.png")
     return root
 
 

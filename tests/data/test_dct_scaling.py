@@ -14,10 +14,10 @@ from PIL import Image
 
 from launcher.data.ffcv.beton import open_beton
 from launcher.data.ffcv.decoder import fewest_eighths, scaled_box
-from launcher.data.ffcv.pool import DecodingPool
+from launcher.data.ffcv.loader import DecodingPool
 from launcher.data.sampling import Request
 
-from .conftest import ONE_THREAD, make_loaders, same, stream, write_files
+from .conftest import ONE_THREAD, make_loaders, photographs, same, stream, write_files
 
 SIDE = 64
 JPEGS = ("dataloader.files.jpeg_share=1.0", "dataloader.files.restart_interval=1")
@@ -27,15 +27,7 @@ SCALED = ("dataloader.dct_scaling=true", "dataset.native_size=16")
 @pytest.fixture(scope="module")
 def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Photograph-like images, squares first, stored as JPEGs with restart markers."""
-    root = tmp_path_factory.mktemp("jpegs")
-    random = np.random.default_rng(2)
-    for split in ("train", "val"):
-        for name in ("a", "b"):
-            (root / split / name).mkdir(parents=True)
-        for number in range(12):
-            coarse = Image.fromarray(random.integers(0, 256, (9, 7, 3), dtype=np.uint8))
-            size = (SIDE, SIDE) if number < 4 else (int(random.integers(40, 200)), int(random.integers(40, 200)))
-            coarse.resize(size, Image.Resampling.BICUBIC).save(root / split / "ab"[number // 6] / f"{number:02d}.png")
+    root = photographs(tmp_path_factory.mktemp("jpegs"), squares=(SIDE, SIDE))
     write_files(root, *JPEGS)
     return root
 

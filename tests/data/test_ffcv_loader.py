@@ -21,15 +21,14 @@ from launcher.data.crops import centre_boxes, random_crop, random_crops
 from launcher.data.ffcv.beton import open_beton
 from launcher.data.ffcv.dataset import file_name
 from launcher.data.ffcv.decoder import cut
-from launcher.data.ffcv.loader import choose
-from launcher.data.ffcv.pool import DecodingPool
+from launcher.data.ffcv.loader import DecodingPool, choose
 from launcher.data.ffcv.writer import to_jpeg
 from launcher.data.images import ChangeImage
 from launcher.data.sampling import Request
 from launcher.errors import UserError
 from tests.forked import python
 
-from .conftest import ONE_THREAD, make_loaders, same, stream, write_files
+from .conftest import ONE_THREAD, make_loaders, photographs, same, stream, write_files
 
 IMAGE = compose([]).config.image
 FILES = compose(["dataloader=ffcv"]).config.dataloader.files  # type: ignore[union-attr]
@@ -38,17 +37,7 @@ FILES = compose(["dataloader=ffcv"]).config.dataloader.files  # type: ignore[uni
 @pytest.fixture(scope="module")
 def smooth(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Photograph-like PNGs, so that what is stored is known to the pixel."""
-    root = tmp_path_factory.mktemp("smooth")
-    random = np.random.default_rng(1)
-    for split in ("train", "val"):
-        for name in ("a", "b"):
-            (root / split / name).mkdir(parents=True)
-        for number in range(12):
-            coarse = random.integers(0, 256, (6, 8, 3), dtype=np.uint8)
-            size = (int(random.integers(70, 200)), int(random.integers(70, 200)))
-            Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).save(
-                root / split / "ab"[number // 6] / f"{number:02d}.png"
-            )
+    root = photographs(tmp_path_factory.mktemp("smooth"))
     for share in (0.0, 1.0):
         write_files(root, f"dataloader.files.jpeg_share={share}", "dataloader.files.restart_interval=2")
     return root

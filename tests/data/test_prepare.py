@@ -111,8 +111,10 @@ def test_an_interrupted_file_goes_on_to_the_same_bytes(
         list(prepare.prepare(FFCVDataset.of(config), skip_bad=False, report=interrupt))
     assert not list((tmp_path / "parts").glob("*.beton"))
     encoded: list[int] = []
-    real = prepare._encoded
-    monkeypatch.setattr(prepare, "_encoded", lambda *given: encoded.extend(given[1]) or real(*given))
+    real = prepare.encode_all
+    monkeypatch.setattr(
+        prepare, "encode_all", lambda files, items, **how: encoded.extend(dict(items)) or real(files, items, **how)
+    )
     train = next(iter(prepare.prepare(FFCVDataset.of(config), skip_bad=False, report=lambda *_: None)))[0]
     assert train.read_bytes() == whole.read_bytes()
     assert len(encoded) <= 42 - after + 8
@@ -138,7 +140,7 @@ def test_one_process_at_a_time_writes_a_file(pictures: Path, tmp_path: Path) -> 
 def test_pictures_are_stored_as_ffcv_stores_them(tmp_path: Path, share: float, mode: str) -> None:
     picture(300, 420).save(tmp_path / "a.png")
     values = dataclasses.replace(FILES, max_side=200, jpeg_share=share, quality=80)
-    (ours,) = encode_all(Files("/"), [Piece("a.png", f"{tmp_path}/a.png")], [0], values, upright=True)
+    (ours,) = encode_all(Files("/"), [(0, Piece("a.png", f"{tmp_path}/a.png"))], values=values, upright=True)
     pieces: list[np.ndarray] = []
 
     def allocate(size: int) -> tuple[int, np.ndarray]:

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from launcher.config.schema import FFCVLoader, Image, RunConfig
 from launcher.data.batch import Loaded
 from launcher.data.crops import centre_boxes, random_crops, same_parts
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.ffcv.pool import DecodingPool
-from launcher.data.images import ChangeImage, Reader
+from launcher.data.ffcv.decoder import decode
+from launcher.data.images import ChangeImage, Reader, Reading
 from launcher.data.inspection import check_counts
 from launcher.data.sampling import Request, Shard
+from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from launcher.probe import usable_memory
 
 # Part of the free memory that files may take: workers, pinned batches and evaluation need the rest.
 _SHARE = 0.8
+_IMAGES_A_TASK = 8
+_MOST_JPEG_BYTES_ADDED = 1024
+_PRELOADED_AT_ONCE = 1 << 23
 
 
 def choose(os_cache: bool | str, sizes: Iterable[int], free: int) -> tuple[bool, str]:
@@ -76,6 +86,125 @@ def _small_crops(config: RunConfig, full: Beton, small: Beton, request: Request)
 
 def _centres(image: Image, plan: Plan, file: Beton, request: Request) -> np.ndarray:
     return centre_boxes(*file.sizes(request.indices), plan.image_side(image.eval_resize), request.size)
+
+
+class DecodingPool(Reader):
+    """Reads requested batches of one file with FFCV's kernels, a few ahead, in a shard's number of threads.
+
+    `boxes` returns int64 [B, 5] for a request's images. The threads wait for no other library's, so any number of
+    pools can run at once, and more threads than cores.
+    """
+
+    def __init__(
+        self,
+        file: Beton,
+        boxes: Callable[[Request], np.ndarray],
+        *,
+        shard: Shard,
+        preload: bool,
+        only_crop: bool = False,
+        scaled: bool = False,
+        change_image: ChangeImage | None = None,
+    ):
+        self.samples, self.classes = file.samples, file.manifest.classes if file.manifest else None
+        self._file, self._boxes, self._shard, self._change_image = file, boxes, shard, change_image
+        self._descriptor = os.open(file.path, os.O_RDONLY)
+        self._places, self._sizes = (np.ascontiguousarray(file.pieces[name]) for name in ("place", "size"))
+        self._only_crop, self._scaled = only_crop, scaled
+        self._room = threading.local()
+        self._reading, self._readers = Reading(shard.workers), itertools.count()
+        self._threads = ThreadPoolExecutor(shard.workers, "decode", initializer=self._start_thread)
+        if preload:
+            threading.Thread(target=_read_all, args=[file.path], daemon=True).start()
+        else:
+            # note: reading ahead of an image would fetch another that is not wanted now
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
+        """The requested batches in their order; leaving early ends what is not begun.
+
+        Raises:
+            UserError: an image is damaged, or the file was cut off meanwhile; names which.
+        """
+        waiting: list[tuple[Request, Tensor, list[Future[None]]]] = []
+        requested = iter(requests)
+        try:
+            while True:
+                while len(waiting) <= self._shard.prefetch and (request := next(requested, None)) is not None:
+                    waiting.append((request, *self._begin(request)))
+                if not waiting:
+                    return
+                request, images, tasks = waiting[0]
+                for task in tasks:
+                    task.result()
+                waiting.pop(0)
+                labels = self._file.rows["f1"][request.indices % self.samples]
+                yield images.permute(0, 3, 1, 2), torch.from_numpy(labels), request.indices
+        finally:
+            for _, _, tasks in waiting:
+                for task in tasks:
+                    task.cancel()
+
+    def stalled(self, seconds: float) -> Path | None:
+        """The file, if a few images of it have been read for more than so many seconds."""
+        return None if self._reading.stalled(seconds) is None else self._file.path
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        os.close(self._descriptor)
+
+    def _start_thread(self) -> None:
+        """Make this thread's room for the pixels of an image and for a JPEG, and what it reads images by."""
+        room, stored, most = self._room, self._file.rows["f0"], int(self._sizes.max())
+        room.pixels = np.empty(3 * int((stored["height"].astype(np.int64) * stored["width"]).max()), np.uint8)
+        room.jpeg = np.empty(most + _MOST_JPEG_BYTES_ADDED, np.uint8)
+        room.state = self._descriptor, self._places, self._sizes, np.empty(most, np.uint8)
+        room.reader = next(self._readers)
+        # note: the first call compiles, which takes longer than a disk may
+        self._decode(np.empty(0, np.int64), np.empty((0, 5), np.int64), np.empty((0, 1, 1, 3), np.uint8))
+
+    def _begin(self, request: Request) -> tuple[Tensor, list[Future[None]]]:
+        """Have a batch decoded; uint8 [B, size, size, 3], filled once the tasks are done."""
+        count, size = len(request.indices), request.size
+        images = torch.empty((count, size, size, 3), dtype=torch.uint8, pin_memory=self._shard.device.type == "cuda")
+        pixels, boxes = images.numpy(), self._boxes(request)
+        self._check_size()
+        return images, [
+            self._threads.submit(self._fill, request, boxes, slice(first, first + _IMAGES_A_TASK), pixels)
+            for first in range(0, count, _IMAGES_A_TASK)
+        ]
+
+    def _check_size(self) -> None:
+        if os.fstat(self._descriptor).st_size != self._file.bytes:
+            raise UserError(f"{self._file.path} was changed while it was read; write it again by train prepare")
+
+    def _fill(self, request: Request, boxes: np.ndarray, part: slice, images: np.ndarray) -> None:
+        numbers = request.indices[part] % self.samples
+        with self._reading.image(int(numbers[0]), self._room.reader):
+            failed = self._decode(numbers, boxes[part], images[part])
+        if failed >= 0:
+            self._check_size()
+            message = f"image {numbers[failed]} is damaged; train prepare --check tells more, or write it again"
+            raise UserError(f"{self._file.path}: {message}")
+        if self._change_image is not None:
+            for place, index in enumerate(request.indices[part].tolist(), part.start):
+                images[place] = self._change_image(images[place], index, request.epoch)
+
+    def _decode(self, numbers: np.ndarray, boxes: np.ndarray, images: np.ndarray) -> int:
+        room, rows = self._room, self._file.rows["f0"]
+        return int(
+            decode(numbers, boxes, images, room.pixels, room.jpeg, rows, room.state, self._only_crop, self._scaled)
+        )
+
+
+def _read_all(path: Path) -> None:
+    """Have the system keep a whole file in memory: one pass in order is faster than images in random order."""
+    chunk = bytearray(_PRELOADED_AT_ONCE)
+    # note: posix_fadvise reads but a part of what it is asked for; who reads an image reports what is wrong
+    with suppress(OSError), path.open("rb", buffering=0) as file:
+        while file.readinto(chunk):
+            pass
 
 
 class FullAndSmall(Reader):

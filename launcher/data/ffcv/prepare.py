@@ -7,19 +7,17 @@ import hashlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from launcher.config.schema import Dataset, FFCVFile
 from launcher.data.decode import UnreadableImage
 from launcher.data.ffcv.beton import Manifest, manifest_path, open_beton, write_manifest
 from launcher.data.ffcv.dataset import FFCVDataset, full_values, small_values
-from launcher.data.ffcv.writer import BetonWriter, Encoded, encode_all
+from launcher.data.ffcv.writer import BetonWriter, encode_all
 from launcher.data.identity import divided, fingerprint
 from launcher.data.shapes import ensure_folder, shapes_folder
 from launcher.data.sources.find import open_sources
@@ -29,7 +27,6 @@ from launcher.errors import Problem, UserError, first_few
 from launcher.probe import usable_cores
 
 SPLITS = ("train", "val")
-Encode = Callable[..., list[Encoded | UnreadableImage]]
 _IMAGES_A_TASK = 16
 _SECONDS_A_SAVE = 30.0
 _CHUNK = 1 << 24
@@ -158,10 +155,11 @@ class _Job:
     def _add_all(self, writer: BetonWriter) -> dict[str, str]:
         """Encode and add all missing images; returns file and reason of those that cannot be read."""
         missing, total = writer.missing, len(self.source.names)
-        encode = partial(encode_all, values=self.values, upright=self.upright)
+        encode = partial(encode_all, self.source.files, values=self.values, upright=self.upright)
+        items = ((number, self.source.piece(number)) for number in missing.tolist())
         done, bad, saved = total - len(missing), {}, time.monotonic()
         try:
-            for number, image in _encoded(self.source, missing, encode, self.workers):
+            for (number, _), image in in_workers(encode, items, _IMAGES_A_TASK, self.workers):
                 if isinstance(image, UnreadableImage):
                     bad[self.source.names[number]] = str(image)
                 else:
@@ -180,16 +178,6 @@ class _Job:
         source = self.source
         facts = [source.root, source.names, source.labels.tolist(), dataclasses.asdict(self.values), self.upright]
         return hashlib.sha256(json.dumps(facts).encode(errors="surrogateescape")).hexdigest()
-
-
-def _encoded(
-    source: Source, numbers: np.ndarray, encode: Encode, workers: int
-) -> Iterator[tuple[int, Encoded | UnreadableImage]]:
-    """Yield the images of those numbers in their order, encoded by worker processes."""
-    parts = [numbers[first : first + _IMAGES_A_TASK].tolist() for first in range(0, len(numbers), _IMAGES_A_TASK)]
-    tasks = ((source.files, [source.piece(number) for number in part], part) for part in parts)
-    for part, images in zip(parts, in_workers(encode, tasks, workers), strict=True):
-        yield from zip(part, images, strict=True)
 
 
 def _checksum(path: Path, report: Report) -> str:

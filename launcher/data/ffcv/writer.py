@@ -42,9 +42,9 @@ class Encoded:
 
 
 def encode_all(
-    files: Files, pieces: Sequence[Piece], numbers: Sequence[int], values: FFCVFile, *, upright: bool
+    files: Files, items: Sequence[tuple[int, Piece]], *, values: FFCVFile, upright: bool
 ) -> list[Encoded | UnreadableImage]:
-    """Encode some images; `numbers` are their places in the data set, which decide whether one is stored as a JPEG.
+    """Encode images by their places in the data set, which decide whether one is stored as a JPEG.
 
     `upright` turns images as their EXIF data say.
 
@@ -53,6 +53,7 @@ def encode_all(
     """
     # note: OpenCV's own threads would compete with the other worker processes
     cv2.setNumThreads(1)
+    numbers, pieces = zip(*items, strict=True)
     chances = randomness.uniforms(0, "jpeg", 0, np.array(numbers), 1)[:, 0]
     return [
         _encode(data, piece.name, values, upright=upright, as_jpeg=bool(chance < values.jpeg_share))

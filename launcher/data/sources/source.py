@@ -194,7 +194,5 @@ def below(path: str, name: str) -> str:
 
 def labelled(images: Sequence[Sequence[str]]) -> tuple[list[str], list[str], np.ndarray]:
     """Return the classes of sorted (class, name), the images as CLASS/NAME, and their labels int64."""
-    classes = sorted({name for name, _ in images})
-    numbers = {name: number for number, name in enumerate(classes)}
-    labels = np.array([numbers[name] for name, _ in images], np.int64)
-    return classes, ["/".join(image) for image in images], labels
+    classes, labels = np.unique([name for name, _ in images], return_inverse=True)
+    return classes.tolist(), ["/".join(image) for image in images], labels.astype(np.int64)
