@@ -28,7 +28,7 @@ from launcher.console import console
 from launcher.data.folder import is_file
 from launcher.errors import DONE, INTERRUPTED, TERMINATED, Problem, UserError
 from launcher.records.folder import RunFolder
-from launcher.records.metrics import reached, read_metrics
+from launcher.records.metrics import is_finished, reached, read_metrics
 from launcher.records.progress import duration
 
 EXAMPLES = [
@@ -91,7 +91,7 @@ def _run(folder: RunFolder, command: list[str]) -> int:
 
     if not folder.config.is_file():
         return start(compose(command))
-    return DONE if is_finished(folder) else resume(folder)
+    return DONE if is_finished(folder.metrics) else resume(folder)
 
 
 def _table(found: list[TrialResult], target: str | None) -> Table:
@@ -210,11 +210,6 @@ def results(trials: Sequence[Trial], runs: Path, goal: Goal | None) -> list[Tria
     return sorted(found, key=order)
 
 
-def is_finished(folder: RunFolder) -> bool:
-    """Whether a run came to its end."""
-    return any(row["kind"] == "end" and row["finished"] for row in read_metrics(folder.metrics))
-
-
 def _path(name: str) -> Path:
     packaged = {path.stem: path for path in (paths.CONF / "tuning").glob("*.yaml")}
     if name in packaged:
@@ -262,4 +257,4 @@ def _result(trial: Trial, folder: RunFolder, goal: Goal | None) -> TrialResult:
     evaluations = [row for row in read_metrics(folder.metrics) if row["kind"] == "eval"]
     at = reached(evaluations, goal) if goal is not None else evaluations[-1] if evaluations else None
     top1 = max(map(quality, evaluations), default=None)
-    return TrialResult(trial, str(folder.path), is_finished(folder), top1, at["train_seconds"] if at else None)
+    return TrialResult(trial, str(folder.path), is_finished(folder.metrics), top1, at["train_seconds"] if at else None)

@@ -15,7 +15,7 @@ from launcher.launch.stopping import Stopped, StopRequest, stop_requests
 EXAMPLES = [
     "train prepare dataset=imagenet dataset.path=/data/imagenet",
     "train prepare dataset=imagenet dataset.path=s3://mine/imagenet dataloader.folder=/nvme/imagenet",
-    "train prepare dataset=image_folder dataset.path=/data/flowers dataloader.files.max_side=400 --skip-bad",
+    "train prepare dataset=image_folder dataset.path=/data/flowers dataloader.files.max_side=400 dataset.skip_bad=true",
     "train prepare dataset=imagenet dataset.path=/data/imagenet --check",
 ]
 
@@ -23,7 +23,6 @@ EXAMPLES = [
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--check", action="store_true", help="compare the files with their checksums, write nothing")
-    parser.add_argument("--skip-bad", action="store_true", help="skip images that cannot be read")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -32,14 +31,14 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError(Problem("needs no files; prepare writes those of dataloader=ffcv", "dataloader", "torchvision"))
     with stop_requests() as request:
         try:
-            _prepare(config, request, check=arguments.check, skip_bad=arguments.skip_bad or config.dataset.skip_bad)
+            _prepare(config, request, check=arguments.check)
         except Stopped:
             console().print("stopped; what is done is kept, and the same command goes on")
             return request.exit_code
     return DONE
 
 
-def _prepare(config: RunConfig, request: StopRequest, *, check: bool, skip_bad: bool) -> None:
+def _prepare(config: RunConfig, request: StopRequest, *, check: bool) -> None:
     """Write or check the files under a progress bar.
 
     Raises:
@@ -59,7 +58,7 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool, skip_bad: 
             show(what, done, total)
 
         files = FFCVDataset.of(config)
-        written = verify(files, report) if check else prepare(files, skip_bad=skip_bad, report=report)
+        written = verify(files, report) if check else prepare(files, skip_bad=config.dataset.skip_bad, report=report)
         for path, manifest in written:
             unusual = "".join(f"; {count:,} were {was}" for was, count in manifest.converted.items())
             skipped = f"; {len(manifest.skipped):,} skipped, listed in the manifest" if manifest.skipped else ""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from launcher.config.compose import compose
 from launcher.console import console, verbatim
 from launcher.errors import UserError
 from launcher.records.folder import RunFolder, existing
-from launcher.records.metrics import read_metrics
+from launcher.records.metrics import is_finished
 
 LATEST = "latest"
 
@@ -56,22 +54,8 @@ def newest_unfinished(runs: Path) -> Path:
         UserError: there is none.
     """
     folders = [RunFolder(path.parent) for path in runs.glob("**/config.yaml")]
-    for folder in sorted(folders, key=_written, reverse=True):
-        if not folder.is_held() and any(_unfinished(folder)):
+    written = [(file.metrics if file.metrics.exists() else file.path).stat().st_mtime for file in folders]
+    for _, folder in sorted(zip(written, folders, strict=True), key=lambda pair: -pair[0]):
+        if not folder.is_held() and not is_finished(folder.metrics):
             return folder.path
     raise UserError(f"no run in {runs} is unfinished; name a run folder: train resume RUN")
-
-
-def _unfinished(folder: RunFolder) -> Iterator[bool]:
-    """Whether a run has not reached its end; nothing where its files cannot be read."""
-    with suppress(OSError, UserError):
-        ends = [row for row in read_metrics(folder.metrics) if row["kind"] == "end"]
-        yield not (ends and ends[-1]["finished"])
-
-
-def _written(folder: RunFolder) -> float:
-    """When a run wrote last, in seconds since 1970."""
-    try:
-        return (folder.metrics if folder.metrics.exists() else folder.path).stat().st_mtime
-    except OSError:
-        return 0.0

@@ -64,7 +64,7 @@ class _Reading:
         # note: of a verb such as resume the first word is no key=value
         named = sum(action.nargs in (None, "?") for action in self._parser._actions if not action.option_strings)
         while self._left and (word := self._left.popleft()) != "--":
-            if self._is_own(word):
+            if word.partition("=")[0] in self._options:
                 self._take_own(word)
             elif not _is_value(word):
                 yield from self._from_flag(word)
@@ -74,10 +74,6 @@ class _Reading:
             else:
                 yield from self._from_bare(word)
         yield from self._left
-
-    def _is_own(self, word: str) -> bool:
-        short = self._options.get(word[:2]) if not word.startswith("--") else None
-        return word.partition("=")[0] in self._options or (short is not None and short.nargs is None)
 
     def _take_own(self, word: str) -> None:
         self.own.append(word)

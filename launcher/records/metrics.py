@@ -193,6 +193,11 @@ def read_metrics(path: Path) -> list[Row]:
     return without_void(filter(is_whole, read_rows(path)))
 
 
+def is_finished(path: Path) -> bool:
+    """Whether the records are those of a run that came to its end."""
+    return any(row["kind"] == "end" and row["finished"] for row in read_metrics(path))
+
+
 def read_rows(path: Path) -> list[Row]:
     """All records in order, those that a resume made void too. A missing file has none."""
     if not path.is_file():

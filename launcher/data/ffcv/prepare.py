@@ -131,7 +131,7 @@ class _Job:
         if bad and not self.skip_bad:
             raise UserError(
                 f"{len(bad)} of {len(source.names):,} images in {source.root} cannot be read: {_listed(bad)}; repair "
-                "them and run the same command again, or skip them by --skip-bad (the others are done)"
+                "them and run the same command again, or skip them by dataset.skip_bad=true (the others are done)"
             )
         samples = writer.finish()
         stored = ((name, size) for name, size in zip(source.names, source.sizes(), strict=True) if name not in bad)
