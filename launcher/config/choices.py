@@ -192,10 +192,7 @@ class Records:
 
 
 @dataclass(frozen=True, config=STRICT)
-class Jsonl(Records):
-    name: Literal["jsonl"]
+class LocalFiles(Records):
+    """Files in the run's folder alone."""
 
-
-@dataclass(frozen=True, config=STRICT)
-class TensorBoard(Records):
-    name: Literal["tensorboard"]
+    name: Literal["jsonl", "tensorboard"]

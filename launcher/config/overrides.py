@@ -26,7 +26,6 @@ SEARCH_PATH = "hydra.searchpath"
 _GROUP = "algorithms"
 _LONGEST = 10_000
 _KEY = re.compile(r"([A-Za-z_]\w*\.){0,10}[A-Za-z_]\w*", re.ASCII)
-_OFF_WORD = re.compile(r"~algorithms[./](\w+)(=.*)?")
 
 
 @dataclass(frozen=True)
@@ -80,8 +79,8 @@ def _holds_text(key: str) -> bool:
 def _assignment(word: str, holds_text: Callable[[str], bool]) -> Assignment:
     name, equals, text = word.partition("=")
     key = name.lstrip("+").replace("/", ".")
-    if off := _OFF_WORD.fullmatch(word):
-        return Assignment(f"{_GROUP}.{off[1]}", OFF, OFF)
+    if key.startswith(f"~{_GROUP}."):
+        return Assignment(key[1:], OFF, OFF)
     if name.startswith("~"):
         raise UserError(f"{shown(word)}: ~ turns an algorithm off, such as ~algorithms.mixup")
     if not equals:

@@ -115,7 +115,7 @@ def _small_files(plan: Plan) -> Iterator[Problem]:
 
 def notes(plan: Plan) -> list[str]:
     """Return a line for everything that works but is worth a look before a run."""
-    rules = (_learning_rate, _fitted, _partial_batch, _batch_norm, _of_declarations, _compiled, _gradient_dtype)
+    rules = (_learning_rate, _fitted, _partial_batch, _batch_norm, _of_declarations, _compiled)
     return [line for rule in rules for line in rule(plan)]
 
 
@@ -159,9 +159,3 @@ def _of_declarations(plan: Plan) -> Iterator[str]:
 def _compiled(plan: Plan) -> Iterator[str]:
     if plan.config.compile == "on" and plan.config.launch.device == "cpu":
         yield "compile=on was slower than compile=off on every CPU measured, and its first start takes minutes longer"
-
-
-def _gradient_dtype(plan: Plan) -> Iterator[str]:
-    dtype = plan.config.launch.gradient_dtype
-    if plan.world_size == 1 and dtype != "float32":
-        yield f"launch.gradient_dtype={dtype} does nothing here: one process sends its gradients to no other"

@@ -34,12 +34,6 @@ def test_a_batch_norm_of_few_images_is_said() -> None:
     assert said("recipe=baseline", "model=vit", world=256) == []
 
 
-def test_short_gradients_of_one_process_are_said_to_do_nothing() -> None:
-    (line,) = said("recipe=baseline", "launch.gradient_dtype=bfloat16", "device_batch_size=64", world=1)
-    assert "does nothing" in line
-    assert said("recipe=baseline", "launch.gradient_dtype=bfloat16", world=2) == []
-
-
 def test_an_average_that_lags_behind_a_short_run_is_said() -> None:
     words = ("recipe=mild", "epochs=1", "schedule.warmup=0.1dur")
     (line,) = said(*words, samples=200 * 2048)
