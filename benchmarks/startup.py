@@ -47,7 +47,7 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     facts: dict[str, float] = {}
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
-    # note: the first turn fills the cache of what Hydra composed, and is not counted
+    # note: the first turn reads files from the disk, and is not counted
     for turn in range(arguments.repeats + 1):
         for name, command in COMMANDS.items():
             times[name] += [_processor_seconds(command)] * (turn > 0)

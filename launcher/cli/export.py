@@ -30,8 +30,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run, saved=True)
-    if arguments.onnx:
-        _check_packages()
+    if arguments.onnx and (lacking := [name for name in _ONNX if find_spec(name) is None]):
+        raise UserError(
+            f"--onnx needs {' and '.join(lacking)}; pip install 'train-launcher[onnx]' installs all it needs"
+        )
     from launcher.weights.export import export_onnx, export_run
     from launcher.weights.export_files import WEIGHTS
 
@@ -43,14 +45,3 @@ def main(arguments: argparse.Namespace) -> int:
     print(f"loaded without this project: {compared} on {checked.pictures:,} {checked.on}", file=sys.stderr)
     print(output if arguments.onnx else output / WEIGHTS)
     return 0
-
-
-def _check_packages() -> None:
-    """See that what writes and tries an ONNX file is here.
-
-    Raises:
-        UserError: a package is not installed.
-    """
-    if lacking := [name for name in _ONNX if find_spec(name) is None]:
-        message = f"needs {' and '.join(lacking)}; get what it needs by: pip install 'train-launcher[onnx]'"
-        raise UserError(f"--onnx {message}")
