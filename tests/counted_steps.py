@@ -14,8 +14,8 @@ def made_up(plan: Plan) -> list[CountedStep]:
         pixels = plan.rank_batch * sample.kind.image_size**2
         passes = 2 if "sam" in sample.kind.acting else 1
         works = [
-            Work("convolution forward", 100 * pixels, 10**6 * pixels, passes),
-            Work("normalisation and pointwise", 900 * pixels, 0, passes),
+            Work("convolution", 100 * pixels, 10**6 * pixels, passes),
+            Work("other", 900 * pixels, 0, passes),
         ]
         found.append(CountedStep(sample.kind.image_size, sample.kind.acting, works, works, 10**8, 1100 * pixels))
     return found

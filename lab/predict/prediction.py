@@ -107,14 +107,18 @@ class Rates:
         launches = calls * (self.values["captured_call"] if config.cuda_graphs == "on" else stack["call"])
         return Parts(arithmetic, memory, launches, self._exchange(arithmetic + memory, counted.gradient_bytes))
 
-    def _kernel(self, work: Work, stack: Mapping[str, float], channels_last: bool) -> tuple[float, float, float]:
-        """Seconds for products, for bytes, and for the copies that cuDNN makes of what is not channels last."""
-        moves = work.moved / (stack["memory"] * self.gpu.bandwidth * 1e9)
+    def _kernel(self, work: Work, stack: Mapping[str, Any], channels_last: bool) -> tuple[float, float, float]:
+        """Seconds for products, for bytes, and for the copies that cuDNN makes of what its matrix units cannot take."""
+        memory, products = stack["memory"], stack["products"]
+        moves = work.moved / (memory.get(work.kind, memory["other"]) * self.gpu.bandwidth * 1e9)
         if not work.operations:
             return 0.0, moves, 0.0
-        products = work.operations / (stack.get(work.kind, stack["matrix"]) * self.gpu.product_rate * 1e12)
-        copied = not channels_last and work.kind.startswith("convolution")
-        return products, moves, 2 * moves if copied else 0.0
+        reached = products[work.kind]
+        if work.kind != "depthwise":
+            grouped = min(1.0, work.group_width / products["group_width"])
+            reached *= grouped if work.group_width else 1.0 if work.aligned else products["unaligned"]
+        copied = work.kind == "convolution" and not (channels_last and (work.aligned or work.group_width))
+        return work.operations / (reached * self.gpu.product_rate * 1e12), moves, 2 * moves if copied else 0.0
 
     def _exchange(self, device: float, gradient_bytes: int) -> float:
         if self.count == 1:
@@ -128,11 +132,11 @@ class Rates:
 class Predictor:
     """A plan's counted steps, to be put on machines that have as many GPUs as it has processes.
 
-    Steps are traced if they are not kept.
+    Steps are traced if they are neither given nor kept.
     """
 
-    def __init__(self, plan: Plan):
-        self.plan, self._counted = plan, counted_steps(plan)
+    def __init__(self, plan: Plan, counted: Sequence[CountedStep] | None = None):
+        self.plan, self._counted = plan, counted or counted_steps(plan)
 
     def on(
         self, machine: Hardware, gpu: Gpu, values: Mapping[str, Any] | None = None, correction: float = 1.0,
@@ -227,10 +231,11 @@ class _Model:
     def _evaluation(self) -> EvaluationTimes:
         """A batch of images: its part of a training step's device time by area, or its loading."""
         plan, assumed = self._plan, self._rates.values["assumed"]
+        passes = assumed["evaluation"] * (2 if plan.config.image.eval_flip_average else 1)
         largest = max(kind for kind in self._kinds if kind.acting == self._common)
         side = plan.image_side(plan.config.image.eval_size)
         area = (side / largest.image_size) ** 2
-        step = self.parts(largest).seconds * area * assumed["evaluation"] * plan.rank_eval_batch / plan.rank_batch
+        step = self.parts(largest).seconds * area * passes * plan.rank_eval_batch / plan.rank_batch
         rate = loading_rate(plan, self._machine, side, self._rates.values)
         load = plan.rank_eval_batch * plan.world_size / rate
         batches = math.ceil((plan.config.dataset.val_samples or 0) / plan.world_size / plan.rank_eval_batch)

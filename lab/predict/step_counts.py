@@ -30,12 +30,17 @@ _SIDES = 2
 
 @dataclass(frozen=True)
 class Work:
-    """Kernels that are alike: their kind, the bytes that each moves, its matrix operations, and how many there are."""
+    """Kernels that are alike: their kind, the bytes that each moves, its matrix operations, and how many there are.
+
+    kind: convolution, depthwise, matrix, batch norm, pool, or other. `group_width` and `aligned`: as of a `Call`.
+    """
 
     kind: str
     moved: int
     operations: int
     count: int
+    group_width: int = 0
+    aligned: bool = True
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ def counted_steps(plan: Plan) -> list[CountedStep]:
         return kept
     from lab.predict.step_trace import trace_steps  # note: torch, and seconds
 
-    found = trace_steps(plan, _samples(plan))
+    found = trace_steps(plan, traced_samples(plan))
     path = _path(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write_text(path, json.dumps([asdict(step) for step in found]))
@@ -79,7 +84,7 @@ def kept_steps(key: str) -> list[CountedStep] | None:
 def steps_key(plan: Plan) -> str:
     """Tells what a plan's steps compute, whatever the run is called and however long it is."""
     values = as_mapping(plan.config)
-    kinds = [(one.kind.image_size, plan.loaded_size(one.steps[-1]), one.kind.acting) for one in _samples(plan)]
+    kinds = [(one.kind.image_size, plan.loaded_size(one.steps[-1]), one.kind.acting) for one in traced_samples(plan)]
     computed = {
         **{key: values[key] for key in _KEYS},
         "kinds": kinds,
@@ -91,7 +96,8 @@ def steps_key(plan: Plan) -> str:
     return hashlib.sha256(json.dumps(computed, sort_keys=True).encode() + _source()).hexdigest()[:32]
 
 
-def _samples(plan: Plan) -> list[StepSample]:
+def traced_samples(plan: Plan) -> list[StepSample]:
+    """List each kind of step at its smallest and largest size."""
     return step_samples(step_kinds(plan), sizes=_SIDES)
 
 

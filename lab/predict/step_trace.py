@@ -5,11 +5,15 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from lab.predict.fusion import Kernel, compiled_kernels, eager_kernels
 from lab.predict.meta_tensors import nothing_computed
@@ -24,9 +28,14 @@ from launcher.rank.group import Ranks
 from launcher.training.precision import Precision
 from launcher.training.trainer import build_step
 
-_PHASES = {"prepare": "augmentation", "update": "optimizer"}
-_MATRIX = {"convolution": "convolution forward", "matmul": "matrix", "attention": "matrix"}
+# Kind of kernel -> that of its work; the others are all alike.
+_WORKS = {"matmul": "matrix", "attention": "matrix", "batch norm": "batch norm", "pool": "pool"}
 _BACKWARD = "convolution_backward"
+# What autocast computes in float32 on a GPU and leaves as it is on a CPU: norms of layers and what grows by adding up.
+_FLOAT32 = {
+    *("layer_norm", "group_norm", "norm", "softmax", "log_softmax", "cross_entropy", "sum", "prod", "cumsum", "pow"),
+    *("__pow__", "exp", "log", "rsqrt", "reciprocal", "softplus", "binary_cross_entropy_with_logits", "normalize"),
+}
 
 
 def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
@@ -40,7 +49,7 @@ def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
         # note: which half precision it is changes neither bytes nor operations, and a CPU traces bf16 alone; of small
         # images it would compute wrong gradients in it, for which a config with bf16 is refused there
         step.precision = Precision("cpu", torch.bfloat16)
-        step.objective.autocast = step.precision.autocast
+        step.objective.autocast = _as_on_a_gpu
 
     def take(sample: StepSample) -> None:
         number = sample.steps[-1]
@@ -60,6 +69,27 @@ def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
         # note: the first update makes the optimizer's state
         take(samples[0])
         return [count(sample) for sample in samples]
+
+
+class _Float32(TorchFunctionMode):
+    """Casts half precision to float32 before what a GPU's autocast computes in it."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in _FLOAT32:
+            args, kwargs = tree_map_only(Tensor, _widened, (args, kwargs))
+        return func(*args, **kwargs)
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+
+
+@contextmanager
+def _as_on_a_gpu() -> Iterator[None]:
+    """Autocast on a CPU, with the types that it has on a GPU."""
+    with torch.autocast("cpu", torch.bfloat16), _Float32():
+        yield
 
 
 def _batch(plan: Plan, number: int) -> tuple[Tensor, Tensor]:
@@ -95,16 +125,15 @@ def _halves(call: Call) -> Iterator[Call]:
 
 def _works(kernels: Sequence[Kernel], calls: Sequence[Call]) -> list[Work]:
     """Kernels of one kind that move and compute the same, counted."""
-    found = Counter((_kind(kernel, calls[kernel.last_call]), kernel.moved, kernel.operations) for kernel in kernels)
-    return [Work(*key, count) for key, count in found.items()]
+    found = Counter(_work(kernel, calls[kernel.last_call]) for kernel in kernels)
+    return [replace(work, count=count) for work, count in found.items()]
 
 
-def _kind(kernel: Kernel, call: Call) -> str:
-    if call.name.startswith(_BACKWARD):
-        return "convolution weight" if call.name.endswith(".weight") or "." not in call.name else "convolution data"
-    if kernel.kind in _MATRIX:
-        return _MATRIX[kernel.kind]
-    return _PHASES.get(kernel.phase, "normalisation and pointwise")
+def _work(kernel: Kernel, call: Call) -> Work:
+    kind = _WORKS.get(kernel.kind, "other")
+    if kernel.kind == "convolution":
+        kind = "depthwise" if call.group_width == 1 else "convolution"
+    return Work(kind, kernel.moved, kernel.operations, 1, call.group_width, call.aligned)
 
 
 def _peak(calls: Iterable[Call]) -> int:

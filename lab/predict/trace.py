@@ -44,7 +44,9 @@ _EMPTY = {"_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "
 class Call:
     """One call of ATen: bytes by storage, matrix operations, and the elements that it goes over.
 
-    `phase` is prepare, network (the forward pass, the loss and the backward pass) or update.
+    `phase` is prepare, network (the forward pass, the loss and the backward pass) or update. `group_width`: channels
+    that a grouped convolution sums over, 1 of a depthwise one, 0 of other calls. `aligned`: whether channels or sides
+    of matrices are multiples of eight.
     """
 
     name: str
@@ -54,6 +56,8 @@ class Call:
     writes: dict[int, int]
     operations: int = 0
     elements: int = 0
+    group_width: int = 0
+    aligned: bool = True
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,13 @@ class Trace(TorchDispatchMode):
             # note: PyTorch's own count takes a weight's gradient for one over all channels, whatever their groups
             operations = sum(args[-1][:2]) * 2 * args[0].numel() * args[2][0].numel()
         elements = max((tensor.numel() for tensor in over), default=0)
-        self.calls.append(Call(name, kind, self.phase, _by_storage(reads), _by_storage(writes), operations, elements))
+        width = int(given["weight"].shape[1]) if given.get("groups", 1) > 1 else 0
+        self.calls.append(
+            Call(
+                name, kind, self.phase, _by_storage(reads), _by_storage(writes), operations, elements, width,
+                _aligned(kind, given),
+            )
+        )  # fmt: skip
 
     def watch(self, network: nn.Module) -> Callable[[], None]:
         """Tell the network's calls from those before and after, and when a gradient is ready; returns what ends it."""
@@ -142,6 +152,14 @@ class Trace(TorchDispatchMode):
 def kind_of(name: str) -> str:
     """The kind of kernel behind a call's name."""
     return next((kind for kind, begins in _KINDS.items() if name.startswith(begins)), "elementwise")
+
+
+def _aligned(kind: str, given: dict[str, Any]) -> bool:
+    """Whether channels, or the sides of matrices, are multiples of eight, which matrix units need in half precision."""
+    if kind == "convolution":
+        return all(size % 8 == 0 for size in given["weight"].shape[:2])
+    sides = [size for one in _tensors([*given.values()]) if one.ndim > 1 for size in one.shape[-2:]]
+    return kind != "matmul" or all(size % 8 == 0 for size in sides)
 
 
 @dataclass(frozen=True)

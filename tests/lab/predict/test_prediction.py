@@ -6,7 +6,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 import torchvision
+from torch.utils.flop_counter import FlopCounterMode
 
 from lab.predict import step_counts, step_trace
 from lab.predict.machines import Gpu, decoding_threads, gpus, loading_rate, thread_rate
@@ -25,9 +27,10 @@ from tests.counted_steps import made_up
 
 # 1 GB/s of memory, 1 TFLOP/s that products reach, 1 GB/s to each other
 GPU = Gpu(memory=1, bandwidth=1, matrix_rate=2, product_rate=1, link=1, source="")
-STACK = {"convolution forward": 0.5, "matrix": 0.5, "memory": 0.5, "call": 1e-3, "kernel": 0.0}
+PRODUCTS = {"convolution": 0.5, "depthwise": 0.1, "matrix": 0.8, "unaligned": 0.25, "group_width": 16}
+STACK = {"products": PRODUCTS, "memory": {"other": 0.5, "pool": 0.25}, "call": 1e-3, "kernel": 0.0}
 VALUES = {"stacks": {"eager": STACK, "fused": STACK}, "captured_call": 0.0, "ranks": 0.5, "overlap": 1.0}
-PRODUCT, MOVE = Work("convolution forward", 10**6, 10**10, 1), Work("normalisation and pointwise", 10**7, 0, 3)
+PRODUCT, MOVE = Work("convolution", 10**6, 10**10, 1), Work("other", 10**7, 0, 3)
 TINY = ("recipe=mild", "dataset=shapes", "model=resnet18", "algorithms=[channels_last]", "batch_size=4", "epochs=2",
         "schedule.warmup=1ep")  # fmt: skip
 
@@ -57,8 +60,27 @@ def test_what_is_not_channels_last_is_copied_around_convolutions_alone() -> None
     assert parts(MOVE, channels_last=False).seconds == parts(MOVE).seconds
 
 
+@pytest.mark.parametrize(
+    ("work", "seconds"),
+    [
+        (Work("matrix", 0, 10**9, 1), 10**9 / 0.8e12),
+        (Work("matrix", 0, 10**9, 1, aligned=False), 10**9 / 0.2e12),
+        (Work("convolution", 0, 10**9, 1, group_width=4), 10**9 / 0.125e12),
+        (Work("convolution", 0, 10**9, 1, group_width=32), 10**9 / 0.5e12),
+        (Work("depthwise", 0, 10**9, 1, group_width=1, aligned=False), 10**9 / 0.1e12),
+        (Work("convolution", 10**6, 10**8, 1, aligned=False), 3 * 10**6 / 0.5e9),
+        (Work("pool", 10**6, 0, 1), 10**6 / 0.25e9),
+        (Work("batch norm", 10**6, 0, 1), 10**6 / 0.5e9),
+    ],
+    ids=lambda value: f"{value.kind} {value.group_width} {value.aligned}" if isinstance(value, Work) else "",
+)
+def test_each_kind_of_kernel_has_its_part_of_a_rate(work: Work, seconds: float) -> None:
+    found = parts(work)
+    assert found.arithmetic + found.memory == pytest.approx(seconds)
+
+
 def test_the_host_bounds_many_small_kernels_unless_they_are_captured() -> None:
-    many = Work("normalisation and pointwise", 1000, 0, 100)
+    many = Work("other", 1000, 0, 100)
     assert parts(many).seconds == pytest.approx(0.1)
     assert parts(many).bound(load=0.0) == "launches"
     assert parts(many, captured=True).seconds == pytest.approx(100 * 2e-6)
@@ -67,7 +89,7 @@ def test_the_host_bounds_many_small_kernels_unless_they_are_captured() -> None:
 def test_an_all_reduce_shows_where_the_backward_pass_is_shorter() -> None:
     # note: two GPUs send the 10 MB of gradients once, in 10 ms, behind two thirds of the step
     assert parts(MOVE, gpus=2).exchange == pytest.approx(0.060)
-    short = Work("normalisation and pointwise", 3 * 10**6 // 2, 0, 1)
+    short = Work("other", 3 * 10**6 // 2, 0, 1)
     assert parts(short, gpus=2).exchange == pytest.approx(0.003 + 0.010 - 2 / 3 * 0.003)
 
 
@@ -100,7 +122,7 @@ def test_steps_are_added_up_over_the_schedule() -> None:
     found = Predictor(plan).on(machine, gpus()["H100 80GB"])
     moved = sum(1000 * 256 * plan.image_size(step) ** 2 for step in range(plan.total_steps))
     stack = efficiencies()["stacks"]["eager"]
-    expected = moved / (stack["memory"] * 3350e9) / efficiencies()["ranks"]
+    expected = moved / (stack["memory"]["other"] * 3350e9) / efficiencies()["ranks"]
     # note: the convolution here is bound by its operations, as long as 0.48 of its bytes would take again
     assert found.steps_seconds > expected
     assert sum(phase.steps for phase in found.phases) == plan.total_steps
@@ -130,13 +152,12 @@ def test_a_traced_step_has_its_networks_products_and_gradients(traced: list[Coun
     network = torchvision.models.resnet18(num_classes=classes)
     assert step.gradient_bytes == 4 * sum(parameter.numel() for parameter in network.parameters())
 
-    def operations(kind: str) -> int:
-        return sum(work.operations * work.count for work in step.eager if work.kind == kind)
-
-    forward, weight = operations("convolution forward"), operations("convolution weight")
-    assert weight == forward
-    # note: the pictures want no gradient
-    assert 0.8 * forward < operations("convolution data") < forward
+    with FlopCounterMode(display=False) as counter, torch.device("meta"):
+        torchvision.models.resnet18(num_classes=classes)(torch.zeros(4, 3, step.image_size, step.image_size))
+    convolutions = sum(work.operations * work.count for work in step.eager if work.kind == "convolution")
+    assert {work.kind for work in step.eager if work.operations} == {"convolution", "matrix"}
+    # note: the images want no gradient
+    assert 2.8 < convolutions / counter.get_total_flops() < 3
     assert sum(w.moved * w.count for w in step.fused) < sum(w.moved * w.count for w in step.eager)
     assert step.peak_bytes > 3 * step.gradient_bytes  # weights, gradients, momentum, and what the backward pass wants
 
@@ -154,11 +175,45 @@ def test_a_vision_transformer_of_timm_has_the_products_of_its_formula() -> None:
     wanted = batch * (3 * linear + 2 * patches + (1 + 2.5) * attention)
     for works in (step.eager, step.fused):
         assert sum(work.operations * work.count for work in works) == pytest.approx(wanted, rel=1e-3)
-        assert {work.kind for work in works if work.operations} == {
-            "matrix",
-            "convolution forward",
-            "convolution weight",
+        assert {work.kind for work in works if work.operations} == {"matrix", "convolution"}
+
+
+def test_a_transformer_computes_its_norms_and_weights_of_attention_in_float32_as_on_a_gpu() -> None:
+    words = ["model=timm", "model.architecture=vit_tiny_patch16_224", "dataset=imagenet", "recipe=baseline",
+             "dataloader=synthetic", "batch_size=4", "model.arguments.depth=1"]  # fmt: skip
+    found = {}
+    for precision in ("bf16", "fp32"):
+        (step,) = counted_steps(plan_for(compose([*words, f"precision={precision}"]).config, 1))
+        found[precision] = {work.moved for work in step.eager if work.kind == "other"}
+    # note: a norm of 4 x 197 x 192 numbers reads and writes all of them, its weights, and two statistics a token
+    norm = 4 * (2 * 4 * 197 * 192 + 2 * 192 + 2 * 4 * 197)
+    assert norm in found["fp32"]
+    assert norm in found["bf16"]
+
+
+def test_depthwise_grouped_and_unaligned_convolutions_are_told_apart() -> None:
+    words = ["model=timm", "dataset=imagenet", "recipe=baseline", "dataloader=synthetic", "batch_size=4"]
+
+    def kinds(architecture: str) -> set[tuple[str, int, bool]]:
+        (step,) = counted_steps(plan_for(compose([*words, f"model.architecture={architecture}"]).config, 1))
+        return {
+            (one.kind, one.group_width, one.aligned) for one in step.eager if one.kind in ("convolution", "depthwise")
         }
+
+    stem, plain = ("convolution", 0, False), ("convolution", 0, True)
+    assert kinds("resnext50_32x4d") >= {stem, plain, ("convolution", 4, False), ("convolution", 8, True)}
+    assert {kind[:2] for kind in kinds("mobilenetv2_100")} == {("convolution", 0), ("depthwise", 1)}
+
+
+@pytest.mark.usefixtures("by_hand")
+def test_an_evaluation_that_mirrors_takes_two_passes() -> None:
+    def evaluation(flips: str) -> float:
+        words = ("recipe=baseline", "dataloader=synthetic", f"image.eval_flip_average={flips}")
+        found = Predictor(run(*words)).on(machines()["p5_48xlarge"], gpus()["H100 80GB"]).found
+        assumed = efficiencies()["assumed"]
+        return found.evaluation.seconds - (found.evaluations * assumed["epoch_start"] + assumed["first_batch"])
+
+    assert evaluation("true") == pytest.approx(2 * evaluation("false"), rel=0.05)
 
 
 def test_a_network_that_does_not_take_the_sides_is_refused_in_a_line() -> None:
