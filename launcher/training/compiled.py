@@ -46,17 +46,16 @@ def compile_run(trainer: Trainer) -> None:
     if trainer.config.compile == "off":
         return
     start, before = time.perf_counter(), graphs()
-    reason, statistics = _obstacle(trainer), Snapshot(trainer.train_step.model.buffers())
-    if reason is None:
-        _set_up(len({kind.image_size for kind in step_kinds(trainer.plan)}))
-        statistics.take()
-        try:
-            _compile(trainer)
-        except Exception as error:
-            if is_of_the_machine(error):
-                raise
-            reason = _first_line(error)
-        statistics.restore_unless(torch.zeros((), dtype=torch.bool, device=trainer.ranks.device))
+    reason, statistics = None, Snapshot(trainer.train_step.model.buffers())
+    _set_up(len({kind.image_size for kind in step_kinds(trainer.plan)}))
+    statistics.take()
+    try:
+        _compile(trainer)
+    except Exception as error:
+        if is_of_the_machine(error):
+            raise
+        reason = _first_line(error)
+    statistics.restore_unless(torch.zeros((), dtype=torch.bool, device=trainer.ranks.device))
     reasons = [reason for reason in gather(reason) if reason]
     if reasons:
         trainer.train_step.engine.apply = apply_in_turn
@@ -78,20 +77,6 @@ def _message(reasons: list[str], seconds: float, count: int) -> str:
     inductor = torch._dynamo.utils.counters["inductor"]
     cached = inductor["fxgraph_cache_hit"] and not inductor["fxgraph_cache_miss"]
     return f"compiled in {seconds:.0f} s{', cached' * bool(cached)}: {count} graphs, which no clock counts"
-
-
-def _obstacle(trainer: Trainer) -> str | None:
-    """What is known to need a graph for every few steps."""
-    engine, model = trainer.train_step.engine, trainer.train_step.model
-    if changing := engine.changing_parameters:
-        for steps in step_kinds(trainer.plan).values():
-            learning = []
-            for moment in map(trainer.moment, (steps[0], steps[-1])):
-                engine.before_step(model, moment)
-                learning.append(trainer.train_step.learning())
-            if learning[0] != learning[1]:
-                return f"{changing[0]} changes which parameters learn at many steps"
-    return None
 
 
 def _set_up(sizes: int) -> None:
@@ -135,13 +120,21 @@ def _rehearse(trainer: Trainer) -> None:
     """Prepare, forward and backward for every kind of step, on black images.
 
     A kind's batches are prepared several times, as chance has ways of its own.
+
+    Raises:
+        RuntimeError: every few steps would need a graph of their own.
     """
     step, plan = trainer.train_step, trainer.plan
     freezes = any(one.freezes_statistics for one in step.engine.active.values())
     sizes = {kind.image_size for kind in step_kinds(plan)}
     seen: set[object] = set()
     for steps in step_kinds(plan).values():
-        step.engine.before_step(step.model, trainer.moment(steps[0]))
+        learning = set()
+        for moment in map(trainer.moment, (steps[-1], steps[0])):
+            step.engine.before_step(step.model, moment)
+            learning.add(step.learning())
+        if len(learning) > 1:
+            raise RuntimeError(f"{step.engine.changing_parameters[0]} changes which parameters learn at many steps")
         images, numbers = _black(plan.rank_batch, plan.loaded_size(steps[0]), trainer.ranks.device)
         for moment in map(trainer.moment, steps[:_DRAWS]):
             batch = step.prepare(Batch(images, numbers, np.arange(len(images)), moment))

@@ -147,7 +147,8 @@ class StepMeter:
         self._reset()
 
     def _reset(self) -> None:
-        self._losses = torch.zeros(2, device=self._ranks.device)  # their sum, and how many are finite
+        # their sum, and how many are finite; note: in float64 the same in whatever order ranks and steps are added
+        self._losses = torch.zeros(2, dtype=torch.float64, device=self._ranks.device)
         self._steps, self._waited = 0, 0.0
 
     def add(self, outcome: StepOutcome, waited: float) -> None:
@@ -177,22 +178,19 @@ class StepMeter:
         return means
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums, each rank's loss apart; all ranks call this together."""
-        losses = [self._losses]
+        """The sums over all ranks, which call this together."""
+        losses = self._losses.clone()
         if self._ranks.world_size > 1:
-            losses = [torch.zeros_like(self._losses) for _ in range(self._ranks.world_size)]
-            dist.all_gather(losses, self._losses)
-        sums = {"losses": int(self._losses[1]), "steps": self._steps, "waited": self._waited}
-        return {**sums, "loss": torch.stack(losses)[:, 0], "train_seconds": self._train_seconds}
+            dist.all_reduce(losses)
+        return {
+            "losses": losses,
+            "steps": self._steps,
+            "waited": self._waited,
+            "train_seconds": self._train_seconds,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back this rank's part; on another number of ranks the first takes all."""
-        losses, count = state["loss"].to(self._losses.device), state["losses"]
-        same_ranks = len(losses) == self._ranks.world_size
-        if not same_ranks:
-            losses, count = losses.sum().expand(1), count * len(losses)
-        rank = self._ranks.rank if same_ranks else 0
-        mine = same_ranks or self._ranks.is_first
-        self._losses = torch.stack([losses[rank], losses.new_tensor(count)]) * mine
+        """Take back the sums: the first rank has them all."""
+        self._losses = state["losses"].to(self._losses.device) * self._ranks.is_first
         self._steps, self._waited = state["steps"], state["waited"]
         self._train_seconds = state["train_seconds"]
