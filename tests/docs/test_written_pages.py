@@ -1,4 +1,4 @@
-"""docs/keys.md and the published figures of other pages are what the scripts that write them write now."""
+"""docs/keys.md, docs/errors.md and the published figures of other pages are what the scripts that write them write now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from launcher.config.keys import all_keys
 
 from .pages import ROOT
 
-SCRIPTS = {name: runpy.run_path(str(ROOT / "scripts" / f"{name}.py")) for name in ("write_keys", "write_figures")}
+SCRIPTS = {
+    name: runpy.run_path(str(ROOT / "scripts" / f"{name}.py"))
+    for name in ("write_keys", "write_figures", "write_errors")
+}
 FIGURES = SCRIPTS["write_figures"]
 
 
@@ -32,6 +35,12 @@ def test_the_bound_is_what_the_command_shows(capsys: pytest.CaptureFixture[str])
     shown = {" ".join(line.split()) for line in capsys.readouterr().out.splitlines()}
     (row,) = re.findall(r"^(hot    timm_a2.*)$", (ROOT / "docs" / "efficiency.md").read_text(), re.MULTILINE)
     assert " ".join(row.split()) in shown
+
+
+def test_the_page_of_errors_is_current() -> None:
+    text = (ROOT / "docs" / "errors.md").read_text()
+    assert text == SCRIPTS["write_errors"]["page"](), "run: .venv/bin/python scripts/write_errors.py"
+    assert "| `dataset.val_split` | takes class folders on this machine; unpack or copy the images" in text
 
 
 def test_the_page_of_keys_is_current_and_leaves_none_out() -> None:

@@ -1,0 +1,129 @@
+"""Write docs/errors.md, the page of every error that a command prints: its key and message, as the source has them.
+
+Run it after a change of a message: .venv/bin/python scripts/write_errors.py
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "errors.md"
+_RAISED = {"UserError", "Problem", "MachineError", "problem", "_problem"}
+_HEAD = """\
+# Every error
+
+    train recipe=hto
+    error: recipe=hto (command line): no such recipe; did you mean hot? ...
+
+A command that cannot go on prints `error: KEY=VALUE (where the value is from): MESSAGE` for each wrong value and exits
+with code 2; with code 1 if the machine is at fault. `scripts/write_errors.py` writes this page from the source: `...`
+stands for names and numbers, `KEY` for one of several keys.
+"""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One error of the source: its file, line, class, key (none: empty) and text."""
+
+    file: str
+    line: int
+    raised: str
+    key: str
+    text: str
+
+    @property
+    def begins(self) -> str:
+        """The text from its first word of its own."""
+        return self.text.lstrip(". :'\"/(").lower()
+
+
+def messages() -> list[Message]:
+    """Every error whose text stands in launcher/ or lab/, by room and then by its first words."""
+    files = [path for package in ("launcher", "lab") for path in sorted((ROOT / package).rglob("*.py"))]
+    return [one for path in files for one in _in_file(path.relative_to(ROOT), ast.parse(path.read_text()))]
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [_HEAD]
+    found = sorted(messages(), key=lambda one: (_room(one), one.begins))
+    for room, of_room in groupby(found, key=_room):
+        rows = dict.fromkeys(f"| {_cell(one.key)} | {_escaped(one.text)} |" for one in of_room)
+        parts.append("\n".join([f"## {room}\n", "| key | message |", "|---|---|", *rows, ""]))
+    return "\n".join(parts)
+
+
+def _room(message: Message) -> str:
+    """The folder of its file; `launcher` or `lab` for what lies at the top."""
+    return str(Path(message.file).parent)
+
+
+def _in_file(path: Path, tree: ast.Module) -> Iterator[Message]:
+    constants = _names(tree.body)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    inner = {id(node) for function in functions for node in _inside(function) if isinstance(node, ast.FunctionDef)}
+    for function in functions:
+        if id(function) not in inner:
+            names = constants | _names(list(_inside(function)))
+            for node in _inside(function):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _RAISED:
+                    yield from _message(path, node, names)
+
+
+def _message(path: Path, call: ast.Call, names: dict[str, ast.expr]) -> Iterator[Message]:
+    """The error of a call, if its text stands in the function; a `problem` of a room may take its value first."""
+    assert isinstance(call.func, ast.Name)
+    arguments = call.args[1:] if call.func.id in ("problem", "_problem") else call.args[:1]
+    for text in (_text(argument, names) for argument in arguments[:1]):
+        if text.strip(". "):
+            key = _text(call.args[1], names) if call.func.id == "Problem" and len(call.args) > 1 else ""
+            yield Message(str(path), call.lineno, call.func.id, key, text)
+
+
+def _inside(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    return (node for statement in function.body for node in ast.walk(statement))
+
+
+def _names(nodes: list[ast.stmt] | list[ast.AST]) -> dict[str, ast.expr]:
+    """What each name is set to, the last one if there are several."""
+    return {
+        node.targets[0].id: node.value
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+
+
+def _text(node: ast.expr, names: dict[str, ast.expr]) -> str:
+    """A text as far as the source says it; `...` for the rest."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(_text(part, names) for part in parts)
+        case ast.FormattedValue(value=value):
+            return _text(value, names)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _text(left, names) + _text(right, names)
+        case ast.IfExp(body=body):
+            return _text(body, names)
+        case ast.Name(id=name) if name in names:
+            return _text(names[name], {other: value for other, value in names.items() if other != name})
+    return "..."
+
+
+def _cell(key: str) -> str:
+    return f"`{key if key.strip('.') else 'KEY'}`" if key else ""
+
+
+def _escaped(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "\\<").replace("*", "\\*")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    print(PAGE)
