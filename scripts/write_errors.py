@@ -17,8 +17,8 @@ _RAISED = {"UserError", "Problem", "MachineError", "problem", "_problem"}
 _HEAD = """\
 # Every error
 
-    train recipe=hto
-    error: recipe=hto (command line): no such recipe; did you mean hot? ...
+    $ train recipe=hot optimizer.lrr=1
+    error: optimizer.lrr=1 (command line): no such key; did you mean optimizer.lr?
 
 A command that cannot go on prints `error: KEY=VALUE (where the value is from): MESSAGE` for each wrong value and exits
 with code 2; with code 1 if the machine is at fault. `scripts/write_errors.py` writes this page from the source: `...`

@@ -1,4 +1,4 @@
-"""docs/keys.md, docs/errors.md and the published figures of other pages are what the scripts that write them write now."""
+"""docs/keys.md, docs/errors.md and the published figures of other pages are what their scripts write now."""
 
 from __future__ import annotations
 
