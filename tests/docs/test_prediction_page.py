@@ -2,53 +2,83 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from pathlib import Path
 
 import pytest
 
-from benchmarks.prediction import Figure, figures, row
+from benchmarks.prediction import GOAL_MEDIAN, GOAL_WORST, Figure, figures, row
 from lab.predict.prediction import efficiencies
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "prediction.md").read_text()
+TABLES = TEXT[TEXT.index("<!-- figures -->") : TEXT.index("<!-- end of figures -->")]
+LINES = [line for line in TABLES.splitlines() if line.startswith("| ") and "published |" not in line]
+# One of each family of kernels: transformers, depthwise and grouped convolutions, odd widths, pooling, plain ones.
+_NETWORKS = ("vit_base_patch16_224", "swin_base_patch4_window7_224", "convnext_tiny", "mobilenetv3_large_100",
+             "regnetx_032", "hrnet_w18", "poolformer_s12", "resnet101", "resnet50")  # fmt: skip
+
+
+def line_of(figure: Figure) -> str:
+    batch = figure.network[0] if figure.network else 0
+    begins = f"| {figure.name} | {batch} |" if figure.network else f"| {figure.name} | {figure.machine} |"
+    published = f"| {figure.published:,.0f} |" if figure.network else f"| {figure.published:,g} {figure.unit} |"
+    (line,) = (line for line in LINES if line.startswith(begins) and published in line)
+    return line
 
 
 def test_every_figure_has_its_line_and_the_summary_is_of_those_held_out() -> None:
-    lines = [line for line in TEXT.splitlines() if line.startswith("| ") and not line.startswith("| figure")]
-    assert len(lines) == len(figures())
-    fitted, held = (
-        [f for f in figures() if f.fits],
-        [f for f in figures() if not f.fits],
-    )
-    for figure, line in zip([*fitted, *held], lines, strict=True):
-        assert line.startswith(f"| {figure.name} | {figure.machine} |")
-        published = f"{figure.published:,g} {figure.unit}"
-        assert published in line
-        assert line.endswith(f"| {figure.source} |")
-    errors = [abs(int(error)) for error in re.findall(r"\| ([+-]\d+)% \|", "\n".join(lines[len(fitted) :]))]
-    assert len(errors) == len(held) >= 12
-    (told,) = re.findall(r"(\d+) held-out figures: median error (\d+)% .*?, worst (\d+)%", TEXT)
-    assert tuple(map(int, told)) == (len(held), round(statistics.median(errors)), max(errors))
+    assert len(LINES) == len(figures()) == len({line_of(figure) for figure in figures()})
+    for title, fitted in (("Fitted:", True), ("Held out:", False)):
+        after = TABLES[TABLES.index(title) :]
+        assert all((line_of(one) in after) for one in figures() if bool(one.fits) is fitted)
+    held = [figure for figure in figures() if not figure.fits]
+    parts = {
+        "networks of timm": [one for one in held if one.network],
+        "other figures": [one for one in held if not one.network],
+        "figures in all": held,
+    }
+    for what, own in parts.items():
+        errors = sorted(abs(int(re.findall(r"\| ([+-]\d+)% \|", line_of(figure))[0])) for figure in own)
+        (said,) = re.findall(rf"(\d+) held-out {what}: median error (\d+)% .*? within (\d+)%, worst (\d+)%", TABLES)
+        expected = (len(own), statistics.median(errors), errors[math.ceil(0.9 * len(errors)) - 1], errors[-1])
+        assert tuple(map(int, said)) == pytest.approx(expected, abs=0.6)
 
 
-# note: one traced network serves these; the other lines want minutes of tracing
+def test_predictions_meet_the_goal_over_fifty_held_out_figures_of_ten_networks() -> None:
+    errors = {
+        figure: abs(int(re.findall(r"\| ([+-]\d+)% \|", line_of(figure))[0])) for figure in figures() if not figure.fits
+    }
+    assert len(errors) >= 50
+    assert len({figure.name for figure in errors if figure.network}) >= 10
+    assert statistics.median(errors.values()) <= 100 * GOAL_MEDIAN
+    assert sum(off <= 100 * GOAL_WORST for off in errors.values()) >= 0.95 * len(errors)
+
+
+def test_no_network_is_fitted_and_held_out_on_one_machine() -> None:
+    fitted = {(figure.name, figure.machine) for figure in figures() if figure.fits}
+    assert not fitted & {(figure.name, figure.machine) for figure in figures() if not figure.fits}
+
+
+# note: few traced networks serve these; the other lines want minutes of tracing
 @pytest.mark.parametrize(
     "figure",
-    [f for f in figures() if f.loader or f.step == "plain"],
+    [f for f in figures() if f.loader or f.step == "plain" or (f.network and f.name in _NETWORKS)],
     ids=lambda figure: f"{figure.name}, {figure.machine}",
 )
 def test_the_lines_are_what_the_model_says(figure: Figure) -> None:
-    named = f"| {figure.name} | {figure.machine} |"
-    (line,) = (line for line in TEXT.splitlines() if line.startswith(named))
-    told, found = (float(text.split(" | ")[4].replace(",", "")) for text in (line, row(figure, efficiencies())))
+    at = 5 if figure.network else 4
+    said, found = (
+        float(text.split(" | ")[at].replace(",", "")) for text in (line_of(figure), row(figure, efficiencies()))
+    )
     # note: a kernel more or less in our own step moves them by tenths of a percent
-    assert told == pytest.approx(found, rel=0.01)
+    assert said == pytest.approx(found, rel=0.01)
 
 
 def test_the_page_tells_the_values_that_are_used() -> None:
     values = efficiencies()
-    assert f"images/s of one thread × {values['loaders']['share']}" in TEXT
-    assert f"{values['ranks']} of one GPU's throughput" in TEXT
-    assert f"a factor of {1 + values['spread']:g} in each direction" in TEXT
-    assert f"{1000 * values['loaders']['operation']:.2f} ms per image" in TEXT
+    assert f"images/s of a thread alone × {values['loaders']['share']}" in TEXT
+    assert f"{values['ranks']} of one's rate" in TEXT
+    assert f"a factor of {1 + values['spread']:g} each way" in TEXT
+    assert f"{1000 * values['loaders']['operation']:.2f} ms an image" in TEXT
