@@ -15,7 +15,7 @@ from launcher.records.folder import existing
 EXAMPLES = [
     "train export runs/mild-imagenet-1120-1",
     "train export runs/mild-imagenet-1120-1 -o models/mild",
-    "train export runs/mild-imagenet-1120-1 --onnx mild.onnx",
+    "train export runs/mild-imagenet-1120-1 --onnx",
 ]
 _ONNX = ("onnx", "onnxscript", "onnxruntime")
 
@@ -23,9 +23,8 @@ _ONNX = ("onnx", "onnxscript", "onnxruntime")
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder")
     parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("-o", "--output", metavar="FOLDER", help="where to (default: RUN/export)")
-    where.add_argument("--onnx", metavar="FILE", help="one ONNX file instead, for onnxruntime and others")
+    parser.add_argument("-o", "--output", metavar="FOLDER", help="where to (default: RUN/export, with --onnx RUN/onnx)")
+    parser.add_argument("--onnx", action="store_true", help="as ONNX instead, for onnxruntime and others")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -34,14 +33,14 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError(
             f"--onnx needs {' and '.join(lacking)}; pip install 'train-launcher[onnx]' installs all it needs"
         )
-    from launcher.weights.export import export_onnx, export_run
-    from launcher.weights.export_files import WEIGHTS
+    from launcher.weights.export import export_run
+    from launcher.weights.export_files import ONNX, WEIGHTS
 
-    output = Path(arguments.onnx or arguments.output or folder.path / "export")
+    output = Path(arguments.output or folder.path / ("onnx" if arguments.onnx else "export"))
     with progress_bars(console(sys.stderr)) as (_, report):
-        export = export_onnx if arguments.onnx else export_run
-        checked = export(folder, output, best=arguments.best, report=partial(report, "checking the export"))
+        show = partial(report, "checking the export")
+        checked = export_run(folder, output, best=arguments.best, report=show, onnx=arguments.onnx)
     compared = "the logits of the run" if checked.top1 is None else f"top-1 {checked.top1:.2%}"
     print(f"loaded without this project: {compared} on {checked.pictures:,} {checked.on}", file=sys.stderr)
-    print(output if arguments.onnx else output / WEIGHTS)
+    print(output / (ONNX if arguments.onnx else WEIGHTS))
     return 0

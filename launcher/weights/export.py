@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import io
-import json
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, replace
+from contextlib import closing, contextmanager, redirect_stdout, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from launcher import atomic
 from launcher.config.resolved import read
 from launcher.data.loaders import EvaluationLoader, build_loaders
 from launcher.data.unreadable import read_skipped
 from launcher.errors import Problem, UserError
-from launcher.models.build import Surgery
 from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import alone
 from launcher.records.folder import RunFolder
@@ -28,70 +25,25 @@ from launcher.records.metrics import Row, read_metrics
 from launcher.training.trainer import of_this_run
 from launcher.weights.classifier import model_card, saved, trained_network
 from launcher.weights.export_check import Checked, check_export
-from launcher.weights.export_files import FILES, write_card, write_export
+from launcher.weights.export_files import LOAD, MODEL, ONNX, module_source, write_card, write_export
 
 _BATCH = 64
-_ONNX_PROGRAM = Path(__file__).with_name("standalone_onnx.py")
 # note: protobuf's own bound on one message
 _MOST_ONNX_BYTES = 2**31 - 1
 
 
-@dataclass(frozen=True)
-class _Source:
-    """What an export is made of and compared with: the run's evaluated network, its card, images and result."""
-
-    plan: Plan
-    weights: dict[str, Tensor]
-    network: nn.Module
-    surgeries: dict[str, Surgery]
-    card: dict[str, Any]
-    images: EvaluationLoader | None
-    recorded: tuple[float, int] | None
-
-    def check(self, path: Path, report: Callable[[int, int], None]) -> Checked:
-        """Check what was written, as `check_export`."""
-        return check_export(path, self.network, self.plan, self.images, self.recorded, report)
-
-
-def export_run(folder: RunFolder, output: Path, *, best: bool, report: Callable[[int, int], None]) -> Checked:
-    """Write the evaluated weights of the newest or best checkpoint, and what rebuilds the network.
+def export_run(
+    folder: RunFolder, output: Path, *, best: bool, report: Callable[[int, int], None], onnx: bool = False
+) -> Checked:
+    """Write the evaluated weights of the newest or best checkpoint, or an ONNX file, and what uses them elsewhere.
 
     The files reach `output` only after a process without this project has loaded them and computed the run's logits
     and, where the validation images are present, its top-1. Calls `report` with the images done and their total.
 
     Raises:
-        UserError: the run has no valid checkpoint, the folder cannot be written, or the model differs from the run's.
+        UserError: the run has no valid checkpoint, the folder cannot be written, the model differs from the run's, or
+            it is larger than an ONNX file may be.
     """
-    with _source(folder, best=best) as source, _staged(output) as staged:
-        write_export(source.weights, staged, source.card, source.surgeries)
-        checked = source.check(staged, report)
-        write_card(staged, source.card | {"checked": vars(checked)})
-    return checked
-
-
-def export_onnx(folder: RunFolder, output: Path, *, best: bool, report: Callable[[int, int], None]) -> Checked:
-    """Write one ONNX file, and its card as `output` with `.json`; onnxruntime checks it, without torch.
-
-    Raises:
-        UserError: as `export_run`; or the network is larger than an ONNX file may be.
-    """
-    with _source(folder, best=best) as source:
-        card = _onnx_card(source.card)
-        try:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            with atomic.writing(output) as staged:
-                write_onnx(source.network.eval(), staged, card)
-                checked = source.check(staged, report)
-                card |= {"checked": vars(checked)}
-                _set_metadata(staged, card)
-            atomic.write_text(output.with_name(f"{output.name}.json"), json.dumps(card, indent=2) + "\n")
-        except OSError as error:
-            raise UserError(f"cannot export to {output}: {error.strerror or error}") from None
-    return checked
-
-
-@contextmanager
-def _source(folder: RunFolder, *, best: bool) -> Iterator[_Source]:
     config = read(folder.config)
     if config.task.scores(config.loss) is None:
         raise UserError(
@@ -101,19 +53,30 @@ def _source(folder: RunFolder, *, best: bool) -> Iterator[_Source]:
     plan = plan_for(replace(config, eval_batch_size=_BATCH), 1)
     with of_this_run(state, config):
         network, surgeries = trained_network(plan, state)
-    skipped = read_skipped(folder.skipped, config.dataset)
-    try:
-        loaders = build_loaders(plan, alone(torch.device("cpu")), skipped=skipped)
-    except UserError:
-        loaders = None
-    images = loaders.evaluate if loaders else None
-    try:
+    with _validation_images(plan, folder) as images, _staged(output) as staged:
         card = model_card(plan, state, surgeries, images.reader.classes if images else None)
         recorded = _add_recorded(card, read_metrics(folder.metrics))
-        yield _Source(plan, state["weights"], network, surgeries, card, images, recorded)
-    finally:
-        if loaders:
-            loaders.close()
+        if onnx:
+            card |= {"load": LOAD}
+            write_onnx(network.eval(), staged, card)
+        else:
+            write_export(state["weights"], staged, card, surgeries)
+        checked = check_export(staged, network, plan, images, recorded, report)
+        write_card(staged, card | {"checked": vars(checked)})
+    return checked
+
+
+@contextmanager
+def _validation_images(plan: Plan, folder: RunFolder) -> Iterator[EvaluationLoader | None]:
+    """The run's validation images; None where they are missing."""
+    try:
+        skipped = read_skipped(folder.skipped, plan.config.dataset)
+        loaders = build_loaders(plan, alone(torch.device("cpu")), skipped=skipped)
+    except UserError:
+        yield None
+        return
+    with closing(loaders):
+        yield loaders.evaluate
 
 
 def _add_recorded(card: dict[str, Any], rows: list[Row]) -> tuple[float, int] | None:
@@ -139,8 +102,9 @@ def _staged(output: Path) -> Iterator[Path]:
         output.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".export-", dir=output) as staged:
             yield Path(staged)
-            for name in FILES:
-                (Path(staged) / name).replace(output / name)
+            for path in Path(staged).iterdir():
+                if path.is_file():
+                    path.replace(output / path.name)
     except BaseException as error:
         for path in made:
             with suppress(OSError):
@@ -150,32 +114,8 @@ def _staged(output: Path) -> Iterator[Path]:
         raise
 
 
-class _Evaluated(nn.Module):
-    """The network as the run evaluates it: with flip averaging, the mean over an image and its mirror image."""
-
-    def __init__(self, network: nn.Module, flip_average: bool):
-        super().__init__()
-        self.network, self.flip_average = network, flip_average
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.network(images)
-        return (logits + self.network(images.flip(3))) / 2 if self.flip_average else logits
-
-
-def _onnx_card(card: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's card with an ONNX file's input and output, and the lines of a program that uses it."""
-    size, classes = card["input"]["size"], len(card["classes"])
-    mirrored = ", the mean over the image and its mirror image" * card["flip_average"]
-    return {
-        **{name: value for name, value in card.items() if name != "load"},
-        "images": f"float32 [batch, 3, {size}, {size}]: RGB, resized, cropped and normalised as `input` says",
-        "logits": f"float32 [batch, {classes}]{mirrored}; `scores` of them are the probabilities of `classes`",
-        "use": _ONNX_PROGRAM.read_text(encoding="utf-8").splitlines(),
-    }
-
-
-def write_onnx(network: nn.Module, path: Path, card: Mapping[str, Any]) -> None:
-    """Write a network in evaluation mode, float32 on the CPU, for batches of any size.
+def write_onnx(network: nn.Module, folder: Path, card: Mapping[str, Any]) -> None:
+    """Write the files of a network in evaluation mode, float32 on the CPU, for batches of any size.
 
     Raises:
         UserError: it is larger than an ONNX file may be.
@@ -188,7 +128,7 @@ def write_onnx(network: nn.Module, path: Path, card: Mapping[str, Any]) -> None:
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            _Evaluated(network, card["flip_average"]).eval(),
+            network,
             (images,),
             dynamo=True,
             input_names=["images"],
@@ -197,14 +137,6 @@ def write_onnx(network: nn.Module, path: Path, card: Mapping[str, Any]) -> None:
             verbose=False,
         )
     assert program is not None
-    path.write_bytes(program.model_proto.SerializeToString())
-    _set_metadata(path, card)
-
-
-def _set_metadata(path: Path, card: Mapping[str, Any]) -> None:
-    """Write or replace an ONNX file's metadata: each of the card's values as JSON."""
-    import onnx
-
-    model = onnx.load(path)
-    onnx.helper.set_model_props(model, {name: json.dumps(value) for name, value in card.items()})
-    path.write_bytes(model.SerializeToString())
+    (folder / ONNX).write_bytes(program.model_proto.SerializeToString())
+    (folder / MODEL).write_text(module_source("standalone_onnx.py"), encoding="utf-8")
+    write_card(folder, card)

@@ -20,6 +20,7 @@ from launcher.data.batch import Loaded, normalize
 from launcher.data.loaders import EvaluationLoader
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
+from launcher.weights.export_files import ONNX
 
 # Rounding of a logit relative to the image's largest one, measured on ResNet-18, 50 and 152: up to 10 of float32's.
 _ROUNDING = 64 * 2**-24
@@ -31,36 +32,22 @@ _NOISE = 8
 # Batch sizes that another runtime may treat differently, as where one image loses its dimension.
 _COUNTS = (1, 3)
 
-_FOLDER = """
-sys.path.insert(0, sys.argv[1])
-import torch, model
-network = model.load()
-normalize = lambda pixels: model.normalize(torch.from_numpy(pixels))
-transform, predict = model.transform, model.predict
-"""
-_ONNX = """
-sys.modules["torch"] = sys.modules["torchvision"] = None
-import json, onnxruntime
-metadata = onnxruntime.InferenceSession(sys.argv[1]).get_modelmeta().custom_metadata_map
-use = {"__name__": "use"}
-exec("\\n".join(json.loads(metadata["use"])), use)
-network, card = use["load"](sys.argv[1])
-normalize, transform = (lambda value, change=use[name]: change(value, card) for name in ("normalize", "transform"))
-predict = use["predict"]
-"""
 _PROGRAM = """
 import pickle, sys
-sys.modules["launcher"] = None
+for name in sys.argv[2:]:
+    sys.modules[name] = None
+sys.path.insert(0, sys.argv[1])
 import numpy as np
 from PIL import Image
-{load}
+import model
+network = model.load()
 while True:
     try:
         pixels, files = pickle.load(sys.stdin.buffer)
     except EOFError:
         break
-    read = [np.asarray(transform(Image.open(file))) for file in files]
-    answer = np.asarray(predict(network, normalize(pixels))), np.stack(read) if read else np.empty(0)
+    read = [np.asarray(model.transform(Image.open(file))) for file in files]
+    answer = np.asarray(model.predict(network, model.normalize(pixels))), np.stack(read) if read else np.empty(0)
     pickle.dump(answer, sys.stdout.buffer)
     sys.stdout.buffer.flush()
 """
@@ -78,10 +65,9 @@ class Checked:
 class _ExportedModel:
     """The exported model in a process of its own; a context."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, blocked: Sequence[str]):
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        program = _PROGRAM.format(load=_FOLDER if path.is_dir() else _ONNX)
-        command = [sys.executable, "-c", program, str(path)]
+        command = [sys.executable, "-c", _PROGRAM, str(path), *blocked]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=-1
         )
@@ -125,7 +111,7 @@ def check_export(
     recorded: tuple[float, int] | None,
     report: Callable[[int, int], None],
 ) -> Checked:
-    """Compare an export, a folder or an ONNX file, with the run's network, and its top-1 with the recorded one.
+    """Compare an export, also one as ONNX, with the run's network, and its top-1 with the recorded one.
 
     network: as the run evaluates, float32 on the CPU. Without a loader, noise replaces the images.
     recorded: the run's top-1 in [0, 1], and of how many images.
@@ -134,10 +120,11 @@ def check_export(
         UserError: logits differ by more than rounding, or classes of more than a hundredth of the images.
     """
     correct = images = 0
-    with _ExportedModel(path) as exported:
+    onnx = (path / ONNX).exists()
+    with _ExportedModel(path, ("launcher", "torch", "torchvision") if onnx else ("launcher",)) as exported:
         for pixels, labels, indices in loader if loader else _noise(plan):
             if not images:
-                _compare(exported, network.eval(), plan, pixels, _files(loader, indices), exact=path.is_dir())
+                _compare(exported, network.eval(), plan, pixels, _files(loader, indices), exact=not onnx)
             logits, _ = exported.compute(pixels)
             correct += int((logits.argmax(1) == labels).sum())
             images += len(labels)

@@ -23,8 +23,8 @@ from launcher.errors import UserError, first_few
 from launcher.models.build import FORBIDDEN, Surgery, model_surgery
 from launcher.models.vision_transformer import PARTS, VisionTransformer
 
-WEIGHTS, MODEL, CARD = "model.safetensors", "model.py", "model_card.json"
-FILES = (WEIGHTS, MODEL, CARD)
+WEIGHTS, ONNX, MODEL, CARD = "model.safetensors", "model.onnx", "model.py", "model_card.json"
+LOAD = "from model import load; network = load()"
 
 _NO_NETWORK = "NETWORK: Callable[..., nn.Module] | None = None\n"
 _NO_SURGERY = "SURGERY: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}\n"
@@ -70,7 +70,7 @@ def network_card(model: schema.Model, classes: int, *, changed: bool) -> dict[st
         "timm": f"timm.create_model({model.architecture!r}, {keywords})",
         "torchvision": f"torchvision.models.{model.architecture}({keywords})",
     }
-    load = "from model import load; network = load()"
+    load = LOAD
     if not changed and (made := constructors.get(model.library)):
         load = f"network = {made}; network.load_state_dict(safetensors.torch.load_file('{WEIGHTS}'))"
     return {"library": model.library, "architecture": model.architecture, "arguments": arguments, "load": load}
@@ -83,7 +83,7 @@ def model_source(surgeries: Mapping[str, Surgery], network: Sequence[Callable[..
     """
     parts = dict.fromkeys(part for surgery in surgeries.values() for part in (*surgery.parts, surgery.change))
     rows = "".join(f'    "{name}": ({s.change.__name__}, {s.values!r}),\n' for name, s in surgeries.items())
-    text = Path(__file__).with_name("standalone.py").read_text(encoding="utf-8")
+    text = module_source("standalone_torch.py")
     assert text.count(_NO_SURGERY) == text.count(_NO_NETWORK) == 1
     if surgeries:
         surgery = _NO_SURGERY.replace("{}", f"{{\n{rows}}}")
@@ -92,6 +92,15 @@ def model_source(surgeries: Mapping[str, Surgery], network: Sequence[Callable[..
         own = _NO_NETWORK.replace("None\n", f"{network[-1].__name__}\n")
         text = text.replace(_NO_NETWORK, "\n\n".join([*map(inspect.getsource, network), own]))
     return text
+
+
+def module_source(name: str) -> str:
+    """Return the source of a module of this room with that of `standalone`, from which it imports, in it."""
+    here = Path(__file__).parent
+    before, line, after = (here / name).read_text(encoding="utf-8").partition("from launcher.weights.standalone import")
+    shared = (here / "standalone.py").read_text(encoding="utf-8").partition("import annotations\n\n")[2]
+    assert line
+    return before + shared + after.partition("\n")[2]
 
 
 def read_exported(folder: Path) -> tuple[nn.Module, dict[str, Any]]:

@@ -152,22 +152,21 @@ EVERYTHING = [
 ]
 
 
-def test_an_onnx_file_predicts_where_only_onnxruntime_is_and_one_that_differs_is_not_kept(
+def test_onnx_predicts_where_only_onnxruntime_is_and_what_differs_is_not_kept(
     tmp_path: Path, tiny_networks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_onnx()
-    folder, output = finished(tmp_path, *EVERYTHING), tmp_path / "new" / "model.onnx"
-    checked = export_module.export_onnx(folder, output, best=False, report=lambda done, total: None)
+    folder, output = finished(tmp_path, *EVERYTHING), tmp_path / "new" / "onnx"
+    checked = export_run(folder, output, best=False, onnx=True, report=lambda done, total: None)
     assert (checked.on, checked.pictures) == ("validation images", 20)
-    assert {path.name for path in output.parent.iterdir()} == {"model.onnx", "model.onnx.json"}
-    card = json.loads(output.with_name("model.onnx.json").read_text())
+    assert {path.name for path in output.iterdir()} == {"model.onnx", "model.py", "model_card.json"}
+    card = json.loads((output / "model_card.json").read_text())
     assert set(card["surgery"]) == {"silu", "squeeze_excite", "blurpool", "stochastic_depth"}
-    (tmp_path / "use.py").write_text("\n".join(card["use"]))
     random = np.random.default_rng(0)
     files = [tmp_path / f"{number}.png" for number in range(3)]
     for file, shape in zip(files, ((40, 77, 3), (90, 41, 3), (50, 50, 3)), strict=True):
         Image.fromarray(random.integers(0, 256, shape, dtype=np.uint8)).save(file)
-    printed = python(BARE, "use.py", str(output), *map(str, files), folder=tmp_path)
+    printed = python(BARE, str(output / "model.py"), *map(str, files), folder=tmp_path)
 
     config = resolved.read(folder.config)
     run = build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
@@ -191,8 +190,8 @@ TIMM = ["model=timm", "model.architecture=test_vit", "model.img_size=32", "algor
 
 def test_a_run_of_timms_answers_alike_in_every_form(tmp_path: Path) -> None:
     with_onnx()
-    folder, onnx = finished(tmp_path, *TIMM), tmp_path / "model.onnx"
-    checked = export_module.export_onnx(folder, onnx, best=False, report=lambda done, total: None)
+    folder, onnx = finished(tmp_path, *TIMM), tmp_path / "onnx"
+    checked = export_run(folder, onnx, best=False, onnx=True, report=lambda done, total: None)
     assert (checked.on, checked.pictures) == ("validation images", 20)
     export(folder, tmp_path / "export")
     file = tmp_path / "image.png"
@@ -201,8 +200,7 @@ def test_a_run_of_timms_answers_alike_in_every_form(tmp_path: Path) -> None:
         said("predict", str(source), str(file), "--csv")[1] for source in (folder.path, tmp_path / "export")
     )
     assert own == exported
-    (tmp_path / "use.py").write_text("\n".join(json.loads(onnx.with_name("model.onnx.json").read_text())["use"]))
-    printed = python(BARE, "use.py", str(onnx), str(file), folder=tmp_path)
+    printed = python(BARE, str(onnx / "model.py"), str(file), folder=tmp_path)
     likeliest = [line.split(",")[2:] for line in own.splitlines()[1:]]
     assert printed.splitlines()[1:] == [f"{float(score):8.2%}  {name}" for name, score in likeliest]
     assert said("eval", str(folder.path), "--by-class")[1].splitlines()[1] == "20 images on 1 process on the CPU"
@@ -219,18 +217,24 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def refuses_another(folder: RunFolder, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One logit of ten is a thousandth off in a new file: the earlier one stays."""
+    """One logit of ten is a thousandth off in a new file: the earlier files stay."""
     import onnx
 
-    earlier, model = output.read_bytes(), onnx.load(output)
+    earlier = {path.name: path.read_bytes() for path in output.iterdir()}
+    model = onnx.load(output / "model.onnx")
     (bias,) = (tensor for tensor in model.graph.initializer if tensor.name.endswith("fc.bias"))
     values = onnx.numpy_helper.to_array(bias) + np.eye(10, dtype=np.float32)[3] / 1000
     bias.CopyFrom(onnx.numpy_helper.from_array(values, bias.name))
-    monkeypatch.setattr(export_module, "write_onnx", lambda network, path, card: onnx.save(model, path))
+    write = export_module.write_onnx
+
+    def write_another(network: torch.nn.Module, staged: Path, card: dict[str, object]) -> None:
+        write(network, staged, card)
+        onnx.save(model, staged / "model.onnx")
+
+    monkeypatch.setattr(export_module, "write_onnx", write_another)
     with pytest.raises(UserError, match="logits are not those of the run's own network"):
-        export_module.export_onnx(folder, output, best=False, report=lambda done, total: None)
-    assert output.read_bytes() == earlier
-    assert {path.name for path in output.parent.iterdir()} == {"model.onnx", "model.onnx.json"}
+        export_run(folder, output, best=False, onnx=True, report=lambda done, total: None)
+    assert {path.name: path.read_bytes() for path in output.iterdir()} == earlier
 
 
 def test_without_the_packages_of_onnx_a_line_says_how_to_get_them(
@@ -239,5 +243,5 @@ def test_without_the_packages_of_onnx_a_line_says_how_to_get_them(
     folder = finished(tmp_path)
     monkeypatch.setattr("launcher.cli.export.find_spec", lambda name: None if name.startswith("onnx") else object())
     assert "onnx and onnxscript and onnxruntime; pip install 'train-launcher[onnx]' installs all it needs" in told(
-        "export", str(folder.path), "--onnx", str(tmp_path / "model.onnx")
+        "export", str(folder.path), "--onnx"
     )
