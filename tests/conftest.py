@@ -89,11 +89,10 @@ def _resident_mib() -> float:
 
 @pytest.fixture
 def tiny_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every network that a config or an export's card names is a tiny one."""
+    """Every network that a config names is a tiny one."""
     from tests.networks import tiny
 
     monkeypatch.setattr("launcher.models.build.get_model", tiny)
-    monkeypatch.setattr("launcher.weights.export_files.get_model", tiny)
 
 
 @pytest.fixture

@@ -29,12 +29,6 @@ def class_of(name: str) -> type[Algorithm[AlgorithmConfig]] | None:
     return classes.get(name.replace("_", ""))
 
 
-def surgery_of(name: str) -> Surgery | None:
-    """The surgery of an algorithm, without values; None where no algorithm of this name has one."""
-    found = class_of(name) if name.isidentifier() else None
-    return found.surgery if found else None
-
-
 def build(context: Context) -> dict[str, Algorithm[AlgorithmConfig]]:
     """Name to bound algorithm."""
     bound = {}

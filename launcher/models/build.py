@@ -16,7 +16,7 @@ from torchvision.models import get_model
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from launcher.config import schema
-from launcher.config.keys import choices, nearest
+from launcher.config.keys import nearest
 from launcher.errors import Problem, UserError, is_of_the_machine, one_line
 from launcher.models.checkpointing import checkpoint_activations
 from launcher.models.parameters import classifiers
@@ -128,15 +128,9 @@ def draw_weight(name: str, values: Tensor, generator: torch.Generator) -> None:
 
 def model_surgeries(model: schema.Model) -> dict[str, Surgery]:
     """By name, what `build_model` changes of the library's network besides its weights."""
-    if not isinstance(model, schema.TorchvisionModel) or (surgery := model_surgery(model.activation)) is None:
+    if not isinstance(model, schema.TorchvisionModel) or model.activation == "relu":
         return {}
-    return {model.activation: surgery}
-
-
-def model_surgery(name: str) -> Surgery | None:
-    """The surgery for a value of `model.activation`; None for torchvision's own, and for other names."""
-    changed = name != "relu" and name in choices("model.activation")
-    return Surgery(replace_relu, {"activation": name}) if changed else None
+    return {model.activation: Surgery(replace_relu, {"activation": model.activation})}
 
 
 def _generator(seed: int, name: str) -> torch.Generator:

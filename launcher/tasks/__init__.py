@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from launcher.config.tasks import ClassificationConfig, TaskConfig
+from launcher.config.tasks import TaskConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,8 +45,3 @@ def build_task(config: TaskConfig, loss: str) -> Task:
     """
     kind: Any = getattr(import_module(f"{__name__}.{config.name}"), type(config).__name__.removesuffix("Config"))
     return kind(config, loss)  # type: ignore[no-any-return]
-
-
-def exported_task(scores: str) -> Task:
-    """Build the task of an export by its card's `scores`, softmax or sigmoid."""
-    return build_task(ClassificationConfig(name="classification"), "bce" if scores == "sigmoid" else "cross_entropy")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
-from launcher.config.resolved import digest, read
+from launcher.config.resolved import as_mapping, fingerprint, read
 from launcher.config.schema import TorchvisionLoader
 from launcher.data.batch import normalize
 from launcher.data.images import UNREADABLE, ReadableImages, evaluated_input
@@ -27,12 +27,12 @@ from launcher.models.build import Surgery, build_model, model_surgeries
 from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import claim
 from launcher.records.folder import RunFolder
-from launcher.tasks import Task, build_task, exported_task
+from launcher.tasks import Task, build_task
 from launcher.training import checkpoint
 from launcher.training.evaluation import outputs_of
 from launcher.training.precision import Precision, choose_precision
 from launcher.training.trainer import of_this_run, set_backend
-from launcher.weights.export_files import network_card, read_exported
+from launcher.weights.export_files import CARD, WEIGHTS, network_card, read_card, read_weights
 
 _BATCH = 64
 _LOADER = TorchvisionLoader(name="torchvision", workers="auto", prefetch=2)
@@ -109,7 +109,8 @@ def model_card(
         "top5": None,
         "pictures": None,
         "precision": None,
-        "config": digest(config),
+        # note: an export may go anywhere, and its images stay where they are
+        "config": as_mapping(replace(config, dataset=replace(dataset, path=None, test_path=None))),
     }
 
 
@@ -149,16 +150,22 @@ def classifier_of_run(folder: RunFolder, kind: str, *, best: bool) -> Classifier
 
 
 def classifier_of_export(folder: Path, kind: str) -> Classifier:
-    """What `train export` has written, in float32.
+    """What `train export` has written, as the run's own.
 
     Raises:
         UserError: a file of it is missing, damaged, or of another network.
         MachineError: the GPU cannot be used.
     """
-    network, card = read_exported(folder)
-    device = claim(kind, 0)
-    precision, task = Precision(device.type, torch.float32), exported_task(card["scores"])
-    return Classifier(network.to(device), card, precision, device, task)
+    config, classes = read_card(folder / CARD)
+    try:
+        weights, _, surgery = read_weights(folder / WEIGHTS)
+    except ValueError as error:
+        raise UserError(f"{folder / WEIGHTS} {error}; export the run again") from None
+    state = {"weights": weights, "classes": classes, "step": 0, "config": fingerprint(config)}
+    classifier = classifier_of(plan_for(config, 1), state, kind)
+    if surgery != classifier.card["surgery"]:
+        raise UserError(f"{folder / WEIGHTS} is of another network than {CARD} says; export the run again")
+    return classifier
 
 
 def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Iterator[ClassifiedImage]:

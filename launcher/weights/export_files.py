@@ -13,27 +13,21 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor, nn
-from torchvision.models import get_model
+from torch import Tensor
 
-from launcher.algorithms.engine import surgery_of
 from launcher.config import schema
-from launcher.config.models import VisionTransformerModel, timm_architectures
-from launcher.errors import UserError, first_few
-from launcher.models.build import FORBIDDEN, Surgery, model_surgery
-from launcher.models.vision_transformer import PARTS, VisionTransformer
+from launcher.config.models import VisionTransformerModel
+from launcher.config.schema import RunConfig
+from launcher.config.validate import validate
+from launcher.errors import UserError, one_line
+from launcher.models.build import Surgery
+from launcher.models.vision_transformer import PARTS
 
 WEIGHTS, ONNX, MODEL, CARD = "model.safetensors", "model.onnx", "model.py", "model_card.json"
 LOAD = "from model import load; network = load()"
 
 _NO_NETWORK = "NETWORK: Callable[..., nn.Module] | None = None\n"
 _NO_SURGERY = "SURGERY: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}\n"
-_CARD_TYPES: dict[str, type] = {
-    **{"architecture": str, "surgery": dict, "classes": list, "input": dict, "flip_average": bool, "scores": str},
-}
-_INPUT_TYPES: dict[str, type] = {
-    **{"resize": int, "size": int, "interpolation": str, "exif_orientation": bool, "mean": list, "std": list},
-}
 
 
 def write_export(
@@ -103,41 +97,6 @@ def module_source(name: str) -> str:
     return before + shared + after.partition("\n")[2]
 
 
-def read_exported(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the network of an export in evaluation mode, and its card.
-
-    Raises:
-        UserError: a file is missing, damaged, or not of the network that the card describes.
-    """
-    card = read_card(folder / CARD)
-    path = folder / WEIGHTS
-    try:
-        weights, _, written = read_weights(path)
-    except ValueError as error:
-        raise UserError(f"{path} {error}; export the run again") from None
-    surgeries = {name: model_surgery(name) or surgery_of(name) for name in card["surgery"]}
-    if unknown := [name for name, surgery in surgeries.items() if surgery is None]:
-        raise UserError(f"{folder / CARD}: no surgery {unknown[0]} here; use the model.py beside it")
-    try:
-        network = _plain_network(card)
-        for name, one in surgeries.items():
-            if one:
-                one.change(network, **card["surgery"][name])
-    # note: an edited card can make the builders raise anything
-    except Exception as error:
-        raise UserError(f"{folder / CARD} describes no network: {error}; export the run again") from None
-    different = differences(network.state_dict(), weights)
-    if written != card["surgery"]:
-        different.insert(0, "its surgery is another")
-    if different:
-        expected = f"a {card['architecture']} of {len(card['classes'])} classes"
-        raise UserError(
-            f"{path} does not hold {expected} as {CARD} says: {first_few(different, 10)}; export the run again"
-        )
-    network.load_state_dict(weights)
-    return network.eval(), card
-
-
 def read_weights(path: Path) -> tuple[dict[str, Tensor], str | None, dict[str, Any] | None]:
     """Return a safetensors file's tensors by the network's own names, its architecture, and its surgery's values.
 
@@ -162,22 +121,24 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], str | None, dict[str, A
     return plain, metadata.get("architecture"), surgery
 
 
-def read_card(path: Path) -> dict[str, Any]:
-    """Read a model's card, with everything that a network is rebuilt from.
+def read_card(path: Path) -> tuple[RunConfig, list[str]]:
+    """Read the run's config and the names of its classes from a model's card.
 
     Raises:
         UserError: the card is missing, no JSON, or lacks a value.
     """
     try:
         card = json.loads(path.read_bytes())
+        config, classes = validate(card["config"]), card["classes"]
     except FileNotFoundError:
         raise UserError(f"{path} is missing, which says what the weights beside it are") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read as JSON: {error}; export the run again") from None
-    values = card if isinstance(card, dict) else {}
-    if wrong := _wrong_values(values, _CARD_TYPES) or _wrong_values(values["input"], _INPUT_TYPES):
-        raise UserError(f"{path} has no proper {wrong[0]}; export the run again")
-    return values
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is no model's card ({type(error).__name__}: {error}); export the run again") from None
+    except UserError as error:
+        raise UserError(f"{path} describes no run: {one_line(str(error))}; export the run again") from None
+    if not isinstance(classes, list) or len(classes) != config.dataset.classes:
+        raise UserError(f"{path} has no proper classes; export the run again")
+    return config, [str(name) for name in classes]
 
 
 def differences(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
@@ -197,34 +158,3 @@ def _shape(tensor: Tensor) -> str:
 
 def _prefix(surgeries: Mapping[str, Any]) -> str:
     return "+".join(surgeries) + "." if surgeries else ""
-
-
-def _wrong_values(values: dict[str, Any], types: dict[str, type]) -> list[str]:
-    """Return the names of values that are missing, of another type, empty lists, or sizes below one pixel."""
-    empty: dict[type, Any] = {int: range(-(2**63), 1), list: ([],)}
-    return [
-        name
-        for name, kind in types.items()
-        if type(values.get(name)) is not kind or values[name] in empty.get(kind, ())
-    ]
-
-
-def _plain_network(card: Mapping[str, Any]) -> nn.Module:
-    """Build the network of a card, without surgery and with weights still to be loaded; downloads nothing.
-
-    Raises:
-        ValueError: the card describes no classifier.
-    """
-    architecture, classes = card["architecture"], len(card["classes"])
-    if card.get("library") == VisionTransformerModel.library:
-        return VisionTransformer(classes, **card["arguments"])
-    if card.get("library") != "timm":
-        network: nn.Module = get_model(architecture, weights=None, num_classes=classes)
-        return network
-    # note: a second's import
-    import timm
-
-    arguments: dict[str, Any] = card["arguments"]
-    if architecture not in timm_architectures() or not FORBIDDEN.keys().isdisjoint(arguments):
-        raise ValueError(f"no classifier of timm's: {architecture} with {arguments}")
-    return timm.create_model(architecture, num_classes=classes, **arguments)

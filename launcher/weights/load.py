@@ -190,8 +190,8 @@ def _of_safetensors(path: Path) -> SourceWeights:
         raise problem(path, str(error)) from None
     if weights.surgery is None or not (path.parent / CARD).is_file():
         return weights
-    card = read_card(path.parent / CARD)
-    return replace(weights, classes=card["classes"], mean=card["input"]["mean"], std=card["input"]["std"])
+    config, classes = read_card(path.parent / CARD)
+    return replace(weights, classes=classes, mean=list(config.dataset.mean), std=list(config.dataset.std))
 
 
 def _tensors(content: Any) -> tuple[dict[str, Tensor], str]:

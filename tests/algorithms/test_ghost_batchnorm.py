@@ -7,8 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from launcher.algorithms.ghost_batchnorm import GhostBatchNorm2d
-
 
 @pytest.mark.parametrize(("size", "parts"), [(8, [4, 4]), (10, [4, 4, 2]), (3, [3])])
 def test_each_part_is_normalised_alone_and_statistics_move_once_a_part(
@@ -17,7 +15,7 @@ def test_each_part_is_normalised_alone_and_statistics_move_once_a_part(
     model = nn.Sequential(nn.BatchNorm2d(5))
     names = list(model.state_dict())
     bound("ghost_batchnorm", "batch_size=8", ghost_batch_size=4).change_model(model)
-    assert isinstance(model[0], GhostBatchNorm2d)
+    assert type(model[0]).__name__ == "GhostBatchNorm2d"
     assert list(model.state_dict()) == names
     images = torch.randn(size, 5, 6, 6) * 3 + 1
     outputs, mean, variance = [], torch.zeros(5), torch.ones(5)
