@@ -14,8 +14,9 @@ from lab.loggers.remote import Outcome, keep_id, kept_id, labels
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
+from launcher.config.tasks import Metric
 from launcher.records.folder import RunFolder
-from launcher.records.metrics import Record, closing_scalars, read_metrics, scalars
+from launcher.records.metrics import Record, Row, read_metrics, scalars
 
 _LONGEST_TAG = 64
 _SECONDS_TO_OPEN, _SECONDS_TO_FINISH = 30, 12
@@ -155,3 +156,16 @@ def _parts(values: Iterable[T], size: int) -> Iterator[list[T]]:
 
 def _text(value: Any) -> str:
     return (value if isinstance(value, str) else json.dumps(value))[:_LONGEST]
+
+
+def closing_scalars(rows: Sequence[Row], primary: Metric) -> dict[str, float]:
+    """The primary metric at the end of the run so far and its best value, and the seconds of the run's clocks."""
+    name = primary.name
+    values = [(row["kind"], row["metrics"].get(name)) for row in rows if row["kind"] in ("eval", "test")]
+    evaluated, tested = ([value for kind, value in values if kind == wanted] for wanted in ("eval", "test"))
+    last, test = (values[-1] if values else None for values in (evaluated, tested))
+    closing = {f"end/{name}": last, f"end/best_{name}": primary.best(evaluated), f"end/test_{name}": test}
+    scalars = {key: value for key, value in closing.items() if value is not None}
+    if ends := [row for row in rows if row["kind"] == "end"]:
+        scalars |= {f"end/{clock}": ends[-1][clock] for clock in ("train_seconds", "eval_seconds", "save_seconds")}
+    return scalars

@@ -20,12 +20,13 @@ from launcher.errors import DONE, FAILED, MachineError, UserError, one_line
 from launcher.launch.devices import Devices
 from launcher.launch.rendezvous import PeersRejoin, Rendezvous, open_rendezvous
 from launcher.launch.stopping import ASKING, StopRequest, stop_signals
-from launcher.launch.terminal import LogFollower, TerminalView
+from launcher.launch.terminal import LogFollower
 from launcher.launch.watch import Failure, RankWatch
 from launcher.probe import rank_cores
 from launcher.rank.main import log_file
 from launcher.rank.signs import DEVICE, remove_semaphores
 from launcher.records.folder import RunFolder
+from launcher.records.progress import TerminalView
 
 WORKER = "launcher.training.worker:work"
 _SECONDS_BETWEEN_TRIES = 1.0
@@ -159,14 +160,17 @@ class Launcher:
 
     def _attempt(self) -> Failure | None:
         """Start the ranks and wait for their end; None if it was a good one, or one that was asked for."""
-        launch, processes = self._launch, self._devices.processes
+        launch = self._launch
         with tempfile.TemporaryDirectory(prefix="train-") as folder:
             scratch = Path(folder)
-            folders = scratch, self._run_folder
-            self._watch = watch = RankWatch(processes, *folders, launch.hang_timeout, self._follower.say)
             if self._rendezvous is None or launch.nnodes == 1:
                 self._rendezvous = open_rendezvous(launch, self._met)
             agent = self._agent(self._rendezvous, folder)
+
+            def ids() -> list[int]:
+                return [worker.id for worker in agent.get_worker_group().workers if worker.id is not None]
+
+            self._watch = watch = RankWatch(ids, scratch, self._run_folder, launch.hang_timeout, self._follower.say)
             try:
                 with watch:
                     if self._request.asked:
@@ -196,7 +200,6 @@ class Launcher:
             max_restarts=0,
             # note: the watch looks more often, so it sees who ended first before elastic ends the others
             monitor_interval=0.5,
-            local_addr=rendezvous.address,
         )
         # note: ranks redirect themselves to files that go on over resumes; only elastic's error files lie in scratch.
         # By the shutdown the ranks have ended or the watch has killed them.

@@ -30,7 +30,6 @@ class PeersRejoin(Exception):
 class Rendezvous(DynamicRendezvousHandler):
     """Elastic's rendezvous, where another machine's restart is an error, not a silent restart of the ranks."""
 
-    address: str  # of this machine, as the others reach it
     met: Callable[[bool], None]  # called when all are there, with whether this machine has rank 0
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -61,11 +60,11 @@ def open_rendezvous(launch: Launch, met: Callable[[bool], None]) -> Rendezvous:
         _use_interface(address)
         # note: the ranks of a restart would find the keys of the ranks before them in elastic's own store
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-        endpoint, extra = f"{host}:{port}", {"is_host": _is_here(host), "read_timeout": _STORE_SECONDS}
+        endpoint, extra = f"{host}:{port}", {"is_host": address == _resolve(host), "read_timeout": _STORE_SECONDS}
     backend, store = create_backend(RendezvousParameters("c10d", endpoint, _RUN, nodes, nodes, **extra))
     timeout = RendezvousTimeout(join=timedelta(seconds=launch.rdzv_timeout))
     rendezvous: Rendezvous = Rendezvous.from_backend(_RUN, store, backend, nodes, nodes, address, timeout)
-    rendezvous.address, rendezvous.met = address, met
+    rendezvous.met = met
     return rendezvous
 
 
@@ -93,13 +92,8 @@ def _resolve(host: str) -> str:
         raise UserError(Problem(f"its host is not known here: {error.strerror}", "launch.rdzv", host)) from None
 
 
-def _is_here(host: str) -> bool:
-    here = {known.address for addresses in psutil.net_if_addrs().values() for known in addresses}
-    return _resolve(host) in here
-
-
 def _address_towards(host: str, port: int) -> str:
-    """This machine's own address on the way to a host; nothing is sent."""
+    """This machine's own address on the way to a host, which is the host's if that is this machine; nothing is sent."""
     target = _resolve(host)
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
         try:

@@ -26,14 +26,13 @@ from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.prepare_run import Prepared, prepare_run
 from launcher.launch.stopping import StopRequest, stop_requests
-from launcher.launch.terminal import PlainView
 from launcher.plan.plan import Plan
 from launcher.rank.signs import REPLAY_STEP
 from launcher.records.environment import write_environment
-from launcher.records.folder import RunFolder, create, create_or_join, note_dataset
+from launcher.records.folder import RunFolder, create, note_dataset
 from launcher.records.metrics import read_metrics
-from launcher.records.progress import ProgressView
-from launcher.records.summary import adopt_estimate, summary_table
+from launcher.records.progress import ProgressView, TerminalView
+from launcher.records.summary import summary_table
 
 
 def start(composed: Composed) -> int:
@@ -59,7 +58,6 @@ def start(composed: Composed) -> int:
                 if not folder.environment.exists():
                     write_environment(folder.environment, prepared.devices.gpus)
                 note_dataset(folder, images)
-                adopt_estimate(config, folder)
 
             code = _train(folder, prepared, out, request, begin)
             if code not in (DONE, FAILED) and not folder.metrics.exists() and config.launch.nnodes == 1:
@@ -128,7 +126,9 @@ def replay(folder: RunFolder, step: int) -> int:
 
         _note_others(folder, prepared, console())
         os.environ[REPLAY_STEP] = str(step)
-        return Launcher(folder.path, prepared.devices, one_machine, PlainView(), "launcher.training.replay:work").run()
+        return Launcher(
+            folder.path, prepared.devices, one_machine, TerminalView(console()), "launcher.training.replay:work"
+        ).run()
 
 
 def _note_others(folder: RunFolder, prepared: Prepared, out: Console, *, images: str | None = None) -> None:
@@ -165,7 +165,7 @@ def _folder(config: RunConfig) -> RunFolder:
         if config.run_name is None:
             message = "is needed with launch.nnodes above 1, the same on all machines"
             raise UserError(Problem(message, "run_name", None))
-        return create_or_join(Path(config.runs), config.run_name)
+        return create(Path(config.runs), config.run_name, join=True)
     name = config.run_name or "-".join(
         [config.recipe or config.model.architecture, config.dataset.name, time.strftime("%m%d")]
     )

@@ -15,12 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.errors import EXIT_USER_ERROR, UserError
-from launcher.rank.main import is_alive, log_file
-from launcher.rank.signs import DUMP_SIGNAL, SECONDS_TO_START, failed_ranks, sign_file, stalled_ranks
+from launcher.rank.main import log_file
+from launcher.rank.signs import DUMP_SIGNAL, SECONDS_TO_START, sign_file, stalled_ranks
 
 _INTERVAL = 0.05  # seconds
 _SECONDS_TO_END = 2.0
@@ -56,30 +55,28 @@ class _Life:
 
 
 class RankWatch:
-    """Watches the ranks, the child processes that elastic starts; on leaving none of them, nor of theirs, is left.
+    """Watches the ranks, whose process ids `ids` returns once they run; on leaving none, nor any of theirs, is left.
 
-    The ranks write how they end into the scratch folder; one that wrote nothing was killed. `hang_timeout` is in
-    seconds without any sign of life, None waits for ever. Without its run folder a run can record nothing: the ranks
-    are killed once that has been missing for a second.
+    A rank that ends well leaves a file in the scratch folder; without one it was killed, or has failed. `hang_timeout`
+    is in seconds without any sign of life, None waits for ever. Without its run folder a run can record nothing: the
+    ranks are killed once that has been missing for a second.
     """
 
     def __init__(
         self,
-        processes: int,
+        ids: Callable[[], Collection[int]],
         scratch: Path,
         run_folder: Path,
         hang_timeout: float | None = None,
         say: Callable[[str], None] = lambda line: None,
     ):
         self.failed_first: frozenset[int] = frozenset()  # process ids
-        self.hung: dict[int, str] = {}  # process ids and what each was doing
+        self.hung: dict[int, bool] = {}  # process ids, and whether each was stopped by a signal
         self.stalls: dict[int, str] = {}  # process ids and a line on the file that each reads for too long
         self._say = say
-        self._processes, self._scratch, self._hang_timeout = processes, scratch, hang_timeout
+        self._ids, self._scratch, self._hang_timeout = ids, scratch, hang_timeout
         self._run_folder, self._folder_seen = run_folder, time.monotonic()
-        self._ranks: dict[psutil.Process, _Life] = {}
-        self._launcher = psutil.Process()
-        self._not_ranks = frozenset(self._launcher.children())
+        self._ranks: dict[int, _Life] = {}  # by process id
         self._sent: signal.Signals | None = None
         self._deadline = float("inf")
         self._closed = threading.Event()
@@ -93,6 +90,7 @@ class RankWatch:
         self._closed.set()
         self._thread.join()
         # note: elastic may be quicker than the watch to see that a rank has failed
+        self._find_ranks()
         self.failed_first = self.failed_first or self._failed_by_now()
         self.kill()
 
@@ -105,9 +103,9 @@ class RankWatch:
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to each rank, also to those that start later, not to their loader workers."""
-        self._sent = number
         self._find_ranks()
-        self._signal(number)
+        self._sent = number
+        self._signal(list(self._ranks), number)
 
     def kill(self) -> None:
         """Kill every rank and what it has started."""
@@ -115,7 +113,7 @@ class RankWatch:
         for rank in list(self._ranks):
             # note: elastic makes each rank the leader of its own group, which loader workers join and outlive
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(rank.pid, signal.SIGKILL)
+                os.killpg(rank, signal.SIGKILL)
 
     def explain(self, failures: Mapping[int, ProcessFailure]) -> Failure:
         """Describe why an attempt failed, by elastic's list of its ranks.
@@ -128,20 +126,14 @@ class RankWatch:
             return describe(rank, process, self._run_folder)
         lines = [f"error: no rank has made progress for {self._hang_timeout:g} s (launch.hang_timeout); all were ended"]
         for rank, process in sorted(failures.items()):
-            stopped = self.hung.get(process.pid) == psutil.STATUS_STOPPED
+            stopped = self.hung.get(process.pid)
             state = "was stopped (SIGSTOP)" if stopped else "was waiting; its stacks are in its log"
             lines.append(self.stalls.get(process.pid, f"rank {rank} {state}"))
         return Failure("\n".join([*lines, f"logs: {self._run_folder / 'logs'}"]), from_outside=True)
 
-    def _signal(self, number: signal.Signals) -> None:
-        for rank in list(self._ranks):
-            with suppress(psutil.NoSuchProcess):
-                rank.send_signal(number)
-
     def _watch(self) -> None:
         while not self._closed.wait(_INTERVAL):
-            if len(self._ranks) < self._processes:
-                self._find_ranks()
+            self._find_ranks()
             if self._folder_is_gone():
                 self.kill()
                 return
@@ -156,6 +148,18 @@ class RankWatch:
                 self.kill()
                 return
 
+    def _find_ranks(self) -> None:
+        for rank in set(self._ids()) - self._ranks.keys():
+            self._ranks[rank] = _Life()
+            if self._sent is not None:
+                self._signal([rank], self._sent)
+
+    def _signal(self, ranks: Collection[int], number: signal.Signals) -> None:
+        for rank in ranks:
+            if not _is(rank, os.WEXITED):
+                with suppress(ProcessLookupError):
+                    os.kill(rank, number)
+
     def _folder_is_gone(self) -> bool:
         # note: for a moment a network file system may not show a folder that is there
         if self._run_folder.is_dir():
@@ -163,9 +167,8 @@ class RankWatch:
         return time.monotonic() - self._folder_seen > _SECONDS_WITHOUT_FOLDER
 
     def _failed_by_now(self) -> frozenset[int]:
-        # note: elastic may reap a rank that fails at once before the watch has seen it
-        ended = {rank.pid for rank in list(self._ranks) if self._ended_badly(rank)}
-        return frozenset(failed_ranks(self._scratch) | ended)
+        ended = [rank for rank in list(self._ranks) if _is(rank, os.WEXITED)]
+        return frozenset(rank for rank in ended if not sign_file(self._scratch, "done", rank).exists())
 
     def _report_stalls(self) -> None:
         stalls = stalled_ranks(self._scratch)
@@ -173,41 +176,32 @@ class RankWatch:
             self._say(f"warning: {line}")
         self.stalls = stalls
 
-    def _find_ranks(self) -> None:
-        # note: one that has ended already counts too, and shows neither command nor environment any more
-        for child in frozenset(self._launcher.children()) - self._not_ranks - self._ranks.keys():
-            self._ranks[child] = _Life()
-            if self._sent is not None:
-                with suppress(psutil.NoSuchProcess):
-                    child.send_signal(self._sent)
-
-    def _ended_badly(self, rank: psutil.Process) -> bool:
-        return not is_alive(rank) and not sign_file(self._scratch, "done", rank.pid).exists()
-
     def _all_hang(self) -> bool:
         """Whether every rank that runs has been silent too long; a rank that hangs makes the others wait for it."""
-        running = [rank for rank in list(self._ranks) if is_alive(rank)]
+        running = [rank for rank in list(self._ranks) if not _is(rank, os.WEXITED)]
         if self._hang_timeout is None or not running:
             return False
         now = time.monotonic()
         for rank in running:
             with suppress(FileNotFoundError):
-                self._ranks[rank].note(sign_file(self._scratch, "beat", rank.pid).stat().st_mtime_ns, now)
+                self._ranks[rank].note(sign_file(self._scratch, "beat", rank).stat().st_mtime_ns, now)
         return all(self._ranks[rank].is_over(now, self._hang_timeout) for rank in running)
 
     def _end_hung(self) -> None:
         """Have each rank write its stacks to its log, then kill them all."""
-        self.hung = {rank.pid: _doing(rank) for rank in self._ranks if is_alive(rank)}
+        self.hung = {rank: _is(rank, os.WSTOPPED) for rank in self._ranks if not _is(rank, os.WEXITED)}
         self.failed_first = frozenset(self.hung)
-        self._signal(DUMP_SIGNAL)
+        self._signal(self.hung, DUMP_SIGNAL)
         time.sleep(_SECONDS_TO_DUMP)
         self.kill()
 
 
-def _doing(rank: psutil.Process) -> str:
-    with suppress(psutil.NoSuchProcess):
-        return str(rank.status())
-    return "gone"
+def _is(rank: int, state: int) -> bool:
+    """Whether a child process is in a state of `os.waitid`; one that somebody has waited for has ended."""
+    try:
+        return os.waitid(os.P_PID, rank, state | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return state == os.WEXITED
 
 
 def first_failure(failures: Mapping[int, ProcessFailure], failed_first: Collection[int]) -> tuple[int, ProcessFailure]:

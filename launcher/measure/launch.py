@@ -19,9 +19,9 @@ from launcher.data.shapes import ensure_folder
 from launcher.data.unreadable import write_skipped
 from launcher.errors import Problem, UserError
 from launcher.launch.prepare_run import Prepared, prepare_run
-from launcher.launch.terminal import PlainView
 from launcher.measure.estimate import ANSWER, REQUEST, Measurement, MeasureRequest
 from launcher.records.folder import RunFolder
+from launcher.records.progress import TerminalView
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ def ask(prepared: Prepared, target: str, seconds: float, answer: type[T]) -> T:
             write_skipped(folder.skipped, prepared.skipped)
         (folder.path / REQUEST).write_text(json.dumps(asdict(MeasureRequest(seconds, time.time()))))
         once = replace(config.launch, max_restarts=0)
-        code = Launcher(folder.path, prepared.devices, once, PlainView(sys.stderr), target).run()
+        code = Launcher(folder.path, prepared.devices, once, TerminalView(console(sys.stderr)), target).run()
         if code != 0:
             raise UserError(f"the measurement ended early, with exit code {code}")
         return TypeAdapter(answer).validate_json((folder.path / ANSWER).read_bytes())

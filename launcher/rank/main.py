@@ -37,11 +37,11 @@ def main(target: str, run_folder: Path, scratch: Path) -> int:
         module, _, function = target.partition(":")
         getattr(importlib.import_module(module), function)(run_folder)
     except UserError as error:
-        _record(error, scratch)
+        _record(error)
         return EXIT_USER_ERROR
     except Exception as error:
         # note: recorded before the peers lose this rank's connection, so the cause is earlier than its consequences
-        _record(error, scratch)
+        _record(error)
         traceback.print_exc()
         return FAILED
     # note: renamed, which a full disk allows too
@@ -104,8 +104,8 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def _record(error: BaseException, scratch: Path) -> None:
-    """Write elastic's error file, with a finer time and what one line or several tell; then tell the launcher."""
+def _record(error: BaseException) -> None:
+    """Write elastic's error file, with a finer time and what one line or several tell."""
     told: dict[str, object] = {}
     if isinstance(error, UserError):
         told = {"problems": [str(problem) for problem in error.problems]}
@@ -116,7 +116,6 @@ def _record(error: BaseException, scratch: Path) -> None:
     message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
     try:
         atomic.write_text(Path(os.environ[_ERROR_FILE]), json.dumps({"message": message, "time": now, **told}))
-        sign_file(scratch, "failed", os.getpid()).touch()
     except OSError:
         print(f"error: {error}", flush=True)
 

@@ -104,14 +104,9 @@ STOP = StopFlag()
 HEARTBEAT = Heartbeat()
 
 
-def sign_file(scratch: Path, kind: Literal["beat", "done", "failed", "stall"], process: int) -> Path:
-    """What a rank touches at every step, leaves at a good or a bad end, or writes while it waits for a file."""
+def sign_file(scratch: Path, kind: Literal["beat", "done", "stall"], process: int) -> Path:
+    """What a rank touches at every step, leaves at a good end, or writes while it waits for a file."""
     return scratch / f"{kind}-{process}"
-
-
-def failed_ranks(scratch: Path) -> set[int]:
-    """The process ids of all ranks that an error has ended."""
-    return {_process(path) for path in scratch.glob("failed-*")}
 
 
 def stalled_ranks(scratch: Path) -> dict[int, str]:
@@ -119,12 +114,8 @@ def stalled_ranks(scratch: Path) -> dict[int, str]:
     stalls = {}
     for path in scratch.glob("stall-*[0-9]"):
         with suppress(FileNotFoundError):
-            stalls[_process(path)] = path.read_text()
+            stalls[int(path.name.partition("-")[2])] = path.read_text()
     return stalls
-
-
-def _process(path: Path) -> int:
-    return int(path.name.partition("-")[2])
 
 
 def name_after(scratch: Path) -> None:

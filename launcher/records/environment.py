@@ -1,4 +1,4 @@
-"""Where and with what a run was made: versions, hardware, source."""
+"""Where and with what a run was made: versions of all that is installed, hardware, source."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ import launcher
 from launcher import atomic
 from launcher.probe import usable_cores
 
-_PACKAGES = ("torch", "torchvision", "ffcv", "numpy", "pillow", "pillow-simd", "hydra-core", "omegaconf", "pydantic")
-
 
 def write_environment(path: Path, gpus: Sequence[dict[str, Any]]) -> None:
     """Write versions, processor, memory, GPUs, the source's commit and the command line as JSON, atomically."""
@@ -29,7 +27,7 @@ def write_environment(path: Path, gpus: Sequence[dict[str, Any]]) -> None:
         "python": platform.python_version(),
         "system": platform.platform(),
         "host": socket.gethostname(),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {package.name: package.version for package in importlib.metadata.distributions()},
         "cpu": _cpu(),
         "cores": usable_cores(),
         "memory_bytes": psutil.virtual_memory().total,
@@ -37,13 +35,6 @@ def write_environment(path: Path, gpus: Sequence[dict[str, Any]]) -> None:
         "commit": _commit(),
     }
     atomic.write_text(path, json.dumps(facts, indent=2) + "\n")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _cpu() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -25,7 +26,7 @@ class RunFolder:
 
     Each machine writes what its own ranks read, before they start: config, skipped, initial; all machines write the
     same there. The machine of rank 0 alone writes the rest, since several may share the folder: its launcher
-    environment, dataset, estimate and curve, rank 0 itself metrics, tensorboard and checkpoints. A rank has a log of
+    environment, dataset and curve, rank 0 itself metrics, tensorboard and checkpoints. A rank has a log of
     its own, a machine a lock; failure is written by the machine on which the error occurred.
 
     skipped: the images that the run leaves out. initial: the weights that it started from, where `model.weights` gave
@@ -41,7 +42,6 @@ class RunFolder:
         self.dataset = path / "dataset.json"
         self.skipped = path / "left_out.json"
         self.initial = path / "initial.safetensors"
-        self.estimate = path / "estimate.json"
         self.metrics = path / "metrics.jsonl"
         self.tensorboard = path / "tensorboard"
         self.curve = path / "curve.png"
@@ -113,36 +113,25 @@ def saves(checkpoints: Path, *kinds: str) -> list[tuple[int, Path]]:
     return sorted((int(match[2]), path) for match, path in named if match[1] in (kinds or ("step",)))
 
 
-def create(runs: Path, name: str, *, unique: bool) -> RunFolder:
-    """Make a new run folder; with `unique` a number is added to a name that is taken.
+def create(runs: Path, name: str, *, unique: bool = False, join: bool = False) -> RunFolder:
+    """Make a run folder; with `unique` a number is added to a name that is taken, with `join` it may be there.
 
     Raises:
         UserError: the folder is there already, or cannot be made.
     """
-    number = 1
-    while True:
+    for number in itertools.count(1):
         path = runs / (f"{name}-{number}" if unique else name)
         try:
-            return _make(path, exist_ok=False)
+            for folder in (path, path / "logs", path / "checkpoints"):
+                folder.mkdir(parents=True, exist_ok=join)
+            break
         except FileExistsError:
             if not unique or not path.is_dir():
                 message = f"{path} exists; go on with it by `train resume {path}`, or choose another run_name"
                 raise UserError(Problem(message, "run_name", name)) from None
-            number += 1
         except OSError as error:
-            raise _not_writable(runs, error) from None
-
-
-def create_or_join(runs: Path, name: str) -> RunFolder:
-    """The run folder of that name, made if need be.
-
-    Raises:
-        UserError: it cannot be made.
-    """
-    try:
-        return _make(runs / name, exist_ok=True)
-    except OSError as error:
-        raise _not_writable(runs, error) from None
+            raise UserError(Problem(f"cannot be written: {error.strerror}", "runs", runs)) from None
+    return RunFolder(path)
 
 
 def existing(path: str, *, saved: bool = False) -> RunFolder:
@@ -193,14 +182,3 @@ def noted_datasets(folder: RunFolder) -> tuple[str, ...]:
 def _linked_files(folder: Path) -> Iterator[Path]:
     for parent, _, names in os.walk(folder):
         yield from (path for name in names if (path := Path(parent) / name).is_symlink())
-
-
-def _make(path: Path, *, exist_ok: bool) -> RunFolder:
-    path.mkdir(parents=True, exist_ok=exist_ok)
-    (path / "logs").mkdir(exist_ok=exist_ok)
-    (path / "checkpoints").mkdir(exist_ok=exist_ok)
-    return RunFolder(path)
-
-
-def _not_writable(runs: Path, error: OSError) -> UserError:
-    return UserError(Problem(f"cannot be written: {error.strerror}", "runs", runs))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
-from launcher.config.tasks import Goal, Metric
+from launcher.config.tasks import Goal
 
 Row = dict[str, Any]
 
@@ -228,19 +228,6 @@ def scalars(record: Record) -> dict[str, float]:
         for name, value in values.items()
         if type(value) in (int, float) and name not in ("step", "time")
     }
-
-
-def closing_scalars(rows: Sequence[Row], primary: Metric) -> dict[str, float]:
-    """The primary metric at the end of the run so far and its best value, and the seconds of the run's clocks."""
-    name = primary.name
-    values = [(row["kind"], row["metrics"].get(name)) for row in rows if row["kind"] in ("eval", "test")]
-    evaluated, tested = ([value for kind, value in values if kind == wanted] for wanted in ("eval", "test"))
-    last, test = (values[-1] if values else None for values in (evaluated, tested))
-    closing = {f"end/{name}": last, f"end/best_{name}": primary.best(evaluated), f"end/test_{name}": test}
-    scalars = {key: value for key, value in closing.items() if value is not None}
-    if ends := [row for row in rows if row["kind"] == "end"]:
-        scalars |= {f"end/{clock}": ends[-1][clock] for clock in ("train_seconds", "eval_seconds", "save_seconds")}
-    return scalars
 
 
 def reached(rows: Iterable[Row], goal: Goal) -> Row | None:

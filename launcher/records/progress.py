@@ -1,4 +1,4 @@
-"""A run's progress on the terminal, computed from metrics.jsonl: a live bar, or plain lines elsewhere."""
+"""What the terminal shows of a run: lines, and its progress by metrics.jsonl, as a live bar or as plain lines."""
 
 from __future__ import annotations
 
@@ -14,14 +14,46 @@ from launcher.records.metrics import Row, is_whole, parse_line
 _BAR = 24  # columns
 
 
-class ProgressView:
+class NewLines:
+    """The lines that come to a file from now on; `rest` is the beginning of one that has no end yet."""
+
+    def __init__(self, path: Path):
+        self._path, self.rest = path, b""
+        self._position = path.stat().st_size if path.exists() else 0
+
+    def read(self) -> list[bytes]:
+        """The lines that have come since the last time; none of a file that is not there."""
+        if not self._path.is_file():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            new = file.read()
+        self._position += len(new)
+        *lines, self.rest = (self.rest + new).split(b"\n")
+        return lines
+
+
+class TerminalView:
+    """Prints lines, and shows no progress."""
+
+    def __init__(self, console: Console):
+        self._console = console
+
+    def poll(self) -> None: ...
+
+    def print(self, line: str) -> None:
+        self._console.print(escape(line), highlight=False, soft_wrap=True)
+
+    def close(self) -> None: ...
+
+
+class ProgressView(TerminalView):
     """Shows new records on each `poll`; `print` puts a line above the bar."""
 
     def __init__(self, metrics: Path, task: TaskConfig, *, total_steps: int, epochs: int, console: Console):
-        self._metrics, self._epochs, self._total_steps, self._console = metrics, epochs, total_steps, console
-        self._task = task
-        self._position = metrics.stat().st_size if metrics.exists() else 0
-        self._rest = b""
+        super().__init__(console)
+        self._epochs, self._total_steps, self._task = epochs, total_steps, task
+        self._metrics = NewLines(metrics)
         self._evaluation_seconds = 0.0
         self._live: Progress | None = None
         if console.is_terminal:
@@ -32,7 +64,7 @@ class ProgressView:
 
     def poll(self) -> None:
         """Read the records that have come and show them."""
-        for row in self._new_rows():
+        for row in filter(is_whole, filter(None, map(parse_line, self._metrics.read()))):
             match row["kind"]:
                 case "train":
                     self._show_training(row)
@@ -48,23 +80,10 @@ class ProgressView:
                 case "start":
                     self._begin(0)
 
-    def print(self, line: str) -> None:
-        self._console.print(escape(line), highlight=False, soft_wrap=True)
-
     def close(self) -> None:
         self.poll()
         if self._live is not None:
             self._live.stop()
-
-    def _new_rows(self) -> list[Row]:
-        if not self._metrics.is_file():
-            return []
-        with self._metrics.open("rb") as file:
-            file.seek(self._position)
-            new = file.read()
-        self._position += len(new)
-        *lines, self._rest = (self._rest + new).split(b"\n")
-        return [row for row in map(parse_line, lines) if row is not None and is_whole(row)]
 
     def _begin(self, step: int) -> None:
         """The ranks are there and do the first step."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ def summary_table(folder: RunFolder, config: RunConfig) -> Table:
         *_metrics(config.task, rows),
         *_target(config, rows),
         *_speed(rows),
-        *_estimated(folder, rows),
+        *_estimated(config, rows),
         *_gaps(rows),
         ("run folder", str(folder.path)),
     ]:
@@ -99,8 +98,8 @@ def _gaps(rows: list[Row]) -> list[tuple[str, str]]:
 
 
 def keep_estimate(config: RunConfig, estimate: dict[str, Any]) -> Path:
-    """Write an estimate where the next run of this config finds it; returns where."""
-    path = _waiting(config)
+    """Write an estimate where the summary of a run of this config finds it; returns where."""
+    path = _estimate_file(config)
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write_text(path, json.dumps(estimate, indent=2) + "\n")
     return path
@@ -111,27 +110,19 @@ def kept_estimates(runs: Path) -> list[Path]:
     return sorted((runs / _ESTIMATES).glob("*.json"))
 
 
-def adopt_estimate(config: RunConfig, folder: RunFolder) -> None:
-    """Copy the newest estimate of this config into its run's folder, if one was made."""
-    if _waiting(config).is_file():
-        shutil.copyfile(_waiting(config), folder.estimate)
-
-
-def _waiting(config: RunConfig) -> Path:
+def _estimate_file(config: RunConfig) -> Path:
     return Path(config.runs) / _ESTIMATES / f"{digest(config)[:16]}.json"
 
 
-def _estimated(folder: RunFolder, rows: list[Row]) -> list[tuple[str, str]]:
+def _estimated(config: RunConfig, rows: list[Row]) -> list[tuple[str, str]]:
     """The estimated seconds of a finished run and their relative errors, clock by clock."""
     ends = [row for row in rows if row["kind"] == "end" and row["finished"]]
-    if not folder.estimate.is_file() or not ends:
-        return []
     parts = []
     try:
-        estimate = json.loads(folder.estimate.read_text())
+        estimate = json.loads(_estimate_file(config).read_text()) if ends else {}
         for clock, key in (("training", "train"), ("evaluation", "eval"), ("saving", "save")):
             seconds, actual = float(estimate[clock]["seconds"]), ends[-1][f"{key}_seconds"]
             parts.append(f"{clock} {duration(seconds)} ({seconds / actual - 1 if actual else 0.0:+.1%})")
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return []
     return [("estimated", ", ".join(parts))]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,19 @@ def start(code: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code])
 
 
+def ids(*ranks: subprocess.Popen[bytes]) -> Callable[[], list[int]]:
+    return lambda: [rank.pid for rank in ranks]
+
+
 @pytest.mark.parametrize("code", ["import os; os._exit(3)", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
-def test_a_rank_that_ended_before_it_was_seen_ends_its_peer(tmp_path: Path, code: str) -> None:
-    watch = RankWatch(2, tmp_path, tmp_path)
+@pytest.mark.parametrize("reaped", [True, False])
+def test_a_rank_that_ended_before_it_was_seen_ends_its_peer(tmp_path: Path, code: str, reaped: bool) -> None:
     peer, failing = start("import time; time.sleep(600)"), start(code)
+    watch = RankWatch(ids(peer, failing), tmp_path, tmp_path)
     while Path(f"/proc/{failing.pid}/cmdline").read_bytes():  # empty once it is a zombie
         time.sleep(0.02)
+    if reaped:
+        failing.wait()
     with watch:
         wait_for(watch.has_failure)
         assert peer.wait(timeout=240) < 0
@@ -37,61 +45,59 @@ def test_a_rank_that_ended_before_it_was_seen_ends_its_peer(tmp_path: Path, code
     failing.wait()
 
 
-def test_a_rank_that_was_reaped_before_it_was_seen_is_known_by_what_it_told(tmp_path: Path) -> None:
-    watch = RankWatch(2, tmp_path, tmp_path)
-    peer = start("import time; time.sleep(600)")
-    sign_file(tmp_path, "failed", 4_000_000).touch()
-    with watch:
-        wait_for(watch.has_failure)
-        assert peer.wait(timeout=240) < 0
-    assert watch.failed_first == {4_000_000}
+def test_a_signal_reaches_ranks_that_start_later(tmp_path: Path) -> None:
+    ranks: list[int] = []
+    with RankWatch(lambda: ranks, tmp_path, tmp_path) as watch:
+        watch.send(signal.SIGTERM)
+        assert not watch.started
+        late = start("import time; time.sleep(600)")
+        ranks.append(late.pid)
+        assert late.wait(timeout=240) == -signal.SIGTERM
 
 
-def test_a_rank_gets_more_time_to_its_first_step(tmp_path: Path) -> None:
-    watch = RankWatch(1, tmp_path, tmp_path, hang_timeout=0.2)
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_rank_gets_more_time_to_its_first_step(tmp_path: Path, stopped: bool) -> None:
     slow = start("import time; time.sleep(600)")
+    watch = RankWatch(ids(slow), tmp_path, tmp_path, hang_timeout=0.2)
     file = sign_file(tmp_path, "beat", slow.pid)
     file.touch()
     with watch:
         time.sleep(1)
         assert not watch.has_failure()
+        if stopped:
+            slow.send_signal(signal.SIGSTOP)
         os.utime(file, (1, 1))
         wait_for(watch.has_failure)
-        assert list(watch.hung) == [slow.pid]
+        assert watch.hung == {slow.pid: stopped}
         assert slow.wait(timeout=240) < 0
 
 
 def test_a_failure_is_known_however_soon_the_watch_ends(tmp_path: Path) -> None:
-    watch = RankWatch(1, tmp_path, tmp_path)
-    with watch:
-        sign_file(tmp_path, "failed", 4_000_000).touch()
-    assert watch.failed_first == {4_000_000}
+    failing = start("import os; os._exit(3)")
+    failing.wait()
+    with RankWatch(ids(failing), tmp_path, tmp_path) as watch:
+        pass
+    assert watch.failed_first == {failing.pid}
 
 
 def test_a_rank_that_ended_well_fails_nobody(tmp_path: Path) -> None:
-    earlier = start("import time; time.sleep(600)")
-    watch = RankWatch(1, tmp_path, tmp_path)
     done = start("pass")
     sign_file(tmp_path, "done", done.pid).touch()
-    with watch:
+    with RankWatch(ids(done), tmp_path, tmp_path) as watch:
         time.sleep(0.5)
-    sign_file(tmp_path, "done", done.pid).unlink()  # as the launcher does with all of the folder
     assert not watch.has_failure()
     done.wait()
-    assert earlier.poll() is None, "it was no rank"
-    earlier.kill()
-    earlier.wait()
 
 
 def test_a_file_that_is_read_for_too_long_is_told_once_and_named_in_a_hang(tmp_path: Path) -> None:
     said: list[str] = []
-    watch = RankWatch(1, tmp_path, tmp_path, hang_timeout=60, say=said.append)
     rank = start("import time; time.sleep(600)")
+    watch = RankWatch(ids(rank), tmp_path, tmp_path, hang_timeout=60, say=said.append)
     sign_file(tmp_path, "stall", rank.pid).write_text("rank 0 waits for data, reading a.jpg")
     with watch:
         time.sleep(1)
     assert said == ["warning: rank 0 waits for data, reading a.jpg"]
-    watch.hung = {rank.pid: "sleeping"}
+    watch.hung = {rank.pid: False}
     hang = watch.explain({0: ProcessFailure(0, rank.pid, -9, "")}).message
     assert hang.splitlines()[1] == "rank 0 waits for data, reading a.jpg"
     rank.wait()

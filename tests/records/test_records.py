@@ -20,6 +20,7 @@ from PIL import Image
 from rich.console import Console
 
 from launcher.config.compose import compose
+from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.records import metrics
 from launcher.records.curve import draw_curve
@@ -34,7 +35,7 @@ from launcher.records.metrics import (
 )
 from launcher.records.progress import ProgressView, duration
 from launcher.records.sinks import Recorder, TensorBoardSink, build_sinks
-from launcher.records.summary import adopt_estimate, keep_estimate, summary_table
+from launcher.records.summary import keep_estimate, summary_table
 from launcher.training.meters import Clock
 from tests.made_runs import append, end, evaluation
 
@@ -244,9 +245,9 @@ def test_the_bar_says_starting_until_the_ranks_do_their_first_step(folder: RunFo
     assert "starting" not in screen.getvalue()[last:]
 
 
-def summary(folder: RunFolder) -> str:
+def summary(folder: RunFolder, config: RunConfig = CONFIG) -> str:
     screen = io.StringIO()
-    Console(file=screen, width=120).print(summary_table(folder, CONFIG))
+    Console(file=screen, width=120).print(summary_table(folder, config))
     return screen.getvalue()
 
 
@@ -260,15 +261,14 @@ def test_the_summary_is_computed_from_the_records(folder: RunFolder) -> None:
 
 def test_the_summary_shows_how_far_off_the_estimate_of_this_config_was(folder: RunFolder, tmp_path: Path) -> None:
     config = replace(CONFIG, runs=str(tmp_path))
-    keep_estimate(config, {clock: {"seconds": 33.0} for clock in ("training", "evaluation", "saving")})
-    adopt_estimate(replace(config, epochs=config.epochs + 1), folder)
-    assert not folder.estimate.exists()
-    adopt_estimate(replace(config, run_name="chosen"), folder)
-    assert "estimated" not in summary(written(folder, end(10, finished=False)))
-    assert "training 33 s (+10.0%), evaluation 33 s (+725.0%)" in summary(written(folder, end(20)))
+    kept = keep_estimate(config, {clock: {"seconds": 33.0} for clock in ("training", "evaluation", "saving")})
+    chosen = replace(config, run_name="chosen")
+    assert "estimated" not in summary(written(folder, end(10, finished=False)), chosen)
+    assert "training 33 s (+10.0%), evaluation 33 s (+725.0%)" in summary(written(folder, end(20)), chosen)
+    assert "estimated" not in summary(folder, replace(config, epochs=config.epochs + 1))
     for text in ("{", "[]", '{"training": null}'):
-        folder.estimate.write_text(text)
-        assert "estimated" not in summary(folder)
+        kept.write_text(text)
+        assert "estimated" not in summary(folder, chosen)
 
 
 @pytest.mark.parametrize("points", [0, 1, 30])

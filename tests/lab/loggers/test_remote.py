@@ -10,10 +10,11 @@ import pytest
 
 from lab import loggers
 from lab.loggers.remote import Outcome, RemoteSink
+from lab.loggers.trackers import closing_scalars
 from launcher.cli import main as cli
 from launcher.config.compose import compose
 from launcher.config.tasks import ClassificationConfig
-from launcher.records.metrics import Record, ResumeRecord, StartRecord, closing_scalars, scalars
+from launcher.records.metrics import Record, ResumeRecord, StartRecord, scalars
 from tests.made_runs import end, evaluation
 
 
