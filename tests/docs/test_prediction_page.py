@@ -78,7 +78,7 @@ def test_the_lines_are_what_the_model_says(figure: Figure) -> None:
 
 def test_the_page_tells_the_values_that_are_used() -> None:
     values = efficiencies()
-    assert f"images/s of a thread alone × {values['loaders']['share']}" in TEXT
-    assert f"{values['ranks']} of one's rate" in TEXT
-    assert f"a factor of {1 + values['spread']:g} each way" in TEXT
-    assert f"{1000 * values['loaders']['operation']:.2f} ms an image" in TEXT
+    assert f"images/s of one thread × {values['loaders']['share']}" in TEXT
+    assert f"{values['ranks']} of one GPU's throughput" in TEXT
+    assert f"a factor of {1 + values['spread']:g} in each direction" in TEXT
+    assert f"{1000 * values['loaders']['operation']:.2f} ms per image" in TEXT
