@@ -16,7 +16,8 @@ from launcher.algorithms.randaugment import SETS, chosen, magnitudes
 from launcher.config.batch_algorithms import AugMixConfig
 from launcher.data.batch import Batch
 
-NAMES = SETS["safe"]
+_SET = SETS["safe"]
+NAMES = list(_SET)
 _LONGEST = 3
 
 
@@ -64,7 +65,7 @@ def _choice(values: AugMixConfig, draws: np.ndarray, active: np.ndarray, side: i
     levels, signs = 0.1 + level * (values.severity - 0.1), np.where(sign < 0.5, -1.0, 1.0)
     # note: a chain that has ended draws the number after the last, which is no operation
     operations = np.where(active, operations, len(NAMES))
-    return chosen(operations, [magnitudes(name, levels, signs, side) for name in NAMES])
+    return chosen(operations, magnitudes(_SET, levels, signs, side))
 
 
 def mix(images: Tensor, drawn: Sequence[Tensor]) -> Tensor:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
 from launcher.data.batch import constant
@@ -38,15 +37,14 @@ MEASURED = ("autocontrast", "equalize")
 # Mixes with the grey image, its mean, the smoothed image.
 MIXES = ("color", "contrast", "sharpness")
 OPERATIONS = (*TABLES, *MEASURED, *MIXES)
-# The terms of `_affine` for magnitudes [B], height and width; shears start from the top left.
-GEOMETRIC: dict[str, Callable[[np.ndarray, int, int], dict[str, np.ndarray]]] = {
+# The terms xx, xy, x, yx, yy, y of `_affine` for magnitudes [B], height and width; shears start from the top left.
+GEOMETRIC: dict[str, Callable[[np.ndarray, int, int], tuple[np.ndarray | float, ...]]] = {
     "rotate": lambda degrees, height, width: _rotation(degrees, height, width),
-    "shear_x": lambda slopes, *_: {"xy": slopes},
-    "shear_y": lambda slopes, *_: {"yx": slopes},
-    "translate_x": lambda pixels, *_: {"x": pixels},
-    "translate_y": lambda pixels, *_: {"y": pixels},
+    "shear_x": lambda slopes, *_: (1, slopes, 0, 0, 1, 0),
+    "shear_y": lambda slopes, *_: (1, 0, 0, slopes, 1, 0),
+    "translate_x": lambda pixels, *_: (1, 0, pixels, 0, 1, 0),
+    "translate_y": lambda pixels, *_: (1, 0, 0, 0, 1, pixels),
 }
-_PLACES = {"xx": (0, 0), "xy": (0, 1), "x": (0, 2), "yx": (1, 0), "yy": (1, 1), "y": (1, 2)}
 
 
 @dataclass(frozen=True)
@@ -94,13 +92,9 @@ class Choice:
         tables = np.tile(np.arange(256, dtype=np.uint8), (len(sizes), 1))
         for name in TABLES.keys() & set(names):
             rows = self.operations == names.index(name)
-            tables[rows] = table(name, sizes[rows, None])
+            made = TABLES[name](np.arange(256, dtype=np.float32), sizes[rows, None])
+            tables[rows] = made.clip(0, 255).astype(np.uint8)
         return tables
-
-
-def table(name: str, magnitudes: np.ndarray) -> np.ndarray:
-    """What an operation makes of the values 0..255: uint8 [..., 256] for magnitudes float32 [..., 1]."""
-    return TABLES[name](np.arange(256, dtype=np.float32), magnitudes).clip(0, 255).astype(np.uint8)
 
 
 def _room(drawn: np.ndarray, share: float, fixed: bool) -> int:
@@ -116,23 +110,16 @@ def _terms(moves: np.ndarray, sizes: np.ndarray, height: int, width: int) -> np.
     terms[:, 0, [0, 3]], terms[:, 1, [1, 3]] = (1, width), (1, height)
     for number, make in enumerate(GEOMETRIC.values()):
         rows = moves == number
-        for name, values in make(sizes[rows], height, width).items():
-            terms[(rows, *_PLACES[name])] = values
+        for place, values in enumerate(make(sizes[rows], height, width)):
+            terms[rows, place // 3, place % 3] = values
     return terms
 
 
-def _rotation(degrees: np.ndarray, height: int, width: int) -> dict[str, np.ndarray]:
+def _rotation(degrees: np.ndarray, height: int, width: int) -> tuple[np.ndarray, ...]:
     """Counter-clockwise about the centre."""
     cos, sin = np.cos(np.deg2rad(-degrees)), np.sin(np.deg2rad(-degrees))
-    middle_x, middle_y = width / 2, height / 2
-    return {
-        "xx": cos,
-        "xy": sin,
-        "x": middle_x - cos * middle_x - sin * middle_y,
-        "yx": -sin,
-        "yy": cos,
-        "y": middle_y + sin * middle_x - cos * middle_y,
-    }
+    x, y = width / 2, height / 2
+    return cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y
 
 
 def apply(images: Tensor, drawn: Sequence[Tensor], fill: Colour = BLACK) -> Tensor:
@@ -234,19 +221,3 @@ def _smooth(values: Tensor) -> Tensor:
 def _to_uint8(values: Tensor) -> Tensor:
     """Cut to 0..255 and drop the fraction, as Pillow does."""
     return values.clamp(0, 255).to(torch.uint8)
-
-
-def operate_with_pillow(name: str, image: Image.Image, magnitude: float, fill: Colour = BLACK) -> Image.Image:
-    """One operation; `fill` is the colour of what geometric ones read from outside."""
-    if name in TABLES:
-        return image.point(table(name, np.array([magnitude], dtype=np.float32)).tolist() * 3)
-    if name == "rotate":
-        return image.rotate(magnitude, Image.Resampling.BILINEAR, fillcolor=fill)
-    if name in GEOMETRIC:
-        terms = {"xx": 1, "xy": 0, "x": 0, "yx": 0, "yy": 1, "y": 0} | GEOMETRIC[name](np.array(magnitude), *image.size)
-        moved = [float(term) for term in terms.values()]
-        return image.transform(image.size, Image.Transform.AFFINE, moved, Image.Resampling.BILINEAR, fillcolor=fill)
-    if name in MEASURED:
-        return ImageOps.autocontrast(image) if name == "autocontrast" else ImageOps.equalize(image)
-    enhanced: Image.Image = getattr(ImageEnhance, name.capitalize())(image).enhance(magnitude)
-    return enhanced

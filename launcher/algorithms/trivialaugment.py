@@ -46,9 +46,9 @@ def choose(magnitudes: dict[str, np.ndarray], indices: np.ndarray, *, seed: int,
     """Draw operation, strength and sign from a `space` for the sample indices [B]."""
     which, strength, sign = randomness.uniforms(seed, "trivialaugment", epoch, indices, 3).T
     operations = np.floor(which * (len(NAMES) + 1)).astype(np.int64)
-    table = np.stack([magnitudes[name] for name in NAMES])
-    drawn = table[:, (sign >= 0.5).astype(np.int64), np.floor(strength * table.shape[2]).astype(np.int64)]
-    return chosen(operations, drawn)
+    signs, bins = (sign >= 0.5).astype(np.int64), len(magnitudes["rotate"][0])
+    places = np.floor(strength * bins).astype(np.int64)
+    return chosen(operations, {name: magnitudes[name][signs, places] for name in NAMES})
 
 
 class TrivialAugment(Algorithm[TrivialAugmentConfig]):
