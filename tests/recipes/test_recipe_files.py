@@ -82,7 +82,7 @@ def test_the_header_gives_results_source_command_and_true_arithmetic(name: str) 
     for epochs, total in stated:
         assert int(total.replace(",", "")) == int(epochs) * steps
         assert int(epochs) == config.epochs
-    for batch, per_epoch in re.findall(r"pictures / (\d+) -> ([\d,]+) steps", text):
+    for batch, per_epoch in re.findall(r"images / (\d+) -> ([\d,]+) steps", text):
         assert (int(batch), int(per_epoch.replace(",", ""))) == (config.batch_size, steps)
 
 
