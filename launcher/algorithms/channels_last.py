@@ -19,8 +19,6 @@ class ChannelsLast(Algorithm[ChannelsLastConfig]):
         model.to(memory_format=torch.channels_last)
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
-        return Transform((), _in_channels_last)
-
-
-def _in_channels_last(batch: Batch) -> Batch:
-    return replace(batch, images=batch.images.contiguous(memory_format=torch.channels_last))
+        return Transform(
+            (), lambda batch: replace(batch, images=batch.images.contiguous(memory_format=torch.channels_last))
+        )

@@ -54,11 +54,12 @@ class Averaging(Algorithm[AveragingT]):
         return self._average
 
     def state_dict(self) -> dict[str, Any]:
-        return {"average": self._average}
+        return {"average": self._average, "count": int(self._count)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, tensor in state["average"].items():
             self._average[name].copy_(tensor)
+        self._count.fill_(state["count"])
 
 
 class EMA(Averaging[EMAConfig]):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from launcher.algorithms.ema import Averaging
@@ -22,10 +20,3 @@ class SWA(Averaging[SWAConfig]):
 
     def evaluation_weights(self) -> dict[str, Tensor] | None:
         return self._average if self._count else None
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "count": int(self._count)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._count.fill_(state["count"])

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from launcher.config.choices import DecoupledSGDConfig, LARSConfig, LionConfig, MomentumConfig, SGDConfig
-from launcher.foreach import Snapshot
 from launcher.optimizers.base import MaskedOptimizer, trust_ratios
 
 Values = TypeVar("Values", bound=MomentumConfig)
@@ -18,7 +17,10 @@ _MINUS_ZERO = partial(torch.full_like, fill_value=-0.0)
 
 
 class Momentum(MaskedOptimizer[Values]):
-    """Has the momentum b = m * b + (1 - d) * g of gradients g, with dampening d; b = g at the first step."""
+    """Has the momentum b = m * b + (1 - d) * g of gradients g, with dampening d; b = g at the first step.
+
+    Dampening goes without Nesterov's momentum.
+    """
 
     def _descend(
         self,
@@ -34,24 +36,10 @@ class Momentum(MaskedOptimizer[Values]):
         if momentum and dampening:
             if decay:
                 gradients = list(torch._foreach_add(gradients, parameters, alpha=decay))
-            self._push(buffers, gradients, group, dampening)
-            if nesterov:
-                buffers = list(torch._foreach_add(gradients, buffers, alpha=momentum))
-            gradients, buffers, momentum, decay = buffers, [], 0.0, 0.0
+            # note: on the device, which alone knows which step is the first that is not dropped
+            part = 1 - dampening * (self._count(group, parameters[0].device) > 1).double()
+            gradients, decay = list(torch._foreach_mul(gradients, part.to(gradients[0].dtype))), 0.0
         self._sgd(parameters, gradients, buffers, group["lr"], decay, momentum, nesterov)
-
-    def _push(self, buffers: list[Tensor], gradients: list[Tensor], group: dict[str, Any], dampening: float) -> None:
-        """Move the momentum by dampened gradients, at the first step that is not dropped by whole ones."""
-        if "first" not in group:
-            group["first"] = torch.stack([buffer.count_nonzero() == 0 for buffer in buffers]).all()
-        before = Snapshot([*buffers, group["first"]])
-        before.take()
-        torch._foreach_mul_(buffers, self.values.momentum)
-        part = (1 - dampening * (~group["first"]).double()).to(buffers[0].dtype)
-        torch._foreach_add_(buffers, torch._foreach_mul(gradients, part))
-        group["first"].fill_(False)
-        if self.found_inf is not None:
-            before.restore_unless(self.found_inf == 0)
 
 
 class SGD(Momentum[SGDConfig]):

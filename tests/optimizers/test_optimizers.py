@@ -27,14 +27,13 @@ class Scalar(nn.Module):
 @settings(deadline=None)
 @given(
     momentum=st.sampled_from([0.0, 0.5, 0.875]),
-    dampening=st.sampled_from([0.0, 0.3]),
-    nesterov=st.booleans(),
+    kind=st.sampled_from([(0.0, False), (0.0, True), (0.3, False)]),
     decay=st.floats(0, 0.5),
     gradients=st.lists(st.floats(-3, 3), min_size=1, max_size=6),
     rates=st.lists(st.floats(0, 1), min_size=6, max_size=6),
 )
-def test_decoupled_sgd_follows_the_formula_for_one_number(momentum, dampening, nesterov, decay, gradients, rates):
-    model = Scalar(1.5)
+def test_decoupled_sgd_follows_the_formula_for_one_number(momentum, kind, decay, gradients, rates):
+    model, (dampening, nesterov) = Scalar(1.5), kind
     config = decoupled(momentum=momentum, dampening=dampening, nesterov=nesterov, weight_decay=decay)
     optimizer = build_optimizer(config, model, PEAK)
     weight, buffer = 1.5, None
