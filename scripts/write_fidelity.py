@@ -1,4 +1,4 @@
-"""Write docs/fidelity.md, what is computed beside what was published, from docs/fidelity.yaml.
+"""Write docs/fidelity.md, what is computed compared with the published code, from docs/fidelity.yaml.
 
 Run it after a change of the table: .venv/bin/python scripts/write_fidelity.py
 """
@@ -15,14 +15,17 @@ VERDICTS = {"same": "as published", "published": "`fidelity=published`", "differ
 _HEAD = """\
 # Fidelity
 
-Written by `scripts/write_fidelity.py` from `docs/fidelity.yaml`. What each method and recipe computes beside what the
-code computes that it was published with: the same; the same under `fidelity=published`, which sets the key that is
-named; or something else on purpose, and why. The test that shows it stands beside it.
+    train recipe=hot fidelity=published dataset.path=/data/imagenet
 
-For all of them: every random draw is a function of seed, purpose and position, so the distributions are the published
-ones and the draws are not; `precision: auto` computes in bfloat16 where the GPU has it, published runs used float16. An
-ablation is its base with one change, which a test holds. Accuracies and minutes are quoted as published: nobody has
-measured them with this code. [Recipes](recipes.md) tells the same in words.
+This page lists, per algorithm and recipe, whether this project computes what the published code computes: the same
+("as published"), the same with `fidelity=published`, which sets the key in parentheses, or something else, with the
+reason ("differs"). The last column has the test that shows it. `scripts/write_fidelity.py` writes this page from
+`docs/fidelity.yaml`.
+
+For all rows: every random draw is a function of seed, purpose and position, so distributions are the published ones and
+single draws are not. `precision=auto` computes in bfloat16 if the GPU supports it; published runs used float16. An
+ablation is its base recipe with one change. Accuracies and minutes are quoted as published: nobody has measured them with
+this code.
 """
 
 

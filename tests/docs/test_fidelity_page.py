@@ -29,7 +29,7 @@ def test_the_page_is_current() -> None:
 @pytest.mark.parametrize(
     ("section", "known"),
     [
-        ("methods", options("algorithms")),
+        ("algorithms", options("algorithms")),
         ("optimizers", options("optimizer")),
         ("losses", options("loss")),
         ("schedules", options("schedule")),
