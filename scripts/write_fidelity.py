@@ -24,8 +24,8 @@ reason ("differs"). The last column has the test that shows it. `scripts/write_f
 
 For all rows: every random draw is a function of seed, purpose and position, so distributions are the published ones and
 single draws are not. `precision=auto` computes in bfloat16 if the GPU supports it; published runs used float16. An
-ablation is its base recipe with one change. Accuracies and minutes are quoted as published: nobody has measured them with
-this code.
+ablation is its base recipe with one change. Accuracies and minutes are quoted as published: nobody has measured them
+with this code.
 """
 
 
