@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -170,7 +171,7 @@ class Launcher:
             def ids() -> list[int]:
                 return [worker.id for worker in agent.get_worker_group().workers if worker.id is not None]
 
-            self._watch = watch = RankWatch(ids, scratch, self._run_folder, launch.hang_timeout, self._follower.say)
+            self._watch = watch = RankWatch(ids, scratch, self._run_folder)
             try:
                 with watch:
                     if self._request.asked:
@@ -190,7 +191,8 @@ class Launcher:
         """Make elastic's agent, which runs launcher.rank.main in each process and never restarts one."""
         # note: stop requests are ours to pass on; only SIGQUIT makes the agent itself drop everything
         os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
-        words = (self._target, str(self._run_folder), str(os.getpid()), scratch)
+        hang_timeout = json.dumps(self._launch.hang_timeout)
+        words = (self._target, str(self._run_folder), str(os.getpid()), scratch, hang_timeout)
         spec = WorkerSpec(
             role="rank",
             local_world_size=self._devices.processes,

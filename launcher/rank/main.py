@@ -1,4 +1,4 @@
-"""One rank's process: `python -m launcher.rank.main MODULE:FUNCTION RUN_FOLDER LAUNCHER_PID SCRATCH`, under elastic.
+"""A rank: `python -m launcher.rank.main MODULE:FUNCTION RUN_FOLDER LAUNCHER_PID SCRATCH HANG_TIMEOUT`, under elastic.
 
 Its output goes to the run folder's logs/rank-N.log from the first line on, and what ends it to elastic's error file.
 """
@@ -23,7 +23,7 @@ import psutil
 
 from launcher import atomic
 from launcher.errors import DONE, EXIT_USER_ERROR, FAILED, MachineError, UserError, one_line
-from launcher.rank.signs import HEARTBEAT, STOP, STOP_SIGNALS, name_after, remove_semaphores, sign_file
+from launcher.rank.signs import HEARTBEAT, STOP, STOP_SIGNALS, done_file, name_after, remove_semaphores
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _PR_SET_PDEATHSIG = 1
@@ -44,18 +44,17 @@ def main(target: str, run_folder: Path, scratch: Path) -> int:
         _record(error)
         traceback.print_exc()
         return FAILED
-    # note: renamed, which a full disk allows too
-    sign_file(scratch, "beat", os.getpid()).rename(sign_file(scratch, "done", os.getpid()))
+    done_file(scratch, os.getpid()).touch()
     return DONE
 
 
-def live(target: str, run_folder: Path, launcher: int, scratch: Path) -> NoReturn:
+def live(target: str, run_folder: Path, launcher: int, scratch: Path, hang_timeout: float | None) -> NoReturn:
     """Live as a rank from start to end; the process ends with the launcher, whose process id is given."""
     STOP.install()
     die_with(launcher)
     guard_group(launcher, scratch)
     name_after(scratch)
-    HEARTBEAT.start(scratch)
+    HEARTBEAT.start(hang_timeout)
     code = main(target, run_folder, scratch)
     # note: loader threads and NCCL may hang an ordinary exit; everything is on disk by now
     os._exit(code)
@@ -148,4 +147,4 @@ def _redirect_output(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    live(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    live(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), json.loads(sys.argv[5]))

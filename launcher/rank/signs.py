@@ -1,8 +1,4 @@
-"""Signs between the launcher and a rank: signals that ask it to stop, and the files that it leaves in a scratch folder.
-
-A rank touches one file at every step, writes another while it waits for its disk, and a third when it ends; their names
-end in its process id.
-"""
+"""Signs between the launcher and a rank: signals that ask it to stop, its life, and a file that says it ended well."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import faulthandler
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,15 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Literal
 
-from launcher import atomic
 from launcher.errors import one_line
 
 # Environment variables of a rank: what it trains on, cpu or cuda, and the step that a replay takes.
 DEVICE = "TRAIN_DEVICE"
 REPLAY_STEP = "TRAIN_REPLAY_STEP"
-DUMP_SIGNAL = signal.SIGUSR2
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 SECONDS_TO_START = 600.0  # at least, to the first step: imports, reading folders, meeting the other ranks
 _LONGEST_READ = 10.0  # seconds
@@ -64,38 +56,43 @@ class StopFlag:
 
 
 class Heartbeat:
-    """A rank's sign of life: silent until started."""
+    """A rank's signs of life once started: silent for `launch.hang_timeout` it writes its stacks to its log and ends."""
 
     def __init__(self) -> None:
-        self._scratch: Path | None = None
+        self._timeout: float | None = None
+        self._last = 0.0
+        self._terminal: int | None = None
 
-    def start(self, scratch: Path) -> None:
-        """Begin to show life, and write every thread's stack to this process's standard error when asked."""
-        faulthandler.register(DUMP_SIGNAL, file=sys.stderr, all_threads=True)
-        self._scratch = scratch
-        sign_file(scratch, "beat", os.getpid()).touch()
+    def start(self, hang_timeout: float | None) -> None:
+        """Begin, with more time up to the first sign; what standard error is now is the terminal."""
+        self._timeout, self._terminal = hang_timeout, os.dup(2)
+        if hang_timeout is not None:
+            faulthandler.dump_traceback_later(max(hang_timeout, SECONDS_TO_START), exit=True, file=2)
 
     def beat(self) -> None:
         """Progress was made: a step, a batch of an evaluation, a save."""
-        if self._scratch is not None:
-            os.utime(sign_file(self._scratch, "beat", os.getpid()))
+        now = time.monotonic()
+        # note: a thread is started each time
+        if self._timeout is not None and now - self._last > min(1, self._timeout / 10):
+            self._last = now
+            faulthandler.dump_traceback_later(self._timeout, exit=True, file=2)
 
-    def watch_reading(self, stalled: Stalled, hang_timeout: float | None) -> None:
-        """Report a file that is read for too long to the launcher, before the run counts as hanging."""
-        if self._scratch is not None:
-            seconds = min(_LONGEST_READ, (hang_timeout or 2 * _LONGEST_READ) / 2)
-            target = sign_file(self._scratch, "stall", os.getpid())
-            threading.Thread(target=_watch_reading, args=(stalled, seconds, target), daemon=True).start()
+    def watch_reading(self, stalled: Stalled) -> None:
+        """Report a file that is read for too long on the terminal, before the rank counts as hanging."""
+        if self._terminal is not None:
+            seconds = min(_LONGEST_READ, (self._timeout or 2 * _LONGEST_READ) / 2)
+            threading.Thread(target=_watch_reading, args=(stalled, seconds, self._terminal), daemon=True).start()
 
 
-def _watch_reading(stalled: Stalled, seconds: float, target: Path) -> None:
+def _watch_reading(stalled: Stalled, seconds: float, terminal: int) -> None:
+    reported = None
     while True:
         path = stalled(seconds)
-        if path is None:
-            target.unlink(missing_ok=True)
-        elif not target.exists():
+        if path not in (None, reported):
             text = f"rank {os.environ['RANK']} waits for data, reading {path}: does its disk still answer?"
-            atomic.write_text(target, one_line(text))
+            with suppress(OSError):
+                os.write(terminal, f"warning: {one_line(text)}\n".encode())
+        reported = path
         time.sleep(seconds / 10)
 
 
@@ -104,18 +101,9 @@ STOP = StopFlag()
 HEARTBEAT = Heartbeat()
 
 
-def sign_file(scratch: Path, kind: Literal["beat", "done", "stall"], process: int) -> Path:
-    """What a rank touches at every step, leaves at a good end, or writes while it waits for a file."""
-    return scratch / f"{kind}-{process}"
-
-
-def stalled_ranks(scratch: Path) -> dict[int, str]:
-    """The process ids of all ranks that read a file for too long, and a line on it."""
-    stalls = {}
-    for path in scratch.glob("stall-*[0-9]"):
-        with suppress(FileNotFoundError):
-            stalls[int(path.name.partition("-")[2])] = path.read_text()
-    return stalls
+def done_file(scratch: Path, process: int) -> Path:
+    """What a rank leaves when it ends well."""
+    return scratch / f"done-{process}"
 
 
 def name_after(scratch: Path) -> None:

@@ -217,7 +217,7 @@ def build_trainer(
     loaders = build_loaders(
         plan, ranks, change_order=engine.change_order, change_image=engine.change_image, skipped=skipped
     )
-    HEARTBEAT.watch_reading(loaders.stalled, config.launch.hang_timeout)
+    HEARTBEAT.watch_reading(loaders.stalled)
     synchronize = partial(torch.cuda.synchronize, ranks.device) if ranks.device.type == "cuda" else None
     clock = Clock(synchronize)
     meters = StepMeter(ranks, clock), StepMeter(ranks, clock)

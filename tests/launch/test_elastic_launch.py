@@ -179,6 +179,5 @@ def test_a_hang_is_noticed_told_and_ended(start: Start, run: Path) -> None:
     process = start("second_stops", "launch.hang_timeout=3", "launch.max_restarts=0")
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 1
-    assert errors.startswith("error: no rank has made progress for 3 s (launch.hang_timeout); all were ended")
-    assert "rank 1 was stopped (SIGSTOP)" in errors
+    assert errors.startswith("error: rank 0 has made no progress for launch.hang_timeout; its stacks are in its log: ")
     assert "_wait_for_ever_at_a_barrier" in (run / "logs" / "rank-0.log").read_text()

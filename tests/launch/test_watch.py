@@ -15,7 +15,7 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.launch.watch import RankWatch, describe, first_failure
-from launcher.rank.signs import Heartbeat, sign_file, stalled_ranks
+from launcher.rank.signs import done_file
 from tests.runs import wait_for
 
 KILLED, CLOSED = -signal.SIGKILL, -signal.SIGTERM
@@ -55,23 +55,6 @@ def test_a_signal_reaches_ranks_that_start_later(tmp_path: Path) -> None:
         assert late.wait(timeout=240) == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("stopped", [True, False])
-def test_a_rank_gets_more_time_to_its_first_step(tmp_path: Path, stopped: bool) -> None:
-    slow = start("import time; time.sleep(600)")
-    watch = RankWatch(ids(slow), tmp_path, tmp_path, hang_timeout=0.2)
-    file = sign_file(tmp_path, "beat", slow.pid)
-    file.touch()
-    with watch:
-        time.sleep(1)
-        assert not watch.has_failure()
-        if stopped:
-            slow.send_signal(signal.SIGSTOP)
-        os.utime(file, (1, 1))
-        wait_for(watch.has_failure)
-        assert watch.hung == {slow.pid: stopped}
-        assert slow.wait(timeout=240) < 0
-
-
 def test_a_failure_is_known_however_soon_the_watch_ends(tmp_path: Path) -> None:
     failing = start("import os; os._exit(3)")
     failing.wait()
@@ -82,37 +65,43 @@ def test_a_failure_is_known_however_soon_the_watch_ends(tmp_path: Path) -> None:
 
 def test_a_rank_that_ended_well_fails_nobody(tmp_path: Path) -> None:
     done = start("pass")
-    sign_file(tmp_path, "done", done.pid).touch()
+    done_file(tmp_path, done.pid).touch()
     with RankWatch(ids(done), tmp_path, tmp_path) as watch:
         time.sleep(0.5)
     assert not watch.has_failure()
     done.wait()
 
 
-def test_a_file_that_is_read_for_too_long_is_told_once_and_named_in_a_hang(tmp_path: Path) -> None:
-    said: list[str] = []
-    rank = start("import time; time.sleep(600)")
-    watch = RankWatch(ids(rank), tmp_path, tmp_path, hang_timeout=60, say=said.append)
-    sign_file(tmp_path, "stall", rank.pid).write_text("rank 0 waits for data, reading a.jpg")
-    with watch:
-        time.sleep(1)
-    assert said == ["warning: rank 0 waits for data, reading a.jpg"]
-    watch.hung = {rank.pid: False}
-    hang = watch.explain({0: ProcessFailure(0, rank.pid, -9, "")}).message
-    assert hang.splitlines()[1] == "rank 0 waits for data, reading a.jpg"
-    rank.wait()
+HANGS = """
+import sys, time
+from pathlib import Path
+from launcher.rank import signs
+from launcher.rank.main import _redirect_output
+signs.SECONDS_TO_START = float(sys.argv[1])
+signs.HEARTBEAT.start(0.5)
+_redirect_output(Path(sys.argv[2]))
+signs.HEARTBEAT.watch_reading(lambda seconds: Path("a\\nb.jpg"))
+for _ in range(int(sys.argv[3])):
+    time.sleep(0.2)
+    signs.HEARTBEAT.beat()
+time.sleep(3)
+print("ended by itself")
+"""
 
 
-def test_a_rank_tells_of_a_file_for_as_long_as_it_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "3")
-    reading = [Path("a\nb.jpg")]
-    heartbeat = Heartbeat()
-    heartbeat.start(tmp_path)
-    heartbeat.watch_reading(lambda seconds: reading[0] if reading else None, hang_timeout=0.1)
-    wait_for(lambda: bool(stalled_ranks(tmp_path)))
-    assert stalled_ranks(tmp_path)[os.getpid()].startswith("rank 3 waits for data, reading a\\nb.jpg:")
-    reading.clear()
-    wait_for(lambda: not stalled_ranks(tmp_path))
+@pytest.mark.parametrize(("to_start", "beats", "hangs"), [(9.0, 0, False), (9.0, 5, True), (1.0, 0, True)])
+def test_a_rank_that_hangs_ends_with_its_stacks_in_its_log(
+    tmp_path: Path, to_start: float, beats: int, hangs: bool
+) -> None:
+    log = tmp_path / "logs" / "rank-3.log"
+    command = [sys.executable, "-c", HANGS, str(to_start), str(log), str(beats)]
+    done = subprocess.run(command, env={**os.environ, "RANK": "3"}, stderr=subprocess.PIPE, text=True, check=False)
+    shown = log.read_text()
+    assert (done.returncode, "most recent call first" in shown, "ended by itself" in shown) == (hangs, hangs, not hangs)
+    warning = "warning: rank 3 waits for data, reading a\\nb.jpg: does its disk still answer?\n"
+    assert done.stderr == warning, "it is reported once, on the terminal"
+    failure = describe(3, failures(tmp_path, *[(0, None)] * 3, (done.returncode, None))[3], tmp_path)
+    assert ("made no progress for launch.hang_timeout" in failure.message, failure.from_outside) == (hangs, hangs)
 
 
 def failures(folder: Path, *ends: tuple[int, float | None]) -> dict[int, ProcessFailure]:
@@ -132,8 +121,9 @@ def failures(folder: Path, *ends: tuple[int, float | None]) -> dict[int, Process
     [
         # the peer was killed for being deaf, long after rank 1's error
         ([(KILLED, None), (1, 5.0)], {101}, 1),
-        # both noticed at once: a rank that was killed cannot have been the peer's victim
+        # both noticed at once: a rank that was killed, or hung, cannot have been the peer's victim
         ([(1, 5.0), (KILLED, None)], {100, 101}, 1),
+        ([(1, 5.0), (1, None)], {100, 101}, 1),
         # both noticed at once: the earlier record
         ([(1, 5.2), (1, 5.1)], {100, 101}, 1),
         # elastic's own SIGTERM reached a rank that was not listening yet
