@@ -56,7 +56,7 @@ class StopFlag:
 
 
 class Heartbeat:
-    """A rank's signs of life once started: silent for `launch.hang_timeout` it writes its stacks to its log and ends."""
+    """A rank shows life once started: silent for `launch.hang_timeout` it writes its stacks to its log and ends."""
 
     def __init__(self) -> None:
         self._timeout: float | None = None
