@@ -1,4 +1,4 @@
-"""What a user did wrong, collected so that every mistake is reported at once."""
+"""Errors of the user, collected so that one command reports all of them."""
 
 from __future__ import annotations
 

@@ -36,4 +36,4 @@ def _warn(point: EntryPoint, error: Exception) -> None:
         return  # note: the launcher has printed it once
     package = f" of the package {point.dist.name}" if point.dist else ""
     reason = one_line(str(error) or type(error).__name__)
-    print(f"warning: {point.name} = {point.value}{package} is skipped: {reason}", file=sys.stderr)
+    print(f"warning: skipped {point.name} = {point.value}{package}: {reason}", file=sys.stderr)

@@ -34,7 +34,7 @@ try:
 except (RuntimeError, AssertionError) as caught:
     error = str(caught).strip()
     if "no kernel image" in error:
-        error = f"torch {torch.__version__} has no kernels for {gpu['name']}; older ones and builds for CUDA 12.6 have"
+        error = f"torch {torch.__version__} has no kernels for {gpu['name']}; use an older one or a build for CUDA 12.6"
 nccl = torch.cuda.nccl.version() if gpus and torch.distributed.is_nccl_available() else None
 print(json.dumps({"torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip,
                   "nccl": nccl and ".".join(map(str, nccl)), "gpus": gpus, "bf16": bf16, "error": error}))
@@ -55,9 +55,9 @@ def ask(script: str, *words: str) -> Answer:
         command = [sys.executable, "-c", script, *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     except subprocess.TimeoutExpired:
-        return Answer(None, "no answer within five minutes")
+        return Answer(None, "no result within five minutes")
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"]
+        lines = done.stderr.strip().splitlines() or [f"exited with code {done.returncode}"]
         return Answer(None, lines[-1])
     return Answer(json.loads(done.stdout.splitlines()[-1]))
 

@@ -29,22 +29,22 @@ def main(arguments: argparse.Namespace) -> int:
         print(json.dumps({"device": measured.device, "processes": measured.world_size, **asdict(found)}, indent=2))
         return 0
     out = console()
-    out.print(f"[bold]bound by: {found.bound}[/]")
+    out.print(f"[bold]bottleneck: {found.bound}[/]")
     out.print(_parts(found))
     rows = ((*row, bound) for row, bound in zip(size_rows(found.sizes), found.bounds, strict=True))
     out.print(table(*SIZE_COLUMNS, "bound", numbers=SIZE_COLUMNS, rows=rows))
-    for line in found.advice or ["nothing to change in how images are loaded"]:
+    for line in found.advice or ["data loading needs no change"]:
         out.print(f"- {line}", markup=False)
     return 0
 
 
 def _parts(found: Diagnosis) -> Table:
     times = {
-        "loading alone": found.load_seconds,
-        "copies to the device alone": found.transfer_seconds,
-        "steps alone": found.step_seconds,
-        "together, as they run": found.both_seconds,
-        "saved, if loading cost nothing": found.gain * found.both_seconds,
+        "loading only": found.load_seconds,
+        "copies to the device only": found.transfer_seconds,
+        "steps only": found.step_seconds,
+        "all together, as in the run": found.both_seconds,
+        "saved if loading were free": found.gain * found.both_seconds,
     }
     rows = ((name, duration(time), f"{time / found.both_seconds:.0%}") for name, time in times.items())
-    return table("all steps of the run", "time", "of the time together", rows=rows)
+    return table("all steps of the run", "time", "share of the time together", rows=rows)

@@ -30,7 +30,7 @@ def main(arguments: argparse.Namespace) -> int:
     differing = [key for key in dict.fromkeys([*first, *second]) if first.get(key, "-") != second.get(key, "-")]
     rows = [[verbatim(text) for text in (key, first.get(key, "-"), second.get(key, "-"))] for key in differing]
     columns = ("key", verbatim(arguments.first), verbatim(arguments.second))
-    console().print(table(*columns, rows=rows) if rows else "no difference")
+    console().print(table(*columns, rows=rows) if rows else "no differences")
     return 0
 
 

@@ -24,7 +24,7 @@ _COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="the run to look at the machine for")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="the run to check the machine for")
     parser.add_argument("--json", action="store_true", help="as one JSON list")
 
 

@@ -63,11 +63,9 @@ def main(arguments: argparse.Namespace) -> int:
     out = console()
     out.print(_times(found))
     out.print(table(*SIZE_COLUMNS, numbers=SIZE_COLUMNS, rows=size_rows(found.sizes)))
-    out.print(
-        _prices(offers) if offers else "no price: hardware.price_per_hour=2.5 gives one, train ls hardware lists some"
-    )
+    out.print(_prices(offers) if offers else "no price; set hardware.price_per_hour=2.5, or see train ls hardware")
     where = f"{measured.world_size} x {measured.device}"
-    out.print(verbatim(f"measured on {where}; kept in {kept}, beside the run once it starts"))
+    out.print(verbatim(f"measured on {where}; saved in {kept}, and copied to the run folder when the run starts"))
     return 0
 
 
@@ -82,7 +80,7 @@ def _times(found: Estimate) -> Table:
         "training": (found.training, f"{found.images_per_second:,.0f} images/s"),
         "evaluation": (found.evaluation, f"{found.evaluations} times"),
         "saving": (found.saving, f"{found.saves} times"),
-        "wall clock": (found.wall, f"{duration(found.start_seconds)} of it until the first batch is asked for"),
+        "wall clock": (found.wall, f"{duration(found.start_seconds)} of it before the first batch"),
     }
     return facts((name, duration(span.seconds), _interval(span), more) for name, (span, more) in spans.items())
 
@@ -99,8 +97,8 @@ def size_rows(sizes: Iterable[SizeCost]) -> Iterator[tuple[str, ...]]:
 
 
 def _prices(offers: list[Price]) -> Table:
-    shown = table("instance", "GPUs", "an hour", "this run", "price of")
-    shown.title, shown.title_justify = "cost of the wall clock, were the instance as fast as this machine", "left"
+    shown = table("instance", "GPUs", "per hour", "this run", "price date")
+    shown.title, shown.title_justify = "cost of the wall-clock time on an instance as fast as this machine", "left"
     for offer in offers:
         machine, currency = offer.hardware, offer.hardware.currency
         gpus = f"{machine.gpus} x {machine.gpu}" if machine.gpu else "-"

@@ -37,12 +37,12 @@ _TAKEN = ("dataset.path", "eval_batch_size", "dataloader.workers", "dataloader.p
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder")
     parser.add_argument(
-        "words", metavar="key=value", nargs="*", default=[], help="dataset.path=OTHER images; launch, loading"
+        "words", metavar="key=value", nargs="*", default=[], help="dataset.path=OTHER, or values of launch and loading"
     )
     parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
-    parser.add_argument("--by-class", action="store_true", help="a table of the classes, the worst first")
-    parser.add_argument("-o", "--output", metavar="FOLDER", help="where to write that table, and as an image (RUN)")
+    parser.add_argument("--by-class", action="store_true", help="print a table of the classes, worst first")
+    parser.add_argument("-o", "--output", metavar="FOLDER", help="where to write the table and its image (RUN)")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -78,7 +78,7 @@ def _config(config: RunConfig, words: Sequence[str]) -> RunConfig:
     after = continued(config, words) if words else config
     keys = [key for key in changed(config, after) if not key.startswith(_TAKEN)]
     if keys:
-        message = f"changes no evaluation; those are {', '.join(_TAKEN)}"
+        message = f"cannot change in an evaluation; only {', '.join(_TAKEN)} can"
         values = dict(leaves(as_mapping(after)))
         raise UserError(*(Problem(message, key, values[key], COMMAND_LINE) for key in keys))
     return after
@@ -103,8 +103,8 @@ def _classes(checkpoint: CheckpointResult) -> dict[str, object]:
 def _print(checkpoint: CheckpointResult) -> None:
     from launcher.weights.evaluate_run import by_class
 
-    numbers = ("images", "top-1 (recall)", "precision")
-    shown = table("class", *numbers, "most often taken for", numbers=numbers)
+    numbers = ("images", "recall (top-1)", "precision")
+    shown = table("class", *numbers, "most confused with", numbers=numbers)
     for row in by_class(checkpoint.classes, checkpoint.confusion):
         shares = ("-" if share is None else f"{share:.1%}" for share in (row.top1, row.precision))
         taken = f"{row.taken_for} ({row.times:,})" if row.taken_for is not None else "-"

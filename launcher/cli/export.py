@@ -23,16 +23,14 @@ _ONNX = ("onnx", "onnxscript", "onnxruntime")
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder")
     parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
-    parser.add_argument("-o", "--output", metavar="FOLDER", help="where to (default: RUN/export, with --onnx RUN/onnx)")
-    parser.add_argument("--onnx", action="store_true", help="as ONNX instead, for onnxruntime and others")
+    parser.add_argument("-o", "--output", metavar="FOLDER", help="default: RUN/export, or RUN/onnx with --onnx")
+    parser.add_argument("--onnx", action="store_true", help="export to ONNX, for onnxruntime and other runtimes")
 
 
 def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run, saved=True)
-    if arguments.onnx and (lacking := [name for name in _ONNX if find_spec(name) is None]):
-        raise UserError(
-            f"--onnx needs {' and '.join(lacking)}; pip install 'train-launcher[onnx]' installs all it needs"
-        )
+    if arguments.onnx and (missing := [name for name in _ONNX if find_spec(name) is None]):
+        raise UserError(f"--onnx needs {' and '.join(missing)}; run pip install 'train-launcher[onnx]'")
     from launcher.weights.export import export_run
     from launcher.weights.export_files import ONNX, WEIGHTS
 
@@ -40,7 +38,7 @@ def main(arguments: argparse.Namespace) -> int:
     with progress_bars(console(sys.stderr)) as (_, report):
         show = partial(report, "checking the export")
         checked = export_run(folder, output, best=arguments.best, report=show, onnx=arguments.onnx)
-    compared = "the logits of the run" if checked.top1 is None else f"top-1 {checked.top1:.2%}"
-    print(f"loaded without this project: {compared} on {checked.pictures:,} {checked.on}", file=sys.stderr)
+    compared = "same logits as the run" if checked.top1 is None else f"top-1 {checked.top1:.2%}"
+    print(f"checked without this project: {compared} on {checked.pictures:,} {checked.on}", file=sys.stderr)
     print(output / (ONNX if arguments.onnx else WEIGHTS))
     return 0

@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
     if section == "ablations":
         listed["ablations"] = recipes.ablations(problems)
     for problem in problems:
-        print(f"note: left out: {problem}", file=sys.stderr)
+        print(f"note: skipped: {problem}", file=sys.stderr)
     groups = {group: options(group) for group in ("algorithms", *GROUPS) if section in (None, group)}
     if arguments.json:
         rows = {kind: [_row(recipe) for recipe in those] for kind, those in listed.items()}
@@ -61,7 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
         out.print(_hardware(machines().values()))
     elif section in groups:
         out.print(
-            table(section, "what it is", rows=((name, verbatim(about(section, name))) for name in groups[section]))
+            table(section, "description", rows=((name, verbatim(about(section, name))) for name in groups[section]))
         )
     elif groups:
         out.print(table("group", "options", rows=((group, " ".join(names)) for group, names in groups.items())))
@@ -73,8 +73,8 @@ def _row(recipe: Recipe) -> dict[str, Any]:
 
 
 def _hardware(found: Iterable[Hardware]) -> Table:
-    numbers = ("#", "cores", "GiB", "disk GB", "an hour", "spot")
-    shown = table("hardware", "GPU", *numbers, "price of", numbers=numbers)
+    numbers = ("#", "cores", "GiB", "disk GB", "per hour", "spot")
+    shown = table("hardware", "GPU", *numbers, "price date", numbers=numbers)
     for machine in found:
         sizes = (machine.gpus, machine.cores, machine.memory, machine.disk)
         costs = (machine.price_per_hour, machine.spot_per_hour)
@@ -90,7 +90,7 @@ def _hardware(found: Iterable[Hardware]) -> Table:
 
 def _recipes(found: list[Recipe]) -> Table:
     numbers = ("epochs", "published top-1 %", "minutes")
-    shown = table("recipe", *numbers, "hardware", "what it is", numbers=numbers)
+    shown = table("recipe", *numbers, "hardware", "description", numbers=numbers)
     for recipe in found:
         low, high = recipe.about.epochs
         band = f"{low}+" if high is None else f"{low}" if low == high else f"{low}-{high}"

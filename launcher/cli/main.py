@@ -18,22 +18,22 @@ from launcher.launch.stopping import StopAsked, on_stop, raise_stop
 from launcher.plugins import registered
 
 VERBS = {
-    "run": "train a model (the verb may be left out)",
-    "ls": "recipes with their published results, and the options of each config group",
-    "show": "the resolved config of a command line",
-    "plan": "what a run will do: steps, learning rate, image size, order of algorithms",
-    "estimate": "what a run will take in time and money, from seconds of its real steps",
-    "diagnose": "what bounds a run here (data, transfer or step), and what to change",
-    "diff": "what differs between two recipes or run folders",
-    "resume": "go on with a run from its newest checkpoint",
-    "replay": "take one step of a run again and see where its numbers stop being finite",
+    "run": "train a model (this verb is optional)",
+    "ls": "list recipes with their published results, and the options of each config group",
+    "show": "print the resolved config of a command line",
+    "plan": "show what a run will do: steps, learning rate, image size, order of algorithms",
+    "estimate": "estimate a run's time and cost from a few seconds of its real steps",
+    "diagnose": "find the bottleneck of a run here (data, transfer or step), and what to change",
+    "diff": "compare the configs of two recipes or run folders",
+    "resume": "resume a run from its newest checkpoint",
+    "replay": "repeat one step of a run and show where its values stop being finite",
     "eval": "evaluate a run's newest checkpoint, also on other images, and class by class",
-    "predict": "the likeliest classes of images, by a run or an export",
+    "predict": "the most likely classes of images, from a run or an export",
     "prepare": "write a data set's FFCV files, or check them",
     "export": "write a run's weights, with a module that rebuilds the network anywhere",
-    "submit": "the same command as a job for Slurm, SkyPilot or Kubernetes",
-    "completion": "a script that completes words in bash, zsh or fish",
-    "doctor": "is this machine ready: GPUs, driver, data, memory, disk, loaders",
+    "submit": "submit a run as a job to Slurm, SkyPilot or Kubernetes",
+    "completion": "a script for tab completion in bash, zsh or fish",
+    "doctor": "check this machine: GPUs, driver, data, memory, disk, loaders",
 }
 _MODULES = {verb: f"launcher.cli.{verb}" for verb in VERBS} | {"eval": "launcher.cli.evaluate"}
 for _added in registered(plugins.VERBS).values():
@@ -47,8 +47,8 @@ _EXAMPLES = """examples:
   train recipe=hot epochs=300 algorithms.mixup=off algorithms.sam.interval=5
   train plan recipe=hot epochs=240
   train show recipe=medium --origin
-  train help plan                               what a verb is for, and its options
-  train resume                                  the newest run that has not finished"""
+  train help plan                               what a verb does, and its options
+  train resume                                  resume the newest unfinished run"""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -78,7 +78,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        print(f"error: {error.filename or 'what is printed'}: {error.strerror}", file=sys.stderr)
+        print(f"error: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
         if is_command:
             # note: else Python tries once more to write what is left, and tells of it in its own words
             os._exit(FAILED)

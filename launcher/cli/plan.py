@@ -123,4 +123,4 @@ def _timetable(plan: Plan) -> Table:
 def _order(config: RunConfig) -> Table:
     acting = ((point, config.algorithms.acting(point)) for point in POINTS)
     rows = ((point, " \u2192 ".join(map(verbatim, names))) for point, names in acting if names)
-    return table("point of the loop", "acting, in this order", rows=rows)
+    return table("point of the loop", "algorithms, in order", rows=rows)

@@ -34,14 +34,14 @@ _STDIN = "-"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run folder, or what train export has written")
+    parser.add_argument("run", metavar="RUN", help="a run folder, or an export of it (train export RUN)")
     parser.add_argument("images", nargs="*", metavar="IMAGE", help="files, or folders of images at any depth")
-    parser.add_argument("--list", metavar="FILE", help="a file that names one more on each line; - reads the input")
-    parser.add_argument("--top", type=int, default=5, metavar="N", help="so many classes an image (default: 5)")
+    parser.add_argument("--list", metavar="FILE", help="a file with one path per line; - reads standard input")
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="classes per image (default: 5)")
     parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one JSON object an image, each on a line")
-    form.add_argument("--csv", action="store_true", help="one row a class: file, rank, class, probability")
+    form.add_argument("--json", action="store_true", help="one line of JSON per image")
+    form.add_argument("--csv", action="store_true", help="one row per class: file, rank, class, probability")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -51,7 +51,7 @@ def main(arguments: argparse.Namespace) -> int:
     folder = None if exported else existing(arguments.run, saved=True)
     files = image_files([*arguments.images, *(_listed(arguments.list) if arguments.list else [])])
     if not files:
-        raise UserError("no images are named; give files or folders, or --list FILE")
+        raise UserError("no images; pass files, folders, or --list FILE")
     text = _json if arguments.json else _csv if arguments.csv else _line
     from launcher.weights.classifier import predictions
 
@@ -78,7 +78,7 @@ def _exported(path: str) -> Path | None:
     if is_file(Path(path)):
         if Path(path).suffix == _WEIGHTS:
             return Path(path).parent
-        raise UserError(f"{path} is a file; give a run folder, or the folder that train export has written")
+        raise UserError(f"{path} is a file; pass a run folder, or the output folder of train export")
     return None
 
 

@@ -22,18 +22,18 @@ EXAMPLES = [
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
-    parser.add_argument("--check", action="store_true", help="compare the files with their checksums, write nothing")
+    parser.add_argument("--check", action="store_true", help="only check the files against their checksums")
 
 
 def main(arguments: argparse.Namespace) -> int:
     config = compose(["dataloader=ffcv", *arguments.overrides]).config
     if config.dataloader.name != "ffcv":
-        raise UserError(Problem("needs no files; prepare writes those of dataloader=ffcv", "dataloader", "torchvision"))
+        raise UserError(Problem("needs no files; prepare works with dataloader=ffcv only", "dataloader", "torchvision"))
     with stop_requests() as request:
         try:
             _prepare(config, request, check=arguments.check)
         except Stopped:
-            console().print("stopped; what is done is kept, and the same command goes on")
+            console().print("stopped; run the same command to continue")
             return request.exit_code
     return DONE
 
@@ -48,7 +48,7 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool) -> None:
     try:
         from launcher.data.ffcv.prepare import prepare, verify
     except ModuleNotFoundError as error:
-        raise UserError(f"{error.name} is missing, which comes with FFCV; make setup installs it") from None
+        raise UserError(f"FFCV needs {error.name}, which is not installed; run make setup") from None
 
     with progress_bars(console()) as (out, show):
 
@@ -60,10 +60,10 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool) -> None:
         files = FFCVDataset.of(config)
         written = verify(files, report) if check else prepare(files, skip_bad=config.dataset.skip_bad, report=report)
         for path, manifest in written:
-            unusual = "".join(f"; {count:,} were {was}" for was, count in manifest.converted.items())
+            unusual = "".join(f"; {count:,} converted from {was}" for was, count in manifest.converted.items())
             skipped = f"; {len(manifest.skipped):,} skipped, listed in the manifest" if manifest.skipped else ""
             facts = f"{manifest.samples:,} images, {manifest.bytes / 1e6:,.1f} MB"
-            checked = ", as written" if check else ""
+            checked = ", checksums match" if check else ""
             out.print(verbatim(f"{path}: {facts}{unusual}{skipped}{checked}"))
         for note in inspect_data(config, must_exist=True).notes:
             out.print(verbatim(f"note: {note}"), style="yellow")

@@ -21,7 +21,7 @@ def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run)
     number = arguments.step.removeprefix("step=")
     if not number.isdecimal():
-        raise UserError(Problem("is no step; write step=N", "step", number))
+        raise UserError(Problem("must be a step number, such as step=18250", "step", number))
     from launcher.launch.start import replay
 
     return replay(folder, int(number))

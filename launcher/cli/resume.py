@@ -25,7 +25,7 @@ EXAMPLES = [
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", default=LATEST, metavar="RUN", help="a run folder (default: latest)")
     parser.add_argument(
-        "words", metavar="key=value", nargs="*", default=[], help="what may change: the length, launch, loading"
+        "words", metavar="key=value", nargs="*", default=[], help="values that may change: length, launch, loading"
     )
 
 
@@ -33,7 +33,7 @@ def main(arguments: argparse.Namespace) -> int:
     name, words = _run_and_words(arguments.run, arguments.words)
     if name == LATEST and not Path(name).exists():
         name = str(newest_unfinished(Path(compose([]).config.runs)))
-        console().print(verbatim(f"{name} is the newest run that has not finished"))
+        console().print(verbatim(f"resuming {name}, the newest unfinished run"))
     folder = existing(name)
     from launcher.launch.start import resume
 
@@ -58,4 +58,4 @@ def newest_unfinished(runs: Path) -> Path:
     for _, folder in sorted(zip(written, folders, strict=True), key=lambda pair: -pair[0]):
         if not folder.is_held() and not is_finished(folder.metrics):
             return folder.path
-    raise UserError(f"no run in {runs} is unfinished; name a run folder: train resume RUN")
+    raise UserError(f"no unfinished run in {runs}; type train resume RUN")

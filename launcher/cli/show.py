@@ -21,9 +21,9 @@ EXAMPLES = [
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--origin", action="store_true", help="where each value came from, one a line")
-    how.add_argument("--cfg", action="store_true", help="what Hydra composes, before references are resolved")
-    how.add_argument("--info", choices=["defaults-tree"], help="the tree of files that Hydra composes")
+    how.add_argument("--origin", action="store_true", help="print the origin of each value, one per line")
+    how.add_argument("--cfg", action="store_true", help="print Hydra's config before references are resolved")
+    how.add_argument("--info", choices=["defaults-tree"], help="print the tree of config files")
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -36,8 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     kind.add_argument("--slurm", dest="kind", action="store_const", const="slurm", help="an sbatch script")
     kind.add_argument("--sky", dest="kind", action="store_const", const="sky", help="a SkyPilot task")
     kind.add_argument("--kubernetes", dest="kind", action="store_const", const="kubernetes", help="a manifest")
-    parser.add_argument("--run", action="store_true", help="submit it instead of printing it")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="the run; submit.KEY=VALUE is for the job")
+    parser.add_argument("--run", action="store_true", help="submit the job instead of printing it")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="the run; submit.KEY=VALUE sets the job up")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -61,7 +61,7 @@ def _send(text: str, command: Sequence[str], file: str) -> int:
     """
     program = command[0]
     if shutil.which(program) is None:
-        raise UserError(f"{program} is not installed here; without --run the job is printed, for a machine that has it")
+        raise UserError(f"{program} is not installed; omit --run to print the job and submit it elsewhere")
     with tempfile.TemporaryDirectory(prefix="train-submit-") as folder:
         path = Path(folder) / file
         path.write_text(text)

@@ -87,7 +87,7 @@ class _Reading:
         key = SEARCH_PATH if name == "config-dir" else name.replace("-", "_")
         switch = _switch(key)
         if key not in self._keys:
-            self._refuse(word, f"is no option of {self._start}")
+            self._refuse(word, f"is not an option of {self._start}")
         elif equals:
             yield self._assigned(key, value)
         elif self._left and (self._left[0] in switch or (not switch and _is_value(self._left[0]))):
@@ -95,7 +95,7 @@ class _Reading:
         elif switch:
             yield f"{key}={switch[0]}"
         else:
-            self.problems.append(Problem(f"{word} has no value; type {self._start} {word} VALUE, or {key}=VALUE"))
+            self.problems.append(Problem(f"{word} needs a value; type {self._start} {word} VALUE, or {key}=VALUE"))
 
     def _from_bare(self, word: str) -> Iterator[str]:
         """`key=value` in one word or several; a recipe's bare name as `recipe=NAME`."""
@@ -111,7 +111,7 @@ class _Reading:
         elif self._is_recipe(word):
             yield f"recipe={word}"
         else:
-            self._refuse(word, "is no verb and no key=value")
+            self._refuse(word, "is neither a verb nor key=value")
 
     def _assigned(self, key: str, value: str) -> str:
         """`key=value`; a folder of `--config-dir` is one of Hydra's search path."""
@@ -130,7 +130,7 @@ class _Reading:
         if is_start or word in self._verbs:
             # note: what follows are the words of a verb
             self._left.clear()
-        instead = f"did you mean {line}?" if line else f"`{self._start} --help` and `train ls` show what there is"
+        instead = f"did you mean {line}?" if line else f"see `{self._start} --help` and `train ls`"
         self.problems.append(Problem(f"{shown(word)} {reason}; {instead}"))
 
     def _meant(self, word: str, may_be_verb: bool) -> str | None:

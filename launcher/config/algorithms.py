@@ -26,13 +26,13 @@ class ChannelsLastConfig(AlgorithmConfig, change_model=50, change_batch=80):
     @classmethod
     def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
         if bound == "step" and values is None:
-            return "algorithms.channels_last=on: the memory order that convolutions are fastest in"
+            return "algorithms.channels_last=on: faster memory order for convolutions"
         return None
 
 
 @dataclass(frozen=True, config=STRICT)
 class BackboneFreezingConfig(
-    AlgorithmConfig, before_step=20, excludes={"layer_freezing": "both say which layers learn"}
+    AlgorithmConfig, before_step=20, excludes={"layer_freezing": "both choose the layers to freeze; use one"}
 ):
     until: Annotated[Duration, Within(0.1)]
 
@@ -43,7 +43,7 @@ class BackboneFreezingConfig(
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         if plan.every(self.until) >= plan.total_steps:
-            yield Problem(f"is the whole run of {plan.total_steps} steps; shorten it: 0.1dur", "until", self.until)
+            yield Problem(f"must be less than the run's {plan.total_steps} steps, such as 0.1dur", "until", self.until)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -66,7 +66,7 @@ class GhostBatchNormConfig(AlgorithmConfig, change_model=40):
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         if plan.rank_batch and self.ghost_batch_size > plan.rank_batch // plan.accumulation:
-            message = f"is more than the {plan.rank_batch // plan.accumulation} images of one forward pass"
+            message = f"must be at most the {plan.rank_batch // plan.accumulation} images of one forward pass"
             yield Problem(message, "ghost_batch_size", self.ghost_batch_size)
 
 
@@ -89,8 +89,8 @@ class EMAConfig(AlgorithmConfig, change_model=60, after_step=10, evaluation_weig
         left = 2 ** (-plan.total_steps / max(1, plan.steps(self.half_life)))
         if plan.total_steps and left > _MUCH_OF_THE_START:
             yield (
-                f"the averaged weights, which are evaluated, end with {left:.0%} of the initial ones: "
-                f"algorithms.ema.half_life={self.half_life} is long for {plan.total_steps} steps; a tenth of them is "
+                f"the EMA weights, which are evaluated, keep {left:.0%} of the initial weights at the end: "
+                f"algorithms.ema.half_life={self.half_life} is long for {plan.total_steps} steps; set a tenth of them, "
                 f"{max(1, plan.total_steps // 10)}ba"
             )
 
@@ -101,7 +101,7 @@ class SWAConfig(
     change_model=70,
     after_step=20,
     evaluation_weights=20,
-    excludes={"ema": "both give the weights to evaluate and save; keep one"},
+    excludes={"ema": "both replace the weights to evaluate and save; use one"},
 ):
     start: Annotated[Duration, Within(0.7)]
     update_interval: Annotated[Duration, Within(0.05)]
@@ -124,7 +124,7 @@ class SAMConfig(AlgorithmConfig, compute_gradients=10):
     @classmethod
     def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
         if bound == "step" and values is not None and values.interval < 10:
-            return f"algorithms.sam.interval=10: a second gradient every 10 steps, not every {values.interval}"
+            return f"algorithms.sam.interval=10: a second gradient every 10 steps instead of every {values.interval}"
         return None
 
 

@@ -13,7 +13,7 @@ from launcher.config.declaration import AlgorithmConfig, RunPlan, Size
 from launcher.config.fields import STRICT, Count, FractionRange, NotNegative, Positive, PositiveRange, Probability
 from launcher.errors import Problem
 
-_POLICIES = "both are complete augmentation policies; keep one"
+_POLICIES = "both are complete augmentation policies; use one"
 
 
 def length_after_colout(length: int, dropped: float) -> int:
@@ -43,7 +43,7 @@ class RandAugmentConfig(AlgorithmConfig, change_image=10, change_batch=-40):
     @classmethod
     def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
         if bound == "data" and values is not None and values.where == "loader":
-            return "algorithms.randaugment.where=device: augments whole batches on the device, not image by image"
+            return "algorithms.randaugment.where=device: augments whole batches on the device"
         return None
 
 
@@ -116,14 +116,14 @@ class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10):
     @classmethod
     def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
         if bound == "data" and values is not None and values.where == "device":
-            return "algorithms.progressive_resizing.where=loader: crops at the step's size, not full ones to be shrunk"
+            return "algorithms.progressive_resizing.where=loader: crops images directly to the size of the step"
         if bound == "step" and values is None:
-            return "algorithms.progressive_resizing=on: smaller images first; changes what is learnt"
+            return "algorithms.progressive_resizing=on: trains on smaller images first; changes the result"
         return None
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         if self.delay + self.finetune > 1:
-            message = f"delay ({self.delay:g}) and finetune are parts of the run: together at most 1"
+            message = f"must be at most 1 - delay = {1 - self.delay:g}"
             yield Problem(message, "finetune", self.finetune)
 
 
@@ -134,7 +134,7 @@ class CutOutConfig(AlgorithmConfig, change_batch=20):
 
 @dataclass(frozen=True, config=STRICT)
 class RandomErasingConfig(
-    AlgorithmConfig, change_batch=30, excludes={"cutout": "both erase a rectangle of each image; keep one"}
+    AlgorithmConfig, change_batch=30, excludes={"cutout": "both erase a rectangle of each image; use one"}
 ):
     probability: Probability
     area: FractionRange
@@ -146,7 +146,7 @@ class RandomErasingConfig(
 class SelectiveBackpropConfig(
     AlgorithmConfig,
     change_batch=40,
-    excludes={"sam": "SAM's two passes need the same batch, which selective backprop would choose anew"},
+    excludes={"sam": "SAM needs the same batch in both passes, but selective backprop selects samples in each"},
 ):
     start: Probability
     end: Probability
@@ -184,7 +184,7 @@ class CutMixConfig(AlgorithmConfig, change_batch=70):
         mixup = plan.config.algorithms.mixup
         if mixup and mixup.probability + self.probability > 1:
             message = (
-                f"MixUp (probability {mixup.probability:g}) and CutMix share the batches: their probabilities add up "
-                f"to at most 1, such as algorithms.mixup.probability=0.5 algorithms.cutmix.probability=0.5"
+                f"MixUp (probability {mixup.probability:g}) and CutMix share the batches: their probabilities "
+                f"must sum to at most 1, such as algorithms.mixup.probability=0.5 algorithms.cutmix.probability=0.5"
             )
             yield Problem(message, "probability", self.probability)

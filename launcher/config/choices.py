@@ -49,7 +49,7 @@ class NesterovConfig(MomentumConfig):
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         if self.nesterov and (not self.momentum or self.dampening):
-            message = "needs momentum above 0 and dampening 0; nesterov=false is plain momentum"
+            message = "needs momentum above 0 and dampening 0; set optimizer.nesterov=false for plain momentum"
             yield Problem(message, "optimizer.nesterov", self.nesterov)
 
 
@@ -132,7 +132,7 @@ class ScheduleFreeAdamWConfig(AdamConfig):
     """
 
     excludes: ClassVar[Mapping[str, str]] = {
-        "evaluation_weights": "both give the weights to evaluate and save; keep one"
+        "evaluation_weights": "both replace the weights to evaluate and save; use one"
     }
 
     name: Literal["schedule_free_adamw"]
@@ -149,7 +149,7 @@ class ScheduleFreeAdamWConfig(AdamConfig):
         if (schedule := plan.config.schedule.name) != "constant":
             yield (
                 f"optimizer={self.name} averages weights instead of a schedule; with schedule={schedule} the learning "
-                "rate falls too, with schedule=constant it does not"
+                "rate also decays; with schedule=constant it does not"
             )
 
 

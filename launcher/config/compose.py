@@ -112,7 +112,7 @@ class Composition:
         names = [str(name) for value in values for name in (value if isinstance(value, list) else [value])]
         folders = {name: Path(name.removeprefix("file://")) for name in names}
         missing = [name for name, folder in folders.items() if not folder.is_dir()]
-        self.problems += [Problem("no such folder", SEARCH_PATH, name, COMMAND_LINE) for name in missing]
+        self.problems += [Problem("no such folder; create it", SEARCH_PATH, name, COMMAND_LINE) for name in missing]
         return list(folders.values())
 
     def _compose(self, given: Sequence[Assignment], top: Recipe) -> None:
@@ -157,7 +157,7 @@ class Composition:
                 published.append(_Layer("fidelity=published", read_mapping(file), {}, file, recipe.options))
         if as_published and not published:
             whose = f"recipe={top.name} has no" if self.recipe else "without a recipe there is no"
-            self.notes.append(f"fidelity=published changes nothing: {whose} published variant")
+            self.notes.append(f"fidelity=published has no effect: {whose} published variant")
         return published, lengths, chain
 
 
@@ -171,7 +171,7 @@ def sort_words(given: Sequence[Assignment], problems: Problems) -> tuple[dict[st
         if head in _NOT_OF_A_RUN and key != SEARCH_PATH:
             problem = "no such key"
         elif head in GROUPS and rest == "name":
-            problem = f"is the option's own; type {head}={value}"
+            problem = f"cannot be set; type {head}={value} to choose an option"
         elif key in GROUPS and not isinstance(value, Mapping):
             known = options(key)
             problem = None if value in known else f"no such {key}; {did_you_mean(str(value), known)}"

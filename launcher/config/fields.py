@@ -22,7 +22,7 @@ Count = Annotated[int, Field(ge=1)]
 
 def _rising(pair: list[float]) -> list[float]:
     if pair[0] > pair[1]:
-        raise ValueError(f"must have the smaller number first; write [{pair[1]:g},{pair[0]:g}]")
+        raise ValueError(f"must have the smaller number first: [{pair[1]:g},{pair[0]:g}]")
     return pair
 
 
@@ -42,7 +42,7 @@ def parse_duration(text: str) -> tuple[float, str]:
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise ValueError("not a duration: write epochs as 8ep, batches as 100ba, a part of the run as 0.5dur")
+        raise ValueError("must be a duration: 8ep (epochs), 100ba (batches) or 0.5dur (fraction of the run)")
     return float(match[1]), match[2]
 
 
@@ -74,7 +74,7 @@ def target_parts(text: str) -> tuple[str, float]:
     """
     match = _TARGET.fullmatch(text.strip())
     if match is None:
-        raise ValueError("not a target: write the metric and the value to stop at, such as top1:0.759")
+        raise ValueError("must be a metric and the value to stop at, such as top1:0.759")
     return match[1], float(match[2])
 
 
@@ -87,7 +87,7 @@ _HOME = re.compile(r"^\$HOME(?=/|$)")
 
 def _folder_name(text: str) -> str:
     if "/" in text or text in ("", ".", "..") or not text.isprintable() or len(text.encode()) > _MOST_BYTES:
-        raise ValueError(f"must be the name of a folder: no /, at most {_MOST_BYTES} bytes; runs=FOLDER says where")
+        raise ValueError(f"must be a folder name without /, at most {_MOST_BYTES} bytes; set its parent by runs=FOLDER")
     return text
 
 
@@ -101,7 +101,7 @@ def expanded(text: str) -> str:
     try:
         return f"{Path(head).expanduser()}{slash}{rest}"
     except RuntimeError:
-        raise ValueError(f"{head} is nobody's home folder here; write ./{head} for what lies in this one") from None
+        raise ValueError(f"{head} is not a home folder; write ./{head} for a path in the working directory") from None
 
 
 # note: no path, so that a recipe from elsewhere cannot say where a run is kept

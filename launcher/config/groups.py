@@ -44,7 +44,7 @@ def values(group: str, name: str, depth: int = 0) -> dict[str, Any]:
     """
     path = files(group).get(name)
     if path is None or depth > _MOST_BASES:
-        raise UserError(f"{group}/{name}: its defaults list names no option that can be read")
+        raise UserError(f"{group}/{name}: the defaults list has a missing option or a loop; name existing options")
     own = read_mapping(path)
     bases = [base for entry, base in defaults_list(own, path) if not entry and base != "_self_"]
     below = {key: value for base in bases for key, value in values(group, base, depth + 1).items()}
@@ -70,9 +70,9 @@ def is_named(gpu: str | None, device: str) -> bool:
 
 
 def price_age(machine: Hardware, today: datetime.date | None = None) -> str:
-    """When a machine's price was so: `2026-09-18`, `2022-07, over a year old` or `date not known`."""
+    """When a machine's price was so: `2026-09-18`, `2022-07, over a year old` or `unknown date`."""
     if machine.price_date is None:
-        return "date not known"
+        return "unknown date"
     try:
         since = datetime.date.fromisoformat((machine.price_date + "-01-01")[:10])
     except ValueError:  # note: a user's own words, such as last week

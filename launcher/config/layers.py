@@ -13,7 +13,7 @@ DEFAULTS = "defaults"
 COMMAND_LINE = "command line"
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
-NOT_PLAIN = "cannot be resolved: a reference is ${key}, the key of another value, and nothing else"
+NOT_PLAIN = "cannot be resolved: a reference must be ${key}, with the key of another value"
 # A text grows with every reference in it.
 _LONGEST = 1000
 
@@ -97,9 +97,9 @@ def _referred(key: str, values: Mapping[str, Any]) -> Any:
         nearest = nearest_key(key)
         raise ValueError(f"{shown(key)} is no key{f'; did you mean {nearest}?' if nearest not in (None, key) else ''}")
     if isinstance(value, Mapping):
-        raise ValueError(f"{shown(key)} is a mapping; name one of its values")
+        raise ValueError(f"{shown(key)} is a mapping; reference one of its values")
     if "${" in str(value):
-        raise ValueError(f"{shown(key)} is a reference itself; name the value that it leads to")
+        raise ValueError(f"{shown(key)} is a reference itself; reference its target directly")
     if len(str(value)) > _LONGEST:
         raise ValueError(f"{shown(key)} has more than {_LONGEST} characters")
     return value

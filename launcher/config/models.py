@@ -32,8 +32,8 @@ def _known(architecture: str) -> str:
     names = timm_architectures()
     if architecture not in names:
         like = difflib.get_close_matches(architecture.lower(), names, n=4, cutoff=0.5)
-        hint = f"; did you mean {', '.join(like)}?" if like else f"; there are {len(names)}, as timm.list_models() says"
-        raise ValueError(f"is no model of timm's{hint}")
+        hint = f"; did you mean {', '.join(like)}?" if like else "; timm.list_models() lists them"
+        raise ValueError(f"is not a timm model{hint}")
     return architecture
 
 

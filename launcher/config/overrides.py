@@ -82,18 +82,18 @@ def _assignment(word: str, holds_text: Callable[[str], bool]) -> Assignment:
     if key.startswith(f"~{_GROUP}."):
         return Assignment(key[1:], OFF, OFF)
     if name.startswith("~"):
-        raise UserError(f"{shown(word)}: ~ turns an algorithm off, such as ~algorithms.mixup")
+        raise UserError(f"{shown(word)}: ~ only turns off an algorithm, such as ~algorithms.mixup")
     if not equals:
-        raise UserError(f"{shown(word)} is no verb and no key=value; `train --help` lists the verbs")
+        raise UserError(f"{shown(word)} is neither a verb nor key=value; `train --help` lists the verbs")
     if len(word) > _LONGEST:
-        raise UserError(Problem("is longer than any value here", name, text, COMMAND_LINE))
+        raise UserError(Problem(f"must be at most {_LONGEST:,} characters", name, text, COMMAND_LINE))
     if not _KEY.fullmatch(key):
         hint = f"; did you mean {like}?" if (like := nearest_key(key)) else ""
         raise UserError(Problem(f"no such key{hint}", name, text, COMMAND_LINE))
     if not holds_text(key) or (key in GROUPS and text.startswith("{")):
         return _by_grammar(key, text)
     if not text:
-        raise UserError(Problem("is empty; write a value, or leave the word out", key, text, COMMAND_LINE))
+        raise UserError(Problem("is empty; set a value, or omit the key", key, text, COMMAND_LINE))
     if text == NULL:
         return Assignment(key, None, NULL)
     value = text if (inner := unquoted(text)) is None else inner
@@ -105,7 +105,7 @@ def _by_grammar(key: str, text: str) -> Assignment:
     if override is None:
         return Assignment(key, text, quoted(text))
     if override.is_sweep_override():
-        message = "takes one value here; write a list as [a,b]; `train curve` runs each of several values"
+        message = "takes one value; write a list as [a,b], or use `train curve` to run several values"
         raise UserError(Problem(message, key, text, COMMAND_LINE))
     return Assignment(key, override.value(), text)
 
@@ -177,7 +177,7 @@ class Switches:
         value = given.value
         options = names[:1] or ([] if value in (OFF, False, None, {}) else [value] if isinstance(value, str) else value)
         if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
-            message = "must be a list of names such as [ema,blurpool]; values are words such as algorithms.sam.rho=0.1"
+            message = "must be a list such as [ema,blurpool]; set values by algorithms.sam.rho=0.1"
             raise UserError(Problem(message, _GROUP, value, COMMAND_LINE))
         if unknown := [option for option in options if option not in self._files]:
             hints = {f"{_GROUP}.{option}": did_you_mean(option, self._files) for option in unknown}

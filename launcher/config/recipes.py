@@ -139,7 +139,7 @@ def band_hint(epochs: int, recipe: Recipe) -> str | None:
     low, high = recipe.about.epochs
     band = f"{low} or more" if high is None else f"{low}" if low == high else f"{low or 1} to {high}"
     meant = [other.name for other in listing() if other.name in BANDED and other.about.covers(epochs)]
-    others = f"; recipe={meant[0]} is meant for {epochs}" if meant else f", not {epochs}"
+    others = f"; use recipe={meant[0]} for {epochs}" if meant else f", not {epochs}"
     return f"{recipe.name} is meant for {band} epochs{others}"
 
 
@@ -165,7 +165,7 @@ def _find(name: str, origin: str) -> Path:
     if (path := find(name)) is not None:
         return path
     if "/" in name and Path(name).suffix in (".yaml", ".yml"):
-        raise UserError(Problem("no such file; `train ls` lists the recipes that have a name", "recipe", name, origin))
+        raise UserError(Problem("no such file; `train ls` lists the recipes", "recipe", name, origin))
     like = nearest(name, names())
     hint = f"did you mean {like}? " if like else ""
     known = ", ".join(sorted(_files("")))
@@ -176,12 +176,12 @@ def _find(name: str, origin: str) -> Path:
 def _load(path: Path, trail: tuple[Path, ...] = ()) -> Recipe:
     """The recipe in a file; `trail` holds the recipes that extend it."""
     if len(trail) > _MOST_BASES:
-        raise UserError(f"{trail[0]}: its defaults list leads back to itself, or over more than {_MOST_BASES} others")
+        raise UserError(f"{trail[0]}: its chain of defaults lists has a loop or more than {_MOST_BASES} recipes")
     values = read_mapping(path)
     bases = [name for group, name in defaults_list(values, path) if not group]
     if not bases or bases[0] == "_self_":
-        remedy = "begin it with `defaults: [train, _self_]`, or with the recipe that it extends"
-        raise UserError(f"{path}: a recipe has a defaults list, as any config of Hydra's; {remedy}")
+        remedy = "start the file with `defaults: [train, _self_]`, or with the recipe to extend"
+        raise UserError(f"{path}: a recipe needs a defaults list; {remedy}")
     name = bases[0].removeprefix("/")
     base = train() if name == TRAIN else _load(_find(name, str(path)), (*trail, path))
     header = values.get("about")

@@ -42,7 +42,7 @@ FREE = (
     "hardware.",
     "logger.",
 )
-_PAST = "would change what the run has done; start a new run, or change only " + ", ".join(FREE)
+_PAST = "cannot change when a run resumes; start a new run, or change only " + ", ".join(FREE)
 
 
 def as_mapping(config: RunConfig) -> dict[str, Any]:
@@ -75,12 +75,12 @@ def read(path: Path) -> RunConfig:
         UserError: there is no such file, it is no YAML, or a value does not fit the schema.
     """
     if not path.exists():
-        raise UserError(f"{path} is missing: {path.parent} is no run folder")
+        raise UserError(f"{path} is missing: {path.parent} is not a run folder")
     values = read_mapping(path)
     try:
         return validate(values, lambda key: str(path))
     except UserError as error:
-        remedy = ", as where another version of train has written the file: use that one, or write the key into it"
+        remedy = "; if another version of train wrote the file, use that version or add the key"
         raise UserError(
             *(replace(one, message=one.message + remedy * (one.message == MISSING)) for one in error.problems)
         ) from None

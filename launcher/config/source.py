@@ -113,7 +113,7 @@ class ConfigFiles(ConfigSource):
             raise UserError(*wrong)
         defaults_list(values, path)
         if "hydra" in values:
-            raise UserError(f"{path}: hydra is no part of a run's config")
+            raise UserError(f"{path}: hydra is not part of a run's config; remove it")
         header = {"package": package(path)}
         return ConfigResult(config=OmegaConf.create(values), header=header, path=str(path), provider=self.provider)
 
@@ -138,7 +138,7 @@ class ConfigFiles(ConfigSource):
     def _first(self, name: str, is_there: Callable[[Path], bool]) -> Path | None:
         ConfigFiles.looks += 1
         if ConfigFiles.looks > _MOST_LOOKS:
-            raise UserError("the defaults lists of a recipe and its options name too many others")
+            raise UserError("too many configs in the defaults lists of the recipe and its options; look for a loop")
         if self.command is not None and ".." not in Path(name).parts and not Path(name).is_absolute():
             # note: whatever is no file, by a name that is too long or a folder that may not be read, is none
             with suppress(OSError, ValueError):

@@ -97,7 +97,7 @@ class TaskConfig(Declaration):
             )
             raise UserError(Problem(message, "target", target))
         if metrics[name].is_share and not 0 < value <= 1:
-            message = f"not a target: {name} is a share, above 0 and at most 1, such as {name}:0.759"
+            message = f"{name} must be above 0 and at most 1, such as {name}:0.759"
             raise UserError(Problem(message, "target", target))
         return Goal(metrics[name], value)
 
@@ -119,7 +119,7 @@ class ClassificationConfig(TaskConfig):
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         if plan.config.dataset.classes == 1:
-            message = "a model of one class has nothing to tell apart and is right always; give at least two classes"
+            message = "needs at least two classes"
             yield Problem(message, "dataset.classes", 1)
 
 

@@ -74,9 +74,9 @@ def _strange(value: Any, key: str, origin: Callable[[str], str | None]) -> Itera
         for name, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from _strange(inner, f"{key}.{name}".removeprefix("."), origin)
     elif isinstance(value, int | float) and _LARGEST <= abs(value) < math.inf:
-        yield Problem("is larger than any number here", key, value, origin(key))
+        yield Problem("is too large; the limit is 2^63", key, value, origin(key))
     elif _NO_TEXT.search(f"{key}{value}"):
-        yield Problem("holds bytes that are no UTF-8 text; give it another name", key, value, origin(key))
+        yield Problem("is not UTF-8 text; rename it", key, value, origin(key))
 
 
 def _joined(messages: list[str]) -> str:
@@ -123,7 +123,7 @@ def _message(schema: type, prefix: str, key: str, details: dict[str, Any]) -> st
     if kind == "missing":
         return MISSING
     if kind == "union_tag_invalid":
-        return f"no installed package provides this; one of {context['expected_tags']}".replace("'", "")
+        return f"must be one of {context['expected_tags']}, or needs a package that provides it".replace("'", "")
     if kind == "literal_error":
         choices = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         found = nearest(str(details["input"]), choices)

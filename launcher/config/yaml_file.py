@@ -42,15 +42,15 @@ def read_mapping(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} cannot be read: it is no UTF-8 text (byte {error.start})") from None
+        raise UserError(f"{path} cannot be read: not UTF-8 text (byte {error.start})") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise UserError(f"{path}{f':{mark.line + 1}' if mark else ''}: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
-        reason = getattr(error, "reason", "it is no YAML")
+        reason = getattr(error, "reason", "not YAML")
         raise UserError(f"{path} cannot be read: {reason}") from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise UserError(f"{path}:1: a mapping of keys to values is expected")
+        raise UserError(f"{path}:1: must be a mapping of keys to values, such as epochs: 16")
     return values
 
 
@@ -75,7 +75,7 @@ def defaults_list(values: Mapping[str, Any], path: Path) -> list[tuple[str, Any]
         name for pair in pairs for part in pair for name in (part if isinstance(part, list) and pair[0] else [part])
     ]
     if not all(isinstance(name, str) and "${" not in name for name in names):
-        raise UserError(f"{path}: a defaults list has names, and groups with their option, such as - model: resnet50")
+        raise UserError(f"{path}: a defaults list must hold names, or options of groups such as - model: resnet50")
     return pairs
 
 
@@ -88,11 +88,11 @@ def as_yaml(values: Mapping[str, Any]) -> str:
 def _text(path: Path) -> str:
     # note: reading a pipe or a device may never end
     if path.exists() and not path.is_file():
-        raise UserError(f"{path} cannot be read: it is no file")
+        raise UserError(f"{path} cannot be read: not a file")
     with path.open("rb") as file:
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
-        raise UserError(f"{path} cannot be read: it is larger than {_MOST_BYTES // 1000} kB")
+        raise UserError(f"{path} cannot be read: larger than {_MOST_BYTES // 1000} kB")
     return content.decode("utf-8")
 
 
@@ -105,12 +105,12 @@ def _check_plain(text: str) -> None:
     depth = 0
     for event in yaml.parse(text, _PlainLoader):
         if isinstance(event, yaml.AliasEvent):
-            raise _refused("aliases (*) are not read; write the values out", event.start_mark)
+            raise _refused("aliases (*) are not supported; write the values out", event.start_mark)
         if (tag := getattr(event, "tag", None)) is not None:
-            raise _refused(f"tags such as {tag} are not read", event.start_mark)
+            raise _refused(f"tags such as {tag} are not supported; remove them", event.start_mark)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
-            raise _refused(f"nested more than {_DEEPEST} deep", event.start_mark)
+            raise _refused(f"nested more than {_DEEPEST} levels deep", event.start_mark)
 
 
 class _PlainLoader(_FASTEST):
@@ -126,9 +126,9 @@ class _PlainLoader(_FASTEST):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if type(key) not in (str, int):
-                raise _refused("a key is text; put it into quotes", key_node.start_mark)
+                raise _refused("a key must be text; quote it", key_node.start_mark)
             if key in seen:
-                raise _refused(f"{key} is given twice", key_node.start_mark)
+                raise _refused(f"duplicate key {key}", key_node.start_mark)
             seen.add(key)
         values: dict[Any, Any] = super().construct_mapping(node, deep)
         return values

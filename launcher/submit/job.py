@@ -63,7 +63,7 @@ def price_line(config: RunConfig) -> str:
     """The price of the job's machines, with its date and source, or how to have it shown."""
     hardware, nodes = config.hardware, config.launch.nnodes
     if hardware.price_per_hour is None:
-        return f"price not known: hardware={hardware.name} has none in conf/hardware"
+        return f"unknown price: conf/hardware has none for {hardware.name}"
     total = hardware.price_per_hour * nodes
     machines = f"{nodes} x {hardware.name}"
     return f"{total:.2f} {hardware.currency} an hour for {machines} ({hardware.price_source}, {price_age(hardware)})"
@@ -119,7 +119,7 @@ def _gpus(config: RunConfig) -> int:
     if launch.device == "cpu":
         return 0
     if launch.nproc == "auto" and gpus is None:
-        message = "does not say how many GPUs a machine has; choose another (train ls hardware), or launch.nproc=8"
+        message = "has no number of GPUs; choose another (train ls hardware), or set launch.nproc=8"
         raise UserError(Problem(message, "hardware", config.hardware.name))
     return processes_of_node(launch, gpus or 0)
 

@@ -18,7 +18,7 @@ _CONTAINER = "pytorch"  # note: the name by which the training operator finds th
 
 def _memory(text: str) -> str:
     if not re.fullmatch(r"\d+(Mi|Gi|Ti|M|G|T)", text):
-        raise ValueError("must be a whole number and Mi, Gi, Ti, M, G or T: write 64 GiB as 64Gi")
+        raise ValueError("must be a whole number with Mi, Gi, Ti, M, G or T, such as 64Gi")
     return text
 
 

@@ -36,7 +36,7 @@ def render(job: Job, values: Sky) -> str:
         UserError: SkyPilot's name of the GPU is not known, or the run could not go on after a machine is taken.
     """
     if values.spot and values.runs is None:
-        message = "a bucket for run folders is needed to go on after a machine is taken: submit.runs=s3://BUCKET/runs"
+        message = "spot machines need a bucket to resume from: set submit.runs=s3://BUCKET/runs"
         raise UserError(Problem(f"{message}, or submit.spot=false", "submit.runs", None))
     task: dict[str, Any] = {
         "name": dns_name(job.name),
@@ -62,7 +62,7 @@ def _resources(job: Job, values: Sky) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if job.gpus:
         if job.gpu not in values.gpus:
-            message = f"SkyPilot's name of this GPU is not known; known: {', '.join(values.gpus)}"
+            message = f"has no SkyPilot name; choose one of {', '.join(values.gpus)}, or add it to submit.gpus"
             raise UserError(Problem(message, "hardware.gpu", job.gpu))
         found["accelerators"] = f"{values.gpus[job.gpu]}:{job.gpus}"
     if values.cloud:

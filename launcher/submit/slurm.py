@@ -20,10 +20,10 @@ _SRUN = 'srun --kill-on-bad-exit=0 --wait=60 --ntasks-per-node=1 --cpus-per-task
 _HEAD = f"""\
 set -uo pipefail
 
-asked="" ended=""
-# the tasks save after the current step and end with {TERMINATED}
-trap 'asked=yes; scancel --signal=USR1 "$SLURM_JOB_ID"' USR1
-# cancelled or preempted: the tasks get it too, and what follows is for Slurm to decide
+requested="" ended=""
+# the tasks save a checkpoint after the current step and exit with {TERMINATED}
+trap 'requested=yes; scancel --signal=USR1 "$SLURM_JOB_ID"' USR1
+# cancelled or preempted: the tasks get the signal too, and Slurm decides whether to requeue
 trap 'ended=yes' TERM
 """
 _RENDEZVOUS = """\
@@ -32,16 +32,16 @@ port=$((20000 + SLURM_JOB_ID % 20000))
 """
 _TAIL = f"""\
 step=$!
-newest_save() {{ find "$runs/$run_name/checkpoints" -name 'step-*.pt' 2>/dev/null | sort | tail -n 1; }}
-before=$(newest_save)
+newest_checkpoint() {{ find "$runs/$run_name/checkpoints" -name 'step-*.pt' 2>/dev/null | sort | tail -n 1; }}
+before=$(newest_checkpoint)
 wait "$step"; code=$?
 while kill -0 "$step" 2>/dev/null; do wait "$step"; code=$?; done
 again=""
 case "$code" in
 {DONE} | {EXIT_USER_ERROR} | {INTERRUPTED}) ;;
-{TERMINATED}) again=$asked ;;
-*)  # a fault; without a new save it would come again, but for the first that comes from outside
-    if [ "$(newest_save)" != "$before" ]; then again=yes; fi
+{TERMINATED}) again=$requested ;;
+*)  # a fault: requeue after a new checkpoint, else only once after a signal, since the fault would repeat
+    if [ "$(newest_checkpoint)" != "$before" ]; then again=yes; fi
     if [ "$code" -gt 128 ] && [ -z "${{SLURM_RESTART_COUNT:-}}" ]; then again=yes; fi
     if [ -n "$ended" ]; then again=""; fi
     ;;
@@ -53,7 +53,7 @@ exit "$code"
 
 def _time(text: str) -> str:
     if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
-        raise ValueError("must be minutes, hours:minutes:seconds or days-hours: write eight hours as 08:00:00")
+        raise ValueError("must be minutes, hours:minutes:seconds or days-hours, such as 08:00:00")
     return text
 
 
@@ -83,7 +83,7 @@ def render(job: Job, values: Slurm) -> str:
         UserError: the job's time is too short to save before it ends.
     """
     if 0 < _seconds(values.time) <= values.save_before_end:
-        message = f"is not below submit.time={values.time}; the run would be asked to save as soon as it starts"
+        message = f"must be less than submit.time={values.time}; otherwise the run saves and stops when it starts"
         raise UserError(Problem(message, "submit.save_before_end", values.save_before_end))
     quoted = shlex.quote(job.name)
     start = f"{_SRUN} {shlex.quote(values.program or str(Path(sys.argv[0]).resolve()))}"

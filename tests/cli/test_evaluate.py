@@ -141,5 +141,5 @@ def test_mistakes_are_one_line(run: RunFolder, other: Path, tmp_path: Path) -> N
     for name in ("star", "circle", "ring"):
         (other / name).rename(other / f"{name}s")
     assert "holds no image of a class of the run: its folders are aaa, circles" in answer(f"dataset.path={other}")
-    assert "epochs=50 (command line): changes no evaluation" in answer("epochs=50")
-    assert "would change what the run has done" in answer("batch_size=4")
+    assert "epochs=50 (command line): cannot change in an evaluation" in answer("epochs=50")
+    assert "cannot change when a run resumes" in answer("batch_size=4")

@@ -175,11 +175,11 @@ def test_a_run_whose_pictures_are_gone_predicts(tmp_path: Path, pictures: Path) 
 def test_mistakes_are_one_line(run: RunFolder, pictures: Path, tmp_path: Path) -> None:
     other = run.path.with_name("smoll")
     assert f"is no run folder: it has no config.yaml; did you mean {run.path}?" in refused("predict", str(other), "a")
-    assert "no images are named" in refused("predict", str(run.path))
+    assert "no images; pass files" in refused("predict", str(run.path))
     assert "holds no images" in refused("predict", str(run.path), str(run.checkpoints))
     assert "--top=0: must be at least 1" in refused("predict", str(run.path), "a.jpg", "--top", "0")
     assert "--list=/nowhere: cannot be read" in refused("predict", str(run.path), "--list", "/nowhere")
-    assert "is a file; give a run folder" in refused("predict", f"{pictures}/a.png", f"{pictures}/a.png")
+    assert "is a file; pass a run folder" in refused("predict", f"{pictures}/a.png", f"{pictures}/a.png")
 
 
 class Executed:

@@ -26,7 +26,7 @@ def complete(folder: Path) -> Path:
 
 def test_the_newest_run_that_has_not_finished_is_found(tmp_path: Path, make_run: MakeRun) -> None:
     complete(make_run("done"))
-    with pytest.raises(UserError, match=r"no run in .* is unfinished"):
+    with pytest.raises(UserError, match=r"no unfinished run in"):
         newest_unfinished(tmp_path)
     for number, (name, finished) in enumerate([("killed", None), ("stopped", False), ("held", None)]):
         os.utime(complete(make_run(name, finished=finished)) / "metrics.jsonl", (number, number))
@@ -53,4 +53,4 @@ def test_resume_finds_the_run_that_is_meant(
     resume.main(arguments)
     named = [word for word in words if "b=1" in word]
     assert resumed == [(named[0] if named else "runs/a", ["seed=9"] * ("seed=9" in words))]
-    assert ("runs/a is the newest run that has not finished" in capsys.readouterr().out) == (not named)
+    assert ("resuming runs/a, the newest unfinished run" in capsys.readouterr().out) == (not named)

@@ -112,8 +112,8 @@ def test_a_path_is_a_recipe(own: Path) -> None:
         ("--resume runs/a", "did you mean train resume runs/a?"),
         ("epochs 240", "did you mean train epochs=240?"),
         ("--epochs", "--epochs has no value"),
-        ("frobnicate", "frobnicate is no verb and no key=value"),
-        ("''", "'' is no verb"),
+        ("frobnicate", "frobnicate is neither a verb nor key=value"),
+        ("''", "'' is neither a verb"),
     ],
 )
 def test_what_is_not_plain_is_answered_with_the_line_to_type(line: str, answer: str) -> None:
@@ -152,15 +152,15 @@ def test_help_of_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out.startswith("usage: train plan")
     for words in (["--help"], ["help"]):
         assert cli.main(words) == 0
-        assert "  plan       what a run will do" in capsys.readouterr().out
+        assert "  plan       show what a run will do" in capsys.readouterr().out
     assert cli.main(["help", "plann"]) == 2
-    assert "plann is no verb and no key=value; did you mean train plan --help?" in capsys.readouterr().err
+    assert "plann is neither a verb nor key=value; did you mean train plan --help?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["compare", "--axiss", "time"], "--axiss is no option of train compare; did you mean train compare --axis?"),
+        (["compare", "--axiss", "time"], "is not an option of train compare; did you mean train compare --axis?"),
         (["compare", "--axis", "tme"], "'tme'"),
         (["diff", "hot"], "B"),
         (["estimate", "--seconds", "soon"], "'soon'"),

@@ -100,7 +100,7 @@ def test_every_mistake_is_reported_at_once() -> None:
         ("image.scale=[0.9,0.1]", "write [0.1,0.9]"),
         ("algorithms.augmix.depth=0", "greater than or equal to 1"),
         ("dataloader.workers=many", "must be a whole number or one of auto"),
-        ("algorithms=3", "must be a list of names"),
+        ("algorithms=3", "must be a list such as"),
         ("epochs.x=3", "must be a whole number"),
         ("optimizer.name=lamb", "type optimizer=lamb"),
         ("hydra.job.name=x", "no such key"),
@@ -109,7 +109,7 @@ def test_every_mistake_is_reported_at_once() -> None:
         ("optimizer.lr=nan", "finite"),
         ("seed=1,2", "takes one value here"),
         ("run_name=${nope}", "cannot be resolved"),
-        ("frobnicate", "is no verb and no key=value"),
+        ("frobnicate", "is neither a verb nor key=value"),
         ("image.scale=[0.1]", "at least 2"),
         ("logger.experiment=a", "logger.experiment=a (command line): no such key"),
         ("logger.tensorboard=3", "logger.tensorboard=3 (command line): must be true or false"),
@@ -146,7 +146,7 @@ def test_fidelity_leaves_methods_off_and_replaced_options_alone() -> None:
 
 
 def test_fidelity_says_where_it_changes_nothing() -> None:
-    note = "fidelity=published changes nothing: {} published variant"
+    note = "fidelity=published has no effect: {} published variant"
     assert compose(["fidelity=published"]).notes == [note.format("without a recipe there is no")]
     assert compose(["recipe=baseline", "fidelity=published"]).notes == [note.format("recipe=baseline has no")]
     assert compose(["recipe=hot", "fidelity=published"]).notes == []

@@ -9,7 +9,7 @@ from launcher.config.resolved import continued
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 
-PAST = "would change what the run has done; start a new run"
+PAST = "cannot change when a run resumes; start a new run"
 
 
 @pytest.fixture(scope="module")

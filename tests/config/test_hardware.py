@@ -44,7 +44,7 @@ def test_gpus_are_faster_the_newer_they_are() -> None:
         ("2025-11", "2025-11, over a year old"),
         ("2022", "2022, over a year old"),
         ("last week", "last week"),
-        (None, "date not known"),
+        (None, "unknown date"),
     ],
 )
 def test_an_old_price_is_said_to_be_one(date: str | None, said: str) -> None:

@@ -30,7 +30,7 @@ def test_a_damaged_file_names_itself_and_the_key(tmp_path: Path) -> None:
     path.write_text(resolved.dump(compose([]).config).replace("seed: 42", "seed: many"))
     with pytest.raises(UserError, match=r"seed=many .*config.yaml.*a whole number"):
         resolved.read(path)
-    with pytest.raises(UserError, match="no run folder"):
+    with pytest.raises(UserError, match="not a run folder"):
         resolved.read(tmp_path / "absent" / "config.yaml")
 
 

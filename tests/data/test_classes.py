@@ -36,14 +36,14 @@ def test_one_class_alone_is_refused(tmp_path: Path, verb: str) -> None:
     words = words_for(tmp_path)[: 2 if verb == "prepare" else None]
     line = refused(*filter(None, [verb]), *words)
     assert "holds one class, flowers" in line
-    assert "give at least two" in line
+    assert "needs at least two" in line
     assert not (tmp_path / "ffcv").exists()
 
 
 @pytest.mark.parametrize("words", [["dataloader=synthetic"], ["dataset=image_folder", "dataset.path=/nowhere"]])
 def test_one_class_is_refused_where_no_picture_is_read(words: list[str]) -> None:
     counts = ["dataset.classes=1", "dataset.train_samples=640", "dataset.val_samples=64"]
-    assert "a model of one class" in refused("plan", *words, *counts)
+    assert "needs at least two classes" in refused("plan", *words, *counts)
 
 
 def test_built_in_pictures_have_ten_classes_in_both_splits() -> None:
@@ -110,5 +110,5 @@ def test_ffcv_files_of_one_class_or_of_different_classes_are_refused(tmp_path: P
 
 def test_a_run_of_one_class_cannot_start_or_go_on_whatever_its_data() -> None:
     config = compose(["dataset=image_folder", "dataset.classes=1"]).config
-    with pytest.raises(UserError, match=r"dataset.classes=1: a model of one class"):
+    with pytest.raises(UserError, match=r"dataset.classes=1: needs at least two classes"):
         check(Plan(config, 1, 640), {})

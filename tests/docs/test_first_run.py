@@ -41,7 +41,7 @@ def test_the_page_can_be_followed(tmp_path: Path) -> None:
         output, errors = done.communicate()
         assert done.returncode == 0, (line, output, errors)
         if words == ["resume"]:
-            assert "is the newest run that has not finished" in output
+            assert "the newest unfinished run" in output
 
 
 def today(word: str, folder: Path) -> str:

@@ -110,7 +110,7 @@ torch.cuda.get_device_properties = lambda number: Old
 """
     values = probe.ask(f"{lacks}\n{probe.TORCH}").values
     assert values is not None
-    assert values["error"].endswith("has no kernels for V100; older ones and builds for CUDA 12.6 have")
+    assert values["error"].endswith("has no kernels for V100; use an older one or a build for CUDA 12.6")
 
 
 def test_amds_gpus_are_no_cpu() -> None:
@@ -123,7 +123,7 @@ def test_amds_gpus_are_no_cpu() -> None:
 def test_a_probe_answers_or_says_why_not() -> None:
     assert probe.ask("print('{\"a\": 1}')").values == {"a": 1}
     assert probe.ask("import nosuchmodule").error == "ModuleNotFoundError: No module named 'nosuchmodule'"
-    assert probe.ask("import os; os._exit(3)").error == "ended with code 3"
+    assert probe.ask("import os; os._exit(3)").error == "exited with code 3"
 
 
 def test_pillow_and_ffcv() -> None:

@@ -76,7 +76,7 @@ def test_the_folder_itself_may_have_an_odd_name(tmp_path: Path, name: str) -> No
 
 def test_a_folder_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
     path = folder_of(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")))
-    assert "no UTF-8 text" in refused("plan", "dataset=image_folder", f"dataset.path='{path}'")
+    assert "not UTF-8 text" in refused("plan", "dataset=image_folder", f"dataset.path='{path}'")
 
 
 @pytest.mark.parametrize("path", ["a" * 5000, "/dev/null", "/dev/zero/x", "/nowhere"])

@@ -159,7 +159,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits_past_a_damaged_save_and_with_oth
         "seed",
         "optimizer.lr",
     ]
-    assert "would change what the run has done" in refused.stderr
+    assert "cannot change when a run resumes" in refused.stderr
     assert "epochs=1" in here("resume", str(other), "epochs=1", code=2).stderr
     one = here("resume", str(other), "launch.nproc=1")
     assert "the run had 2 processes and goes on with 1" in " ".join(one.stdout.split())

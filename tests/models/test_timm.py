@@ -151,7 +151,7 @@ def test_the_names_are_timms() -> None:
     ("given", "said"),
     [
         (["model.architecture=vit_smal_patch16_224"], "did you mean vit_small_patch16_224"),
-        (["model.architecture=hf-hub:timm/vit"], "is no model of timm's"),
+        (["model.architecture=hf-hub:timm/vit"], "is not a timm model"),
         (["model.drop_pth_rate=0.1"], "did you mean model.drop_path_rate?"),
         (["model.drop_rate=1.5"], "model.drop_rate=1.5"),
         (

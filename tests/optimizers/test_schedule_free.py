@@ -126,7 +126,7 @@ def test_statistics_are_those_of_the_averaged_weights_at_every_third_step() -> N
 @pytest.mark.parametrize("name", ["ema", "swa"])
 def test_a_second_average_is_refused(name: str) -> None:
     config = compose(["optimizer=schedule_free_adamw", f"algorithms=[{name}]", "batch_size=8"]).config
-    with pytest.raises(UserError, match=rf"algorithms.{name}.* both give the weights to evaluate and save; keep one"):
+    with pytest.raises(UserError, match=rf"algorithms.{name}.* both replace the weights to evaluate and save; use one"):
         check(Plan(config, 1, 320), {})
 
 

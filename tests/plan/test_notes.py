@@ -39,7 +39,8 @@ def test_an_average_that_lags_behind_a_short_run_is_said() -> None:
     (line,) = said(*words, samples=200 * 2048)
     # after 200 steps of half-life 100 a quarter is left
     assert (
-        "25% of the initial ones: algorithms.ema.half_life=100ba is long for 200 steps; a tenth of them is 20ba" in line
+        "25% of the initial weights at the end: algorithms.ema.half_life=100ba is long for 200 steps; "
+        "set a tenth of them, 20ba" in line
     )
     assert said(*words, "algorithms.ema.half_life=20ba", samples=200 * 2048) == []
     assert said(*words, "algorithms.ema=off", samples=200 * 2048) == []

@@ -129,7 +129,7 @@ def test_sizes_follow_the_native_size() -> None:
         (["recipe=mild", "epochs=8"], "the warmup lasts as long as the whole run (8 epochs"),
         (["schedule=multi_step", "schedule.milestones=[30ep]", "batch_size=512"], "past the end"),
         (["algorithms=[mixup,cutmix]"], "share the batches"),
-        (["algorithms.progressive_resizing.delay=0.9"], "together at most 1"),
+        (["algorithms.progressive_resizing.delay=0.9"], "must be at most 1 - delay"),
         (["algorithms.ghost_batchnorm.ghost_batch_size=64"], "images of one forward pass"),
         (["algorithms.selective_backprop.start=0.95"], "greater than start"),
         (["model.checkpointing=on", "compile=on"], "has not been tried with model.checkpointing=on; turn one"),
@@ -143,8 +143,8 @@ def test_what_cannot_work_is_refused(words: list[str], expected: str) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "reason"),
     [
-        ("sam", "selective_backprop", "SAM's two passes need the same batch"),
-        ("ema", "swa", "both give the weights to evaluate and save"),
+        ("sam", "selective_backprop", "SAM needs the same batch in both passes"),
+        ("ema", "swa", "both replace the weights to evaluate and save"),
         ("randaugment", "trivialaugment", "both are complete augmentation policies"),
         ("randaugment", "augmix", "both are complete augmentation policies"),
         ("trivialaugment", "augmix", "both are complete augmentation policies"),

@@ -68,17 +68,17 @@ def test_a_wrong_name_lists_what_there_is(wrong: str) -> None:
         ("[1, 2]\n", "mine.yaml:1: a mapping of keys to values"),
         ("", "mine.yaml:1: a mapping of keys to values"),
         ("3: 4\n", "mine.yaml:1: a mapping of keys to values"),
-        ("epochs: 3\n", "a recipe has a defaults list"),
-        ("base: hot\nepochs: 3\n", "a recipe has a defaults list"),
+        ("epochs: 3\n", "a recipe needs a defaults list"),
+        ("base: hot\nepochs: 3\n", "a recipe needs a defaults list"),
         (HEADER.replace("[1, null]", "[1]"), "about.epochs=[1] "),
         (HEADER.replace("[1, null]", "[0, 9]"), "about.epochs=[0, 9] "),
         (HEADER.replace("[1, null]", "[1, 9], top1: 3"), "about.top1=3 "),
         (HEADER + "epochs: many\n", "epochs=many"),
-        (HEADER + "hydra: {job: {env_copy: [HOME]}}\n", "hydra is no part of a run's config"),
-        (HEADER + "run_name: ${oc.env:HOME}\n", "a reference is ${key}"),
+        (HEADER + "hydra: {job: {env_copy: [HOME]}}\n", "hydra is not part of a run's config"),
+        (HEADER + "run_name: ${oc.env:HOME}\n", "a reference must be ${key}"),
         ("defaults: [hto, _self_]\n", "did you mean hot?"),
-        ("defaults: [mine, _self_]\n", "leads back to itself"),
-        ("defaults: [other, _self_]\n", "leads back to itself"),
+        ("defaults: [mine, _self_]\n", "has a loop or more than"),
+        ("defaults: [other, _self_]\n", "has a loop or more than"),
         ("defaults: [train, override model: resnet51, _self_]\n", "Could not find 'model/resnet51'"),
         ("defaults: [train, ../../etc/passwd, _self_]\n", "Could not load"),
     ],
@@ -125,9 +125,9 @@ def test_a_length_is_in_the_band_or_one_of_three_recipes_is_named_for_it(epochs:
     hint = recipes.band_hint(epochs, recipe)
     assert (hint is None) == ((first or 1) <= epochs <= (last or 1000))
     meant = "mild" if epochs < 60 else "medium" if epochs < 240 else "hot"
-    assert hint is None or (meant != name and f"recipe={meant} is meant for {epochs}" in hint and "\n" not in hint)
+    assert hint is None or (meant != name and f"use recipe={meant} for {epochs}" in hint and "\n" not in hint)
 
 
 def test_a_length_outside_the_band_is_a_note_not_an_error() -> None:
     notes = compose(["recipe=timm_a3", "epochs=20"]).notes
-    assert notes == ["timm_a3 is meant for 100 epochs; recipe=mild is meant for 20"]
+    assert notes == ["timm_a3 is meant for 100 epochs; use recipe=mild for 20"]

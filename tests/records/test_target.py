@@ -35,8 +35,8 @@ def test_of_a_metric_that_is_to_be_low_lower_values_are_better() -> None:
 WRONG = {
     "0.759": "such as top1:0.759",
     "top1": "such as top1:0.759",
-    "top1:75.9": "a share, above 0 and at most 1",
-    "top1:0": "a share, above 0 and at most 1",
+    "top1:75.9": "must be above 0 and at most 1",
+    "top1:0": "must be above 0 and at most 1",
     "tpo1:0.7": "has no metric tpo1, only top1, top5; did you mean top1:0.7?",
 }
 

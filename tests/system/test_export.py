@@ -73,7 +73,7 @@ def test_exports_have_the_cards_top1_where_this_project_is_not(tmp_path: Path, p
         card = json.loads((tmp_path / recipe / "model_card.json").read_text())
         assert 0.5 < card["top1"] < 1
         assert card["classes"] == list(CLASSES)
-        assert f"loaded without this project: top-1 {card['top1']:.2%} on 60 validation images" in done.stderr
+        assert f"checked without this project: top-1 {card['top1']:.2%} on 60 validation images" in done.stderr
         right.append(str(round(60 * card["top1"])))
     assert python(USER, str(pictures / "val"), *recipes, folder=tmp_path).split() == right
 

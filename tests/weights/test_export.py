@@ -242,6 +242,6 @@ def test_without_the_packages_of_onnx_a_line_says_how_to_get_them(
 ) -> None:
     folder = finished(tmp_path)
     monkeypatch.setattr("launcher.cli.export.find_spec", lambda name: None if name.startswith("onnx") else object())
-    assert "onnx and onnxscript and onnxruntime; pip install 'train-launcher[onnx]' installs all it needs" in told(
+    assert "onnx and onnxscript and onnxruntime; run pip install 'train-launcher[onnx]'" in told(
         "export", str(folder.path), "--onnx"
     )
