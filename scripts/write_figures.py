@@ -99,7 +99,7 @@ def _speedups() -> str:
     for one in stated_speedups():
         computed = "-" if one.computed is None else f"{one.computed:.2f}x"
         numbers = "-" if one.computed is None else f"{one.slow:g} / {one.fast:g} {one.unit}"
-        rows.append([one.claim, one.told, computed, numbers, one.verdict])
+        rows.append([one.claim, one.text, computed, numbers, one.verdict])
     return _table(["claim", "stated", "computed", "from", "verdict"], rows)
 
 

@@ -45,23 +45,23 @@ EXAMPLES = [
     "train ablate recipe=small dataset.path=/data/flowers epochs=10,20 seed=0,1 --with mixup --with loss=bce --run",
 ]
 _SEVERAL = ("epochs", "seed", "schedule.dilate")
-_KINDS = {"without": "leaving it out", "only": "adding it alone", "with": "adding it to all"}
+_KINDS = {"without": "removing it", "only": "adding it alone", "with": "adding it to all"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="epochs and seed may have several values")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="epochs and seed take several values")
     parser.add_argument(
         "--with",
         dest="more",
         action="append",
         default=[],
         metavar="WORDS",
-        help="a row of all with this added: an algorithm's name, or key=value, of which several values are a row each",
+        help="add a row with this algorithm or key=value on top of all; each of several values is a row",
     )
     parser.add_argument(
-        "--run", action="store_true", help="first train what of the grid is missing, as `train curve` does"
+        "--run", action="store_true", help="first train the missing runs of the grid, like `train curve`"
     )
-    parser.add_argument("--grid", action="store_true", help="the grid and its runs alone; measures nothing")
+    parser.add_argument("--grid", action="store_true", help="print only the grid and its runs; measure nothing")
     parser.add_argument("--seconds", type=seconds, default=1.0, metavar="S", help="for each kind of step (default: 1)")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
 
@@ -96,7 +96,7 @@ def _check_several(words: Sequence[str]) -> None:
     Raises:
         UserError: with every other one.
     """
-    message = "takes one value here; --with makes a row of each of several values"
+    message = "takes one value; use --with for several values, a row each"
     several = [word.partition("=") for word in words if len(alternatives(word, 2) or ()) > 1]
     wrong = [Problem(message, key, value, COMMAND_LINE) for key, _, value in several if key not in _SEVERAL]
     if wrong:
@@ -182,7 +182,7 @@ def _grid(rows: Sequence[Row], commands: Mapping[Variant, list[str]]) -> Table:
 
 
 def _effects(changes: Sequence[Effect]) -> Table:
-    table = Table("algorithm", "measured by", "epochs", "top-1, points", "training time", box=None)
+    table = Table("algorithm", "measured by", "epochs", "top-1 points", "training time", box=None)
     table.header_style = "bold"
     for change in changes:
         points = _number(change.top1, "{:+.2f}")
@@ -193,7 +193,7 @@ def _effects(changes: Sequence[Effect]) -> Table:
 
 
 def _tradeoffs(exchanges: Sequence[Tradeoff]) -> Table:
-    columns = ("algorithm", "epochs", "against the curve of", "speed-up at equal quality", "points at equal time")
+    columns = ("algorithm", "epochs", "compared with", "speed-up at equal quality", "points at equal time")
     table = Table(*columns, box=None, header_style="bold")
     for one in exchanges:
         certain = f"at least {one.at_least:.2f}x; " if one.at_least else ""
@@ -218,7 +218,7 @@ def _number(value: BootstrapEstimate | None, form: str) -> str:
 
 def _split(parts: dict[str, float]) -> Table:
     table = Table("part of a step", "time", "share", "speed-up if free", box=None, header_style="bold")
-    table.title, table.title_justify = "mean step over the schedule, the device waited for after each part", "left"
+    table.title, table.title_justify = "mean step over the schedule, synchronized after each part", "left"
     for name, share, limit in limits(parts):
         table.add_row(name, f"{1000 * parts[name]:,.2f} ms", f"{share:.1%}", f"{limit:.3f}")
     return table

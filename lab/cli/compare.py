@@ -24,29 +24,29 @@ EXAMPLES = [
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUNS", help="run folders, or folders of them")
-    parser.add_argument("--published", action="store_true", help="the published points and speed-ups too")
+    parser.add_argument("--published", action="store_true", help="add the published points and speed-ups")
     add_axes(parser)
     parser.add_argument(
         "--price",
         type=float,
         metavar="USD",
-        help="an hour of the machine, for runs whose config has no price of theirs",
+        help="price per hour of the machine, for runs without a price in their config",
     )
     parser.add_argument(
-        "--baseline", metavar="CURVE", help="the curve to compare with, or CURVE on PLACE (default: recipe baseline)"
+        "--baseline", metavar="CURVE", help="the baseline: CURVE, or CURVE on MACHINE (default: recipe baseline)"
     )
     parser.add_argument(
-        "--quality", type=float, action="append", metavar="TOP1", help="speed-up at this top-1, percent"
+        "--quality", type=float, action="append", metavar="TOP1", help="compare the cost of this top-1, percent"
     )
     parser.add_argument(
-        "--cost", type=float, action="append", metavar="COST", help="gain at this cost, in the axis' unit"
+        "--cost", type=float, action="append", metavar="COST", help="compare top-1 at this cost (unit: the axis)"
     )
     parser.add_argument("--algoperf", choices=("external", "self"), help="score time to a target by AlgoPerf's rules")
     parser.add_argument(
         "--target",
         type=float,
         metavar="TOP1",
-        help="with --algoperf: top-1 in [0, 1] on any data set (default: AlgoPerf's workloads, each with its own)",
+        help="with --algoperf: top-1 in [0, 1] on any data set (default: the targets of AlgoPerf's workloads)",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="everything as JSON")
@@ -55,9 +55,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def add_axes(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what a cost is, and what one front goes across."""
-    across = "one front and one baseline across machines, models, datasets: one or more of these, with commas"
+    across = "compare across machines, models, datasets: one or more, separated by commas"
     parser.add_argument("--across", metavar="WHAT", help=across)
-    axis = "what a cost is (default: time, and money across machines)"
+    axis = "the cost (default: time; money across machines)"
     parser.add_argument("--axis", choices=("time", "wall", "money", "epochs"), help=axis)
 
 
@@ -65,11 +65,11 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.algoperf is not None:
         return _algoperf(arguments)
     if arguments.target is not None:
-        raise UserError(Problem("is for --algoperf external or --algoperf self", "--target", arguments.target))
+        raise UserError(Problem("needs --algoperf external or --algoperf self", "--target", arguments.target))
     if not arguments.runs and not arguments.published:
-        raise UserError("give run folders, such as `train compare runs`, or --published")
+        raise UserError("no runs; pass run folders, such as `train compare runs`, or --published")
     if arguments.price is not None and not 0 < arguments.price < math.inf:
-        raise UserError(Problem("must be above 0: USD an hour of the machine", "--price", arguments.price))
+        raise UserError(Problem("must be above 0 (USD per hour)", "--price", arguments.price))
     from lab.study import tables
     from lab.study.published import stated_speedups
     from lab.study.results import choose_baselines, chosen_across, chosen_axis, comparisons, notes, read_results
@@ -98,9 +98,7 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     out = console()
     if axis == "money" and any(not curve.on("money") for curve in results.curves):
-        out.print(
-            "note: no price of the machine is known, so no money: --price USD says what an hour costs", style="yellow"
-        )
+        out.print("note: no run has a price; pass the machine's price per hour as --price USD", style="yellow")
     for note in notes(results, axis):
         out.print(verbatim(f"note: {note}"), style="yellow")
     for title, table in tables.rich_tables(results, found, stated, axis):
@@ -112,9 +110,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _algoperf(arguments: argparse.Namespace) -> int:
     if arguments.target is not None and not 0 < arguments.target <= 1:
-        raise UserError(Problem("the top-1 to reach, in [0, 1], such as 0.759", "--target", arguments.target))
+        raise UserError(Problem("must be a top-1 above 0 and at most 1, such as 0.759", "--target", arguments.target))
     if arguments.csv:
-        raise UserError("--algoperf has no points to write as CSV; --json has all of it")
+        raise UserError("--algoperf does not support --csv; use --json")
     from lab.study.algoperf import score_runs
     from lab.study.runs import find_runs, read_run
     from lab.study.tables import algoperf_json, algoperf_table

@@ -47,13 +47,13 @@ MOST_RUNS = 1000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--slurm", action="store_true", help="a Slurm job for each run; submit.KEY=VALUE is for them")
+    parser.add_argument("--slurm", action="store_true", help="a Slurm job per run; submit.KEY=VALUE sets the jobs up")
     parser.add_argument(
         "overrides",
         nargs="+",
         metavar="key=a,b",
-        help="values of a run, several where a comma parts them; epochs dilate the recipe's schedule, "
-        "unless schedule.dilate is given; what is done is skipped, what was interrupted goes on",
+        help="values of a run, several separated by commas; epochs dilate the recipe's schedule, "
+        "unless schedule.dilate is set; finished runs are skipped, interrupted ones resume",
     )
 
 
@@ -68,7 +68,7 @@ def main(arguments: argparse.Namespace) -> int:
         return code
     out = console()
     out.print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
-    out.print(verbatim(f"see them by: train compare {cells[0].composed.config.runs}"))
+    out.print(verbatim(f"compare them: train compare {cells[0].composed.config.runs}"))
     return 1 if outcomes["failed"] else 0
 
 
@@ -80,11 +80,11 @@ def train_all(cells: list[Cell], outcomes: Counter[str]) -> int | None:
         state = cell.state
         if state in ("finished", "running"):
             outcomes["done before" if state == "finished" else "running elsewhere"] += 1
-            out.print(f"  {state}: left alone")
+            out.print(f"  {state}: skipped")
             continue
         code = _train(["run", *cell.words] if state is None else ["resume", str(cell.folder)])
         if code in (INTERRUPTED, TERMINATED):
-            out.print("stopped; the same command goes on where this one ended")
+            out.print("stopped; run the same command to continue")
             return code
         outcomes["finished" if code == 0 else "failed"] += 1
     return None
@@ -105,18 +105,18 @@ def _submit_all(cells: list[Cell], words: list[str], outcomes: Counter[str]) -> 
         before = note.read_text(encoding="utf-8", errors="replace").strip() if note.is_file() else None
         if cell.state in ("finished", "running"):
             outcomes["done before" if cell.state == "finished" else "running"] += 1
-            told = f"{cell.state}: left alone"
+            message = f"{cell.state}: skipped"
         elif before in in_queue:
             outcomes["in the queue"] += 1
-            told = f"in the queue as job {before}: left alone"
+            message = f"in the queue as job {before}: skipped"
         else:
             # note: with a cluster's name after the number where there are several
             submitted = _ask(["sbatch", "--parsable"], slurm.render(job, values)).strip().partition(";")[0]
             note.parent.mkdir(parents=True, exist_ok=True)
             atomic.write_text(note, f"{submitted}\n")
             outcomes["submitted"] += 1
-            told = f"submitted as job {submitted}"
-        out.print(f"[bold]{number}/{len(cells)}[/] {verbatim(cell.folder)}  {verbatim(told)}")
+            message = f"submitted as job {submitted}"
+        out.print(f"[bold]{number}/{len(cells)}[/] {verbatim(cell.folder)}  {verbatim(message)}")
 
 
 def _ask(command: list[str], script: str | None = None) -> str:
@@ -128,9 +128,9 @@ def _ask(command: list[str], script: str | None = None) -> str:
     try:
         done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise UserError(f"{command[0]} is not installed here; give the command where jobs are submitted") from None
+        raise UserError(f"{command[0]} is not installed; run this command on a login node of the cluster") from None
     if done.returncode:
-        raise UserError(f"{command[0]}: {done.stderr.strip() or f'it ended with {done.returncode}'}")
+        raise UserError(f"{command[0]}: {done.stderr.strip() or f'exited with code {done.returncode}'}")
     return done.stdout
 
 
@@ -204,10 +204,10 @@ def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:
     if math.prod(map(len, choices.values())) > MOST_RUNS:
         most = max(words, key=lambda word: len(choices[word.partition("=")[0]]))
         key, _, value = most.partition("=")
-        raise UserError(Problem(f"makes more than {MOST_RUNS:,} runs in all", key, value, COMMAND_LINE))
+        raise UserError(Problem(f"makes more than {MOST_RUNS:,} runs; list fewer values", key, value, COMMAND_LINE))
     if "run_name" in choices:
         value = words[list(choices).index("run_name")].partition("=")[2]
-        message = "the runs of a grid name themselves; choose their folder by runs=FOLDER"
+        message = "cannot be set for a grid; set the parent folder by runs=FOLDER"
         raise UserError(Problem(message, "run_name", value))
     several = [key for key, values in choices.items() if len(values) > 1]
     # note: seeds change slowest, so that every length has a first result before any has a second
@@ -237,13 +237,13 @@ def check_existing(folder: Path, config: RunConfig) -> None:
         if not is_free(key) and not (key in COUNTS and own.get(key) is None)
     ]
     if differ:
-        raise UserError(f"{folder} is a run with another {', '.join(differ)}; choose another folder by runs=FOLDER")
+        raise UserError(f"{folder} is a run with another {', '.join(differ)}; set another folder by runs=FOLDER")
     identity = None
     if run.identities:
         identity = identity_if_there(config, read_skipped(RunFolder(folder).skipped, config.dataset))
     if identity not in (None, run.identity) or not (run.identities or run.data_path == data_path(own)):
         where = run.data_path or "built-in images"
-        raise UserError(f"{folder} is a run on other images ({where}); choose another folder by runs=FOLDER")
+        raise UserError(f"{folder} is a run on other images ({where}); set another folder by runs=FOLDER")
 
 
 def _cell(chosen: dict[str, str], several: Sequence[str], name: str | None) -> Cell:

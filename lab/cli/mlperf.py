@@ -34,7 +34,7 @@ def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run)
     sizes = [row["world_size"] for row in read_metrics(folder.metrics) if row["kind"] == "start"]
     if not sizes:
-        raise UserError(f"{folder.path} has no records yet; the log is written from them")
+        raise UserError(f"{folder.path} has no records yet; repeat the command after the run has started")
     print(write_mlperf(plan_for(read(folder.config), sizes[0]), folder))
     return 0
 

@@ -32,12 +32,12 @@ _AS_PUBLISHED = ("dataset=imagenet", "dataloader=ffcv", "dataloader.workers=8")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--on", metavar="MACHINE", help="time and money there: p5_48xlarge, 8xH100, or all")
+    parser.add_argument("--on", metavar="MACHINE", help="predict time and cost on p5_48xlarge, 8xH100, or all")
     parser.add_argument(
-        "--quality", type=float, metavar="TOP1", help="with --on: of the length that reaches it, percent"
+        "--quality", type=float, metavar="TOP1", help="with --on: the length that reaches this top-1, percent"
     )
-    parser.add_argument("--prices", choices=("conf", "sky"), default="conf", help="sky: of SkyPilot's catalogue")
-    parser.add_argument("--image", metavar="FILE", help="with --on: money against time as an image")
+    parser.add_argument("--prices", choices=("conf", "sky"), default="conf", help="sky: SkyPilot's catalogue")
+    parser.add_argument("--image", metavar="FILE", help="with --on: draw cost against time")
 
 
 def answer(arguments: argparse.Namespace) -> int | None:
@@ -52,7 +52,7 @@ def answer(arguments: argparse.Namespace) -> int | None:
     composed = compose(words)
     if arguments.prices == "sky" and arguments.on == ALL:
         left = len(known) - len(priced)
-        notes.append(f"prices of {len(priced)} machines are of SkyPilot's catalogue; {left} that it lacks keep theirs")
+        notes.append(f"{len(priced)} prices from SkyPilot's catalogue, {left} from conf/hardware")
     elif arguments.prices == "sky":
         hardware = _priced(composed.config.hardware, priced)
         composed = replace(composed, config=replace(composed.config, hardware=hardware))
@@ -60,12 +60,12 @@ def answer(arguments: argparse.Namespace) -> int | None:
         length, epochs = _length(arguments, composed)
         notes.append(
             f"{epochs} epochs for {arguments.quality:g} %: {length.source}"
-            + (f", {length.minutes:.1f} minutes at the rate predicted there" if length.minutes else "")
+            + (f", {length.minutes:.1f} minutes at the throughput predicted there" if length.minutes else "")
         )
         composed = replace(composed, config=replace(composed.config, epochs=epochs))
     config = composed.config
     if config.launch.nnodes > 1:
-        message = "one machine is predicted; plan with launch.nnodes=1"
+        message = "predictions support one machine; set launch.nnodes=1"
         raise UserError(Problem(message, "launch.nnodes", config.launch.nnodes))
     chosen = list(known.values()) if arguments.on == ALL else [config.hardware]
     found, more = _offers(composed, chosen)
@@ -92,7 +92,7 @@ def _names_machine(arguments: argparse.Namespace) -> bool:
         return True
     for name, default in (("quality", None), ("image", None), ("prices", "conf")):
         if (value := getattr(arguments, name)) != default:
-            raise UserError(Problem("goes with --on MACHINE, or --on all", f"--{name}", value))
+            raise UserError(Problem("needs --on MACHINE or --on all", f"--{name}", value))
     return False
 
 
@@ -108,7 +108,7 @@ def _priced(machine: Hardware, priced: Mapping[str, Hardware]) -> Hardware:
     """
     if machine.name in priced:
         return priced[machine.name]
-    message = f"SkyPilot's catalogue has no price of {machine.name}; leave --prices out, and conf/hardware says one"
+    message = f"SkyPilot's catalogue has no price for {machine.name}; omit --prices to use conf/hardware"
     raise UserError(Problem(message, "--prices", "sky"))
 
 
@@ -120,7 +120,7 @@ def _offers(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer]
     for machine in chosen:
         gpu, count = gpu_of(machine), machine.gpus or 1
         if (nproc := composed.config.launch.nproc) not in ("auto", count):
-            message = f"all {count} of {machine.name}'s GPUs are predicted; leave it out"
+            message = f"predictions use all {count} GPUs of {machine.name}; omit launch.nproc"
             raise UserError(Problem(message, "launch.nproc", nproc))
         if count not in predictors:
             prepared = prepare_run(composed, devices=Devices("cuda", count), must_exist=False)
@@ -140,7 +140,7 @@ def _length(arguments: argparse.Namespace, composed: Composed) -> tuple[Length, 
 
     config = composed.config
     if any(word.startswith("epochs=") for word in arguments.overrides):
-        message = "says the length already; leave epochs= or --quality out"
+        message = "sets the length already; omit epochs= or --quality"
         raise UserError(Problem(message, "--quality", arguments.quality))
     runs = [config.runs] if any(Path(config.runs).glob("*/metrics.jsonl")) else []
     curves = read_results([str(path) for path in runs], published=True).all_curves
@@ -189,11 +189,11 @@ def _print(found: Sequence[Offer], notes: Sequence[str], *, everything: bool) ->
         out.print(_phases(prediction))
         made = prediction.found
         out.print(verbatim(
-            f"evaluation {duration(made.evaluation.seconds)} of it, {made.evaluations} times; saving "
-            f"{duration(made.saving.seconds)}; a GPU holds {prediction.memory_gigabytes:.1f} GB"
+            f"{made.evaluations} evaluations take {duration(made.evaluation.seconds)}, checkpoints "
+            f"{duration(made.saving.seconds)}; memory {prediction.memory_gigabytes:.1f} GB per GPU"
         ))  # fmt: skip
     for made_from in dict.fromkeys(offer.prediction.made_from for offer in found):
-        out.print(verbatim(f"made from {made_from}"))
+        out.print(verbatim(f"source: {made_from}"))
     for note in [*notes, *_price_notes(found)]:
         out.print(verbatim(f"note: {note}"), style="yellow")
 
@@ -203,17 +203,17 @@ def _price_notes(found: Sequence[Offer]) -> list[str]:
     if any(offer.spot for offer in found):
         spot = efficiencies()["spot"]
         notes.append(
-            f"spot: {spot['interruptions_an_hour']:g} interruptions an hour assumed, {spot['minutes_until_restart']:g} "
-            "minutes until it runs again from its newest checkpoint"
+            f"spot: assumes {spot['interruptions_an_hour']:g} interruptions an hour, {spot['minutes_until_restart']:g} "
+            "minutes until the run resumes from its newest checkpoint"
         )
     bare = list(dict.fromkeys(offer.machine.name for offer in found if offer.cost is None))
     if bare:
-        notes.append(f"no price of {', '.join(bare)} is known; hardware.price_per_hour=2.5 gives one")
+        notes.append(f"no price for {', '.join(bare)}; set hardware.price_per_hour=2.5")
     return notes
 
 
 def _table(found: Sequence[Offer]) -> Table:
-    table = Table("", "machine", "GPUs", "price", "wall clock", "", "cost", "", "images/s", "bound", "price of",
+    table = Table("", "machine", "GPUs", "price", "wall clock", "", "cost", "", "images/s", "bottleneck", "price date",
                   box=None, pad_edge=False, header_style="bold")  # fmt: skip
     for number in (4, 6, 8):
         table.columns[number].justify = "right"
@@ -232,7 +232,7 @@ def _table(found: Sequence[Offer]) -> Table:
             verbatim(price_age(machine)) if cost else "",
         )  # fmt: skip
     if len(found) > 2:
-        table.caption, table.caption_justify = "*: no other is both cheaper and faster", "left"
+        table.caption, table.caption_justify = "*: no other machine is both cheaper and faster", "left"
     return table
 
 
@@ -245,7 +245,7 @@ def _main_bound(prediction: Prediction) -> str:
 
 
 def _phases(prediction: Prediction) -> Table:
-    table = Table("image px", "steps", "a step", "bound", box=None, pad_edge=False, header_style="bold")
+    table = Table("image px", "steps", "step time", "bottleneck", box=None, pad_edge=False, header_style="bold")
     phases = prediction.phases
     last = len(phases) - 1
     shown = sorted({round(last * row / (_MOST_PHASES - 1)) for row in range(_MOST_PHASES)})

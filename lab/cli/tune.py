@@ -40,12 +40,12 @@ _RANGE = {"low", "high", "scale"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("space", metavar="SPACE", help="a YAML file of ranges and lists, or one of conf/tuning")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="what all trials have in common")
-    parser.add_argument("--trials", type=int, default=5, metavar="N", help="of each study (default: 5)")
-    parser.add_argument("--studies", type=int, default=1, metavar="N", help="with a seed each (default: 1)")
-    parser.add_argument("--list", action="store_true", help="print the trials and run nothing")
-    parser.add_argument("--json", action="store_true", help="print the results so far as JSON and run nothing")
+    parser.add_argument("space", metavar="SPACE", help="a YAML file of ranges and lists, or a name in conf/tuning")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="values of all trials")
+    parser.add_argument("--trials", type=int, default=5, metavar="N", help="trials per study (default: 5)")
+    parser.add_argument("--studies", type=int, default=1, metavar="N", help="studies, one seed each (default: 1)")
+    parser.add_argument("--list", action="store_true", help="only print the trials")
+    parser.add_argument("--json", action="store_true", help="only print the results so far, as JSON")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -55,7 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
             raise UserError(Problem("must be at least 1", flag, count))
     if arguments.trials * arguments.studies > MOST_RUNS:
         flag = max(counts, key=counts.__getitem__)
-        raise UserError(Problem(f"makes more than {MOST_RUNS:,} runs in all", flag, counts[flag]))
+        raise UserError(Problem(f"makes more than {MOST_RUNS:,} runs; set fewer", flag, counts[flag]))
     space = read_space(arguments.space)
     common = compose(arguments.overrides).config
     found = trials(space, studies=arguments.studies, each=arguments.trials, seed=common.seed)
@@ -170,7 +170,7 @@ def read_space(name: str) -> Space:
         else:
             fixed[key] = given
     if not axes and not problems:
-        problems.append(Problem(f"{path} varies nothing: give at least one list or range"))
+        problems.append(Problem(f"{path} varies nothing; add at least one list or range"))
     if problems:
         raise UserError(*problems)
     return Space(path.stem, axes, fixed)
@@ -215,7 +215,7 @@ def _path(name: str) -> Path:
     if name in packaged:
         return packaged[name]
     if not is_file(Path(name)):
-        message = f"no such search space; give a YAML file, or a packaged one: {did_you_mean(name, packaged)}"
+        message = f"no such search space; pass a YAML file, or a packaged one: {did_you_mean(name, packaged)}"
         raise UserError(Problem(message, "tune", name))
     return Path(name)
 

@@ -49,7 +49,7 @@ class Mlflow(Records):
     def check(self) -> None:
         _check_installed("mlflow", "mlflow-skinny")
         if self.uri is None and not os.environ.get("MLFLOW_TRACKING_URI"):
-            message = "no server is named; give logger.uri=http://HOST:5000, or set MLFLOW_TRACKING_URI"
+            message = "no server; set logger.uri=http://HOST:5000, or the environment variable MLFLOW_TRACKING_URI"
             raise UserError(Problem(message, "logger.uri", None))
 
     def sink(self, folder: RunFolder, config: RunConfig) -> RemoteSink:
@@ -72,5 +72,5 @@ def _check_installed(module: str, package: str) -> None:
         UserError: it is not; names the package to install.
     """
     if not _is_installed(module):
-        message = f"needs a package that is not installed; get it by: {sys.executable} -m pip install {package}"
+        message = f"needs a package; install it: {sys.executable} -m pip install {package}"
         raise UserError(Problem(message, "logger", module))

@@ -40,7 +40,7 @@ class RemoteSink:
         self._name, self._tracker, self._close_seconds = name, tracker, close_seconds
         self._queue: SimpleQueue[Record | None] = SimpleQueue()
         self._outcome: Outcome = "failed"
-        self._opened = self._complained = self._sent_all = False
+        self._opened = self._warned = self._sent_all = False
         # note: a daemon, because a call that never answers must not keep the process
         self._thread = threading.Thread(target=self._work, name=f"records-to-{name}", daemon=True)
         self._thread.start()
@@ -55,7 +55,7 @@ class RemoteSink:
         failed = self._outcome == "failed"
         self._thread.join(min(FAILED_SECONDS, self._close_seconds) if failed else self._close_seconds)
         if not self._sent_all:
-            self._complain("it did not take all records; all of them are in metrics.jsonl")
+            self._warn("some records were not sent; metrics.jsonl has all of them")
 
     def _work(self) -> None:
         pending: list[Record] = []
@@ -66,10 +66,10 @@ class RemoteSink:
             pending += [record for record in waiting if record is not None]
             try:
                 if not self._opened:
-                    told = self._tracker.open()
+                    warning = self._tracker.open()
                     self._opened = True
-                    if told:
-                        self._complain(told)
+                    if warning:
+                        self._warn(warning)
                 self._tracker.send(pending)
                 pending.clear()
                 if ending:
@@ -77,7 +77,7 @@ class RemoteSink:
                     self._sent_all = True
             # note: what a library may raise when its server is gone has no end
             except Exception as error:
-                self._complain(str(error) or type(error).__name__)
+                self._warn(str(error) or type(error).__name__)
 
     def _waiting(self) -> list[Record | None]:
         """All that stands in the queue, once there is something."""
@@ -87,12 +87,12 @@ class RemoteSink:
                 found.append(self._queue.get_nowait())
         return found
 
-    def _complain(self, why: str) -> None:
-        if self._complained:
+    def _warn(self, reason: str) -> None:
+        if self._warned:
             return
-        self._complained = True
+        self._warned = True
         with suppress(OSError):
-            print(f"warning: {self._name}: {one_line(why[:300])}; training goes on", flush=True)
+            print(f"warning: {self._name}: {one_line(reason[:300])}; training continues", flush=True)
 
 
 def kept_id(folder: RunFolder, server: str) -> str | None:

@@ -41,18 +41,18 @@ class WandbTracker:
 
         run_id = kept_id(self._folder, "wandb") or uuid.uuid4().hex[:12]
         keep_id(self._folder, "wandb", run_id)
-        told = None
+        warning = None
         try:
             self._run = self._begin(run_id, self._logger.mode)
         except wandb.Error as error:
             wandb.teardown()  # note: its service keeps the id taken otherwise
-            told = f"{error}: its records go to {self._folder.path / 'wandb'}, for `wandb sync`"
+            warning = f"{error}: records go to {self._folder.path / 'wandb'}; send them later by `wandb sync`"
             self._run = self._begin(run_id, "offline")
         self._drop_links()
         # note: its own counter of steps takes no step twice, which a resumed run needs
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
-        return told
+        return warning
 
     def send(self, records: Sequence[Record]) -> None:
         for record in records:

@@ -143,7 +143,7 @@ def _with(text: str) -> Iterator[Variant]:
     except ValueError:
         words = []
     if not words:
-        message = "cannot be read: the names of algorithms, or key=value words, in quotes where there are several"
+        message = "must be algorithms or key=value words, in quotes if there are several"
         raise UserError(Problem(message, "--with", text))
     for chosen in itertools.product(*(alternatives(word, _MOST_VALUES) or [word] for word in words)):
         told = " ".join(word.removeprefix("algorithms.").removesuffix("=on") for word in chosen)

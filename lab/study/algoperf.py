@@ -28,8 +28,8 @@ MAX_RATIO = 4.0
 _POINTS = 100  # ratios at which MLCommons' scoring looks at a profile
 # Of a workload's limit, what a submission that tunes itself may take.
 _BUDGET: dict[Ruleset, float] = {"external": 1.0, "self": 1.5}
-# Studies, and trials a study, that the rules ask for.
-_ASKED: dict[Ruleset, tuple[int, int]] = {"external": (3, 5), "self": (3, 1)}
+# Required studies, and trials per study.
+_REQUIRED: dict[Ruleset, tuple[int, int]] = {"external": (3, 5), "self": (3, 1)}
 
 
 @dataclass(frozen=True)
@@ -72,18 +72,18 @@ def score_runs(runs: Sequence[RunSummary], target: float | None, ruleset: Rulese
     names = dataset_names(runs)
     for run in _on_one_machine(runs, notes):
         if not run.config:
-            notes.append(f"{run.path} is left out, its recipe is unknown: {run.problem}")
+            notes.append(f"skipped {run.path}: unknown recipe ({run.problem})")
             continue
         name = _workload(run, names[run.identity]) if target is not None else algoperfs_workload(run.values)
         if name is None:
-            notes.append(f"{run.path} is left out, it is on none of AlgoPerf's workloads; --target scores any")
+            notes.append(f"skipped {run.path}: not an AlgoPerf workload; --target scores any")
             continue
-        seconds_needed, said = _needed(run, target, name, ruleset)
-        notes += said
+        seconds_needed, test_notes = _needed(run, target, name, ruleset)
+        notes += test_notes
         if run.state == "damaged":
-            notes.append(f"{run.path} is damaged and counts as a miss: {run.problem}")
+            notes.append(f"{run.path} is damaged and counts as a miss ({run.problem})")
         elif run.state in ("running", "unfinished") and math.isinf(seconds_needed):
-            notes.append(f"{run.path} is {run.state} and counts as a miss so far")
+            notes.append(f"{run.path} is {run.state} and counts as a miss")
         studies[run.recipe, name][str(run.seed)].append(seconds_needed)
     found_workloads = sorted({workload for _, workload in studies})
     submissions = sorted({submission for submission, _ in studies})
@@ -119,8 +119,8 @@ def _needed(run: RunSummary, target: float | None, name: str, ruleset: Ruleset) 
     if needed > _BUDGET[ruleset] * workload.limit:
         return math.inf, []
     missed = run.test_top1 is not None and run.test_top1 < 100 * workload.test_target
-    told = f"{run.path} reached {name}'s target, but not {workload.test_target:.2%} on the test images"
-    return needed, [f"{told}: {run.test_top1:.2f} %"] if missed else []
+    message = f"{run.path} reached the target of {name}, but not {workload.test_target:.2%} on the test images"
+    return needed, [f"{message}: {run.test_top1:.2f} %"] if missed else []
 
 
 def seconds_to(run: RunSummary, target: float) -> float:
@@ -187,7 +187,7 @@ def _on_one_machine(runs: Sequence[RunSummary], notes: list[str]) -> list[RunSum
     chosen = machines.most_common(1)[0][0] if machines else None
     others = {machine: count for machine, count in machines.items() if machine != chosen}
     notes += [
-        f"{count} of the runs are on {machine} and left out, most were on {chosen}" for machine, count in others.items()
+        f"skipped {count} runs on {machine}; the scores compare runs on {chosen}" for machine, count in others.items()
     ]
     return [run for run in runs if run.device is None or run.hardware == chosen]
 
@@ -198,9 +198,9 @@ def _workload(run: RunSummary, dataset: str) -> str:
 
 
 def _departures(submission: str, workload: str, studies: Sequence[Sequence[float]], ruleset: Ruleset) -> list[str]:
-    asked_studies, asked_trials = _ASKED[ruleset]
+    required_studies, required_trials = _REQUIRED[ruleset]
     trials = sorted({len(study) for study in studies})
-    if len(studies) == asked_studies and trials == [asked_trials]:
+    if len(studies) == required_studies and trials == [required_trials]:
         return []
     have = f"{len(studies)} studies of {' or '.join(map(str, trials)) or 0} trials"
-    return [f"{submission} on {workload}: {have}; the {ruleset}-tuning rules ask for {asked_studies} of {asked_trials}"]
+    return [f"{submission} on {workload}: {have}; {ruleset} tuning needs {required_studies} of {required_trials}"]

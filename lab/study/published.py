@@ -48,8 +48,8 @@ class StatedSpeedup:
     derived: str = ""
 
     @property
-    def told(self) -> str:
-        """What was stated, as it is written."""
+    def text(self) -> str:
+        """The stated speed-up, or range."""
         return f"{self.stated:g}x" + (f" to {self.stated_to:g}x" if self.stated_to is not None else "")
 
     @property
@@ -57,7 +57,7 @@ class StatedSpeedup:
         """What the printed numbers say of it."""
         if self.derived:
             return f"by construction: {self.derived}"
-        verdicts = {None: "stated only", True: "follows", False: "does not follow from the printed numbers"}
+        verdicts = {None: "no numbers printed", True: "matches", False: "contradicts the printed numbers"}
         return verdicts[self.follows]
 
 
@@ -114,8 +114,8 @@ def _price_per_hour(hardware: str) -> float | None:
 
 
 def _recomputed(statement: Mapping[str, Any]) -> StatedSpeedup:
-    told = statement["stated"] if isinstance(statement["stated"], list) else [statement["stated"], None]
-    known = StatedSpeedup(str(statement["claim"]), str(statement["source"]), *told)
+    stated_range = statement["stated"] if isinstance(statement["stated"], list) else [statement["stated"], None]
+    known = StatedSpeedup(str(statement["claim"]), str(statement["source"]), *stated_range)
     if "fast" not in statement:
         return known
     (unit, fast, derived), (_, slow, also) = (_number(statement[side]) for side in ("fast", "slow"))

@@ -45,7 +45,7 @@ def chosen_across(words: str | None) -> tuple[str, ...]:
         if word not in ACROSS:
             found = nearest(word, ACROSS)
             hint = f"did you mean {found}? " if found else ""
-            raise UserError(Problem(f"{hint}one or more of {', '.join(ACROSS)}, with commas", "--across", word))
+            raise UserError(Problem(f"{hint}one or more of {', '.join(ACROSS)}, separated by commas", "--across", word))
     return chosen
 
 
@@ -70,17 +70,17 @@ def notes(results: Results, axis: Cost) -> list[str]:
     """What to know of a comparison that goes across settings; none of one that does not."""
     if not results.across:
         return []
-    found = [f"one front and one baseline across {' and '.join(results.across)}, as asked"]
+    found = [f"compares across {' and '.join(results.across)}, with one front and one baseline"]
     if "machines" in results.across and axis in ("time", "wall"):
-        found.append("minutes of different machines: a faster machine counts as much as a faster method")
+        found.append("the machines differ, so a faster machine looks like a faster recipe")
     if unknown := {c.setting.hardware: None for c in results.all_curves if not c.on(axis)}:
         what = "price" if axis == "money" else axis
-        found.append(f"no {what} is known of curves on {', '.join(unknown)}: they are in no comparison")
+        found.append(f"no {what} for curves on {', '.join(unknown)}; skipped them in the comparisons")
     if axis == "money":
         currencies = {str(run.values.get("hardware.currency", "USD")) for run in results.runs if run.money is not None}
         found += [f"prices in {' and '.join(sorted(currencies))} are not converted"] * (len(currencies) > 1)
     if "datasets" in results.across:
-        found.append("top-1 of different data sets: of which images it is counts as much as the method")
+        found.append("the data sets differ, so easier images look like a better recipe")
     return found
 
 
@@ -115,8 +115,8 @@ def choose_baselines(
     """
     named = [c for c in curves if name is None or name in _called(c, across)]
     if name is not None and not named:
-        listed = ", ".join(dict.fromkeys(curve.name for curve in curves)) or "none: no run has finished"
-        raise UserError(Problem(f"is no curve of these runs; the curves: {listed}", "--baseline", name))
+        listed = ", ".join(dict.fromkeys(curve.name for curve in curves)) or "none (no finished run)"
+        raise UserError(Problem(f"no such curve; one of: {listed}", "--baseline", name))
     wanted = name or BASELINE
     chosen: dict[StudySetting, Curve] = {}
     for curve in sorted(named, key=lambda curve: (not curve.on(axis), curve.name != wanted, curve.recipe != wanted)):

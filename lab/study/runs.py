@@ -99,12 +99,12 @@ class RunSummary:
         """What a resume changed so that the run is a measurement of neither; None if nothing."""
         sizes = list(dict.fromkeys(self.world_sizes))
         if len(sizes) > 1:
-            return f"its time is of {' and '.join(map(str, sizes))} processes"
+            return f"resumed on another number of processes: {' and '.join(map(str, sizes))}"
         if len(set(self.identities)) > 1:
-            return "its data set held other images after a resume"
+            return "the data set changed before a resume"
         planned = _length(self.values)
         if None not in (self.epochs, planned) and self.epochs != planned:
-            return f"its length was changed from {self.epochs} to {planned} epochs, and with it the schedule"
+            return f"the length, and so the schedule, changed from {self.epochs} to {planned} epochs"
         return None
 
     @property
@@ -138,8 +138,8 @@ def find_runs(paths: Iterable[str]) -> list[Path]:
     for name in paths:
         below = list(_walk(Path(name)))
         if not below:
-            reason = "holds no run folder" if is_folder(Path(name)) else "is no folder"
-            raise UserError(f"{name} {reason}; give run folders such as runs/mild-1, or a folder of them such as runs")
+            reason = "contains no run folder" if is_folder(Path(name)) else "is not a folder"
+            raise UserError(f"{name} {reason}; pass run folders such as runs/mild-1, or their parent such as runs")
         found.update(dict.fromkeys(sorted(below)))
     return list(found)
 
@@ -155,7 +155,7 @@ def read_run(path: Path) -> RunSummary:
     except OSError as error:
         problem, rows, facts = problem or f"{folder.metrics.name}: {error.strerror}", [], NOTHING
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        problem, rows, facts = problem or f"{folder.metrics.name}: a record lacks or spoils {error}", [], NOTHING
+        problem, rows, facts = problem or f"{folder.metrics.name}: a record has a wrong value: {error}", [], NOTHING
     state, problem = _state(folder, rows, facts, problem)
     return RunSummary(path, state, problem, config, command, **facts, identities=noted_datasets(folder))
 
@@ -199,12 +199,12 @@ def _state(
     if not ends:
         return ("running", None) if folder.is_held() else ("unfinished", folder.failure_reason())
     if facts["times"] is None:
-        return "damaged", f"{folder.metrics.name} does not tell how the run began"
+        return "damaged", f"{folder.metrics.name} has no record of the start"
     if not ends[-1].get("finished"):
         return ("running", None) if folder.is_held() else ("stopped", None)
     last = facts["evaluations"][-1] if facts["evaluations"] else None
     if last is None:
         return "damaged", "the run ended without an evaluation"
     if not (facts["times"].counted > 0 and all(math.isfinite(v) for v in (facts["times"].counted, last.top1))):
-        return "damaged", f"{folder.metrics.name}: time or accuracy is no number to count with"
+        return "damaged", f"{folder.metrics.name}: time or accuracy is not a finite number"
     return "finished", None

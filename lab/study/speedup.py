@@ -38,7 +38,7 @@ class BootstrapEstimate:
         """Both ends, formatted; empty without an interval."""
         if (self.low, self.high) == (None, None):
             return ""
-        return " to ".join("beyond the range" if end is None else form.format(end) for end in (self.low, self.high))
+        return " to ".join("out of range" if end is None else form.format(end) for end in (self.low, self.high))
 
 
 @dataclass(frozen=True)
@@ -146,19 +146,19 @@ def _quality(points: Sequence[CurvePoint], axis: Cost, cost: float) -> float:
 
 def _unmeasured_quality(name: str, points: Sequence[CurvePoint], axis: Cost, found: float) -> str | None:
     if not points:
-        return f"{name}: its {axis} is not known"
+        return f"{name} has no {axis}"
     if found == 0.0:
-        return f"{name} was not measured as low: its cheapest point has {points[0].quality:.2f} %"
+        return f"{name} has no point this low; its cheapest has {points[0].quality:.2f} %"
     if math.isinf(found):
-        return f"{name} was not measured as high: its best point has {max(p.quality for p in points):.2f} %"
+        return f"{name} has no point this high; its best has {max(p.quality for p in points):.2f} %"
     return None
 
 
 def _unmeasured_cost(name: str, points: Sequence[CurvePoint], axis: Cost) -> str:
     if not points:
-        return f"{name}: its {axis} is not known"
+        return f"{name} has no {axis}"
     low, high = points[0].cost(axis), points[-1].cost(axis)
-    return f"{name} was measured from {low:.4g} to {high:.4g} only"
+    return f"{name} was measured only from {low:.4g} to {high:.4g}"
 
 
 def _bound(ours: Sequence[CurvePoint], axis: Cost, cost: float, baseline_cost: float) -> float | None:
@@ -269,13 +269,13 @@ def estimate(value: float, resampled: Floats, *, fewest_seeds: int) -> Bootstrap
     freedom; resampled values may be infinite where a curve left its measured range.
     """
     if fewest_seeds < 2:
-        return BootstrapEstimate(value, note="an interval needs two seeds or more at each point")
+        return BootstrapEstimate(value, note="an interval needs at least two seeds per point")
     # note: ordered values, not interpolated ones: between a number and infinity there is nothing
     low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], method="nearest")
     inside = resampled[np.isfinite(resampled)]
     p, note = None, ""
     if 1 - len(inside) / len(resampled) > _OUT_OF_RANGE:
-        note = f"no p-value: {1 - len(inside) / len(resampled):.0%} of the resamples leave the measured range"
+        note = f"no p-value: {1 - len(inside) / len(resampled):.0%} of the resamples are outside the measured range"
     else:
         from scipy.special import stdtr  # note: a quarter of a second of import
 

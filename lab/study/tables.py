@@ -76,9 +76,9 @@ def as_json(
 def not_counted(results: Results) -> list[tuple[str, str, str]]:
     """Path, state and reason of the runs that are no measurement."""
     reasons = {
-        "stopped": "stopped before its end",
-        "running": "not at its end yet",
-        "unfinished": "ended without a word",
+        "stopped": "stopped before the end",
+        "running": "not finished yet",
+        "unfinished": "ended without an end record",
     }
     counted = {path for curve in results.curves for point in curve.points for path in point.paths}
     found = []
@@ -97,17 +97,17 @@ def rich_tables(
 ) -> Iterator[tuple[str, Table]]:
     """Title and table, in the order of reading."""
     if results.all_curves:
-        where = f"across {' and '.join(results.across)}" if results.across else "of its setting"
+        where = f"across {' and '.join(results.across)}" if results.across else "of the setting"
         yield f"tradeoff curves (● on the Pareto front {where})", _points(results, axis)
     if left_out := not_counted(results):
-        table = _table("run", "state", "why it is not counted")
+        table = _table("run", "state", "reason")
         for row in left_out:
             table.add_row(*map(escape, row))
-        yield "not counted", table
+        yield "runs not counted", table
     if found:
-        yield f"against the baseline, cost in {_HEADINGS[axis]}", _comparisons(found, axis)
+        yield f"comparison with the baseline, cost in {_HEADINGS[axis]}", _comparisons(found, axis)
     if stated:
-        yield "speed-ups that the sources state, computed from their printed numbers", _stated(stated)
+        yield "stated speed-ups, recomputed from the numbers that the sources print", _stated(stated)
 
 
 def _points(results: Results, axis: Cost) -> Table:
@@ -143,7 +143,7 @@ def _with_deviation(values: Sequence[float], form: str) -> str:
 def _comparisons(found: Sequence[Comparison], axis: Cost) -> Table:
     several = len({one.setting for one in found}) > 1
     table = _table(
-        *["data set, model, hardware"] * several, "curve", "baseline", "at", "#result", "95 % interval", "p", "how"
+        *["data set, model, hardware"] * several, "curve", "baseline", "at", "#result", "95 % interval", "p", "details"
     )
     for one in _worth_showing(found):
         where = [escape(", ".join(asdict(one.setting).values()))] * several
@@ -187,12 +187,12 @@ def _worth_showing(found: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _stated(stated: Sequence[StatedSpeedup]) -> Table:
-    table = _table("claim", "#stated", "#computed", "within rounding", "from", "verdict")
+    table = _table("claim", "#stated", "#computed", "rounding interval", "from", "verdict")
     for one in stated:
         known = one.computed is not None
         table.add_row(
             escape(one.claim),
-            one.told,
+            one.text,
             f"{one.computed:.2f}x" if known else "-",
             f"{one.low:.2f}x to {one.high:.2f}x" if known else "",
             f"{one.slow:g} -> {one.fast:g} {one.unit}" if known else "",

@@ -79,7 +79,7 @@ def test_each_run_is_one_job_and_those_in_the_queue_or_done_get_none(slurm: Path
     said = curve(*GRID)
     assert "1 done before, 2 submitted, 1 in the queue" in said
     assert f"runs/{names[1]}  submitted as job 5" in said
-    assert f"runs/{names[2]}  in the queue as job 3: left alone" in said
+    assert f"runs/{names[2]}  in the queue as job 3: skipped" in said
     assert "3 in the queue" in curve(*GRID)
 
 
@@ -111,5 +111,5 @@ def test_mistakes_are_told_before_the_first_job(slurm: Path, curve: Curve, monke
     assert "error: epoch=3" in curve("epoch=3", "seed=0,1", code=2)
     assert "submit.tim" in curve(*GRID, "submit.tim=10", code=2)
     monkeypatch.setenv("PATH", "/nowhere")
-    assert "squeue is not installed here" in curve(*GRID, code=2)
+    assert "squeue is not installed" in curve(*GRID, code=2)
     assert not list(slurm.glob("job-*"))

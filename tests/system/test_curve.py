@@ -35,7 +35,7 @@ def test_a_stopped_grid_goes_on_is_then_done_and_makes_a_curve(train: Train) -> 
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 143, output + errors
-    assert "the same command goes on where this one ended" in output
+    assert "run the same command to continue" in output
     assert not runs[1].exists()
 
     assert "2 finished" in train(*GRID).stdout

@@ -33,7 +33,7 @@ def test_tables_show_curves_speed_ups_and_what_is_left_out(grid: Path, capsys: p
     assert "55.10 ± 0.1" in shown
     assert "2.00x" in shown
     assert "config.yaml:2: did not find expected node content" in shown
-    assert "stopped before its end" in shown
+    assert "stopped before the end" in shown
     assert "same seed and length" in shown
 
 
@@ -63,15 +63,15 @@ def test_algoperf_scores_a_folder(grid: Path, capsys: pytest.CaptureFixture[str]
     answer = json.loads(capsys.readouterr().out)
     assert answer["score"]["mild"] == 1.0
     assert cli.main(["compare", str(grid), "--algoperf", "external", "--target", "0.6"]) == 0
-    assert "rules ask for 3 of 5" in capsys.readouterr().out
+    assert "tuning needs 3 of 5" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         ([], "give run folders"),
-        (["nowhere"], "nowhere is no folder"),
-        (["GRID", "--baseline", "bse"], "--baseline=bse: is no curve of these runs; the curves: baseline, mild"),
+        (["nowhere"], "nowhere is not a folder"),
+        (["GRID", "--baseline", "bse"], "--baseline=bse: no such curve; one of: baseline, mild"),
         (["GRID", "--algoperf", "self", "--target", "76"], "--target=76.0: the top-1 to reach"),
         (["GRID", "--target", "0.7"], "--target=0.7: is for --algoperf"),
     ],
@@ -83,7 +83,7 @@ def test_mistakes_are_one_line(grid: Path, capsys: pytest.CaptureFixture[str], w
 
 def test_money_needs_a_price_and_takes_one(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["compare", str(grid), "--axis", "money"]) == 0
-    assert "--price USD says what an hour costs" in capsys.readouterr().out
+    assert "price per hour as --price USD" in capsys.readouterr().out
     assert cli.main(["compare", str(grid), "--axis", "money", "--price", "6"]) == 0
     shown = capsys.readouterr().out
     assert "note:" not in shown
@@ -106,7 +106,7 @@ def test_a_name_that_is_too_long_is_refused(
 ) -> None:
     output = ["-o", str(tmp_path / "r.html")] if verb == "report" else []
     assert cli.main([verb, "a" * 300, *output]) == 2
-    assert "is no folder" in capsys.readouterr().err
+    assert "is not a folder" in capsys.readouterr().err
     if verb == "report":
         for name, told in (("b" * 300, "cannot be written"), (f"{'b' * 300}/r", "its folder does not exist")):
             assert cli.main([verb, str(grid), "-o", str(tmp_path / f"{name}.html")]) == 2

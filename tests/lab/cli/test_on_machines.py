@@ -59,7 +59,7 @@ def test_a_quality_is_of_the_length_that_its_curve_says() -> None:
     assert code == 0
     assert "note: 450 epochs for 80.78 %: Mosaic ResNet deep dive, 2022: hot on 8x A100 80GB" in out
     code, out, _ = said("plan", "recipe=mild", "--quality", "76.6", "--on", "8xH100")
-    assert "25.3 minutes at the rate predicted there" in out
+    assert "25.3 minutes at the throughput predicted there" in out
 
 
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
 def test_a_machine_without_a_price_is_told_in_a_line() -> None:
     code, out, _ = said(*PLAN, "--on", "8xH100", "hardware.price_per_hour=null")
     assert code == 0
-    assert "note: no price of lambda_8x_h100 is known; hardware.price_per_hour=2.5 gives one" in out
+    assert "note: no price for lambda_8x_h100; set hardware.price_per_hour=2.5" in out
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ def test_a_machine_without_a_price_is_told_in_a_line() -> None:
             "device_batch_size=null: 2048 images at once need 70 GB of a GPU's 16; device_batch_size=256 fits",
         ),
         ((*PLAN, "--on", "this_machine"), "its GPU is not known here; `train estimate` measures it"),
-        ((*PLAN, "--quality", "76.6"), "goes with --on MACHINE"),
-        ((*PLAN, "--prices", "sky"), "goes with --on MACHINE"),
-        ((*PLAN, "--on", "all", "--quality", "76.6"), "says the length already"),
+        ((*PLAN, "--quality", "76.6"), "needs --on MACHINE"),
+        ((*PLAN, "--prices", "sky"), "needs --on MACHINE"),
+        ((*PLAN, "--on", "all", "--quality", "76.6"), "sets the length already"),
         ((*PLAN, "--on", "all", "--image", "machines.doc"), "must end with .png"),
         (("plan", "recipe=mild", "--on", "all", "--quality", "95"), "the curves of mild span 75.9 to 78.1 %"),
-        ((*PLAN, "--on", "8xH100", "launch.nnodes=2"), "one machine is predicted"),
-        ((*PLAN, "--on", "8xH100", "launch.nproc=4"), "all 8 of lambda_8x_h100's GPUs are predicted; leave it out"),
+        ((*PLAN, "--on", "8xH100", "launch.nnodes=2"), "predictions support one machine"),
+        ((*PLAN, "--on", "8xH100", "launch.nproc=4"), "use all 8 GPUs of lambda_8x_h100; omit launch.nproc"),
         ((*PLAN, "--on", ""), "no such machine"),
     ],
 )
@@ -112,7 +112,7 @@ def test_prices_of_a_catalogue_that_is_not_there(monkeypatch: pytest.MonkeyPatch
         found = offered(*PLAN, *named, "--prices", "sky")
         hourly = {offer["spot"]: 60 * offer["cost"]["seconds"] / offer["minutes"]["value"] for offer in found}  # type: ignore[index]
         assert hourly == {True: pytest.approx(12.5), False: pytest.approx(30.0)}
-    assert "--prices=sky: SkyPilot's catalogue has no price of p4d_24xlarge" in refused(
+    assert "--prices=sky: SkyPilot's catalogue has no price for p4d_24xlarge" in refused(
         *PLAN, "--on", "p4d_24xlarge", "--prices", "sky"
     )
-    assert "prices of 1 machines are of SkyPilot's catalogue" in said(*PLAN, "--on", "all", "--prices", "sky")[1]
+    assert "1 prices from SkyPilot's catalogue" in said(*PLAN, "--on", "all", "--prices", "sky")[1]

@@ -58,7 +58,7 @@ def test_every_mistake_is_told_once() -> None:
     assert len(told) == len(set(told)) == 2
     assert any("did you mean hot?" in line for line in told)
     assert any("did you mean epochs?" in line for line in told)
-    with pytest.raises(UserError, match="name themselves"):
+    with pytest.raises(UserError, match="cannot be set for a grid"):
         expand(["run_name=a", "seed=0,1"])
 
 
@@ -128,7 +128,7 @@ def test_a_folder_that_holds_another_run_is_refused_before_anything_starts(
     launched(*GRID)
     assert launched(*GRID, "optimizer.momentum=0.5", code=2) == []
     error = capsys.readouterr().err
-    assert "is a run with another optimizer.momentum; choose another folder by runs=FOLDER" in error
+    assert "is a run with another optimizer.momentum; set another folder by runs=FOLDER" in error
     assert launched(*GRID, "dataset=imagenet", code=2) == []
     assert capsys.readouterr().err.count("error: dataset.path") == 1
 
@@ -229,7 +229,7 @@ def test_an_ablation_trains_its_grid_and_reads_it_at_each_length(
 
 def test_an_ablation_takes_several_values_of_a_length_or_seed_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*ABLATE, "optimizer.lr=0.1,0.2"]) == 2
-    assert "optimizer.lr=0.1,0.2 (command line): takes one value here; --with makes" in capsys.readouterr().err
+    assert "optimizer.lr=0.1,0.2 (command line): takes one value; use --with" in capsys.readouterr().err
     assert cli.main([*ABLATE, "--with", "blurpol"]) == 2
     assert "did you mean blurpool?" in capsys.readouterr().err
     for nothing in ("", "'blurpool"):

@@ -78,7 +78,7 @@ def test_a_server_that_is_gone_is_told_once_and_gets_everything_when_it_is_back(
     sink.write(end(30))
     sink.close()
     assert server.steps == [10, 20, 30]
-    assert capsys.readouterr().out == "warning: there: no route\\nto host; training goes on\n"
+    assert capsys.readouterr().out == "warning: there: no route\\nto host; training continues\n"
 
 
 def test_a_server_that_never_answers_holds_nothing_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,7 +123,7 @@ def test_a_missing_package_is_told_before_anything_is_written(
     monkeypatch.setattr(loggers, "_is_installed", lambda module: False)
     assert cli.main([f"logger={logger}", "launch=cpu"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: logger={logger}: needs a package that is not installed")
+    assert line.startswith(f"error: logger={logger}: needs a package; install it:")
     assert line.endswith(f"-m pip install {package}")
     assert not list(tmp_path.iterdir())
 
@@ -139,6 +139,6 @@ def test_mlflow_without_a_server_is_told(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(loggers, "_is_installed", lambda module: True)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert cli.main(["logger=mlflow", "launch=cpu"]) == 2
-    assert "no server is named; give logger.uri=http://HOST:5000" in capsys.readouterr().err
+    assert "no server; set logger.uri=http://HOST:5000" in capsys.readouterr().err
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     compose(["logger=mlflow"]).config.logger.check()

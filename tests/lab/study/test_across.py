@@ -51,8 +51,8 @@ def test_across_machines_money_is_compared_and_the_priceless_named(
     assert found["values"] == {("baseline, fast (1x cpu)", "baseline, slow (1x cpu)"): pytest.approx(0.75)}
     assert found["fronts"] == {"slow"}
     assert found["notes"] == [
-        "one front and one baseline across machines, as asked",
-        "no price is known of curves on free (1x cpu): they are in no comparison",
+        "compares across machines, with one front and one baseline",
+        "no price for curves on free (1x cpu); skipped them in the comparisons",
     ]
 
 
@@ -65,7 +65,7 @@ def test_minutes_of_several_machines_are_compared_if_asked_and_said_to_be(
         ("baseline, fast (1x cpu)", "baseline, slow (1x cpu)"): pytest.approx(3.0),
         ("baseline, free (1x cpu)", "baseline, slow (1x cpu)"): pytest.approx(6.0),
     }
-    assert "a faster machine counts as much as a faster method" in str(found["notes"])
+    assert "a faster machine looks like a faster recipe" in str(found["notes"])
 
 
 def test_across_models_one_front_holds_both_sizes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,9 +98,12 @@ def test_currencies_are_not_mixed_in_silence(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("machine", "--across=machine: did you mean machines? one or more of machines, models, datasets, with commas"),
-        ("models,,", "--across='': one or more of machines, models, datasets, with commas"),
-        ("", "--across='': one or more of machines, models, datasets, with commas"),
+        (
+            "machine",
+            "--across=machine: did you mean machines? one or more of machines, models, datasets, separated by commas",
+        ),
+        ("models,,", "--across='': one or more of machines, models, datasets, separated by commas"),
+        ("", "--across='': one or more of machines, models, datasets, separated by commas"),
     ],
 )
 def test_what_cannot_be_gone_across(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:

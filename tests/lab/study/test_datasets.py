@@ -82,7 +82,7 @@ def test_a_resume_on_other_pictures_counts_for_neither(make_run: MakeRun, tmp_pa
     results = read_results([str(tmp_path / "g")], published=False)
     assert results.curves == []
     ((_, state, why),) = not_counted(results)
-    assert (state, why) == ("mixed", "its data set held other images after a resume")
+    assert (state, why) == ("mixed", "the data set changed before a resume")
 
 
 @pytest.mark.parametrize("text", ["", "[", "[1]", "{}", '{"identities": 3}', "null", "\xff"])
@@ -134,5 +134,5 @@ def test_a_baseline_of_one_data_set_is_named_with_it(make_run: MakeRun) -> None:
     }  # fmt: skip
     ((setting, curve),) = choose_baselines(curves, "hot on cars", "time").items()
     assert (setting.dataset, curve.name) == ("cars", "hot")
-    with pytest.raises(UserError, match="is no curve of these runs; the curves: "):
+    with pytest.raises(UserError, match="no such curve; one of: "):
         choose_baselines(curves, "hot on birds", "time")

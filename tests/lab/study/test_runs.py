@@ -67,7 +67,7 @@ def test_a_held_lock_means_running_and_is_left_alone(make_run: MakeRun) -> None:
     [
         ("config.yaml", b"{", "config.yaml:2: did not find"),
         ("config.yaml", b"- 1", "config.yaml:1: a mapping of keys to values"),
-        ("metrics.jsonl", b'{"kind":"start","step":0,"time":1}', "lacks or spoils 'epochs'"),
+        ("metrics.jsonl", b'{"kind":"start","step":0,"time":1}', "a record has a wrong value: 'epochs'"),
     ],
 )
 def test_a_damaged_folder_says_what_is_wrong(make_run: MakeRun, file: str, content: bytes, told: str) -> None:
@@ -82,7 +82,7 @@ def test_a_missing_config_and_an_end_without_a_start_are_damage(make_run: MakeRu
     folder = make_run("a")
     lines = (folder / "metrics.jsonl").read_bytes().splitlines()
     (folder / "metrics.jsonl").write_bytes(lines[-1])
-    assert "how the run began" in str(read_run(folder).problem)
+    assert "no record of the start" in str(read_run(folder).problem)
     (folder / "config.yaml").unlink()
     assert read_run(folder).state == "damaged"
     assert find_runs([str(folder)]) == [folder]
@@ -113,15 +113,15 @@ def test_no_content_raises(make_run: MakeRun, tmp_path: Path, file: str, content
 def test_run_folders_are_found_below_a_path_once(make_run: MakeRun, tmp_path: Path) -> None:
     first, second = make_run("grid/a"), make_run("grid/deeper/b")
     assert find_runs([str(tmp_path / "grid"), str(first)]) == [first, second]
-    with pytest.raises(UserError, match="holds no run folder"):
+    with pytest.raises(UserError, match="contains no run folder"):
         find_runs([str(first / "logs")])
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         find_runs(["nowhere"])
 
 
 def test_a_run_whose_length_a_resume_changed_measures_neither(make_run: MakeRun) -> None:
     run = read_run(make_run("longer", epochs=4))
-    assert (run.state, run.mixed) == ("finished", "its length was changed from 2 to 4 epochs, and with it the schedule")
+    assert (run.state, run.mixed) == ("finished", "the length, and so the schedule, changed from 2 to 4 epochs")
     assert read_run(make_run("same")).mixed is None
     assert read_run(make_run("dilated", epochs=4, schedule={"dilate": 0.5})).mixed is None
     assert read_run(make_run("absurd", epochs=10**400, schedule={"dilate": 1e308})).mixed is None
@@ -133,7 +133,7 @@ def test_a_run_on_several_numbers_of_processes_has_the_time_of_none(make_run: Ma
     folder = make_run("a", finished=None)
     ended = EndRecord(20, 5066.0, True, 130.0, 10.0, 0.0)
     append(folder / "metrics.jsonl", ResumeRecord(10, 5000.0, 4), EVALUATED, ended)
-    assert read_run(folder).mixed == "its time is of 1 and 4 processes"
+    assert read_run(folder).mixed == "resumed on another number of processes: 1 and 4"
 
 
 P4D = {"name": "p4d", "gpu": "A100 40GB", "gpus": 8, "price_per_hour": 30.0}

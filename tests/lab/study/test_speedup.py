@@ -43,13 +43,13 @@ def test_beyond_the_measured_range_no_number_is_given() -> None:
     fast, base = curve("fast", (10, 70), (40, 74)), curve("base", (20, 60), (80, 72))
     high, low = at_equal_quality(fast, base, "time", 73.0), at_equal_quality(fast, base, "time", 65.0)
     assert high.value is None
-    assert high.reason == "base was not measured as high: its best point has 72.00 %"
+    assert high.reason == "base has no point this high; its best has 72.00 %"
     assert low.value is None
-    assert low.reason == "fast was not measured as low: its cheapest point has 70.00 %"
+    assert low.reason == "fast has no point this low; its cheapest has 70.00 %"
     assert low.bound == pytest.approx(np.exp(np.log(20) + 5 / 12 * np.log(4)) / 10)
     assert at_equal_quality(base, fast, "time", 65.0).bound is None
-    assert at_equal_cost(fast, base, "time", 10.0).reason == "base was measured from 20 to 80 only"
-    assert at_equal_quality(fast, base, "money", 72.0).reason.startswith("fast: its money is not known")
+    assert at_equal_cost(fast, base, "time", 10.0).reason == "base was measured only from 20 to 80"
+    assert at_equal_quality(fast, base, "money", 72.0).reason.startswith("fast has no money")
 
 
 def test_an_interval_holds_the_value_and_covers_the_truth() -> None:
