@@ -111,7 +111,7 @@ def test_a_path_is_a_recipe(own: Path) -> None:
         ("--lr 0.1", "did you mean train optimizer.lr=0.1?"),
         ("--resume runs/a", "did you mean train resume runs/a?"),
         ("epochs 240", "did you mean train epochs=240?"),
-        ("--epochs", "--epochs has no value"),
+        ("--epochs", "--epochs needs a value"),
         ("frobnicate", "frobnicate is neither a verb nor key=value"),
         ("''", "'' is neither a verb"),
     ],
@@ -185,7 +185,7 @@ def test_an_answer_that_nobody_can_have_is_a_line_or_nothing() -> None:
     show = [sys.executable, "-m", "launcher", "show", "recipe=hot"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(show, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "error: what is printed: No space left on device\n")
+    assert (done.returncode, done.stderr) == (1, "error: standard output: No space left on device\n")
     gone, there = os.pipe()
     os.close(gone)
     done = subprocess.run(show, stdout=there, stderr=subprocess.PIPE, text=True, check=False)

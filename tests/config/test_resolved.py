@@ -37,7 +37,9 @@ def test_a_damaged_file_names_itself_and_the_key(tmp_path: Path) -> None:
 def test_a_file_of_another_version_says_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(resolved.dump(compose([]).config).replace("seed: 42\n", ""))
-    with pytest.raises(UserError, match=r"seed=.*config.yaml.*is missing, .*another version of train .*: use that one"):
+    with pytest.raises(
+        UserError, match=r"seed=.*config.yaml.*is missing; .*another version of train .* use that version"
+    ):
         resolved.read(path)
 
 

@@ -65,9 +65,9 @@ def test_a_wrong_name_lists_what_there_is(wrong: str) -> None:
     [
         ("epochs: 3\nseed: [1\n", "mine.yaml:3: "),
         ("epochs: 3\n\tseed: 1\n", "mine.yaml:2: "),
-        ("[1, 2]\n", "mine.yaml:1: a mapping of keys to values"),
-        ("", "mine.yaml:1: a mapping of keys to values"),
-        ("3: 4\n", "mine.yaml:1: a mapping of keys to values"),
+        ("[1, 2]\n", "mine.yaml:1: must be a mapping of keys to values"),
+        ("", "mine.yaml:1: must be a mapping of keys to values"),
+        ("3: 4\n", "mine.yaml:1: must be a mapping of keys to values"),
         ("epochs: 3\n", "a recipe needs a defaults list"),
         ("base: hot\nepochs: 3\n", "a recipe needs a defaults list"),
         (HEADER.replace("[1, null]", "[1]"), "about.epochs=[1] "),
