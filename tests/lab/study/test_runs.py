@@ -66,7 +66,7 @@ def test_a_held_lock_means_running_and_is_left_alone(make_run: MakeRun) -> None:
     ("file", "content", "told"),
     [
         ("config.yaml", b"{", "config.yaml:2: did not find"),
-        ("config.yaml", b"- 1", "config.yaml:1: a mapping of keys to values"),
+        ("config.yaml", b"- 1", "config.yaml:1: must be a mapping of keys to values"),
         ("metrics.jsonl", b'{"kind":"start","step":0,"time":1}', "a record has a wrong value: 'epochs'"),
     ],
 )
