@@ -69,11 +69,11 @@ def test_algoperf_scores_a_folder(grid: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "give run folders"),
+        ([], "no runs; pass run folders"),
         (["nowhere"], "nowhere is not a folder"),
         (["GRID", "--baseline", "bse"], "--baseline=bse: no such curve; one of: baseline, mild"),
-        (["GRID", "--algoperf", "self", "--target", "76"], "--target=76.0: the top-1 to reach"),
-        (["GRID", "--target", "0.7"], "--target=0.7: is for --algoperf"),
+        (["GRID", "--algoperf", "self", "--target", "76"], "--target=76.0: must be a top-1"),
+        (["GRID", "--target", "0.7"], "--target=0.7: needs --algoperf"),
     ],
 )
 def test_mistakes_are_one_line(grid: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
@@ -87,7 +87,7 @@ def test_money_needs_a_price_and_takes_one(grid: Path, capsys: pytest.CaptureFix
     assert cli.main(["compare", str(grid), "--axis", "money", "--price", "6"]) == 0
     shown = capsys.readouterr().out
     assert "note:" not in shown
-    assert "0.2 USD" in shown.split("against the baseline")[1]
+    assert "0.2 USD" in shown.split("comparison with the baseline")[1]
     assert cli.main(["compare", str(grid), "--price", "0"]) == 2
     assert "--price=0.0: must be above 0" in capsys.readouterr().err
 

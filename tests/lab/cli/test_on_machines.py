@@ -30,7 +30,7 @@ def test_a_machine_is_told_with_minutes_money_and_bounds() -> None:
     code, out, _ = said(*PLAN, "--on", "8xH100")
     assert code == 0
     assert "lambda_8x_h100" in out
-    assert "made from published rates of other programs" in out
+    assert "source: published rates of other programs" in out
     (offer,) = offered(*PLAN, "--on", "8xH100")
     hours = offer["minutes"]["value"] / 60  # type: ignore[index]
     assert offer["cost"]["seconds"] == pytest.approx(hours * machines()["lambda_8x_h100"].price_per_hour)  # type: ignore[index]

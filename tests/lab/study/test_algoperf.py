@@ -84,7 +84,7 @@ def test_run_folders_are_scored_by_recipe_seed_and_target(make_run: MakeRun) -> 
     assert scores.seconds["hot"][workload] == 180.0
     assert scores.score["mild"] == 1.0
     assert scores.score["hot"] == pytest.approx(2.5 / 3, abs=0.5 / 99)
-    assert any("torn is left out" in note for note in scores.notes)
+    assert any("torn: unknown recipe" in note for note in scores.notes)
     assert any("mild on shapes resnet18: 3 studies of 1 or 2 trials" in note for note in scores.notes)
 
 

@@ -120,7 +120,7 @@ def test_a_table_of_several_settings_says_which(
         for data in ("flowers", "cars"):
             on(make_run(f"g/{recipe}-{data}", recipe=recipe, dataset=pictures(f"/data/{data}")), data * 8)
     assert cli.main(["compare", str(tmp_path / "g")]) == 0
-    comparisons = capsys.readouterr().out.split("against the baseline")[1]
+    comparisons = capsys.readouterr().out.split("comparison with the baseline")[1]
     assert "image_folder (/data/cars), resnet18, 1x cpu" in comparisons
     assert "image_folder (/data/flowers), resnet18, 1x cpu" in comparisons
 
