@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from launcher import paths
 from launcher.config import recipes
+from launcher.config.fields import expanded
 from launcher.config.groups import options
 from launcher.config.keys import did_you_mean
 from launcher.config.layers import COMMAND_LINE, DEFAULTS, get, leaves, put, resolve, without
@@ -22,6 +24,7 @@ from launcher.errors import Problem, Problems
 
 _DATA_FOLDER = "TRAIN_DATA"
 _LIST = "algorithms"
+_IMAGENET_CLASSES = 1000
 # What composed configs hold beside a run's values.
 _NOT_OF_A_RUN = ("about", "hydra")
 _ABSENT = object()
@@ -119,6 +122,11 @@ class Composition:
         from launcher.config.source import Command
 
         chosen, setting = sort_words(given, self.problems)
+        path = next((one.value for one in reversed(setting) if one.key == "dataset.path"), os.environ.get(_DATA_FOLDER))
+        option = dataset_at(str(path), str(top.options.get("dataset"))) if path else None
+        if "dataset" not in chosen and option != top.options.get("dataset") and option is not None:
+            chosen["dataset"] = option
+            self.notes.append(f"{path} is read as dataset={option}; type dataset={top.options['dataset']} to keep that")
         published, lengths, chain = self._layers(top, {one.key: one.value for one in setting})
         below = [*reversed(chain), *reversed(lengths)]
         switches = Switches((layer.chosen.get(_LIST), layer.values.get(_LIST)) for layer in below)
@@ -159,6 +167,22 @@ class Composition:
             whose = f"recipe={top.name} has no" if self.recipe else "without a recipe there is no"
             self.notes.append(f"fidelity=published has no effect: {whose} published variant")
         return published, lengths, chain
+
+
+def dataset_at(path: str, usual: str) -> str:
+    """The option of `dataset` for a path: ImageNet's or that of any class folders, in the place of `usual`.
+
+    A path that is no folder here leaves ImageNet as it is; options of the user's own always stay.
+    """
+    if usual not in ("shapes", "imagenet"):
+        return usual
+    with suppress(ValueError, OSError):
+        folder = Path(expanded(path))
+        if any(folder.glob("ILSVRC2012_img_*.tar")) or len(list(folder.glob("train/n????????"))) == _IMAGENET_CLASSES:
+            return "imagenet"
+        if folder.is_dir():
+            return "image_folder"
+    return "imagenet" if usual == "imagenet" else "image_folder"
 
 
 def sort_words(given: Sequence[Assignment], problems: Problems) -> tuple[dict[str, str], list[Assignment]]:

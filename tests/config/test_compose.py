@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from launcher.config.compose import compose
@@ -161,3 +163,38 @@ def test_the_environment_names_the_folder_where_no_word_does(monkeypatch: pytest
     assert compose(["dataset=shapes"]).config.dataset.path is None
     monkeypatch.delenv("TRAIN_DATA")
     assert compose(["recipe=hot"]).config.dataset.path is None
+
+
+@pytest.mark.parametrize(
+    ("words", "folders", "option"),
+    [
+        ([], ["train/a", "val/a"], "image_folder"),
+        (["recipe=hot"], ["train/a", "val/a"], "image_folder"),
+        (["recipe=hot"], [f"train/n{number:08}" for number in range(1000)], "imagenet"),
+        ([], [f"train/n{number:08}" for number in range(1000)], "imagenet"),
+        (["recipe=hot"], [], "imagenet"),
+        ([], [], "image_folder"),
+        (["dataset=shapes"], ["train/a"], "shapes"),
+        (["recipe=small"], ["train/a"], "image_folder"),
+    ],
+)
+@pytest.mark.parametrize("named", ["dataset.path", "environment"])
+def test_a_path_means_the_images_that_it_holds(
+    words: list[str], folders: list[str], option: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "images"
+    for folder in folders:
+        (path / folder).mkdir(parents=True)
+    if named == "environment":
+        monkeypatch.setenv("TRAIN_DATA", str(path))
+    else:
+        words = [*words, f"dataset.path={path}"]
+    made = compose(words)
+    assert made.config.dataset.name == option
+    assert (made.config.dataset.path == str(path)) == (named == "dataset.path" or option != "shapes")
+    replaced = option not in (
+        "shapes",
+        *(["imagenet"] if "recipe=hot" in words else []),
+        *(["image_folder"] if "recipe=small" in words else []),
+    )
+    assert any(f"{path} is read as dataset={option}" in note for note in made.notes) == replaced
