@@ -23,12 +23,6 @@ def gradients_of(weights: Iterable[Tensor]) -> list[Tensor]:
     return [one.grad for one in weights if one.grad is not None]
 
 
-def global_norm(tensors: list[Tensor]) -> Tensor:
-    """The 2-norm [] of all tensors taken as one vector."""
-    norm: Tensor = torch.stack(torch._foreach_norm(tensors)).norm()
-    return norm
-
-
 class Snapshot:
     """A copy of tensors, which a skipped step puts back where a condition on the device does not hold, bit for bit.
 

@@ -25,11 +25,6 @@ def box(height: int, width: int, part: float, row: int, column: int) -> tuple[in
     )
 
 
-def paste(images: Tensor, order: Tensor, edges: Tensor) -> Tensor:
-    """Replace a box of [B, C, H, W], int64 [1, 4] (top, left, bottom, right), by that of `images[order]`."""
-    return erase(images, edges, images[order])
-
-
 class CutMix(Mixing[CutMixConfig]):
     """One box of area z ~ Beta(alpha, alpha)."""
 
@@ -44,4 +39,4 @@ class CutMix(Mixing[CutMixConfig]):
         return Transform([draws.permutation(samples), np.array([[top, left, bottom, right]]), weight], self._mix)
 
     def _mix(self, batch: Batch, order: Tensor, edges: Tensor, weight: Tensor) -> Batch:
-        return self.mixed(batch, paste(batch.images, order, edges), order, weight)
+        return self.mixed(batch, erase(batch.images, edges, batch.images[order]), order, weight)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm, Size, Transform
-from launcher.config.batch_algorithms import CutMixConfig, MixUpConfig
+from launcher.config.batch_algorithms import MixingConfig, MixUpConfig
 from launcher.data.batch import Batch, one_hot
 
-MixingT = TypeVar("MixingT", MixUpConfig, CutMixConfig)
+MixingT = TypeVar("MixingT", bound=MixingConfig)
 
 
 def mix_images(images: Tensor, order: Tensor, weight: Tensor) -> Tensor:

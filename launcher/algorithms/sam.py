@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from launcher.algorithms.base import Algorithm, Context, Gradients
 from launcher.config.algorithms import SAMConfig
 from launcher.data.batch import Batch
-from launcher.foreach import global_norm, gradients_of
+from launcher.foreach import gradients_of
 
 
 @torch.no_grad()
@@ -39,7 +39,7 @@ class SAM(Algorithm[SAMConfig]):
             return gradients(batch)
         loss = gradients(batch, synchronize=False)
         weights: list[Tensor] = [p for p in model.parameters() if p.grad is not None]
-        norm = global_norm(gradients_of(weights))
+        norm = nn.utils.get_total_norm(gradients_of(weights))
         finite = norm.isfinite()
         norm = torch.where(finite, norm, torch.nan)
         before = climb(weights, gradients_of(weights), norm, self.values.rho, self.values.epsilon)

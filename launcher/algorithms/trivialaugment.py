@@ -15,9 +15,12 @@ from launcher.config.batch_algorithms import TrivialAugmentConfig
 from launcher.data.batch import Batch
 
 # Greatest magnitude, of either sign; enhancements deviate from 1 by it.
-_SIGNED = {"shear_x": 0.99, "shear_y": 0.99, "translate_x": 32.0, "translate_y": 32.0, "rotate": 135.0}
-_ENHANCEMENTS = dict.fromkeys(("brightness", "color", "contrast", "sharpness"), 0.99)
-NAMES = (*_SIGNED, *_ENHANCEMENTS, "posterize", "solarize", "autocontrast", "equalize")
+_ENHANCEMENTS = ("brightness", "color", "contrast", "sharpness")
+_MOST = {
+    **{"shear_x": 0.99, "shear_y": 0.99, "translate_x": 32.0, "translate_y": 32.0, "rotate": 135.0},
+    **dict.fromkeys(_ENHANCEMENTS, 0.99),
+}
+NAMES = (*_MOST, "posterize", "solarize", "autocontrast", "equalize")
 
 
 def space(bins: int) -> dict[str, np.ndarray]:
@@ -29,16 +32,13 @@ def space(bins: int) -> dict[str, np.ndarray]:
     def strengths(first: float, last: float) -> np.ndarray:
         return torch.linspace(first, last, bins).double().numpy()
 
-    plain = {name: np.zeros(bins) for name in NAMES}
-    plain["posterize"] = 8 - np.round(np.arange(bins) / (bins - 1) * 6)
+    magnitudes = {name: np.zeros((2, bins)) for name in NAMES}
+    magnitudes["posterize"] += 8 - np.round(np.arange(bins) / (bins - 1) * 6)
     # note: the first whole value at or above the threshold, which float32 would round
-    plain["solarize"] = np.ceil(strengths(255, 0))
-    magnitudes = {name: np.stack([sizes, sizes]) for name, sizes in plain.items()}
-    for name, most in _SIGNED.items():
+    magnitudes["solarize"] += np.ceil(strengths(255, 0))
+    for name, most in _MOST.items():
         sizes = np.trunc(strengths(0, most)) if name.startswith("translate") else strengths(0, most)
-        magnitudes[name] = np.stack([sizes, -sizes])
-    for name, most in _ENHANCEMENTS.items():
-        magnitudes[name] = np.stack([1 + strengths(0, most), 1 - strengths(0, most)])
+        magnitudes[name] += np.stack([sizes, -sizes]) + (name in _ENHANCEMENTS)
     return magnitudes
 
 

@@ -168,18 +168,19 @@ class LabelSmoothingConfig(AlgorithmConfig, change_batch=50):
 
 
 @dataclass(frozen=True, config=STRICT)
-class MixUpConfig(AlgorithmConfig, change_batch=60):
+class MixingConfig(AlgorithmConfig):
     alpha: Positive
     probability: Probability
     smoothed: Literal["both", "first"]
 
 
 @dataclass(frozen=True, config=STRICT)
-class CutMixConfig(AlgorithmConfig, change_batch=70):
-    alpha: Positive
-    probability: Probability
-    smoothed: Literal["both", "first"]
+class MixUpConfig(MixingConfig, change_batch=60):
+    """No further values."""
 
+
+@dataclass(frozen=True, config=STRICT)
+class CutMixConfig(MixingConfig, change_batch=70):
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         mixup = plan.config.algorithms.mixup
         if mixup and mixup.probability + self.probability > 1:

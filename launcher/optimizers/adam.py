@@ -6,10 +6,9 @@ import math
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from launcher.config.choices import AdamConfig, AdamWConfig, LAMBConfig, NAdamWConfig
-from launcher.foreach import global_norm
 from launcher.optimizers.base import MaskedOptimizer, Rate, trust_ratios
 
 Values = TypeVar("Values", bound=AdamConfig)
@@ -130,7 +129,7 @@ class LAMB(Adam[LAMBConfig]):
         limit = self.values.max_grad_norm
         self._clip = None
         if limit is not None and gradients:
-            self._clip = (global_norm(gradients) / limit).clamp(min=1.0).float()
+            self._clip = (nn.utils.get_total_norm(gradients) / limit).clamp(min=1.0).float()
         super().step()
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:

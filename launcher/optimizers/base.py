@@ -124,12 +124,20 @@ def trust_ratios(
     return list(torch.where((ours > 0) & (theirs > 0), ratios, 1.0).unbind())
 
 
-def by_shape(tensors: list[Tensor]) -> list[list[int]]:
-    """Positions of the tensors of each shape."""
-    positions: dict[torch.Size, list[int]] = {}
-    for position, tensor in enumerate(tensors):
-        positions.setdefault(tensor.shape, []).append(position)
-    return list(positions.values())
+def by_shape(parameters: list[Tensor], gradients: list[Tensor]) -> list[tuple[list[Tensor], list[Tensor]]]:
+    """The parameters of each shape, and their gradients."""
+    groups: dict[torch.Size, tuple[list[Tensor], list[Tensor]]] = {}
+    for pair in zip(parameters, gradients, strict=True):
+        for tensors, tensor in zip(groups.setdefault(pair[0].shape, ([], [])), pair, strict=True):
+            tensors.append(tensor)
+    return list(groups.values())
+
+
+def unstacked(stacked: Tensor, like: list[Tensor]) -> list[Tensor]:
+    """The parts of a stack [n, ...], in the memory order of n tensors of the same shape."""
+    parts = [torch.empty_like(tensor) for tensor in like]
+    torch._foreach_copy_(parts, list(stacked.view(-1, *like[0].shape).unbind()))
+    return parts
 
 
 def build_optimizer(config: OptimizerConfig, model: nn.Module, lr: float) -> MaskedOptimizer[Any]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from launcher.config.choices import MuonConfig
 from launcher.models.parameters import parameter_kinds
 from launcher.optimizers.adam import Adam
-from launcher.optimizers.base import by_shape
+from launcher.optimizers.base import by_shape, unstacked
 
 # Of Jordan et al. 2024, chosen for the slope at zero: singular values come out between 0.7 and 1.2.
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -40,16 +40,13 @@ class Muon(Adam[MuonConfig]):
         if not group["separate"]:
             super()._update(parameters, gradients, group)
             return
-        averages = self._state(parameters, "momentum_buffer")
-        self._move(averages, gradients, 1 - values.momentum)
-        ahead = torch._foreach_lerp(gradients, averages, values.momentum) if values.nesterov else averages
-        directions = [torch.empty_like(parameter) for parameter in parameters]
-        for positions in by_shape(parameters):
-            stacked = torch.stack([ahead[position].flatten(1) for position in positions])
+        for kernels, slopes in by_shape(parameters, gradients):
+            averages = self._state(kernels, "momentum_buffer")
+            self._move(averages, slopes, 1 - values.momentum)
+            ahead = torch._foreach_lerp(slopes, averages, values.momentum) if values.nesterov else averages
+            stacked = torch.stack([kernel.flatten(1) for kernel in ahead])
             steps = 0.2 * max(stacked.shape[1:]) ** 0.5 * newton_schulz(stacked, values.iterations)
-            shaped = steps.to(stacked.dtype).view(-1, *parameters[positions[0]].shape)
-            torch._foreach_copy_([directions[position] for position in positions], list(shaped.unbind()))
-        self._subtract(parameters, directions, lr, decay)
+            self._subtract(kernels, unstacked(steps.to(stacked.dtype), kernels), lr, decay)
 
 
 def newton_schulz(matrices: Tensor, iterations: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from launcher.config.choices import SOAPConfig
 from launcher.foreach import Snapshot
 from launcher.optimizers.adam import Adam
-from launcher.optimizers.base import by_shape
+from launcher.optimizers.base import by_shape, unstacked
 
 
 class SOAP(Adam[SOAPConfig]):
@@ -35,23 +35,16 @@ class SOAP(Adam[SOAPConfig]):
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         beta1, beta2 = self.values.beta1, self.values.beta2
         steps = self._count(group, parameters[0].device)
-        averages, squares = self._moments(parameters)
-        self._move(averages, gradients, 1 - beta1)
-        directions = [torch.empty_like(parameter) for parameter in parameters]
-        for positions in by_shape(parameters):
-            of_shape = [parameters[position] for position in positions]
-            sides = list(self._bases(of_shape, self.values.max_side))
-            stacked, average = (
-                torch.stack([each[position] for position in positions]) for each in (gradients, averages)
-            )
-            turned = _turned(stacked, sides)
-            ours = [squares[position] for position in positions]
-            self._move(ours, _like(ours, turned.square()), 1 - beta2)
-            scale = (torch.stack(ours) / (1 - beta2**steps)).sqrt_().add_(self.values.epsilon).mul_(1 - beta1**steps)
+        for weights, slopes in by_shape(parameters, gradients):
+            averages, squares = self._moments(weights)
+            self._move(averages, slopes, 1 - beta1)
+            sides = list(self._bases(weights, self.values.max_side))
+            stacked, average = torch.stack(slopes), torch.stack(averages)
+            self._move(squares, unstacked(_turned(stacked, sides).square(), squares), 1 - beta2)
+            scale = (torch.stack(squares) / (1 - beta2**steps)).sqrt_().add_(self.values.epsilon).mul_(1 - beta1**steps)
             direction = _turned(_turned(average, sides).div_(scale), [(side, basis.mT) for side, basis in sides])
-            torch._foreach_copy_([directions[position] for position in positions], list(direction.unbind()))
-            self._follow(of_shape, stacked, sides, ours, beta2, due=self.number % self.values.interval == 0)
-        self._subtract(parameters, directions, group["lr"], group["weight_decay"])
+            self._follow(weights, stacked, sides, squares, beta2, due=self.number % self.values.interval == 0)
+            self._subtract(weights, unstacked(direction, weights), group["lr"], group["weight_decay"])
 
     def _bases(self, parameters: list[Tensor], max_side: int) -> Iterator[tuple[int, Tensor]]:
         """Of each side of parameters of one shape that has bases: its number from 1, and those [n, length, length]."""
@@ -98,13 +91,6 @@ def _eye(length: int, like: Tensor) -> Tensor:
 
 def _zeros(length: int, like: Tensor) -> Tensor:
     return like.new_zeros(length, length)
-
-
-def _like(tensors: list[Tensor], stacked: Tensor) -> list[Tensor]:
-    """The parts of a stack [n, ...], in the memory order of the tensors."""
-    parts = [torch.empty_like(tensor) for tensor in tensors]
-    torch._foreach_copy_(parts, list(stacked.unbind()))
-    return parts
 
 
 def _turned(tensors: Tensor, sides: list[tuple[int, Tensor]]) -> Tensor:

@@ -17,7 +17,7 @@ from launcher.algorithms.base import Loss
 from launcher.algorithms.engine import Engine
 from launcher.config.models import TimmModel
 from launcher.data.batch import Batch, Moment, normalize
-from launcher.foreach import Snapshot, global_norm, gradients_of
+from launcher.foreach import Snapshot, gradients_of
 from launcher.optimizers.base import MaskedOptimizer, set_lr
 from launcher.plan.plan import Plan
 from launcher.randomness import key
@@ -120,7 +120,7 @@ class TrainStep:
         self._statistics.take()
         loss = self._compute_gradients(batch)
         self.scaler.unscale_(self.optimizer)
-        values = torch.stack([loss, global_norm(gradients_of(self.model.parameters()))])
+        values = torch.stack([loss, nn.utils.get_total_norm(gradients_of(self.model.parameters()))])
         flags = self._flags(values)
         applied = self._update(flags) == 0
         # note: the forward pass has already spoiled the running statistics

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms import v2
 
-from launcher.algorithms.cutmix import box, paste
+from launcher.algorithms.cutmix import box
+from launcher.algorithms.cutout import erase
 from launcher.algorithms.mixup import mix_targets
 from tests.transforms import transformed
 
@@ -36,7 +37,7 @@ def test_same_as_torchvisions_for_the_same_draws(height: int, width: int, part: 
     # note: torchvision rounds 1 - part to float32
     top, bottom, left, right = box(height, width, 1 - float(torch.tensor(1 - part)), row, column)
     weight = torch.tensor((bottom - top) * (right - left) / (height * width))
-    assert torch.equal(paste(images, rolled, torch.tensor([[top, left, bottom, right]])), expected_images)
+    assert torch.equal(erase(images, torch.tensor([[top, left, bottom, right]]), images[rolled]), expected_images)
     torch.testing.assert_close(mix_targets(labels, rolled, weight, 6, "both"), expected_targets)
 
 
