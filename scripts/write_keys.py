@@ -32,8 +32,11 @@ _MANY = 8  # options, from which on each one's value is not written out
 _HEAD = """\
 # Every key
 
-Written by `scripts/write_keys.py` from the schema and `conf/`; [Configuration](configuration.md) tells how values are
-set. Durations are `8ep` (epochs), `100ba` (batches) or `0.5dur` (a part of the run).
+    train show recipe=hot --origin
+
+This prints every value of a run and its origin. Set a value as `KEY=VALUE` on the command line
+([Configuration](configuration.md)). Durations are `8ep` (epochs), `100ba` (batches) or `0.5dur` (a fraction of the run).
+`scripts/write_keys.py` writes this page from the schema and `conf/`.
 """
 
 
@@ -57,7 +60,7 @@ def page() -> str:
     for group in GROUPS:
         parts += [f"## {group}\n", *section(f"{group}.", group, options(types[group]))]
     parts += ["## algorithms\n", *algorithms()]
-    parts.append("## submit\n\nOf `train submit`, not of the run.\n")
+    parts.append("## submit\n\nThese are values of `train submit`, not of the run.\n")
     for kind in (Slurm, Sky, Kubernetes):
         name = kind.__name__.lower()
         parts += [f"### --{name}\n", table("submit.", kind, [read(CONF / "submit" / f"{name}.yaml")])]
