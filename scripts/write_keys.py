@@ -35,8 +35,8 @@ _HEAD = """\
     train show recipe=hot --origin
 
 This prints every value of a run and its origin. Set a value as `KEY=VALUE` on the command line
-([Configuration](configuration.md)). Durations are `8ep` (epochs), `100ba` (batches) or `0.5dur` (a fraction of the run).
-`scripts/write_keys.py` writes this page from the schema and `conf/`.
+([Configuration](configuration.md)). Durations are `8ep` (epochs), `100ba` (batches) or `0.5dur` (a fraction of the
+run). `scripts/write_keys.py` writes this page from the schema and `conf/`.
 """
 
 
