@@ -158,21 +158,8 @@ class Here(Train):
 class _InThisProcess:
     """In the place of launcher.launch.elastic.Launcher: no process is started, the target is called."""
 
-    has_rank_0 = True
-
-    def __init__(
-        self,
-        run_folder: Path,
-        devices: Any,
-        launch: Any,
-        view: Any,
-        target: str = "",
-        *,
-        request: Any = None,
-        begin: Callable[[], None] = lambda: None,
-    ):
+    def __init__(self, run_folder: Path, devices: Any, launch: Any, view: Any, target: str = "", **_: Any):
         assert devices.processes == 1
-        begin()
         self._run_folder, self._view, self._target = run_folder, view, target
 
     def run(self) -> int:

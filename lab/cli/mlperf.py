@@ -70,7 +70,7 @@ def write_mlperf(plan: Plan, folder: RunFolder) -> Path | None:
     if not rows or rows[0]["kind"] != "start":
         return None
     path = folder.path / "mlperf.log"
-    begin = folder.environment.stat().st_mtime
+    begin = min(folder.config.stat().st_mtime, rows[0]["time"])
     atomic.write_text(path, "".join(f"{event.line()}\n" for event in events(plan, rows, begin)))
     return path
 

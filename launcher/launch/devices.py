@@ -18,11 +18,10 @@ _ADVICE = f"train doctor looks at the driver; {ON_THE_CPU}"
 
 @dataclass(frozen=True)
 class Devices:
-    """One GPU for each of so many processes, or the CPU for all; `gpus` as torch tells of them, all that it sees."""
+    """One GPU for each of so many processes, or the CPU for all."""
 
     kind: Literal["cpu", "cuda"]
     processes: int
-    gpus: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -55,7 +54,7 @@ def decide(launch: Launch) -> Devices:
     if launch.nproc != "auto" and launch.nproc > len(gpus):
         message = f"only {visible}; set launch.nproc={len(gpus)}, or launch.device=cpu to train on the CPU"
         raise UserError(Problem(message, "launch.nproc", launch.nproc))
-    return Devices("cuda", processes_of_node(launch, len(gpus)), gpus, notes)
+    return Devices("cuda", processes_of_node(launch, len(gpus)), notes)
 
 
 def planned(config: RunConfig, gpus: int | None) -> Devices:

@@ -8,7 +8,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from torch.distributed.elastic.agent.server import WorkerSpec
@@ -22,10 +21,10 @@ from launcher.launch.devices import Devices
 from launcher.launch.rendezvous import PeersRejoin, Rendezvous, open_rendezvous
 from launcher.launch.stopping import ASKING, StopRequest, stop_signals
 from launcher.launch.terminal import LogFollower
-from launcher.launch.watch import Failure, RankWatch
+from launcher.launch.watch import Failure, RankWatch, describe, first_failure
 from launcher.probe import rank_cores
 from launcher.rank.main import log_file
-from launcher.rank.signs import DEVICE, remove_semaphores
+from launcher.rank.signs import COMMAND, DEVICE, remove_semaphores
 from launcher.records.folder import RunFolder
 from launcher.records.progress import TerminalView
 
@@ -38,7 +37,6 @@ _SAME_CTRL_C = 0.3  # seconds in which a wrapper may forward the Ctrl-C that the
 class Launcher:
     """Run a target, a `module:function` of the run folder, once on so many ranks of this node.
 
-    `begin` is called on the machine of rank 0, before each start of the ranks; `has_rank_0` says whether this is it.
     `request` notes a stop signal; with one that has come already no rank is started.
     """
 
@@ -51,14 +49,13 @@ class Launcher:
         target: str = WORKER,
         *,
         request: StopRequest | None = None,
-        begin: Callable[[], None] = lambda: None,
     ):
-        self.has_rank_0 = False
         self._run_folder, self._devices, self._launch, self._target = run_folder, devices, launch, target
-        self._begin = begin
         self._request, self._killed = request or StopRequest(), False
         self._watch: RankWatch | None = None
-        self._follower = LogFollower(log_file(run_folder, 0), view, muted=self._has_failure)
+        self._follower = LogFollower(
+            log_file(run_folder, 0), view, muted=lambda: self._watch is not None and bool(self._watch.failed_first)
+        )
         self._rendezvous: Rendezvous | None = None
 
     def run(self) -> int:
@@ -70,7 +67,7 @@ class Launcher:
             UserError: a rank ended with one.
             MachineError: the other nodes did not come, or have ended the run.
         """
-        os.environ[DEVICE] = self._devices.kind
+        os.environ[DEVICE], os.environ[COMMAND] = self._devices.kind, json.dumps(sys.argv)
         # note: ranks share the cores, unless the user has said otherwise
         os.environ.setdefault("OMP_NUM_THREADS", str(rank_cores(self._devices.processes)))
         failure: Failure | None = None
@@ -88,7 +85,11 @@ class Launcher:
             if self._rendezvous is not None:
                 self._rendezvous.shutdown()
         if not self._run_folder.is_dir():
-            print(_lost_folder(self._run_folder), file=sys.stderr)
+            lost = (
+                f"error: the run folder {self._run_folder} was deleted or moved while the run trained; all ranks were"
+            )
+            after = "stopped; after a move, train resume NEW_PATH continues from its last checkpoint"
+            print(one_line(f"{lost} {after}"), file=sys.stderr)
             return FAILED
         if failure is not None:
             print(failure.message, file=sys.stderr)
@@ -108,14 +109,6 @@ class Launcher:
         elif watch is not None and number == signal.SIGINT and time.monotonic() - request.time > _SAME_CTRL_C:
             self._killed = True
             watch.kill()
-
-    def _met(self, has_rank_0: bool) -> None:
-        self.has_rank_0 = has_rank_0
-        if has_rank_0:
-            self._begin()
-
-    def _has_failure(self) -> bool:
-        return self._watch is not None and self._watch.has_failure()
 
     def _attempts(self) -> Failure | None:
         """Attempt until one ends well, or fails for good."""
@@ -165,7 +158,7 @@ class Launcher:
         with tempfile.TemporaryDirectory(prefix="train-") as folder:
             scratch = Path(folder)
             if self._rendezvous is None or launch.nnodes == 1:
-                self._rendezvous = open_rendezvous(launch, self._met)
+                self._rendezvous = open_rendezvous(launch)
             agent = self._agent(self._rendezvous, folder)
 
             def ids() -> list[int]:
@@ -183,7 +176,7 @@ class Launcher:
                 raise RendezvousClosedError
             if self._killed or not result.is_failed():
                 return None
-            failure = watch.explain(result.failures)
+            failure = describe(*first_failure(result.failures, watch.failed_first), self._run_folder)
             # note: a rank that was asked to stop before it listened ends by the signal
             return None if self._request.asked and -(failure.exit_code or 0) in ASKING else failure
 
@@ -206,10 +199,3 @@ class Launcher:
         # note: ranks redirect themselves to files that go on over resumes; only elastic's error files lie in scratch.
         # By the shutdown the ranks have ended or the watch has killed them.
         return LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=scratch), shutdown_timeout=_SECONDS_TO_SHUT_DOWN)
-
-
-def _lost_folder(run_folder: Path) -> str:
-    return one_line(
-        f"error: the run folder {run_folder} was deleted or moved while the run trained; all ranks were stopped; "
-        "after a move, train resume NEW_PATH continues from its last checkpoint"
-    )

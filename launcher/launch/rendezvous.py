@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
 import psutil
-from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousParameters
+from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
@@ -30,13 +29,6 @@ class PeersRejoin(Exception):
 class Rendezvous(DynamicRendezvousHandler):
     """Elastic's rendezvous, where another machine's restart is an error, not a silent restart of the ranks."""
 
-    met: Callable[[bool], None]  # called when all are there, with whether this machine has rank 0
-
-    def next_rendezvous(self) -> RendezvousInfo:
-        info = super().next_rendezvous()
-        self.met(info.rank == 0)
-        return info
-
     def num_nodes_waiting(self) -> int:
         """Raises PeersRejoin where elastic would restart the ranks by itself."""
         if super().num_nodes_waiting():
@@ -44,8 +36,8 @@ class Rendezvous(DynamicRendezvousHandler):
         return 0
 
 
-def open_rendezvous(launch: Launch, met: Callable[[bool], None]) -> Rendezvous:
-    """Open the rendezvous of a run, on one machine at any free port; `met` is that of `Rendezvous`.
+def open_rendezvous(launch: Launch) -> Rendezvous:
+    """Open the rendezvous of a run, on one machine at any free port.
 
     Raises:
         UserError: `launch.rdzv` is missing where it is needed, is no HOST:PORT, or its host cannot be reached.
@@ -64,7 +56,6 @@ def open_rendezvous(launch: Launch, met: Callable[[bool], None]) -> Rendezvous:
     backend, store = create_backend(RendezvousParameters("c10d", endpoint, _RUN, nodes, nodes, **extra))
     timeout = RendezvousTimeout(join=timedelta(seconds=launch.rdzv_timeout))
     rendezvous: Rendezvous = Rendezvous.from_backend(_RUN, store, backend, nodes, nodes, address, timeout)
-    rendezvous.met = met
     return rendezvous
 
 

@@ -1,6 +1,6 @@
 """A composed config to a finished run: checks, run folder, ranks, summary.
 
-What is slow to import, torch and matplotlib, is imported where it is needed: every mistake is answered before.
+Torch is imported where it is needed, since that is slow: every mistake is answered before.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -28,9 +28,8 @@ from launcher.launch.prepare_run import Prepared, prepare_run
 from launcher.launch.stopping import StopRequest, stop_requests
 from launcher.plan.plan import Plan
 from launcher.rank.signs import REPLAY_STEP
-from launcher.records.environment import write_environment
 from launcher.records.folder import RunFolder, create, note_dataset
-from launcher.records.metrics import read_metrics
+from launcher.records.metrics import Row, read_metrics
 from launcher.records.progress import ProgressView, TerminalView
 from launcher.records.summary import summary_table
 
@@ -52,27 +51,17 @@ def start(composed: Composed) -> int:
     with stop_requests() as request:
         folder = _folder(config)
         with folder.locked(each_host=config.launch.nnodes > 1):
-            _write_what_ranks_read(folder, prepared)
-
-            def begin() -> None:
-                if not folder.environment.exists():
-                    write_environment(folder.environment, prepared.devices.gpus)
-                note_dataset(folder, images)
-
-            code = _train(folder, prepared, out, request, begin)
+            _write_config(config, folder)
+            if prepared.pretrained:
+                prepared.pretrained.write(folder.initial)
+            # note: several machines may join a run that has left out something already
+            if config.dataset.skip_bad and not folder.skipped.exists():
+                write_skipped(folder.skipped, prepared.skipped)
+            note_dataset(folder, images)
+            code = _train(folder, prepared, out, request)
             if code not in (DONE, FAILED) and not folder.metrics.exists() and config.launch.nnodes == 1:
                 shutil.rmtree(folder.path)
             return code
-
-
-def _write_what_ranks_read(folder: RunFolder, prepared: Prepared) -> None:
-    config = prepared.plan.config
-    _write_config(config, folder)
-    if prepared.pretrained:
-        prepared.pretrained.write(folder.initial)
-    # note: several machines may join a run that has left out something already
-    if config.dataset.skip_bad and not folder.skipped.exists():
-        write_skipped(folder.skipped, prepared.skipped)
 
 
 def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
@@ -115,8 +104,8 @@ def replay(folder: RunFolder, step: int) -> int:
         UserError: another process writes to the folder, its data are gone, or the machine has fewer GPUs.
     """
     config = read(folder.config)
-    ranks = _last_ranks(folder)
-    one_machine = replace(config.launch, nnodes=1, max_restarts=0, nproc=ranks or config.launch.nproc)
+    ranks = _last_ranks(read_metrics(folder.metrics)) or config.launch.nproc
+    one_machine = replace(config.launch, nnodes=1, max_restarts=0, nproc=ranks)
     config = replace(config, launch=one_machine)
     with folder.locked():
         prepared = prepare_run(Composed(config, {}), skipped=read_skipped(folder.skipped, config.dataset))
@@ -140,10 +129,11 @@ def _note_others(folder: RunFolder, prepared: Prepared, out: Console, *, images:
             "the data set holds other images than before, by their names and sizes; the run goes on, but "
             "train compare counts it for neither"
         )
-    before = [row["device"] for row in read_metrics(folder.metrics) if row["kind"] == "start"]
+    rows = read_metrics(folder.metrics)
+    before = [row["device"] for row in rows if row["kind"] == "start"]
     if devices.kind == "cpu" and before[-1:] not in ([], ["cpu"]):
         notes.append(f"the run began on {before[-1]} and goes on with the CPU; launch.device=cuda refuses that")
-    ranks = _last_ranks(folder)
+    ranks = _last_ranks(rows)
     if ranks not in (None, world_size):
         notes.append(
             f"the run had {ranks} processes and goes on with {world_size}: global batch, data and "
@@ -153,10 +143,9 @@ def _note_others(folder: RunFolder, prepared: Prepared, out: Console, *, images:
         out.print(f"note: {note}", style="yellow", markup=False)
 
 
-def _last_ranks(folder: RunFolder) -> int | None:
+def _last_ranks(rows: list[Row]) -> int | None:
     """How many processes the run had when it last trained; None if it never did."""
-    sizes = [row["world_size"] for row in read_metrics(folder.metrics) if row["kind"] in ("start", "resume")]
-    return sizes[-1] if sizes else None
+    return next((row["world_size"] for row in reversed(rows) if row["kind"] in ("start", "resume")), None)
 
 
 def _folder(config: RunConfig) -> RunFolder:
@@ -182,14 +171,8 @@ def _write_config(config: RunConfig, folder: RunFolder) -> None:
     write(config, folder.config)
 
 
-def _train(
-    folder: RunFolder,
-    prepared: Prepared,
-    out: Console,
-    request: StopRequest,
-    begin: Callable[[], None] = lambda: None,
-) -> int:
-    """Run the ranks to their end, draw the curve, and print the summary; return the exit code."""
+def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopRequest) -> int:
+    """Run the ranks to their end and print the summary; return the exit code."""
     plan, devices = prepared.plan, prepared.devices
     config = plan.config
     if config.dataloader.name != "synthetic":
@@ -203,21 +186,13 @@ def _train(
     view = ProgressView(folder.metrics, config.task, total_steps=plan.total_steps, epochs=plan.epochs, console=out)
     try:
         folder.failure.unlink(missing_ok=True)
-        launcher = Launcher(folder.path, devices, config.launch, view, request=request, begin=begin)
-        code = launcher.run()
+        code = Launcher(folder.path, devices, config.launch, view, request=request).run()
     except UserError as error:
         # note: of a folder that cannot be written to, the terminal alone says it
         with suppress(OSError):
             folder.failure.write_text(f"{error}\n")
         raise
-    if code != FAILED and launcher.has_rank_0 and folder.metrics.exists():
-        from launcher.records.curve import draw_curve
-
-        title = [config.recipe or "no recipe", config.model.architecture, config.dataset.name]
-        try:
-            draw_curve(folder, config.task, " \u00b7 ".join(title))
-        except OSError as error:
-            out.print(f"warning: no learning curve: {error.strerror}", markup=False)
+    if code != FAILED and folder.metrics.exists():
         out.print(summary_table(folder, config))
     if code not in (DONE, FAILED):
         out.print(f"stopped; {_how_to_continue(folder)}", markup=False, soft_wrap=True)

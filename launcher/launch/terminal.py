@@ -22,9 +22,8 @@ class LogFollower:
         self._log, self._view, self._muted = NewLines(log), view, muted
         # note: lines wait for one look, since a peer's failure is noticed a moment after its consequences are written
         self._waiting: list[bytes] = []
-        self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._done = threading.Event()
-        self._looking = threading.Lock()
         self._thread = threading.Thread(target=self._follow, name="terminal", daemon=True)
         self._thread.start()
 
@@ -34,9 +33,7 @@ class LogFollower:
 
     def forget(self) -> None:
         """Never print what is in the log by now; for ranks that have ended, and before muting ends."""
-        with self._looking:
-            self._log.read()
-            self._waiting, self._log.rest = [], b""
+        self._said.put(None)
 
     def close(self) -> None:
         """Show what is left and end the view."""
@@ -52,10 +49,13 @@ class LogFollower:
 
     def _look(self) -> None:
         while not self._said.empty():
-            self._view.print(self._said.get())
-        with self._looking:
-            lines, self._waiting = self._waiting, self._log.read()
-            self._show(lines)
+            if (line := self._said.get()) is not None:
+                self._view.print(line)
+            else:
+                self._log.read()
+                self._waiting, self._log.rest = [], b""
+        lines, self._waiting = self._waiting, self._log.read()
+        self._show(lines)
         self._view.poll()
 
     def _show(self, lines: list[bytes]) -> None:

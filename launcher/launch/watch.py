@@ -72,9 +72,6 @@ class RankWatch:
     def started(self) -> bool:
         return bool(self._ranks)
 
-    def has_failure(self) -> bool:
-        return bool(self.failed_first)
-
     def send(self, number: signal.Signals) -> None:
         """Send a signal to each rank, also to those that start later, not to their loader workers."""
         self._find_ranks()
@@ -88,15 +85,6 @@ class RankWatch:
             # note: elastic makes each rank the leader of its own group, which loader workers join and outlive
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(rank, signal.SIGKILL)
-
-    def explain(self, failures: Mapping[int, ProcessFailure]) -> Failure:
-        """Describe why an attempt failed, by elastic's list of its ranks.
-
-        Raises:
-            UserError: the rank that failed first ended with one.
-        """
-        rank, process = first_failure(failures, self.failed_first)
-        return describe(rank, process, self._run_folder)
 
     def _watch(self) -> None:
         while not self._closed.wait(_INTERVAL):

@@ -16,8 +16,9 @@ from types import FrameType
 
 from launcher.errors import one_line
 
-# Environment variables of a rank: what it trains on, cpu or cuda, and the step that a replay takes.
+# Environment variables of a rank: what it trains on, cpu or cuda; the command's words; the step that a replay takes.
 DEVICE = "TRAIN_DEVICE"
+COMMAND = "TRAIN_COMMAND"
 REPLAY_STEP = "TRAIN_REPLAY_STEP"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 SECONDS_TO_START = 600.0  # at least, to the first step: imports, reading folders, meeting the other ranks

@@ -47,16 +47,6 @@ def _metrics(axes: Axes, evaluations: list[Row], task: TaskConfig, title: str) -
     for metric, colour, width in reversed([*zip(alike, (_BLUE, _SKY, _GREY), (2.2, 1.2, 1.2), strict=False)]):
         values = [math.nan if (v := row["metrics"].get(metric.name)) is None else scale * v for row in evaluations]
         axes.plot(epochs, values, color=colour, linewidth=width, marker="o", markersize=3.5, label=metric.title)
-    if evaluations and math.isfinite(values[-1]):
-        axes.annotate(
-            f"{values[-1]:.1f} %" if primary.is_share else primary.text(values[-1]),
-            (epochs[-1], values[-1]),
-            textcoords="offset points",
-            xytext=(0, -14),
-            ha="right",
-            color=_BLUE,
-            weight="bold",
-        )
     if primary.is_share:
         axes.set_ylim(0, 105)
     axes.set_ylabel(f"{primary.title}, %" if primary.is_share else primary.title)

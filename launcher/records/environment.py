@@ -7,10 +7,8 @@ import json
 import platform
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -19,11 +17,11 @@ from launcher import atomic
 from launcher.probe import usable_cores
 
 
-def write_environment(path: Path, gpus: Sequence[dict[str, Any]]) -> None:
+def write_environment(path: Path, command: Sequence[str], gpus: Sequence[str]) -> None:
     """Write versions, processor, memory, GPUs, the source's commit and the command line as JSON, atomically."""
     facts = {
         "version": launcher.__version__,
-        "command": sys.argv,
+        "command": command,
         "python": platform.python_version(),
         "system": platform.platform(),
         "host": socket.gethostname(),
@@ -31,7 +29,7 @@ def write_environment(path: Path, gpus: Sequence[dict[str, Any]]) -> None:
         "cpu": _cpu(),
         "cores": usable_cores(),
         "memory_bytes": psutil.virtual_memory().total,
-        "gpus": list(gpus),
+        "gpus": gpus,
         "commit": _commit(),
     }
     atomic.write_text(path, json.dumps(facts, indent=2) + "\n")

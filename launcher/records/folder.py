@@ -24,10 +24,9 @@ _CHECKPOINT = re.compile(r"(step|replay)-(\d{8,})\.pt")
 class RunFolder:
     """The files of one run's folder.
 
-    Each machine writes what its own ranks read, before they start: config, skipped, initial; all machines write the
-    same there. The machine of rank 0 alone writes the rest, since several may share the folder: its launcher
-    environment, dataset and curve, rank 0 itself metrics, tensorboard and checkpoints. A rank has a log of
-    its own, a machine a lock; failure is written by the machine on which the error occurred.
+    Several machines may share it. Each launcher writes, before its ranks start, config, skipped, initial and dataset,
+    all of them the same. Rank 0 alone writes what is of the run: environment, metrics, tensorboard, checkpoints, curve.
+    A rank has a log of its own, a machine a lock; failure is written by the machine on which the error occurred.
 
     skipped: the images that the run leaves out. initial: the weights that it started from, where `model.weights` gave
     some; a resume needs them no more. best: the checkpoint of the best evaluation. failure: why the run ended, where

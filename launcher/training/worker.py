@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +12,13 @@ from pathlib import Path
 import torch
 
 from launcher.config.resolved import read
+from launcher.config.schema import RunConfig
 from launcher.data.unreadable import read_skipped
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 from launcher.rank.group import any_rank, join_ranks
-from launcher.rank.signs import STOP
+from launcher.rank.signs import COMMAND, STOP
+from launcher.records.environment import write_environment
 from launcher.records.folder import RunFolder
 from launcher.training.captured import CapturedSteps, Capturer, uncaptured
 from launcher.training.checkpoint import read_initial
@@ -31,6 +35,9 @@ def work(run_folder: Path) -> None:
     folder = RunFolder(run_folder)
     config = read(folder.config)
     with join_ranks(config) as ranks:
+        if ranks.is_first and not folder.environment.exists():
+            gpus = [ranks.device_name] * ranks.local_world_size if ranks.device.type == "cuda" else []
+            write_environment(folder.environment, json.loads(os.environ.get(COMMAND, "[]")), gpus)
         state = newest_for_all(folder, ranks)
         initial = read_initial(folder.initial) if state is None and config.model.weights is not None else None
         trainer = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset), initial)
@@ -50,7 +57,20 @@ def work(run_folder: Path) -> None:
                     finished = train(trainer, logger, saver, guard, STOP)
                 finished = finished and evaluate_held_out(trainer, logger, STOP)
                 logger.log_end(finished=finished)
+            if ranks.is_first:
+                draw(folder, config)
         trainer.loaders.close()
+
+
+def draw(folder: RunFolder, config: RunConfig) -> None:
+    """Draw the learning curve; a disk that does not take it is a warning."""
+    from launcher.records.curve import draw_curve  # note: matplotlib takes a second
+
+    title = [config.recipe or "no recipe", config.model.architecture, config.dataset.name]
+    try:
+        draw_curve(folder, config.task, " \u00b7 ".join(title))
+    except OSError as error:
+        print(f"warning: no learning curve: {error.strerror}", flush=True)
 
 
 @contextmanager

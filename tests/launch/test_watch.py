@@ -39,7 +39,7 @@ def test_a_rank_that_ended_before_it_was_seen_ends_its_peer(tmp_path: Path, code
     if reaped:
         failing.wait()
     with watch:
-        wait_for(watch.has_failure)
+        wait_for(lambda: bool(watch.failed_first))
         assert peer.wait(timeout=240) < 0
     assert watch.failed_first == {failing.pid}
     failing.wait()
@@ -68,7 +68,7 @@ def test_a_rank_that_ended_well_fails_nobody(tmp_path: Path) -> None:
     done_file(tmp_path, done.pid).touch()
     with RankWatch(ids(done), tmp_path, tmp_path) as watch:
         time.sleep(0.5)
-    assert not watch.has_failure()
+    assert not watch.failed_first
     done.wait()
 
 

@@ -42,7 +42,7 @@ def records(*, finished: bool = True) -> list[Record]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    (tmp_path / "environment.json").write_text("{}")
+    (tmp_path / "config.yaml").write_text("{}")
     return RunFolder(tmp_path)
 
 
