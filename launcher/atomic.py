@@ -12,10 +12,9 @@ from pathlib import Path
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """A name to write under; the file there becomes `path` once all is written, and is removed where that fails.
+    """Yield a temporary name; the file there becomes `path` when the block ends, and is removed if it fails.
 
-    The name holds host, process and a random number: whoever writes the same file at the same time, on this machine or
-    on another one, uses another name, and the last one's file stays.
+    The name has host, process and a random number, so that concurrent writers use different names; the last file wins.
     """
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:

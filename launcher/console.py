@@ -1,4 +1,4 @@
-"""Where the command prints."""
+"""The console, tables and progress bars of a command."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _WIDTH_OF_A_PIPE = 200
 
 
 def console(file: TextIO | None = None) -> Console:
-    """The terminal as wide as it is; a pipe or file so wide that tables do not fold, its lines ending with a word.
+    """Return a console: the terminal at its own width; a pipe or file so wide that tables do not wrap.
 
-    file: standard output where none is given. Under NO_COLOR no escape sequence is written, so no live bar either.
+    file: standard output if None. NO_COLOR disables escape sequences, and so progress bars.
     """
     file = file or sys.stdout
     if file.isatty():
@@ -33,41 +33,39 @@ def console(file: TextIO | None = None) -> Console:
 
 
 def verbatim(text: object) -> str:
-    """A text from a file or a name, as it is: no markup of rich's, no control of the terminal."""
+    """Escape rich's markup and control characters in a text."""
     return escape(one_line(str(text)))
 
 
 def csv_cell(text: str) -> str:
-    """A text as a cell of a CSV file: no control of the terminal, and no formula of a spreadsheet."""
+    """Escape control characters and spreadsheet formulas in a cell of a CSV file."""
     cell = one_line(text)
     return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
 
 
 def table(*columns: str, numbers: Collection[str] = (), rows: Iterable[Iterable[str]] = ()) -> Table:
-    """A table without lines; `numbers` are the columns that are aligned at the right. Texts are rich's markup."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
+    """Build a table without rules; `numbers` are the right-aligned columns. Texts are rich's markup."""
+    result = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        made.add_column(column, justify="right" if column in numbers else "left")
+        result.add_column(column, justify="right" if column in numbers else "left")
     for row in rows:
-        made.add_row(*row)
-    return made
+        result.add_row(*row)
+    return result
 
 
 def facts(rows: Iterable[tuple[str, ...]]) -> Table:
-    """A table of lines that begin with what they are about."""
-    made = Table(box=None, pad_edge=False, show_header=False)
+    """Build a table of rows with a bold name."""
+    result = Table(box=None, pad_edge=False, show_header=False)
     for name, *values in rows:
-        made.add_row(f"[bold]{name}[/]", *map(verbatim, values))
-    return made
+        result.add_row(f"[bold]{name}[/]", *map(verbatim, values))
+    return result
 
 
 @contextmanager
 def progress_bars(out: Console) -> Iterator[tuple[Console, Callable[[str, int, int], None]]]:
-    """A bar for each thing that is told (what is done, how much of it, out of how much); none are left at the end.
+    """Yield a console to print to meanwhile, and a function to report (task, done, total), which draws a bar per task.
 
-    Where the console is no terminal there are none.
-
-    What is printed meanwhile goes to the console given with it.
+    The bars disappear at the end; only a terminal shows them.
     """
     percentage = TextColumn("{task.percentage:3.0f}%")
     columns = (TextColumn("{task.description}"), BarColumn(), percentage, TimeRemainingColumn())
@@ -83,7 +81,7 @@ def progress_bars(out: Console) -> Iterator[tuple[Console, Callable[[str, int, i
 
 
 class _Trimmed(io.TextIOBase):
-    """Writes to a file what is given without the spaces that fill up a table's last column."""
+    """Write to a file without the trailing spaces of a table's last column."""
 
     def __init__(self, file: TextIO):
         self._file = file

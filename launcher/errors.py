@@ -17,7 +17,7 @@ _MACHINE = re.compile(
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake: the dotted key, the value given, where it came from, and what to do about it."""
+    """One error: the message with its remedy, the dotted key, its value and the origin of the value."""
 
     message: str
     key: str | None = None
@@ -32,11 +32,11 @@ class Problem:
 
 
 class UserError(Exception):
-    """One or more mistakes of the user, each once; printed as one line each, exit code 2, never a traceback."""
+    """One or more distinct errors of the user, printed as a line each with exit code 2 and no traceback."""
 
     def __init__(self, *problems: Problem | str):
-        said = {str(p): Problem(p) if isinstance(p, str) else p for p in problems}
-        self.problems = list(said.values())
+        distinct = {str(p): Problem(p) if isinstance(p, str) else p for p in problems}
+        self.problems = list(distinct.values())
         super().__init__("\n".join(map(str, self.problems)))
 
     def __reduce__(self) -> tuple[type[UserError], tuple[Problem, ...]]:
@@ -44,46 +44,46 @@ class UserError(Exception):
 
 
 class Problems(list[Problem]):
-    """Mistakes met on the way, to be told together."""
+    """A list of errors to report together."""
 
     @contextmanager
     def collected(self) -> Iterator[None]:
-        """Take over the mistakes of a `UserError`, and go on behind this block."""
+        """Collect the errors of a `UserError` and continue after the block."""
         try:
             yield
         except UserError as error:
             self += error.problems
 
     def settle(self) -> None:
-        """Raise a `UserError` if there was any."""
+        """Raise a `UserError` if there are any."""
         if self:
             raise UserError(*self)
 
 
 class MachineError(Exception):
-    """What happened to the program from outside, in one line without a traceback; another attempt may go better."""
+    """A failure outside the program, printed as one line without a traceback; a retry may succeed."""
 
 
 def is_of_the_machine(error: Exception) -> bool:
-    """Whether memory, a disk or a device failed, and not what torch was given to do.
+    """Return whether memory, a disk or a device failed, and not an operation of the program.
 
-    Told by the text: loading a model's weights makes one RuntimeError of whatever it meets.
+    The text decides, because loading a model's weights turns every error into one RuntimeError.
     """
     return isinstance(error, OSError) or _MACHINE.search(f"{type(error).__name__}: {error}") is not None
 
 
 def one_line(text: str) -> str:
-    """The text with what is no printable character written as an escape: a name may hold a newline, or half a byte."""
+    """Escape the characters that are not printable: names may contain newlines or invalid bytes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def first_few(items: Sequence[str], most: int = 5) -> str:
-    """The first of some items, and the number of the others."""
+    """Join the first items and add the number of the others."""
     return ", ".join(items[:most]) + f" and {len(items) - most:,} more" * (len(items) > most)
 
 
 def shown(value: Any) -> str:
-    """A value within a message: not too long, and seen even where it is empty."""
+    """Format a value for a message: at most 80 characters, and visible if empty."""
     if value == "":
         return "''"
     if value is None:
@@ -98,5 +98,5 @@ def shown(value: Any) -> str:
 
 DONE = 0
 FAILED = 1
-INTERRUPTED = 130  # Ctrl-C: saved, `train resume` goes on
-TERMINATED = 143  # SIGTERM or SIGUSR1: saved, `train resume` goes on
+INTERRUPTED = 130  # Ctrl-C, after a checkpoint: `train resume` continues
+TERMINATED = 143  # SIGTERM or SIGUSR1, after a checkpoint: `train resume` continues

@@ -1,4 +1,4 @@
-"""Where the project's own files lie, and where a user's do."""
+"""The folders of the project's own files and of the user's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONFIG_DIRS: ContextVar[tuple[Path, ...]] = ContextVar("config_dirs", default=(
 
 
 def cache() -> Path:
-    """Where what can be made again is kept."""
+    """Return the folder of files that can be recomputed."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "train-launcher"
 
 
@@ -34,12 +34,12 @@ def searching(config_dirs: Iterable[Path]) -> Iterator[None]:
 
 
 def recipe_folders() -> list[Path]:
-    """Folders with recipes: those of `--config-dir`, `recipes/` in the working directory, the packaged one."""
+    """Return the recipe folders: those of `--config-dir`, `recipes/` in the working directory, the packaged one."""
     return _folders([*_CONFIG_DIRS.get(), Path.cwd() / "recipes", PACKAGED_RECIPES])
 
 
 def search_path() -> list[Path]:
-    """Folders in which Hydra finds recipes and options; the first that has a file wins."""
+    """Return the folders that Hydra searches for recipes and options; the first with a file wins."""
     here = Path.cwd()
     recipes = [folder for root in (here / "recipes", PACKAGED_RECIPES) for folder in (root, root / ABLATIONS)]
     return _folders([*_CONFIG_DIRS.get(), *recipes[:2], here / "conf", *recipes[2:], CONF])

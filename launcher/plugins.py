@@ -1,4 +1,4 @@
-"""What installed packages add to the launcher by entry points: verbs, options of verbs, loggers."""
+"""Entry points by which installed packages extend the launcher: verbs, options of verbs, loggers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 
 from launcher.errors import one_line
 
-# A mapping of verbs to pairs: the module of the verb's file, and what the verb is for.
+# Mapping of verb to (module, description).
 VERBS = "train.verbs"
-# By the name of a verb, a module with `configure(parser)` and `answer(arguments)`, the exit code or None to pass on.
+# By verb: a module with `configure(parser)` and `handle(arguments)`, which returns the exit code or None to continue.
 OPTIONS = "train.options"
-# By the name of a logger, its values' dataclass, with `check()` and `sink(folder, config)`.
+# By logger: the dataclass of its values, with `check()` and `sink(folder, config)`.
 LOGGERS = "train.loggers"
 
 
 @cache
 def registered(group: str) -> dict[str, Any]:
-    """Name to loaded object of each entry point of a group; a broken one is skipped with a warning."""
+    """Load the entry points of a group by name; skip broken ones with a warning."""
     loaded = {}
     for point in sorted(entry_points(group=group), key=lambda point: point.name):
         try:
             loaded[point.name] = point.load()
-        # note: another package's code is imported, which may raise anything
+        # note: importing another package's code may raise anything
         except Exception as error:
             _warn(point, error)
     return loaded

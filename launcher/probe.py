@@ -1,4 +1,4 @@
-"""What the installed torch can do with this machine's GPUs, asked in a process of its own: a context stays on a GPU."""
+"""Probe this machine, its GPUs in a process of their own, since a CUDA context would stay on the GPU."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# The first GPU computes something; with a word all do, and torchvision is imported too.
-# note: the runtime is asked, not NVML: that counts cards, whatever the driver, a partition or a fault leave of them
+# The first GPU runs a kernel; with an argument all do, and torchvision is imported too.
+# note: the CUDA runtime, not NVML, which also counts cards that the driver, a partition or a fault makes unusable
 TORCH = """
 import json, os, sys, torch
 if sys.argv[1:]:
     import torchvision
 os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
-def told(number):
+def describe(number):
     gpu = torch.cuda.get_device_properties(number)
     place = [getattr(gpu, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     address = None if None in place else "{:04x}:{:02x}:{:02x}.0".format(*place)
@@ -27,7 +27,7 @@ def told(number):
 gpus, error, bf16 = [], "", False
 try:
     torch.cuda.init()
-    gpus = [told(number) for number in range(torch.cuda.device_count())]
+    gpus = [describe(number) for number in range(torch.cuda.device_count())]
     for number, gpu in enumerate(gpus if sys.argv[1:] else gpus[:1]):
         torch.zeros(1, device=number).add_(1).item()
     bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
@@ -50,7 +50,7 @@ class Answer:
 
 
 def ask(script: str, *words: str) -> Answer:
-    """Run a probe with these words in this Python; it prints one JSON object."""
+    """Run a probe with arguments in this Python; it prints one JSON object."""
     try:
         command = [sys.executable, "-c", script, *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -63,24 +63,24 @@ def ask(script: str, *words: str) -> Answer:
 
 
 def rank_cores(local_world_size: int) -> int:
-    """Count the cores of one rank: an equal part of those of this machine, at least one."""
+    """Return the cores per rank on this machine, at least one."""
     return max(1, usable_cores() // local_world_size)
 
 
 def processor_features(info: Path = Path("/proc/cpuinfo")) -> list[str]:
-    """What the processor can do, in the system's words (`amx_bf16`), where it tells."""
+    """Return the processor's feature flags as Linux lists them, such as `amx_bf16`; empty on other systems."""
     lines = info.read_text().splitlines() if info.exists() else []
     found = [line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))]
     return found[0] if found else []
 
 
 def has_driver(devices: Path = Path("/dev")) -> bool:
-    """Whether a driver shows a GPU: NVIDIA's, ROCm's, or Windows' to its Linux. Without one torch need not be asked."""
+    """Return whether a GPU driver is loaded (NVIDIA, ROCm, or WSL), without importing torch."""
     return any(path for pattern in ("nvidia*", "kfd", "dxg") for path in devices.glob(pattern))
 
 
 def visible_gpus(devices: Path = Path("/dev")) -> int:
-    """Count the GPUs that this process may use, without a context on any of them; CUDA may be able to use fewer.
+    """Count the GPUs that this process may use, without creating a context; CUDA may support fewer.
 
     NVIDIA's are counted by their device files and CUDA_VISIBLE_DEVICES, others by torch, which takes seconds to import.
     """
@@ -88,7 +88,7 @@ def visible_gpus(devices: Path = Path("/dev")) -> int:
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
         if named is None:
             return files
-        # note: CUDA ends the list at the first name that is no GPU
+        # note: CUDA ends the list at the first invalid name
         chosen = itertools.takewhile(lambda name: name.strip() not in ("", "-1"), named.split(","))
         return min(files, len(list(chosen)))
     if not has_driver(devices):
@@ -99,7 +99,7 @@ def visible_gpus(devices: Path = Path("/dev")) -> int:
 
 
 def usable_memory() -> tuple[int, int]:
-    """Total and available bytes of this machine, or of this container where it is limited to less."""
+    """Return total and available bytes of this machine, or of its container if the limit is lower."""
     # note: a slow import
     import psutil
 
@@ -112,12 +112,12 @@ def usable_memory() -> tuple[int, int]:
 
 
 def usable_cores() -> int:
-    """Cores of the process's affinity mask, where the system has one."""
+    """Count the cores of the process's affinity mask, or of the machine if the system has no mask."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cards_on_the_bus(devices: Path = Path("/sys/bus/pci/devices")) -> int:
-    """NVIDIA display and 3D controllers that the kernel sees."""
+    """Count the NVIDIA display and 3D controllers on the PCI bus."""
     return sum(
         _read(device / "vendor") == "0x10de" and _read(device / "class").startswith("0x03")
         for device in (devices.iterdir() if devices.is_dir() else ())

@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image", metavar="FILE", help="with --on: draw cost against time")
 
 
-def answer(arguments: argparse.Namespace) -> int | None:
+def handle(arguments: argparse.Namespace) -> int | None:
     """Predict, and print; None where no machine is named."""
     if not _names_machine(arguments):
         return None

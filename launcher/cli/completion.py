@@ -1,4 +1,4 @@
-"""`train completion SHELL`: the lines with which a shell completes words by the tab key, through argcomplete."""
+"""`train completion SHELL`: print the shell code for tab completion, by argcomplete."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def complete() -> NoReturn:
-    """Answer a shell that asks, by argcomplete's environment variables, what may stand at the cursor; ends here."""
+    """Print the completions at the cursor, as argcomplete's environment variables request, and exit."""
     typed = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
-    named = len(typed) > 2 and typed[1] in cli.VERBS
-    verb = typed[1] if named else "run"
+    has_verb = len(typed) > 2 and typed[1] in cli.VERBS
+    verb = typed[1] if has_verb else "run"
     parser = cli.parser_of(verb, cli.module_of(verb))
     for action in parser._actions:
         if not action.option_strings:
             vars(action)["completer"] = _COMPLETERS.get(str(action.metavar), FilesCompleter())
-    if named:
-        # note: argcomplete skips so many words, as those of `python script.py`
+    if has_verb:
+        # note: argcomplete skips this many words, like those of `python script.py`
         os.environ["_ARGCOMPLETE"] = "2"
     elif len(typed) == 2:
         parser._actions[-1].__dict__["completer"] = lambda prefix, **_: [*cli.VERBS, *words(prefix)]
@@ -54,7 +54,7 @@ def complete() -> NoReturn:
 
 
 def words(prefix: str, **_: object) -> list[str]:
-    """Keys one level below the dots that are typed, or the values of the key before `=`."""
+    """Complete keys by one level, or the values of the key before `=`."""
     key, equals, value = prefix.partition("=")
     if equals:
         return [f"{key}={word}" for word in _values(key, value)]
@@ -81,7 +81,7 @@ def _values(key: str, value: str) -> list[str]:
     return choices(key)
 
 
-# By the name that a word has in its verb's help; of others argcomplete takes the choices, or files.
+# By a word's metavar; argcomplete completes the others with their choices, or with files.
 _COMPLETERS = {
     **dict.fromkeys(("key=value", "key=a,b"), words),
     "SECTION": lambda **_: ls.SECTIONS,

@@ -1,4 +1,4 @@
-"""`train diagnose`: what bounds a run on this machine, and what to change."""
+"""`train diagnose`: find the bottleneck of a run on this machine, and what to change."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ configure = estimate.configure
 
 def main(arguments: argparse.Namespace) -> int:
     plan, measured = measured_here(arguments)
-    found = diagnose(plan, measured)
+    diagnosis = diagnose(plan, measured)
     if arguments.json:
-        print(json.dumps({"device": measured.device, "processes": measured.world_size, **asdict(found)}, indent=2))
+        print(json.dumps({"device": measured.device, "processes": measured.world_size, **asdict(diagnosis)}, indent=2))
         return 0
     out = console()
-    out.print(f"[bold]bottleneck: {found.bound}[/]")
-    out.print(_parts(found))
-    rows = ((*row, bound) for row, bound in zip(size_rows(found.sizes), found.bounds, strict=True))
+    out.print(f"[bold]bottleneck: {diagnosis.bound}[/]")
+    out.print(_parts(diagnosis))
+    rows = ((*row, bound) for row, bound in zip(size_rows(diagnosis.sizes), diagnosis.bounds, strict=True))
     out.print(table(*SIZE_COLUMNS, "bound", numbers=SIZE_COLUMNS, rows=rows))
-    for line in found.advice or ["data loading needs no change"]:
+    for line in diagnosis.advice or ["data loading needs no change"]:
         out.print(f"- {line}", markup=False)
     return 0
 
 
-def _parts(found: Diagnosis) -> Table:
+def _parts(diagnosis: Diagnosis) -> Table:
     times = {
-        "loading only": found.load_seconds,
-        "copies to the device only": found.transfer_seconds,
-        "steps only": found.step_seconds,
-        "all together, as in the run": found.both_seconds,
-        "saved if loading were free": found.gain * found.both_seconds,
+        "loading only": diagnosis.load_seconds,
+        "copies to the device only": diagnosis.transfer_seconds,
+        "steps only": diagnosis.step_seconds,
+        "all together, as in the run": diagnosis.both_seconds,
+        "saved if loading were free": diagnosis.gain * diagnosis.both_seconds,
     }
-    rows = ((name, duration(time), f"{time / found.both_seconds:.0%}") for name, time in times.items())
+    rows = ((name, duration(time), f"{time / diagnosis.both_seconds:.0%}") for name, time in times.items())
     return table("all steps of the run", "time", "share of the time together", rows=rows)

@@ -1,4 +1,4 @@
-"""`train diff A B`: what differs between two recipes or run folders."""
+"""`train diff A B`: compare the configs of two recipes or run folders."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _values(name: str) -> dict[str, Any]:
-    """Dotted values of a run folder's config, or of a recipe's."""
+    """Return the dotted values of a run folder's or a recipe's config."""
     folder = RunFolder(Path(name))
     config = read(folder.config) if folder.exists() else compose([word_of("recipe", name)]).config
     return dict(leaves(as_mapping(config)))

@@ -1,4 +1,4 @@
-"""`train doctor`: is this machine ready, and what to do where it is not."""
+"""`train doctor`: check this machine, with a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _show(finding: Finding, out: Console) -> None:
-    """One line, at once: later findings may take seconds."""
+    """Print one finding at once, since the next may take seconds."""
     advice = f"; {finding.advice}" if finding.advice else ""
     color = _COLORS[finding.status]
     text = verbatim(finding.found + advice)

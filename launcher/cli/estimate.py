@@ -1,4 +1,4 @@
-"""`train estimate`: what a run will take in time and money, from seconds of its real steps."""
+"""`train estimate`: estimate a run's time and cost from a few seconds of its real steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def seconds(text: str) -> float:
-    """A time to measure for."""
+    """Parse the seconds of a measurement."""
     value = float(text)
     if not 0.1 <= value <= 600:
         raise ValueError
@@ -42,7 +42,7 @@ def seconds(text: str) -> float:
 
 
 def measured_here(arguments: argparse.Namespace) -> tuple[Plan, Measurement]:
-    """The plan of a command line's run, and its parts measured on this machine."""
+    """Return the plan of a command line's run, and its parts measured on this machine."""
     composed = compose(arguments.overrides)
     from launcher.measure.launch import measure_steps, prepare_here
 
@@ -52,25 +52,25 @@ def measured_here(arguments: argparse.Namespace) -> tuple[Plan, Measurement]:
 
 def main(arguments: argparse.Namespace) -> int:
     plan, measured = measured_here(arguments)
-    found = estimate(plan, measured)
-    offers = prices(found, hardware(plan.config.hardware, measured.device))
+    result = estimate(plan, measured)
+    offers = prices(result, hardware(plan.config.hardware, measured.device))
     machine = {"device": measured.device, "processes": measured.world_size}
     steps = [asdict(step) for step in measured.steps]
-    kept = keep_estimate(plan.config, {"config": as_mapping(plan.config), **machine, "steps": steps, **asdict(found)})
+    path = keep_estimate(plan.config, {"config": as_mapping(plan.config), **machine, "steps": steps, **asdict(result)})
     if arguments.json:
-        print(json.dumps({**machine, **asdict(found), "prices": list(map(asdict, offers))}, indent=2))
+        print(json.dumps({**machine, **asdict(result), "prices": list(map(asdict, offers))}, indent=2))
         return 0
     out = console()
-    out.print(_times(found))
-    out.print(table(*SIZE_COLUMNS, numbers=SIZE_COLUMNS, rows=size_rows(found.sizes)))
+    out.print(_times(result))
+    out.print(table(*SIZE_COLUMNS, numbers=SIZE_COLUMNS, rows=size_rows(result.sizes)))
     out.print(_prices(offers) if offers else "no price; set hardware.price_per_hour=2.5, or see train ls hardware")
     where = f"{measured.world_size} x {measured.device}"
-    out.print(verbatim(f"measured on {where}; saved in {kept}, and copied to the run folder when the run starts"))
+    out.print(verbatim(f"measured on {where}; saved in {path}, and copied to the run folder when the run starts"))
     return 0
 
 
 def hardware(chosen: Hardware, device: str) -> list[Hardware]:
-    """The chosen machine as the command line has it, and all others with its GPU or the one that was measured."""
+    """Return the chosen machine, then all others with its GPU or with the measured one."""
     others = [machine for machine in machines().values() if machine.gpu and machine.name != chosen.name]
     return [chosen, *(machine for machine in others if machine.gpu == chosen.gpu or is_named(machine.gpu, device))]
 
@@ -90,7 +90,7 @@ def _interval(span: Span) -> str:
 
 
 def size_rows(sizes: Iterable[SizeCost]) -> Iterator[tuple[str, ...]]:
-    """The cells of `SIZE_COLUMNS` for each image size."""
+    """Yield the cells of `SIZE_COLUMNS` for each image size."""
     for cost in sizes:
         times = (cost.step_seconds, cost.load_seconds, cost.both_seconds)
         yield str(cost.image_size), f"{cost.steps:,}", *(f"{1000 * time:,.1f} ms" for time in times)

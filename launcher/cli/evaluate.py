@@ -1,4 +1,4 @@
-"""`train eval RUN`: evaluate the newest checkpoint here, in one process; also on other images, and by class."""
+"""`train eval RUN`: evaluate the newest checkpoint in one process, also on other images and by class."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ EXAMPLES = [
     "train eval runs/mild-imagenet-1120-1 dataset.path=/data/imagenetv2 --by-class",
     "train eval runs/mild-imagenet-1120-1 --by-class -o classes --json",
 ]
-# note: keys, and groups of them, that an evaluation depends on and a run may change
-_TAKEN = ("dataset.path", "eval_batch_size", "dataloader.workers", "dataloader.prefetch", "launch.")
+# Keys, and groups of keys, that an evaluation may change.
+_CHANGEABLE = ("dataset.path", "eval_batch_size", "dataloader.workers", "dataloader.prefetch", "launch.")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -70,22 +70,22 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _config(config: RunConfig, words: Sequence[str]) -> RunConfig:
-    """The run's config with what an evaluation may change.
+    """Return the run's config with the changes of the command line.
 
     Raises:
-        UserError: a word changes something else.
+        UserError: a word changes a key that an evaluation cannot change.
     """
     after = continued(config, words) if words else config
-    keys = [key for key in changed(config, after) if not key.startswith(_TAKEN)]
+    keys = [key for key in changed(config, after) if not key.startswith(_CHANGEABLE)]
     if keys:
-        message = f"cannot change in an evaluation; only {', '.join(_TAKEN)} can"
+        message = f"cannot change in an evaluation; only {', '.join(_CHANGEABLE)} can"
         values = dict(leaves(as_mapping(after)))
         raise UserError(*(Problem(message, key, values[key], COMMAND_LINE) for key in keys))
     return after
 
 
 def _other(config: RunConfig, folder: RunFolder) -> Path | None:
-    """The folder to evaluate instead of the run's own; none where it holds these, a share of them for validation."""
+    """Return another folder to evaluate; None if it is the run's own data set, split for validation."""
     if config.dataset.val_split is not None and config.dataloader.name == "torchvision":
         with suppress(UserError):
             if identity(config, read_skipped(folder.skipped, config.dataset)) in noted_datasets(folder):

@@ -1,4 +1,4 @@
-"""`train export RUN`: the weights as safetensors, a model card, and a module that rebuilds the network anywhere."""
+"""`train export RUN`: write the weights as safetensors, a model card, and a module that rebuilds the network."""
 
 from __future__ import annotations
 

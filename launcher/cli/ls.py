@@ -1,4 +1,4 @@
-"""`train ls`: recipes with their published results, and the options of each config group."""
+"""`train ls`: list recipes with their published results, and the options of each config group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`train`: a verb and `key=value` words to one of the verb files beside this one; imports no torch."""
+"""`train`: dispatch a command line to the module of its verb; imports no torch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     is_command = words is None
     words = list(sys.argv[1:] if words is None else words)
-    _tell_libraries()
+    _configure_libraries()
     if "_ARGCOMPLETE" in os.environ:
         from launcher.cli.completion import complete
 
@@ -72,7 +72,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"error: {one_line(str(error))}", file=sys.stderr)
         return FAILED
     except BrokenPipeError:
-        # note: the reader of a pipe such as `train ls | head` went away; nothing is lost
+        # note: the reader of a pipe such as `train ls | head` has exited
         sys.stderr.close()
         return 0
     except OSError as error:
@@ -80,7 +80,7 @@ def main(words: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
         if is_command:
-            # note: else Python tries once more to write what is left, and tells of it in its own words
+            # note: otherwise Python flushes again at exit and prints its own error
             os._exit(FAILED)
         return FAILED
     except StopAsked as stop:
@@ -88,12 +88,12 @@ def main(words: Sequence[str] | None = None) -> int:
         return stop.exit_code
     finally:
         if is_command:
-            # note: an interpreter takes seconds to end, with nothing left to stop
+            # note: the interpreter takes seconds to exit, with nothing left to stop
             on_stop(signal.SIG_IGN)
 
 
 def _run(words: list[str]) -> int:
-    """Run the verb that the words begin with, or print what they ask about all verbs."""
+    """Run the verb at the start of the words, or print the overview or version."""
     if words[:1] == ["help"] or words[1:] == ["help"]:
         words = [*(word for word in words[:2] if word != "help"), "--help"]
     if words[:1] in (["-h"], ["--help"]):
@@ -103,33 +103,33 @@ def _run(words: list[str]) -> int:
         print(f"train {__version__}")
         return 0
     verb = words.pop(0) if words and words[0] in VERBS else "run"
-    from launcher.cli.words import read  # note: only here a stop signal meanwhile ends without a traceback
+    from launcher.cli.words import read  # note: here a stop signal during the import ends without a traceback
 
     module = module_of(verb)
     return int(module.main(read(parser_of(verb, module), verb, words, list(VERBS))))
 
 
-def _tell_libraries() -> None:
-    # note: idle threads that spin take the cores from those that work; read when torch is imported, here and in ranks
+def _configure_libraries() -> None:
+    # note: idle threads that spin take cores from busy ones; torch reads this on import, here and in ranks
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # note: pydantic would look for plug-ins of its own in every installed package
+    # note: pydantic would search every installed package for plug-ins
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Tells a mistake as all others are told."""
+    """Raise a `UserError` for a wrong argument."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; `{self.prog} --help` shows examples")
 
 
 def module_of(verb: str) -> ModuleType:
-    """The file of a verb."""
+    """Import the module of a verb."""
     return importlib.import_module(_MODULES[verb])
 
 
 def parser_of(verb: str, module: ModuleType) -> argparse.ArgumentParser:
-    """What reads a verb's words."""
+    """Build the parser of a verb."""
     parser = _Parser(
         prog=f"train {verb}",
         description=VERBS[verb][0].upper() + VERBS[verb][1:] + ".",
@@ -144,7 +144,7 @@ def parser_of(verb: str, module: ModuleType) -> argparse.ArgumentParser:
 
 
 def _overview() -> str:
-    """What all verbs are for."""
+    """Return the usage, the verbs and examples."""
     verbs = "\n".join(f"  {verb:10} {meaning}" for verb, meaning in VERBS.items())
     usage = "usage: train [verb] [recipe=NAME] [key=value ...]"
     return f"{usage}\n\nTrain image classifiers with efficient recipes.\n\nverbs:\n{verbs}\n\n{_EXAMPLES}"

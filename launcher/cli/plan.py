@@ -1,4 +1,4 @@
-"""`train plan`: what a run will do; needs no torch, no GPU and, for known data sets, no data."""
+"""`train plan`: show what a run will do, without torch, a GPU or, for known data sets, data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     options = registered(plugins.OPTIONS).get("plan")
-    if options is not None and (code := options.answer(arguments)) is not None:
+    if options is not None and (code := options.handle(arguments)) is not None:
         return int(code)
     composed = compose(arguments.overrides)
     prepared = prepare_run(composed, devices=planned_here(composed), must_exist=False)
@@ -75,7 +75,7 @@ def _curve(config: RunConfig) -> str:
 
 
 def _numbers(plan: Plan) -> dict[str, Any]:
-    """The plan as plain values: lengths in steps, image sizes in pixels."""
+    """Return the plan as plain values: lengths in steps, image sizes in pixels."""
     config = plan.config
     timetable = [
         {"step": step, "epoch": step / plan.steps_per_epoch, "lr": plan.lr(step), "image_size": plan.image_size(step)}
@@ -105,7 +105,7 @@ def _numbers(plan: Plan) -> dict[str, Any]:
 
 
 def _shown_steps(plan: Plan) -> list[int]:
-    """Steps at equal distances over the run, and the end of the warmup."""
+    """Return evenly spaced steps of the run, and the end of the warmup."""
     last = plan.total_steps - 1
     changes = {step for step in (plan.warmup_steps,) if step < last}
     return sorted({round(last * row / _ROWS) for row in range(_ROWS + 1)} | changes)

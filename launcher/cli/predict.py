@@ -1,4 +1,4 @@
-"""`train predict RUN IMAGE ...`: the likeliest classes of images, by a run's newest checkpoint or an export."""
+"""`train predict RUN IMAGE ...`: print the most likely classes of images, by a run's checkpoint or an export."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
     from launcher.weights.classifier import predictions
 
     failed = 0
-    # note: a name may hold bytes that are no text
+    # note: file names may contain bytes that are not UTF-8
     with suppress(AttributeError):
         sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
     if arguments.csv:
@@ -72,7 +72,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _exported(path: str) -> Path | None:
-    """The folder of an export, where a path leads to one or to its weights."""
+    """Return the folder of an export, given it or its weights; None for another path."""
     if is_file(Path(path) / _CARD) and not RunFolder(Path(path)).exists():
         return Path(path)
     if is_file(Path(path)):
@@ -94,7 +94,7 @@ def _classifier(exported: Path | None, folder: RunFolder | None, *, best: bool) 
 
 
 def _listed(name: str) -> list[str]:
-    """The lines of a file, or of standard input, that are not empty.
+    """Read the non-empty lines of a file or of standard input.
 
     Raises:
         UserError: the file cannot be read.

@@ -42,8 +42,8 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool) -> None:
     """Write or check the files under a progress bar.
 
     Raises:
-        UserError: FFCV is missing, or what prepare and verify raise.
-        Stopped: asked for by `request`.
+        UserError: FFCV is missing; also those of prepare and verify.
+        Stopped: `request` is set.
     """
     try:
         from launcher.data.ffcv.prepare import prepare, verify

@@ -1,4 +1,4 @@
-"""`train replay RUN step=N`: run one step again and look where its numbers stop being finite."""
+"""`train replay RUN step=N`: repeat one step and show where its values stop being finite."""
 
 from __future__ import annotations
 

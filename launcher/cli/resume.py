@@ -1,4 +1,4 @@
-"""`train resume RUN [key=value ...]`: go on from the newest checkpoint."""
+"""`train resume RUN [key=value ...]`: resume a run from its newest checkpoint."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _run_and_words(first: str, words: list[str]) -> tuple[str, list[str]]:
-    """The first word is a change where it is no run folder, whose name may hold a `=` too."""
+    """Split run and changes: the first word is a change if it has a `=` and is not a run folder."""
     if "=" in first and "/" not in first.partition("=")[0] and not RunFolder(Path(first)).exists():
         return LATEST, [first, *words]
     return first, words
 
 
 def newest_unfinished(runs: Path) -> Path:
-    """The run folder written to last among those that ended before their end, or never did, and do not run now.
+    """Return the unfinished run folder that was written to last and is not running.
 
     Raises:
         UserError: there is none.

@@ -1,4 +1,4 @@
-"""`train [key=value ...]`: compose, check, launch, and show what came out."""
+"""`train [key=value ...]`: compose the config, check it, train, and print the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`train show`: the resolved config of a command line, and how Hydra composes it."""
+"""`train show`: print the resolved config of a command line, and how Hydra composes it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _print_composed(words: list[str], *, tree: bool) -> None:
-    """Print the override words that Hydra is given, and what it composes of them or the tree of files."""
+    """Print Hydra's overrides, then the composed config or the tree of config files."""
     from launcher.config.source import composed, print_defaults_tree
 
     composition = Composition(words)

@@ -1,4 +1,4 @@
-"""`train submit`: the same command as a job for Slurm, SkyPilot or Kubernetes, printed or submitted."""
+"""`train submit`: print or submit a run as a job for Slurm, SkyPilot or Kubernetes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXAMPLES = [
     "train submit --sky recipe=hot dataset.path=/data submit.data=s3://mine/imagenet submit.runs=s3://mine/runs",
     "train submit --kubernetes recipe=mild dataset.path=/data/imagenet submit.image=registry.example/train:1",
 ]
-# The type of a cluster's values, what writes the job, what takes it, and the name of its file, which is the last word.
+# Per cluster: the type of its values, the renderer, the submitting command, and the file name, its last argument.
 _KINDS: dict[str, tuple[type, Callable[[Job, Any], str], list[str], str]] = {
     "slurm": (slurm.Slurm, slurm.render, ["sbatch"], "job.sh"),
     "sky": (sky.Sky, sky.render, ["sky", "jobs", "launch", "--yes", "--detach-run"], "job.yaml"),
@@ -48,13 +48,13 @@ def main(arguments: argparse.Namespace) -> int:
     values, render, command, file = _KINDS[arguments.kind]
     text = render(make_job(composed.config, words), read_values(values, of_the_job))
     if arguments.run:
-        return _send(text, command, file)
+        return _submit(text, command, file)
     print(text, end="")
     return 0
 
 
-def _send(text: str, command: Sequence[str], file: str) -> int:
-    """Give a job's text to a command, in a file; returns the command's exit code.
+def _submit(text: str, command: Sequence[str], file: str) -> int:
+    """Write a job to a file and run the submitting command on it; return its exit code.
 
     Raises:
         UserError: the program is not installed.

@@ -1,4 +1,4 @@
-"""Words as people type them, to a verb's own options and `key=value` words; a wrong one is answered with a line."""
+"""Parse the words of a command line as a verb's options and `key=value`, with a correction for each wrong word."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from launcher.config.overrides import SEARCH_PATH, quoted
 from launcher.config.validate import ON_OFF
 from launcher.errors import Problem, UserError, shown
 
-KEYS = "key="  # note: begins the metavar of a verb's key=value words
+KEYS = "key="  # the start of the metavar of key=value words
 
 _NUMBER = re.compile(r"-\.?\d")
-# Flags of other programs, and the verb that does it here.
+# Flags of other programs, and the verb that replaces them.
 _ELSEWHERE = {
     **dict.fromkeys(("--dry-run", "--dryrun", "--dry", "-n"), "train plan"),
     **dict.fromkeys(("--multirun", "-m"), "train curve"),
@@ -28,12 +28,12 @@ _CONFIG, _QUIET = ("--config", "--config-name", "--config-file", "-c"), ("--quie
 
 
 def read(parser: argparse.ArgumentParser, verb: str, words: Sequence[str], verbs: Sequence[str]) -> argparse.Namespace:
-    """The arguments of a verb.
+    """Parse the arguments of a verb.
 
     `--key value` is `key=value` for every key, `key = value` too, and the bare name of a recipe is `recipe=NAME`.
 
     Raises:
-        UserError: with every word that is none of these, and the line to type instead.
+        UserError: with every other word, and the command line to type instead.
     """
     reading = _Reading(parser, verb, words, verbs)
     positional = [*reading.positional()]
@@ -43,12 +43,12 @@ def read(parser: argparse.ArgumentParser, verb: str, words: Sequence[str], verbs
 
 
 def takes_keys(parser: argparse.ArgumentParser) -> bool:
-    """Whether a verb takes `key=value` words."""
+    """Return whether a verb takes `key=value` words."""
     return any(KEYS in str(action.metavar) for action in parser._actions if not action.option_strings)
 
 
 class _Reading:
-    """One pass over the words: a verb's `own` options, the positional words, and the `problems` met."""
+    """One pass over the words: a verb's `own` options, the positional words, and the `problems`."""
 
     def __init__(self, parser: argparse.ArgumentParser, verb: str, words: Sequence[str], verbs: Sequence[str]):
         self.own: list[str] = []
@@ -60,8 +60,8 @@ class _Reading:
         self._start = "train" if verb == "run" else f"train {verb}"
 
     def positional(self) -> Iterator[str]:
-        """The words that are no options, each `key=value` in one word."""
-        # note: of a verb such as resume the first word is no key=value
+        """Yield the positional words, each `key=value` as one word."""
+        # note: the first word of a verb such as resume is not key=value
         named = sum(action.nargs in (None, "?") for action in self._parser._actions if not action.option_strings)
         while self._left and (word := self._left.popleft()) != "--":
             if word.partition("=")[0] in self._options:
@@ -82,7 +82,7 @@ class _Reading:
             self.own.append(self._left.popleft())
 
     def _from_flag(self, word: str) -> Iterator[str]:
-        """`--key value`, `--key=value` and `--switch` as a word `key=value`."""
+        """Yield `key=value` for `--key value`, `--key=value` and `--switch`."""
         name, equals, value = word.lstrip("-").partition("=")
         key = SEARCH_PATH if name == "config-dir" else name.replace("-", "_")
         switch = _switch(key)
@@ -98,7 +98,7 @@ class _Reading:
             self.problems.append(Problem(f"{word} needs a value; type {self._start} {word} VALUE, or {key}=VALUE"))
 
     def _from_bare(self, word: str) -> Iterator[str]:
-        """`key=value` in one word or several; a recipe's bare name as `recipe=NAME`."""
+        """Yield `key=value` from one word or several, and `recipe=NAME` for a recipe's bare name."""
         name, equals, value = word.partition("=")
         following = self._left[0] if self._left else ""
         if name in self._keys and not equals and following.startswith("="):
@@ -114,7 +114,7 @@ class _Reading:
             self._refuse(word, "is neither a verb nor key=value")
 
     def _assigned(self, key: str, value: str) -> str:
-        """`key=value`; a folder of `--config-dir` is one of Hydra's search path."""
+        """Return `key=value`; `--config-dir` adds its folder to Hydra's search path."""
         if key != SEARCH_PATH:
             return f"{key}={value}"
         self._config_dirs.append(Path(value))
@@ -126,15 +126,15 @@ class _Reading:
 
     def _refuse(self, word: str, reason: str) -> None:
         is_start = self._verb == "run" and word == self._words[0]
-        line = self._meant(word, is_start)
+        line = self._corrected(word, is_start)
         if is_start or word in self._verbs:
-            # note: what follows are the words of a verb
+            # note: the remaining words belong to that verb
             self._left.clear()
         instead = f"did you mean {line}?" if line else f"see `{self._start} --help` and `train ls`"
         self.problems.append(Problem(f"{shown(word)} {reason}; {instead}"))
 
-    def _meant(self, word: str, may_be_verb: bool) -> str | None:
-        """The line that was meant by one with this word, if any is like it; a value that follows belongs to it."""
+    def _corrected(self, word: str, may_be_verb: bool) -> str | None:
+        """Return the corrected command line for a wrong word, with the value after it; None without a similar word."""
         flag, equals, value = word.partition("=")
         name = flag.lstrip("-").replace("-", "_")
         if flag in _ELSEWHERE and self._verb in ("run", "plan"):
@@ -156,18 +156,18 @@ class _Reading:
         return self._line(f"{self._start} {shlex.quote(f'{key}={value}')}", word, value)
 
     def _line(self, start: str, *without: str) -> str:
-        """The command line once more, without some words."""
+        """Return the command line with another start and without some words."""
         return shlex.join([*shlex.split(start), *(word for word in self._words if word not in without)])
 
 
 def _switch(key: str) -> list[str]:
-    """The words among which the value of an on-off key is, the first being on; empty for another key."""
+    """Return the values of an on-off key, on first; empty for another key."""
     if key.startswith("algorithms.") and key.count(".") == 1:
         return [*ON_OFF]
-    found = choices(key)
-    return found if found[:1] in (["true"], ["on"]) else []
+    words = choices(key)
+    return words if words[:1] in (["true"], ["on"]) else []
 
 
 def _is_value(word: str) -> bool:
-    """Whether a word is no flag: a negative number is none."""
+    """Return whether a word is not a flag; a negative number is a value."""
     return not word.startswith("-") or word == "-" or _NUMBER.match(word) is not None

@@ -1,4 +1,4 @@
-"""Each algorithm, declared: types of its values, which stand in conf/algorithms/, and its places in a step."""
+"""Declarations of algorithms: the types of their values, which conf/algorithms/ sets, and their places in a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Algorithms that change the samples of a batch, declared; `launcher.config.algorithms` has the others."""
+"""Declarations of the algorithms that change the samples of a batch; `launcher.config.algorithms` has the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values of each optimizer and each logger."""
+"""The config of each optimizer and each logger."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 @dataclass(frozen=True, config=STRICT)
 class OptimizerConfig(Declaration):
-    """What every optimizer has: `lr` is meant for `reference_batch_size`; `scale_lr` scales it to the batch in use.
+    """Values of all optimizers: `lr` is meant for `reference_batch_size`; `scale_lr` scales it to the batch in use.
 
     `backbone_lr` multiplies it for all but the last layer.
     `no_decay` are the parameters without weight decay: `vectors` (biases, norm weights), those of normalisation layers
@@ -154,14 +154,14 @@ class ScheduleFreeAdamWConfig(AdamConfig):
 
 
 def by_name(*declarations: type[Any]) -> Any:
-    """The type of a group of options: the declaration whose `name` is the value's."""
+    """Return the type of a group of options, discriminated by `name`."""
     if len(declarations) == 1:
         return declarations[0]
     return Annotated[Union[(*declarations,)], Field(discriminator="name")]
 
 
 def declared(base: type[Any]) -> Iterator[type[Any]]:
-    """The declarations of a group of options: all classes below its base that have none below them."""
+    """Yield the declarations of a group of options: all leaf subclasses of its base."""
     for declaration in base.__subclasses__():
         yield from declared(declaration) if declaration.__subclasses__() else [declaration]
 
@@ -174,25 +174,25 @@ else:
 
 @dataclass(frozen=True, config=STRICT)
 class Records:
-    """What every logger has: how often a line is written, and whether TensorBoard's files are written too."""
+    """Values of all loggers: the interval of records, and whether to write TensorBoard's files too."""
 
     interval: Duration
     tensorboard: bool
 
     def check(self) -> None:
-        """See that the logger can work here, before a run starts.
+        """Check that the logger works here, before a run starts.
 
         Raises:
-            UserError: its package is not installed, or its server is not named.
+            UserError: its package is not installed, or it has no server.
         """
 
     def sink(self, folder: Any, config: RunConfig) -> Any:
-        """What takes the records besides metrics.jsonl and TensorBoard's files, a `Sink`; None for nothing."""
+        """Return a `Sink` for records besides metrics.jsonl and TensorBoard's files; None without one."""
         return None
 
 
 @dataclass(frozen=True, config=STRICT)
 class LocalFiles(Records):
-    """Files in the run's folder alone."""
+    """Only files in the run folder."""
 
     name: Literal["jsonl", "tensorboard"]

@@ -1,4 +1,4 @@
-"""The command line to one typed run config: Hydra composes defaults < recipe < command line, mistakes in one report."""
+"""Compose the typed run config of a command line: defaults < recipe < command line, with all errors in one report."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from launcher.errors import Problem, Problems
 _DATA_FOLDER = "TRAIN_DATA"
 _LIST = "algorithms"
 _IMAGENET_CLASSES = 1000
-# What composed configs hold beside a run's values.
+# Keys of a composed config that are not values of the run.
 _NOT_OF_A_RUN = ("about", "hydra")
 _ABSENT = object()
 
 
 @dataclass
 class Composed:
-    """A valid run config, where each dotted value came from, and lines the user should read."""
+    """A valid run config, the origin of each dotted key, and notes for the user."""
 
     config: RunConfig
     origins: dict[str, str]
@@ -43,7 +43,7 @@ def compose(words: Sequence[str]) -> Composed:
     """Compose the run config of a command line's `key=value` words.
 
     Raises:
-        UserError: with every mistake found, each naming key, value, origin and the nearest valid name.
+        UserError: with all errors, each with key, value, origin and the nearest valid name.
     """
     from launcher.config.source import composed
 
@@ -64,9 +64,9 @@ def compose(words: Sequence[str]) -> Composed:
 
 @dataclass(frozen=True)
 class _Layer:
-    """What is laid over the layers below it: where it comes from, the values that it sets, the options that it chooses.
+    """One layer of the config: its origin, the values that it sets, and the options that it chooses by group.
 
-    `path` is its file, and `options` are those of all groups that the file's values are for.
+    `path` is its file; `options` are the options of all groups that its values assume.
     """
 
     origin: str
@@ -76,12 +76,12 @@ class _Layer:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def sets(self, key: str) -> bool:
-        """Whether it sets a dotted key, or one within it."""
+        """Return whether the layer sets a dotted key, or a key inside it."""
         group, _, rest = key.partition(".")
         return (rest == "name" and group in self.chosen) or get(self.values, key, _ABSENT) is not _ABSENT
 
-    def kept(self, options: Mapping[str, Any]) -> _Layer:
-        """The layer without values of options that others replace, and without nulls of algorithms, which words say."""
+    def applied(self, options: Mapping[str, Any]) -> _Layer:
+        """Return the layer without values of replaced options, and without null algorithms, which the overrides set."""
         replaced = {group for group in GROUPS if self.options.get(group) != options.get(group)}
         stated = self.values.get(_LIST)
         nulls = {name for name, value in stated.items() if value is None} if isinstance(stated, Mapping) else set()
@@ -89,39 +89,39 @@ class _Layer:
 
 
 class Composition:
-    """The words of a command line as what Hydra composes: its `command`, and the `layers` of values, nearest first.
+    """Hydra's `command` for the words of a command line, and the `layers` of values, highest priority first.
 
-    `problems` is what is wrong with the words, `notes` what the user should read.
+    `problems` are the errors of the words, `notes` are for the user.
     """
 
     def __init__(self, words: Sequence[str]):
         self.problems = Problems()
         self.notes: list[str] = []
         self.recipe: Recipe | None = None
-        given = parse(words, self.problems)
-        name = next((one.value for one in reversed(given) if one.key == "recipe"), None)
-        with paths.searching(self._folders(given)):
+        assignments = parse(words, self.problems)
+        name = next((one.value for one in reversed(assignments) if one.key == "recipe"), None)
+        with paths.searching(self._folders(assignments)):
             with self.problems.collected():
                 self.recipe = None if name is None else recipes.load(str(name))
-            self._compose(given, self.recipe or recipes.train())
+            self._compose(assignments, self.recipe or recipes.train())
 
     def origin(self, key: str) -> str:
-        """What set a dotted key, or for a mapping the nearest that set something in it."""
+        """Return the origin of a dotted key: the first layer that sets it or a key inside it."""
         return next((layer.origin for layer in self.layers if layer.sets(key)), DEFAULTS)
 
-    def _folders(self, given: Sequence[Assignment]) -> list[Path]:
-        """The folders of `--config-dir`."""
-        values = [one.value for one in given if one.key == SEARCH_PATH]
+    def _folders(self, assignments: Sequence[Assignment]) -> list[Path]:
+        """Return the folders of `--config-dir`."""
+        values = [one.value for one in assignments if one.key == SEARCH_PATH]
         names = [str(name) for value in values for name in (value if isinstance(value, list) else [value])]
         folders = {name: Path(name.removeprefix("file://")) for name in names}
         missing = [name for name, folder in folders.items() if not folder.is_dir()]
         self.problems += [Problem("no such folder; create it", SEARCH_PATH, name, COMMAND_LINE) for name in missing]
         return list(folders.values())
 
-    def _compose(self, given: Sequence[Assignment], top: Recipe) -> None:
+    def _compose(self, assignments: Sequence[Assignment], top: Recipe) -> None:
         from launcher.config.source import Command
 
-        chosen, setting = sort_words(given, self.problems)
+        chosen, setting = sort_words(assignments, self.problems)
         path = next((one.value for one in reversed(setting) if one.key == "dataset.path"), os.environ.get(_DATA_FOLDER))
         option = dataset_at(str(path), str(top.options.get("dataset"))) if path else None
         if "dataset" not in chosen and option != top.options.get("dataset") and option is not None:
@@ -130,7 +130,7 @@ class Composition:
         published, lengths, chain = self._layers(top, {one.key: one.value for one in setting})
         below = [*reversed(chain), *reversed(lengths)]
         switches = Switches((layer.chosen.get(_LIST), layer.values.get(_LIST)) for layer in below)
-        switches.apply(given, self.problems)
+        switches.apply(assignments, self.problems)
         for group, option in chosen.items():
             values = [leaf for layer in chain if layer.options.get(group) != option for leaf in leaves(layer.values)]
             if replaced := [f"{key}={value}" for key, value in values if key.startswith(f"{group}.")]:
@@ -138,19 +138,19 @@ class Composition:
         typed: dict[str, Any] = {}
         for one in (*setting, *switches.values()):
             put(typed, one.key, one.value)
-        kept = [layer.kept({**top.options, **chosen}) for layer in (*published, *lengths, *chain)]
-        self.layers = [_Layer(COMMAND_LINE, typed, chosen), *kept]
+        applied = [layer.applied({**top.options, **chosen}) for layer in (*published, *lengths, *chain)]
+        self.layers = [_Layer(COMMAND_LINE, typed, chosen), *applied]
         words = [f"{group}={quoted(option)}" for group, option in chosen.items()]
         words += [f"+lengths/{layer.path.parent.name}={quoted(layer.path.stem)}" for layer in reversed(lengths)]
         if published:
             words.append(f"+published=[{','.join(quoted(layer.path.stem) for layer in reversed(published))}]")
         words += switches.words() + [f"++recipe={quoted(top.name)}"] * (self.recipe is not None)
         words += [one.word for one in setting if one.key != "recipe"]
-        files = {layer.path: layer.values for layer in kept}
+        files = {layer.path: layer.values for layer in applied}
         self.command = Command(top.name, words, paths.search_path(), top.path, files)
 
     def _layers(self, top: Recipe, typed: Mapping[str, Any]) -> tuple[list[_Layer], list[_Layer], list[_Layer]]:
-        """Published variants, values for the length, and the recipes themselves, each with the nearest first."""
+        """Return the layers of published variants, of the length, and of the recipes, highest priority first."""
         epochs = typed.get("epochs")
         epochs = epochs if type(epochs) is int else top.get("epochs")
         as_published = (typed.get("fidelity") or top.get("fidelity")) == "published"
@@ -170,9 +170,9 @@ class Composition:
 
 
 def dataset_at(path: str, usual: str) -> str:
-    """The option of `dataset` for a path: ImageNet's or that of any class folders, in the place of `usual`.
+    """Return the option of `dataset` for a path, ImageNet or any class folders, instead of `usual`.
 
-    A path that is no folder here leaves ImageNet as it is; options of the user's own always stay.
+    A missing folder keeps ImageNet; the user's own options always stay.
     """
     if usual not in ("shapes", "imagenet"):
         return usual
@@ -185,11 +185,11 @@ def dataset_at(path: str, usual: str) -> str:
     return "imagenet" if usual == "imagenet" else "image_folder"
 
 
-def sort_words(given: Sequence[Assignment], problems: Problems) -> tuple[dict[str, str], list[Assignment]]:
-    """The options that words choose by group, and the words that set values; a problem for each that may not."""
+def sort_words(assignments: Sequence[Assignment], problems: Problems) -> tuple[dict[str, str], list[Assignment]]:
+    """Split words into the options that they choose by group and those that set values; report invalid ones."""
     chosen: dict[str, str] = {}
     setting = []
-    for one in given:
+    for one in assignments:
         key, value, problem = one.key, one.value, None
         head, _, rest = key.partition(".")
         if head in _NOT_OF_A_RUN and key != SEARCH_PATH:

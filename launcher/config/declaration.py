@@ -1,4 +1,4 @@
-"""What is known of an algorithm without its tensors: where in the loop it acts, when, and with what not."""
+"""Declarations of algorithms without tensors: where and when each acts in the loop, and what it excludes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ POINTS = (
     "after_step",  # after each optimizer step
     "evaluation_weights",  # what evaluation and export use
 )
-# The loop's own work among what changes a batch.
+# The loop's own step among the changes of a batch.
 NORMALIZE = "<normalize>"
 # Height and width in pixels.
 Size = tuple[int, int]
 
 
 class RunPlan(Protocol):
-    """What a declaration may ask of a run's plan (`launcher.plan.plan.Plan`)."""
+    """The part of a run's plan (`launcher.plan.plan.Plan`) that declarations use."""
 
     @property
     def config(self) -> RunConfig: ...
@@ -48,32 +48,32 @@ class RunPlan(Protocol):
 
 
 class Declaration:
-    """What algorithms, optimizers and tasks state of themselves: when they act, what cannot work, and what to look at.
+    """Base of algorithms, optimizers and tasks: when they act, which values are invalid, and what to note.
 
-    excludes: with what it has no defined meaning, and why: of an algorithm others, of an optimizer points of the loop.
+    excludes: incompatible algorithms (for an optimizer: points of the loop), each with the reason.
     """
 
     excludes: ClassVar[Mapping[str, str]] = {}
 
     def acts_at(self, plan: RunPlan, step: int) -> int | None:
-        """For one that does more at some steps: 0 at the others, else a number that steps of equal cost share."""
+        """Return a number that steps of equal cost share, 0 for idle steps; None if all steps cost the same."""
         return None
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        """What cannot work about its values; an algorithm's keys are its fields' names."""
+        """Yield the errors of its values; an algorithm's keys are its field names."""
         yield from ()
 
     def notes(self, plan: RunPlan) -> Iterator[str]:
-        """What works but is worth a look before the run."""
+        """Yield notes to read before the run."""
         yield from ()
 
 
 class AlgorithmConfig(Declaration):
-    """An algorithm's declaration: its values are the fields of a frozen dataclass; the launcher reads the rest.
+    """Declaration of an algorithm: its values are the fields of a frozen dataclass.
 
-    places: at each point of the loop at which it acts, its place among the algorithms there; smaller ones come first.
-    spares_pretrained: it is of use only with pretrained weights.
-    in_channels_last: it puts weights and images into channels-last memory order.
+    places: its place at each point of the loop where it acts, in ascending order.
+    spares_pretrained: it is useful only with pretrained weights.
+    in_channels_last: it converts weights and images to channels-last memory order.
     """
 
     places: ClassVar[Mapping[str, int]] = {}
@@ -84,18 +84,18 @@ class AlgorithmConfig(Declaration):
         cls.places, cls.excludes = places, excludes or {}
 
     def place(self, point: str) -> int | None:
-        """Its place at a point with these values; None: it does not act there."""
+        """Return its place at a point; None if it does not act there."""
         return self.places.get(point)
 
     def loaded_size(self, plan: RunPlan, step: int) -> int | None:
-        """Size in pixels of the crops that it has the loader make for a step; None: any."""
+        """Return the size in pixels of the loader's crops at a step; None for any."""
         return None
 
     def size_after(self, plan: RunPlan, step: int, size: Size) -> Size:
-        """Size of images of `size` after `change_batch` at a step; at later steps it is never smaller."""
+        """Return the size of images of `size` after `change_batch` at a step; it never shrinks at later steps."""
         return size
 
     @classmethod
     def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
-        """What to change about it in a run that loading or the steps bound; values: None where it is off."""
+        """Return advice for a run whose bottleneck is data loading or the step; values: None if it is off."""
         return None

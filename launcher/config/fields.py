@@ -1,4 +1,4 @@
-"""Values with a form of their own: durations and targets as the field writes them, names of run folders."""
+"""Types of values with their own syntax: durations, targets, folder names and paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-# note: a class that is never built alone needs no validator of its own
+# note: deferred, because classes inside the run config need no validator of their own
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -38,7 +38,7 @@ def parse_duration(text: str) -> tuple[float, str]:
     """Split `8ep` into (8.0, "ep").
 
     Raises:
-        ValueError: the text is no number followed by ep, ba or dur.
+        ValueError: the text is not a number followed by ep, ba or dur.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
@@ -51,14 +51,14 @@ Duration = Annotated[str, AfterValidator(lambda text: text if parse_duration(tex
 
 @dataclass(frozen=True)
 class Within:
-    """Beside a duration's type: the part of the run that `schedule.fit=on` shortens it to."""
+    """Annotation of a duration: the fraction of the run to which `schedule.fit=on` shortens it."""
 
     share: float
 
 
 @cache
 def in_steps(text: str, *, steps_per_epoch: int, total_steps: int) -> int:
-    """Length of a duration in optimizer steps, rounded to the nearest whole one."""
+    """Convert a duration to optimizer steps, rounded to the nearest integer."""
     number, unit = parse_duration(text)
     return round(number * {"ep": steps_per_epoch, "ba": 1, "dur": total_steps}[unit])
 
@@ -70,7 +70,7 @@ def target_parts(text: str) -> tuple[str, float]:
     """Split `top1:0.759` into ("top1", 0.759).
 
     Raises:
-        ValueError: the text is no name followed by a number.
+        ValueError: the text is not a name and a number.
     """
     match = _TARGET.fullmatch(text.strip())
     if match is None:
@@ -92,7 +92,7 @@ def _folder_name(text: str) -> str:
 
 
 def expanded(text: str) -> str:
-    """The path with `~` or `$HOME` at its start as the folder that it stands for, which no shell has done in YAML."""
+    """Expand `~` or `$HOME` at the start of a path, since no shell does so in YAML."""
     if not text:
         raise ValueError("is empty; write a path")
     head, slash, rest = _HOME.sub("~", text, count=1).partition("/")
@@ -104,6 +104,6 @@ def expanded(text: str) -> str:
         raise ValueError(f"{head} is not a home folder; write ./{head} for a path in the working directory") from None
 
 
-# note: no path, so that a recipe from elsewhere cannot say where a run is kept
+# note: not a path, so that a recipe from elsewhere cannot choose where a run is written
 FolderName = Annotated[str, AfterValidator(_folder_name)]
 AnyPath = Annotated[str, AfterValidator(expanded)]

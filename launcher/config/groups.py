@@ -1,4 +1,4 @@
-"""The options of conf/'s groups, a user's own among them, without composing them; machines and their prices."""
+"""The options of the config groups, including the user's, without composing them; machines and their prices."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ _YEAR = datetime.timedelta(days=365)
 
 
 def files(group: str) -> dict[str, Path]:
-    """Name to file of a group's options, or of all algorithms, sorted."""
+    """Return the files of a group's options, or of all algorithms, by sorted name."""
     found = {path.stem: path for folder in reversed(paths.search_path()) for path in (folder / group).glob("*.yaml")}
     return dict(sorted(found.items()))
 
 
 def options(group: str) -> list[str]:
-    """Names of a group's options, or of all algorithms."""
+    """Return the names of a group's options, or of all algorithms."""
     return list(files(group))
 
 
 def about(group: str, name: str) -> str:
-    """What an option or algorithm is: the remark at the start of its file, which may be empty."""
+    """Return the description of an option or algorithm: the comment at the start of its file, possibly empty."""
     lines = files(group)[name].read_text(encoding="utf-8").splitlines()
     remarks = itertools.takewhile(lambda line: line.startswith("# "), lines)
     return " ".join(line[2:].strip() for line in remarks if not line.startswith("# @"))
 
 
 def values(group: str, name: str, depth: int = 0) -> dict[str, Any]:
-    """The values of an option, over those of the options of the same group that its defaults list names.
+    """Return the values of an option, merged over those of the options in its defaults list.
 
     Raises:
-        UserError: a file is no mapping, or names options that there are not, or itself.
+        UserError: a file is not a mapping, or its defaults list has a missing option or a loop.
     """
     path = files(group).get(name)
     if path is None or depth > _MOST_BASES:
@@ -52,10 +52,10 @@ def values(group: str, name: str, depth: int = 0) -> dict[str, Any]:
 
 
 def machines() -> dict[str, Hardware]:
-    """Every machine of conf/hardware, a user's own among them, by the name of its file.
+    """Return all machines of conf/hardware, including the user's, by file name.
 
     Raises:
-        UserError: a file has values that no machine has.
+        UserError: a file has an invalid value.
     """
 
     def machine(name: str, path: Path) -> Hardware:
@@ -65,12 +65,12 @@ def machines() -> dict[str, Hardware]:
 
 
 def is_named(gpu: str | None, device: str) -> bool:
-    """Whether a device such as `NVIDIA A100-SXM4-40GB` is a machine's GPU: a whole word, an A10 is no A100."""
+    """Return whether a device such as `NVIDIA A100-SXM4-40GB` is a machine's GPU, by whole words: A10 is not A100."""
     return gpu is not None and re.search(rf"\b{re.escape(gpu.split(' ')[0])}\b", device) is not None
 
 
 def price_age(machine: Hardware, today: datetime.date | None = None) -> str:
-    """When a machine's price was so: `2026-09-18`, `2022-07, over a year old` or `unknown date`."""
+    """Return the date of a machine's price: `2026-09-18`, `2022-07, over a year old` or `unknown date`."""
     if machine.price_date is None:
         return "unknown date"
     try:

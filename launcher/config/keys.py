@@ -1,4 +1,4 @@
-"""Which keys there are, what each can hold, and the nearest one to a word."""
+"""All keys of the config, their types, and the key nearest to a word."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from launcher.config.schema import RunConfig
 
 
 def options(hint: Any) -> list[type]:
-    """The dataclasses that a field may hold."""
+    """Return the dataclasses among a field's types."""
     if is_dataclass(hint) and isinstance(hint, type):
         return [hint]
     return [] if get_origin(hint) is list else [found for part in get_args(hint) for found in options(part)]
 
 
 def choices(key: str) -> list[str]:
-    """The words among which a dotted key's value is chosen; empty where it is a number or text."""
+    """Return the choices of a dotted key; empty for numbers and text."""
     words = {bool: ("true", "false"), NoneType: ("null",)}
     parts = _plain_types(RunConfig, key)
     found = [get_args(part) if get_origin(part) is Literal else words.get(part, ()) for part in parts]
@@ -29,7 +29,7 @@ def choices(key: str) -> list[str]:
 
 
 def is_text(schema: type, key: str) -> bool:
-    """Whether the values of a dotted key are nothing but text: a name, path, duration, one of several words."""
+    """Return whether all values of a dotted key are text: a name, path, duration or choice."""
     parts = [part for part in _plain_types(schema, key) if part is not NoneType]
     words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
     only_text = all(part is str or get_origin(part) is Literal for part in parts)
@@ -37,21 +37,21 @@ def is_text(schema: type, key: str) -> bool:
 
 
 def longest_share(key: str) -> float | None:
-    """The part of the run to which `schedule.fit=on` shortens a dotted key's durations; None: it holds none."""
+    """Return the fraction of the run to which `schedule.fit=on` shortens a key's durations; None if it has none."""
     parts = [part for hint in _types(RunConfig).get(key, ()) for part in (hint, *get_args(hint))]
     extras = [extra for part in parts for extra in getattr(part, "__metadata__", ()) if isinstance(extra, Within)]
     return extras[0].share if extras else None
 
 
 def path_keys() -> list[str]:
-    """Dotted keys of a run's config whose values are paths."""
+    """Return the dotted keys of a run's config whose values are paths."""
     return [
         key for key in all_keys() if any(AnyPath in (hint, *get_args(hint)) for hint in _types(RunConfig).get(key, ()))
     ]
 
 
 def _plain_types(schema: type, key: str) -> list[Any]:
-    """The types that a dotted key's values may have, without their bounds."""
+    """Return the types of a dotted key's values, without their bounds."""
     return [part for hint in _types(schema).get(key, ()) for part in _alternatives(hint)]
 
 
@@ -64,7 +64,7 @@ def _alternatives(hint: Any) -> list[Any]:
 
 @cache
 def _types(schema: type) -> dict[str, list[Any]]:
-    """Dotted keys, every option of a group included, in the order of writing, with their types; a group has none."""
+    """Return the types of all dotted keys, for every option of a group, in schema order; a group has none."""
     hints = get_type_hints(schema, include_extras=True)
     found: dict[str, list[Any]] = {}
     for name in (field.name for field in fields(schema)):
@@ -77,18 +77,18 @@ def _types(schema: type) -> dict[str, list[Any]]:
 
 
 def all_keys(schema: type = RunConfig) -> tuple[str, ...]:
-    """Dotted keys of a schema, every option of a group included, in the order of writing."""
+    """Return the dotted keys of a schema, for every option of a group, in schema order."""
     return tuple(_types(schema))
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice most like a word, or None if none is close."""
+    """Return the choice most similar to a word; None if none is close."""
     found = difflib.get_close_matches(word.lower(), list(choices), n=1, cutoff=0.5)
     return found[0] if found else None
 
 
 def nearest_key(key: str, schema: type = RunConfig) -> str | None:
-    """The valid dotted key most like a wrong one: the same leaf elsewhere, a like sibling, or a like whole key."""
+    """Return the valid key most similar to a wrong one: the same leaf elsewhere, a similar sibling, or whole key."""
     parent, _, leaf = key.rpartition(".")
     leaves = {known.rpartition(".")[2]: known for known in reversed(all_keys(schema))}
     siblings = {known.rpartition(".")[2]: known for known in all_keys(schema) if known.rpartition(".")[0] == parent}
@@ -101,7 +101,7 @@ def nearest_key(key: str, schema: type = RunConfig) -> str | None:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """` (did you mean X? one of: ...)`, ready to end a message."""
+    """Return `did you mean X? one of: ...`, the end of a message."""
     choices = sorted(choices)
     found = nearest(word, choices)
     hint = f"did you mean {found}? " if found else ""

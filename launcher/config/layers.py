@@ -1,4 +1,4 @@
-"""Nested plain values by dotted key, their references `${key}` to each other, and the names of where they come from."""
+"""Nested plain values by dotted key, and their references `${key}` to each other."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ COMMAND_LINE = "command line"
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
 NOT_PLAIN = "cannot be resolved: a reference must be ${key}, with the key of another value"
-# A text grows with every reference in it.
+# References make a text grow.
 _LONGEST = 1000
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of each leaf; an empty mapping is a leaf."""
+    """Yield dotted key and value of each leaf; an empty mapping is a leaf."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, f"{prefix}{name}.")
@@ -28,7 +28,7 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def get(values: Any, key: str, default: Any = None) -> Any:
-    """The value of a dotted key, or the default."""
+    """Return the value of a dotted key, or the default."""
     for part in key.split("."):
         if not isinstance(values, Mapping) or part not in values:
             return default
@@ -37,7 +37,7 @@ def get(values: Any, key: str, default: Any = None) -> Any:
 
 
 def without(values: Mapping[str, Any], keys: Collection[str], prefix: str = "") -> dict[str, Any]:
-    """The values without those of some dotted keys."""
+    """Return the values without some dotted keys."""
     return {
         name: without(value, keys, f"{prefix}{name}.") if isinstance(value, Mapping) else value
         for name, value in values.items()
@@ -46,7 +46,7 @@ def without(values: Mapping[str, Any], keys: Collection[str], prefix: str = "") 
 
 
 def put(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key: mappings merge, everything else replaces what stood there."""
+    """Set a dotted key: mappings merge, other values replace the previous one."""
     *parents, leaf = key.split(".")
     for parent in parents:
         below = values.get(parent)
@@ -59,12 +59,12 @@ def put(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value has no references but those to keys: `${oc.env:HOME}` would read the machine."""
+    """Return whether all references of a value are to keys: `${oc.env:HOME}` would read the environment."""
     return "${" not in _REFERENCE.sub("", str(value))
 
 
 def resolve(values: Mapping[str, Any], origin: Callable[[str], str], problems: Problems) -> dict[str, Any]:
-    """The values with others in the place of references; a problem for each that names no plain value."""
+    """Replace references by the values of their keys; add a problem for each invalid reference."""
 
     def resolved(value: Any, key: str) -> Any:
         if isinstance(value, Mapping):
@@ -87,10 +87,10 @@ def _resolved(text: str, values: Mapping[str, Any]) -> Any:
 
 
 def _referred(key: str, values: Mapping[str, Any]) -> Any:
-    """The value that a reference names: no reference itself, so that references neither multiply nor run in circles.
+    """Return the value of a reference's key; it must not be a reference, so that references neither grow nor loop.
 
     Raises:
-        ValueError: there is none; says why.
+        ValueError: the reference is invalid.
     """
     value = get(values, key, missing := object())
     if value is missing:

@@ -1,4 +1,4 @@
-"""The values of each library's models."""
+"""The config of each library's models."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _REGISTERED = re.compile(r"^@register_model\s*\ndef (\w+)\(", re.MULTILINE)
 
 @cache
 def timm_architectures() -> tuple[str, ...]:
-    """What timm can build, read from its source: its import takes torch and seconds."""
-    found = importlib.util.find_spec("timm")
-    assert found is not None
-    assert found.origin is not None
-    sources = sorted((Path(found.origin).parent / "models").glob("*.py"))
+    """Return timm's models, read from its source, since importing it takes torch and seconds."""
+    spec = importlib.util.find_spec("timm")
+    assert spec is not None
+    assert spec.origin is not None
+    sources = sorted((Path(spec.origin).parent / "models").glob("*.py"))
     return tuple(sorted(name for path in sources for name in _REGISTERED.findall(path.read_text(encoding="utf-8"))))
 
 
@@ -42,7 +42,7 @@ Setting = bool | int | float | str | list[int] | None
 
 @dataclass(frozen=True, config=STRICT)
 class BaseModel:
-    """What each library's models have; `checkpointing` recomputes activations in the backward pass to save memory."""
+    """Values of all models; `checkpointing` recomputes activations in the backward pass to save memory."""
 
     library: ClassVar[str]
 
@@ -53,7 +53,7 @@ class BaseModel:
     checkpointing: Literal["on", "off"]
 
     def keywords(self) -> dict[str, Setting]:
-        """The keywords of the network's constructor besides the number of classes."""
+        """Return the keywords of the network's constructor besides the number of classes."""
         return {}
 
 
@@ -74,9 +74,9 @@ class TorchvisionModel(BaseModel):
 
 @dataclass(frozen=True, config=STRICT)
 class TimmModel(BaseModel):
-    """Any image classifier of timm's, with its library's own initialization; null leaves a value to the library.
+    """Any image classifier of timm, with timm's initialization; null uses the library's default.
 
-    `arguments` are further keywords of the model's constructor.
+    `arguments` are additional keywords of the model's constructor.
     """
 
     library = "timm"
@@ -96,7 +96,7 @@ class TimmModel(BaseModel):
 
 @dataclass(frozen=True, config=STRICT)
 class VisionTransformerModel(BaseModel):
-    """big_vision's ViT with sines and cosines for positions and a tanh layer before the head; AlgoPerf's variants."""
+    """big_vision's ViT with sinusoidal position embeddings and a tanh layer before the head; AlgoPerf's variants."""
 
     library = "model.py"
 

@@ -1,4 +1,4 @@
-"""Words of the command line in Hydra's override grammar, text as it stands; which algorithms they turn on and off."""
+"""Parse the words of a command line by Hydra's override grammar, and the algorithms that they turn on and off."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ON, OFF = ON_OFF
 NULL = "null"
-# The key of folders with more recipes and options, as Hydra has it.
+# Hydra's key of folders with more recipes and options.
 SEARCH_PATH = "hydra.searchpath"
 
 _GROUP = "algorithms"
@@ -30,7 +30,7 @@ _KEY = re.compile(r"([A-Za-z_]\w*\.){0,10}[A-Za-z_]\w*", re.ASCII)
 
 @dataclass(frozen=True)
 class Assignment:
-    """`key=value` as typed, and the value's text in Hydra's grammar; `~algorithms.X` is `algorithms.X=off`."""
+    """A parsed `key=value`, and the value in Hydra's grammar; `~algorithms.X` is `algorithms.X=off`."""
 
     key: str
     value: Any
@@ -38,17 +38,17 @@ class Assignment:
 
     @property
     def word(self) -> str:
-        """The override that sets the key, whether or not it is there: strange keys are found when all is composed."""
+        """Return the override that sets or adds the key; unknown keys fail after composition."""
         return f"++{self.key}={self.text}"
 
 
 def parse(
     words: Sequence[str], problems: Problems, holds_text: Callable[[str], bool] | None = None
 ) -> list[Assignment]:
-    """What was typed, in its order, without the words that are no assignments, each of which is a problem.
+    """Parse words into assignments, in order; add a problem for each invalid word.
 
-    The value of a key that `holds_text` (those of a run's config, if None) is the text as it stands, but for `null` and
-    for quotes around all of it; so is a value that Hydra's grammar has no reading of.
+    A key that `holds_text` (None: a text key of the run config) takes its value literally, except `null` and outer
+    quotes; so does a value outside Hydra's grammar.
     """
     found = []
     for word in words:
@@ -61,12 +61,12 @@ def parse(
 
 
 def word_of(key: str, text: str) -> str:
-    """The word that gives a text key this very text."""
+    """Return the word that sets a text key to exactly this text."""
     return f"{key}={quoted(text) if text == NULL or unquoted(text) is not None else text}"
 
 
 def quoted(text: str) -> str:
-    """The text between quotes, as Hydra's grammar reads it back."""
+    """Quote a text by Hydra's grammar."""
     from hydra.core.override_parser.types import Quote, QuotedString
 
     return str(QuotedString(text, Quote.single).with_quotes())
@@ -111,7 +111,7 @@ def _by_grammar(key: str, text: str) -> Assignment:
 
 
 def unquoted(text: str) -> str | None:
-    """What stands between quotes that are around all of a text; None if there are none."""
+    """Return a text without its outer quotes; None if it has none."""
     if len(text) < 2 or text[0] not in "'\"" or text[-1] != text[0]:
         return None
     override = read_override(f"key={text}")
@@ -120,7 +120,7 @@ def unquoted(text: str) -> str | None:
 
 
 def read_override(word: str) -> Override | None:
-    """What Hydra reads in a word; None if it is none."""
+    """Parse a word by Hydra's grammar; None if it is invalid."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -133,10 +133,10 @@ def read_override(word: str) -> Override | None:
 
 
 class Switches:
-    """The algorithms that are on after some files, each laid over those before it, and after words.
+    """The active algorithms after applying config files in order, and then words.
 
-    Of each file that is the list of its defaults list, None if it has none, and what its body has under `algorithms`:
-    values turn an algorithm on, null turns it off. `active` has the option that each one takes its values from.
+    Each file gives the algorithms of its defaults list (None: no list) and its body's values under `algorithms`:
+    values turn an algorithm on, null turns it off. `active` maps each algorithm to the option of its values.
     """
 
     def __init__(self, parts: Iterable[tuple[Any, Any]]):
@@ -153,19 +153,19 @@ class Switches:
                 self._stated.add(str(name))
                 self._turn(str(name), on=value is not None)
 
-    def apply(self, given: Sequence[Assignment], problems: Problems) -> None:
-        """Follow the words in their order; a problem for each that names no algorithm, or says neither on nor off."""
-        for assignment in given:
+    def apply(self, assignments: Sequence[Assignment], problems: Problems) -> None:
+        """Apply assignments in order; add a problem for each unknown algorithm or invalid value."""
+        for assignment in assignments:
             if assignment.key.partition(".")[0] == _GROUP:
                 with problems.collected():
                     self._follow(assignment)
 
     def values(self) -> list[Assignment]:
-        """The words that give values to algorithms that are on."""
+        """Return the assignments of values of active algorithms."""
         return [one for one in self._values if self._algorithm(one.key.split(".")[1]) in self.active]
 
     def words(self) -> list[str]:
-        """Hydra's overrides: the list of options if the recipe's is too short, null for what is off, and values."""
+        """Return Hydra's overrides: the list of options if the recipe's lacks some, nulls to turn off, and values."""
         options = [option for option in self.active.values() if option in self._files]
         choice = [] if {*options} <= {*self._of_recipe} else [f"{_GROUP}=[{','.join(options)}]"]
         known = self._stated | {self._algorithm(option) for option in self._of_recipe}
@@ -194,11 +194,11 @@ class Switches:
         self._turn(names[0], on=bool(names[1:]) or value not in (OFF, False, None))
 
     def _choose(self, options: Sequence[str]) -> None:
-        """Turn on just these."""
+        """Turn on exactly these options."""
         self.active = {self._algorithm(option): option for option in options}
 
     def _turn(self, option: str, *, on: bool) -> None:
-        """Turn an algorithm on, with the values of a variant of it if that is what was typed, or off."""
+        """Turn an algorithm off, or on with the values of the option, which may be a variant."""
         algorithm = self._algorithm(option)
         if not on:
             self.active.pop(algorithm, None)
@@ -206,7 +206,7 @@ class Switches:
             self.active[algorithm] = option
 
     def _algorithm(self, option: str) -> str:
-        """The algorithm that an option has values for: its file's name, unless its `# @package` line says another."""
+        """Return the algorithm of an option: the package of its `# @package` line, or its file name."""
         path = self._files.get(option)
         at = package(path) if path is not None else None
         return (at or option).removeprefix(f"{_GROUP}.")

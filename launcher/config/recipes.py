@@ -75,24 +75,24 @@ class Recipe:
     published: Path | None = None
 
     def chain(self) -> Iterator[Recipe]:
-        """This recipe, the one that it extends, and so on to `train`."""
+        """Yield this recipe, the one that it extends, and so on up to `train`."""
         yield self
         if self.base is not None:
             yield from self.base.chain()
 
     @cached_property
     def chosen(self) -> dict[str, Any]:
-        """The options of its defaults list, by group."""
+        """Return the options of its defaults list by group."""
         entries = defaults_list(self.values, self.path)
         return {re.sub(r"^override +/?", "", group): option for group, option in entries if group}
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """The option of each group, chosen by this recipe or by those that it extends."""
+        """Return the option of each group, from this recipe or those that it extends."""
         return {**(self.base.options if self.base else {}), **self.chosen}
 
     def changes_at(self, epochs: Any) -> Path | None:
-        """The file of values for the nearest of its lengths; None where that is the nearest to its own one too."""
+        """Return the file of values for the nearest length; None if that is also nearest to the recipe's own length."""
         lengths = sorted(self.lengths)
         if not lengths or {type(epochs), type(self.get("epochs"))} != {int}:
             return None
@@ -100,7 +100,7 @@ class Recipe:
         return None if nearest == own else self.lengths[nearest]
 
     def get(self, key: str) -> Any:
-        """The value of a top-level key in the nearest recipe of the chain that has it; None if there is none."""
+        """Return a top-level key's value from the first recipe of the chain that has it; None without one."""
         return next((recipe.values[key] for recipe in self.chain() if key in recipe.values), None)
 
 
@@ -108,18 +108,18 @@ def load(name: str) -> Recipe:
     """Read a recipe or ablation by name or path, and those that it extends.
 
     Raises:
-        UserError: no such recipe, or its file is not what a recipe is.
+        UserError: the recipe does not exist or is invalid.
     """
     return _load(_find(name, COMMAND_LINE))
 
 
 def names() -> list[str]:
-    """All recipes and ablations by file name: nothing is read."""
+    """Return the names of all recipes and ablations, without reading them."""
     return sorted(_files("", paths.ABLATIONS))
 
 
 def listing(problems: Problems | None = None, folder: str = "") -> list[Recipe]:
-    """All recipes, the banded ones first; `problems` takes what is wrong with the files that are none."""
+    """Return all recipes, the banded ones first; `problems` collects the errors of invalid files."""
     found, wrong = [], Problems() if problems is None else problems
     for path in _files(folder).values():
         with wrong.collected():
@@ -128,12 +128,12 @@ def listing(problems: Problems | None = None, folder: str = "") -> list[Recipe]:
 
 
 def ablations(problems: Problems | None = None) -> list[Recipe]:
-    """All ablations: recipes that change one thing of another; `problems` as of `listing`."""
+    """Return all ablations, recipes that change one thing of another; `problems` as for `listing`."""
     return listing(problems, paths.ABLATIONS)
 
 
 def band_hint(epochs: int, recipe: Recipe) -> str | None:
-    """A line naming which of mild, medium and hot is meant for a length that is outside the recipe's band."""
+    """Return a note with the banded recipe for a length outside the recipe's band; None inside it."""
     if recipe.about.covers(epochs):
         return None
     low, high = recipe.about.epochs
@@ -144,14 +144,14 @@ def band_hint(epochs: int, recipe: Recipe) -> str | None:
 
 
 def _files(*subfolders: str) -> dict[str, Path]:
-    """Name to file; those of the working directory hide the packaged ones, those of the first subfolder the others."""
+    """Return files by name; the working directory hides packaged files, the first subfolder hides the others."""
     roots = reversed(paths.recipe_folders())
     folders = [root / subfolder for root in roots for subfolder in reversed(subfolders)]
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml")) if path.stem != TRAIN}
 
 
 def find(name: str) -> Path | None:
-    """The file of a recipe by its name, with or without `.yaml`, or by its path; None if there is none."""
+    """Return the file of a recipe by name, with or without `.yaml`, or by path; None if it does not exist."""
     plain = name.removesuffix(".yaml").removesuffix(".yml")
     if plain != name:
         # note: whatever is no file, by a name that is too long or a folder that may not be read, is none
@@ -174,7 +174,7 @@ def _find(name: str, origin: str) -> Path:
 
 
 def _load(path: Path, trail: tuple[Path, ...] = ()) -> Recipe:
-    """The recipe in a file; `trail` holds the recipes that extend it."""
+    """Load the recipe of a file; `trail` holds the recipes that extend it."""
     if len(trail) > _MOST_BASES:
         raise UserError(f"{trail[0]}: its chain of defaults lists has a loop or more than {_MOST_BASES} recipes")
     values = read_mapping(path)
@@ -195,6 +195,6 @@ def _load(path: Path, trail: tuple[Path, ...] = ()) -> Recipe:
 
 
 def train() -> Recipe:
-    """What every recipe stands on: the defaults list of train.yaml chooses an option for each group."""
+    """Return the root of every recipe; the defaults list of train.yaml chooses an option for each group."""
     path = next(file for folder in paths.search_path() if (file := folder / f"{TRAIN}.yaml").is_file())
     return Recipe(TRAIN, path, About(), read_mapping(path))

@@ -1,4 +1,4 @@
-"""The resolved config as a file, itself a valid config; what differs between two, and what may when a run goes on."""
+"""The resolved config as a file, itself a valid config; differences between two, and changes allowed on resume."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from launcher.config.yaml_file import as_yaml, read_mapping
 from launcher.errors import Problem, Problems, UserError
 
 _PLACE_ONLY = ("runs", "run_name")
-# Keys, and groups of keys (ending in a dot), that training so far did not depend on.
+# Keys, and groups of keys (ending in a dot), that may change when a run resumes.
 FREE = (
     "epochs",
     "target",
@@ -46,20 +46,20 @@ _PAST = "cannot change when a run resumes; start a new run, or change only " + "
 
 
 def as_mapping(config: RunConfig) -> dict[str, Any]:
-    """Plain nested values; algorithms that are not active are left out."""
+    """Return plain nested values without inactive algorithms."""
     values = asdict(config)
     values["algorithms"] = {name: inner for name, inner in values["algorithms"].items() if inner is not None}
     return values
 
 
 def digest(config: RunConfig) -> str:
-    """SHA-256 of the values that decide the result: not of where the run is kept."""
+    """Return the SHA-256 of the values that decide the result, without the run's location."""
     values = {key: value for key, value in as_mapping(config).items() if key not in _PLACE_ONLY}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def dump(config: RunConfig) -> str:
-    """The config as YAML, in the schema's order."""
+    """Dump the config as YAML in schema order."""
     return as_yaml(as_mapping(config))
 
 
@@ -72,7 +72,7 @@ def read(path: Path) -> RunConfig:
     """Read a resolved config.
 
     Raises:
-        UserError: there is no such file, it is no YAML, or a value does not fit the schema.
+        UserError: the file is missing or invalid.
     """
     if not path.exists():
         raise UserError(f"{path} is missing: {path.parent} is not a run folder")
@@ -87,36 +87,36 @@ def read(path: Path) -> RunConfig:
 
 
 def changed(before: RunConfig, after: RunConfig) -> list[str]:
-    """Dotted keys whose values differ, in the schema's order."""
+    """Return the dotted keys whose values differ, in schema order."""
     first, second = dict(leaves(as_mapping(before))), dict(leaves(as_mapping(after)))
     return [key for key in dict.fromkeys([*first, *second]) if first.get(key) != second.get(key)]
 
 
 def fingerprint(config: RunConfig) -> str:
-    """SHA-256 of the values that training so far depends on: equal for all parts of one run."""
+    """Return the SHA-256 of the values that may not change on resume: equal for all attempts of one run."""
     values = {key: value for key, value in leaves(as_mapping(config)) if not is_free(key)}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def is_free(key: str) -> bool:
-    """Whether a run may go on with another value of that key."""
+    """Return whether a key may change when a run resumes."""
     return any(key == free or (free.endswith(".") and key.startswith(free)) for free in FREE)
 
 
 def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
-    """The config to go on with; a group's option such as `launch=cpu` replaces the whole group.
+    """Return the config of a resumed run; a group's option such as `launch=cpu` replaces the whole group.
 
     Raises:
-        UserError: with every word that is wrong, or that would change what training has done so far.
+        UserError: with every word that is invalid or may not change on resume.
     """
     problems = Problems()
     before, values = as_mapping(config), as_mapping(config)
     switches = Switches([(None, before["algorithms"])])
-    given = parse(words, problems)
-    switches.apply(given, problems)
+    assignments = parse(words, problems)
+    switches.apply(assignments, problems)
     for name in sorted(switches.active.keys() ^ before["algorithms"].keys()):
         problems.append(Problem(_PAST, f"algorithms.{name}", ON if name in switches.active else OFF, COMMAND_LINE))
-    chosen, setting = sort_words(given, problems)
+    chosen, setting = sort_words(assignments, problems)
     for group, option in chosen.items():
         if f"{group}." in FREE:
             values[group] = as_mapping(compose([f"{group}={option}"]).config)[group]
@@ -129,10 +129,10 @@ def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
     with problems.collected():
         values = resolve(values, lambda key: COMMAND_LINE, problems)
         after = validate(values, lambda key: COMMAND_LINE)
-    told = {problem.key for problem in problems}
+    reported = {problem.key for problem in problems}
     first, now = dict(leaves(before)), dict(leaves(as_mapping(after) if after else values))
     past = [key for key in first if key in now and first[key] != now[key] and not is_free(key)]
-    problems += [Problem(_PAST, key, now[key], COMMAND_LINE) for key in past if key not in told]
+    problems += [Problem(_PAST, key, now[key], COMMAND_LINE) for key in past if key not in reported]
     problems.settle()
     assert after is not None
     return after

@@ -1,4 +1,4 @@
-"""The run config's types and bounds. No value has a default here: values stand in conf/ and recipes/."""
+"""Types and bounds of the run config. It has no defaults: conf/ and recipes/ hold all values."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Image:
 class Dataset:
     """Images in class folders `train/` and `val/` below `path`; null counts are read from the folder.
 
-    `skip_bad` skips images that cannot be read. With a `val_split` that share of each class's training images
-    is for validation, and there is no `val/`. `test_path` holds images that only the finished run is evaluated on, in
-    class folders or in `val/`. `exif_orientation` turns images as their EXIF data say.
+    `skip_bad` skips unreadable images. `val_split` is the fraction of each class's training images that replaces `val/`
+    for validation. `test_path` has images, in class folders or in `val/`, to evaluate only the finished run on.
+    `exif_orientation` rotates images by their EXIF data.
     """
 
     name: str
@@ -81,7 +81,7 @@ class TorchvisionLoader:
 
 @dataclass(frozen=True, config=STRICT)
 class FFCVFile:
-    """What an FFCV file is written with: the longest side in pixels, how images are stored (FFCV's proportion mode).
+    """Options of an FFCV file: the longest side in pixels, and how images are stored (FFCV's proportion mode).
 
     `restart_interval` is in JPEG blocks of 16 x 16 pixels; 0 writes no restart markers.
     """
@@ -94,7 +94,7 @@ class FFCVFile:
 
 @dataclass(frozen=True, config=STRICT)
 class FFCVFiles(FFCVFile):
-    """What `train prepare` writes: with a `small_side`, the training images at that longest side too."""
+    """Files of `train prepare`; `small_side` adds training images with that longest side."""
 
     small_side: Annotated[int, Field(ge=16, le=4096)] | None
     small_jpeg_share: Probability
@@ -102,7 +102,7 @@ class FFCVFiles(FFCVFile):
 
 @dataclass(frozen=True, config=STRICT)
 class FFCVLoader:
-    """Images from FFCV files; `workers` are threads of a rank."""
+    """Images from FFCV files; `workers` are threads per rank."""
 
     name: Literal["ffcv"]
     workers: Count | Literal["auto"]
@@ -118,7 +118,7 @@ class FFCVLoader:
 
 @dataclass(frozen=True, config=STRICT)
 class SyntheticLoader:
-    """Random images already on the device: measures the step without any loading."""
+    """Random images on the device, to measure steps without loading."""
 
     name: Literal["synthetic"]
     batches: Count
@@ -126,12 +126,12 @@ class SyntheticLoader:
 
 @dataclass(frozen=True, config=STRICT)
 class Warmup:
-    """What every schedule has: linear warmup from `warmup_start` (a part of the learning rate) and the dilation.
+    """Values of all schedules: linear warmup from `warmup_start` (a fraction of the learning rate), and dilation.
 
-    With `warmup_includes_peak` the last step of the warmup (its last epoch with `granularity: epoch`) has the whole
-    learning rate, without it the first one after.
-    `dilate` multiplies the run's length and every time in the schedule (MosaicML methodology). With `fit` the times of
-    training, methods' included, that are given in epochs or batches and are long for the run become parts of it.
+    With `warmup_includes_peak` the last step of the warmup (its last epoch with `granularity: epoch`) has the peak
+    learning rate, otherwise the first one after the warmup.
+    `dilate` multiplies the run's length and every time in the schedule (MosaicML methodology). With `fit` durations in
+    epochs or batches that are long for the run, also those of algorithms, become fractions of it.
     """
 
     warmup: Annotated[Duration, Within(0.1)]
@@ -144,7 +144,7 @@ class Warmup:
 
 @dataclass(frozen=True, config=STRICT)
 class Cosine(Warmup):
-    """With `counts_warmup` the cosine's time runs from the start of the run, else from the end of the warmup."""
+    """The cosine starts at the end of the warmup, or with `counts_warmup` at the start of the run."""
 
     name: Literal["cosine"]
     final: Probability
@@ -189,9 +189,9 @@ class BCE:
 
 @dataclass(frozen=True, config=STRICT)
 class Launch:
-    """Processes of this machine and how they meet those of others; `rdzv` is HOST:PORT, times are in seconds.
+    """Processes of this node and their rendezvous with other nodes; `rdzv` is HOST:PORT, times are in seconds.
 
-    `gradient_dtype` is what gradients are sent and summed in between ranks.
+    `gradient_dtype` is the type of the gradient all-reduce.
     """
 
     name: str
@@ -207,7 +207,7 @@ class Launch:
 
 @dataclass(frozen=True, config=STRICT)
 class Hardware:
-    """A machine to plan for: its size (`memory` in GiB, `disk` in GB) and prices an hour, with their sources."""
+    """A machine to plan for: its size (`memory` in GiB, `disk` in GB) and prices per hour, with their sources."""
 
     name: str
     gpu: str | None
@@ -225,7 +225,7 @@ class Hardware:
 
 @dataclass(frozen=True, config=STRICT)
 class Checkpoint:
-    """When a run is saved, besides at its end and when asked to stop; `every_minutes` counts from the last save."""
+    """When to save checkpoints, besides at the end and on a stop; `every_minutes` counts from the last checkpoint."""
 
     every: Duration
     every_minutes: Positive | None
@@ -237,7 +237,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, config=STRICT)
 class NonFinite:
-    """What follows a loss or gradients that are not finite; after `limit` in a row, or rollbacks, the run ends.
+    """The reaction to a loss or gradients that are not finite; after `limit` in a row, or rollbacks, the run ends.
 
     A rollback multiplies the learning rate by `lr_factor` from then on.
     """

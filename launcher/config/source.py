@@ -1,4 +1,4 @@
-"""What Hydra composes: its source of config files, each read as one that anybody may have written."""
+"""Hydra's composition, with a config source that reads every file as untrusted."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from launcher.config.yaml_file import defaults_list, package, read_mapping
 from launcher.errors import Problem, UserError, one_line
 
 _SCHEME = "train"
-# A defaults list may name others without end; an ordinary run looks 500 times.
+# Defaults lists may be endless; an ordinary run looks up 500 files.
 _MOST_LOOKS = 20_000
-# What Hydra raises for files of an odd form.
+# Errors of Hydra for malformed files.
 _FAILURES = (HydraException, OmegaConfBaseException, OSError, RecursionError, AssertionError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
 class Command:
-    """What Hydra composes for a command line: the primary config, its overrides, and the folders searched.
+    """Input of a composition: the primary config, its overrides, and the folders to search.
 
-    `file` is the primary config's, which may lie elsewhere; `values` stand in the place of those of some files.
+    `file` is the primary config's file, which may lie elsewhere; `values` replace the contents of some files.
     """
 
     config_name: str
@@ -46,10 +46,10 @@ class Command:
 
 
 def composed(command: Command) -> dict[str, Any]:
-    """What Hydra composes, references as they are.
+    """Compose the values, with references unresolved.
 
     Raises:
-        UserError: a file is none that Hydra can compose.
+        UserError: Hydra cannot compose the files.
     """
     with _hydra(command):
         values = OmegaConf.to_container(compose(command.config_name, [*command.overrides]))
@@ -58,7 +58,7 @@ def composed(command: Command) -> dict[str, Any]:
 
 
 def print_defaults_tree(command: Command) -> None:
-    """Print what Hydra's `--info defaults-tree` prints."""
+    """Print Hydra's `--info defaults-tree`."""
     root = logging.getLogger()
     before = root.level, root.handlers[:]
     try:
@@ -67,7 +67,7 @@ def print_defaults_tree(command: Command) -> None:
             assert hydra is not None
             hydra.show_info("defaults-tree", command.config_name, [*command.overrides])
     finally:
-        # note: Hydra sets up logging for all that follows
+        # note: Hydra changes the root logger
         root.level, root.handlers = before
 
 
@@ -87,7 +87,7 @@ def _hydra(command: Command) -> Iterator[None]:
 
 
 class SearchPath(SearchPathPlugin):
-    """Hydra searches the files of the command, and nothing else but its own."""
+    """Restrict Hydra's search to the files of the command and its own."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         if ConfigFiles.command is not None:
@@ -140,7 +140,7 @@ class ConfigFiles(ConfigSource):
         if ConfigFiles.looks > _MOST_LOOKS:
             raise UserError("too many configs in the defaults lists of the recipe and its options; look for a loop")
         if self.command is not None and ".." not in Path(name).parts and not Path(name).is_absolute():
-            # note: whatever is no file, by a name that is too long or a folder that may not be read, is none
+            # note: a name that is too long or in an unreadable folder counts as missing
             with suppress(OSError, ValueError):
                 return next((folder / name for folder in self.command.folders if is_there(folder / name)), None)
         return None

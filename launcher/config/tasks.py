@@ -1,4 +1,4 @@
-"""What a network is trained for, without tensors: the values of each task, its outputs, and its metrics' names."""
+"""Tasks without tensors: the values, outputs and metrics of each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Metric(NamedTuple):
-    """A number that evaluations give, a mean over samples; shares are in [0, 1] and printed in percent.
+    """A metric of an evaluation, a mean over samples; shares are in [0, 1] and printed in percent.
 
     name: in records, checkpoints and `target`. title: in text.
     """
@@ -29,37 +29,37 @@ class Metric(NamedTuple):
     is_share: bool = True
 
     def is_better(self, value: float, other: float) -> bool:
-        """Whether a value is better than another; neither where one is NaN."""
+        """Return whether a value is better than another; False if one is NaN."""
         return value > other if self.better == "higher" else value < other
 
     def best(self, values: Iterable[float | None]) -> float | None:
-        """The best of values, of which None are not known; None if all are."""
+        """Return the best value, ignoring None; None without a value."""
         choose = max if self.better == "higher" else min
         return choose((value for value in values if value is not None), default=None)
 
     def text(self, value: float | None, digits: int = 2) -> str:
-        """A value with its unit."""
+        """Format a value with its unit."""
         value = math.nan if value is None else value
         return f"{value:.{digits}%}" if self.is_share else f"{value:.{digits + 2}g}"
 
 
 class Goal(NamedTuple):
-    """A metric's value at which a run ends: `target=top1:0.759`."""
+    """A metric's value that ends a run: `target=top1:0.759`."""
 
     metric: Metric
     value: float
 
     def is_reached(self, metrics: Mapping[str, float | None]) -> bool:
-        """Whether an evaluation's metrics are at the goal."""
+        """Return whether an evaluation's metrics reach the goal."""
         value = metrics.get(self.metric.name)
         return value is not None and (value == self.value or self.metric.is_better(value, self.value))
 
 
 @dataclass(frozen=True, config=STRICT)
 class TaskConfig(Declaration):
-    """What every task has; `launcher.tasks` finds its tensors' part by its name.
+    """Base of all tasks; `launcher.tasks` has the tensor part, by name.
 
-    metrics: what evaluations give, the primary one first: it decides which checkpoint is the best.
+    metrics: those of an evaluation; the first is the primary one, which decides the best checkpoint.
     """
 
     metrics: ClassVar[tuple[Metric, ...]]
@@ -68,23 +68,23 @@ class TaskConfig(Declaration):
 
     @property
     def primary(self) -> Metric:
-        """The metric that runs are judged by."""
+        """Return the metric that compares runs."""
         return self.metrics[0]
 
     def outputs(self, dataset: Dataset) -> int:
-        """How many numbers the network gives of an image."""
+        """Return the number of outputs per image."""
         assert dataset.classes is not None
         return dataset.classes
 
     def scores(self, loss: CrossEntropy | BCE) -> Literal["softmax", "sigmoid"] | None:
-        """The function that makes probabilities of classes of the outputs; None: there are none to export."""
+        """Return the function from outputs to class probabilities; None if an export has none."""
         return None
 
     def goal(self, target: str) -> Goal:
-        """The goal that a target names.
+        """Parse a target.
 
         Raises:
-            UserError: the task has no such metric, or it cannot have this value.
+            UserError: the task has no such metric, or the value is out of range.
         """
         from launcher.config.keys import nearest  # note: which imports the schema
 
@@ -102,13 +102,13 @@ class TaskConfig(Declaration):
         return Goal(metrics[name], value)
 
     def text(self, metrics: Mapping[str, float | None], digits: int = 2) -> str:
-        """An evaluation's metrics in a line."""
+        """Format an evaluation's metrics as one line."""
         return "  ".join(f"{m.title} {m.text(metrics.get(m.name), digits)}" for m in self.metrics)
 
 
 @dataclass(frozen=True, config=STRICT)
 class ClassificationConfig(TaskConfig):
-    """Each image is of one class."""
+    """Classification of each image into one class."""
 
     metrics = (Metric("top1", "top-1"), Metric("top5", "top-5"))
 

@@ -1,4 +1,4 @@
-"""Plain values to typed ones such as the run config; every mismatch becomes a problem that says what to do."""
+"""Convert plain values to typed ones such as the run config; every mismatch becomes a problem with a remedy."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _EXPECTED = {
     "finite_number": "a finite number",
 }
 Typed = TypeVar("Typed")
-# note: one of the run's config is built in 14 ms, and a study reads thousands of configs
+# note: building the run config's adapter takes 14 ms, and a study reads thousands of configs
 adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def validate(values: Mapping[str, Any], origin: Callable[[str], str | None] = lambda key: None) -> RunConfig:
-    """The typed config; `origin` says where a dotted key came from.
+    """Return the typed config; `origin` maps a dotted key to its origin.
 
     Raises:
-        UserError: with every key that does not fit.
+        UserError: with every invalid key.
     """
     return typed(RunConfig, values, origin)
 
 
 def typed(kind: type[Typed], values: Any, origin: Callable[[str], str | None], prefix: str = "") -> Typed:
-    """The values as a dataclass; `prefix` stands before their dotted keys, `origin` says where each came from.
+    """Convert values to a dataclass; `prefix` precedes their dotted keys, `origin` maps a key to its origin.
 
     Raises:
-        UserError: with every key that does not fit.
+        UserError: with every invalid key.
     """
     if problems := [*_strange(values, prefix.removesuffix("."), origin)]:
         raise UserError(*problems)
@@ -69,7 +69,7 @@ def typed(kind: type[Typed], values: Any, origin: Callable[[str], str | None], p
 
 
 def _strange(value: Any, key: str, origin: Callable[[str], str | None]) -> Iterator[Problem]:
-    """What no value can be, and what neither JSON nor the arithmetic of a plan could take."""
+    """Yield values that JSON or the arithmetic of a plan cannot represent."""
     if isinstance(value, Mapping | list):
         for name, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from _strange(inner, f"{key}.{name}".removeprefix("."), origin)
@@ -80,13 +80,13 @@ def _strange(value: Any, key: str, origin: Callable[[str], str | None]) -> Itera
 
 
 def _joined(messages: list[str]) -> str:
-    """Alternatives of a union in one sentence."""
+    """Join the alternatives of a union."""
     first, *others = messages
     return " or ".join([first, *(other.removeprefix("must be ") for other in others)])
 
 
 def _located(details: Mapping[str, Any], values: Any) -> tuple[str, Any]:
-    """The dotted key of an error, without the names that unions put into its location, and the value there."""
+    """Return the dotted key of an error, without pydantic's names of union members, and the value there."""
     location = (*details["loc"], *(("name",) if details["type"] == "union_tag_invalid" else ()))
     path: list[str] = []
     for number, part in enumerate(location, 1):
@@ -116,7 +116,7 @@ def _no_such_key(kind: type, prefix: str, key: str, value: Any) -> str:
 
 
 def _message(schema: type, prefix: str, key: str, details: dict[str, Any]) -> str:
-    """What to say of one of pydantic's errors."""
+    """Translate one of pydantic's errors."""
     kind, context = details["type"], details.get("ctx", {})
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return _no_such_key(schema, prefix, key, details.get("input"))

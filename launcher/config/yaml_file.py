@@ -1,4 +1,4 @@
-"""A YAML file as plain values, whoever wrote it: no tags, no aliases, bounded in size and depth."""
+"""Read untrusted YAML files as plain values: no tags, no aliases, bounded size and depth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from yaml.nodes import MappingNode, ScalarNode
 
 from launcher.errors import UserError
 
-# note: libyaml's loader is ten times as fast, and a study reads thousands of configs
+# note: libyaml's loader is ten times faster, and a study reads thousands of configs
 _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST_BYTES = 100_000
 _PACKAGE = re.compile(r"^# @package +(\S+)", re.MULTILINE)
@@ -30,10 +30,10 @@ _NUMBERS = {
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """The values of a YAML file that is a mapping; keys are text, below the first level also whole numbers.
+    """Read a YAML file that is a mapping; keys are text, below the first level also integers.
 
     Raises:
-        UserError: it cannot be read, or is more than plain values; names the line.
+        UserError: it cannot be read or has more than plain values, with the line.
     """
     try:
         text = _text(path)
@@ -55,17 +55,17 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def package(path: Path) -> str | None:
-    """Where a config's values go, by the `# @package` line at its head; None: where its group says."""
+    """Return the package of the `# @package` line at the start of a config; None: the group's."""
     with path.open(encoding="utf-8") as file:
         found = _PACKAGE.search(file.read(512))
     return found[1] if found else None
 
 
 def defaults_list(values: Mapping[str, Any], path: Path) -> list[tuple[str, Any]]:
-    """The entries of a config's defaults list: a group with its option or options, or "" with another config's name.
+    """Return the entries of a config's defaults list: (group, options), or ("", name of another config).
 
     Raises:
-        UserError: it is no list, or has a name that is none.
+        UserError: it is not a list, or an entry is invalid.
     """
     entries = values.get("defaults", [])
     pairs: list[tuple[Any, Any]] = []
@@ -80,13 +80,13 @@ def defaults_list(values: Mapping[str, Any], path: Path) -> list[tuple[str, Any]
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:
-    """Plain values as a text that `read_mapping` reads back the same."""
+    """Dump plain values as text that `read_mapping` reads back unchanged."""
     layout: dict[str, Any] = {"sort_keys": False, "default_flow_style": None, "width": 110, "allow_unicode": True}
     return str(yaml.dump(dict(values), Dumper=_PlainDumper, **layout))
 
 
 def _text(path: Path) -> str:
-    # note: reading a pipe or a device may never end
+    # note: reading a pipe or a device may block forever
     if path.exists() and not path.is_file():
         raise UserError(f"{path} cannot be read: not a file")
     with path.open("rb") as file:
@@ -97,10 +97,10 @@ def _text(path: Path) -> str:
 
 
 def _check_plain(text: str) -> None:
-    """Look at the marks of a text before anything is built of it: libyaml's own recursion has no bound.
+    """Check a text's events before building values, since libyaml's recursion has no bound.
 
     Raises:
-        ConstructorError: it has aliases or tags, or is nested too deep.
+        ConstructorError: it has aliases or tags, or is nested too deeply.
     """
     depth = 0
     for event in yaml.parse(text, _PlainLoader):
@@ -114,7 +114,7 @@ def _check_plain(text: str) -> None:
 
 
 class _PlainLoader(_FASTEST):
-    """Reads null, true, numbers, text, lists and mappings, and nothing else."""
+    """Load only null, booleans, numbers, text, lists and mappings."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own form
         first: [(tag, pattern) for tag, pattern in known if tag in _WORDS]
@@ -135,7 +135,7 @@ class _PlainLoader(_FASTEST):
 
 
 class _PlainDumper(yaml.SafeDumper):
-    """Quotes the text that the loader would take for a number, or for a line's end."""
+    """Quote text that the loader would read as a number or a line break."""
 
     def represent_text(self, text: str) -> ScalarNode:
         return self.represent_scalar(f"{_TAG}str", text, style=None if text.isprintable() else '"')

@@ -1,4 +1,4 @@
-"""What every kind of cluster needs of a run: its name, command, machines and price, and the values of `submit.`."""
+"""The job of a run for any cluster: its name, command, machines and price, and the values of `submit.`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from launcher.plan.plan import processes_of_node
 PREFIX = "submit."
 _OF_THE_JOB = ("run_name", "runs", "launch.nnodes", "launch.rdzv")
 _LONGEST_NAME = 40
-# Where the first machine of a job waits for the others.
+# The port at which the first node of a job waits for the others.
 PORT = 29400
 ValuesT = TypeVar("ValuesT")
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run to submit. `words` leave out what the job itself says; `named` tells whether the user chose the name."""
+    """A run to submit. `words` exclude the keys that the job sets; `named`: the user set the run's name."""
 
     name: str
     named: bool
@@ -45,22 +45,22 @@ class Job:
 
 
 def make_job(config: RunConfig, words: Sequence[str]) -> Job:
-    """The job of a checked config, whose words are given again on the cluster.
+    """Make the job of a checked config; its words are repeated on the cluster.
 
     Raises:
-        UserError: the number of GPUs of a machine is not known.
+        UserError: the number of GPUs per node is unknown.
     """
     name = config.run_name or "-".join([config.recipe or config.model.architecture, config.dataset.name])
-    kept = [word for word in words if word.partition("=")[0] not in _OF_THE_JOB]
+    job_words = [word for word in words if word.partition("=")[0] not in _OF_THE_JOB]
     hardware = config.hardware
     return Job(
-        name, config.run_name is not None, kept, config.launch.nnodes, _gpus(config), hardware.gpu, config.runs,
+        name, config.run_name is not None, job_words, config.launch.nnodes, _gpus(config), hardware.gpu, config.runs,
         price_line(config),
     )  # fmt: skip
 
 
 def price_line(config: RunConfig) -> str:
-    """The price of the job's machines, with its date and source, or how to have it shown."""
+    """Format the price of the job's machines with its date and source, or the missing key."""
     hardware, nodes = config.hardware, config.launch.nnodes
     if hardware.price_per_hour is None:
         return f"unknown price: conf/hardware has none for {hardware.name}"
@@ -70,20 +70,20 @@ def price_line(config: RunConfig) -> str:
 
 
 def stamped(job: Job) -> str:
-    """The run's name, with the time where the user gave none: a job that runs twice must not meet another's folder."""
+    """Return the run's name, with a timestamp unless the user set the name, so that jobs do not share a folder."""
     return job.name if job.named else f"{job.name}-{time.strftime('%m%d-%H%M%S')}"
 
 
 def dns_name(name: str) -> str:
-    """A name as Kubernetes and SkyPilot take it: letters, digits and dashes, a letter first."""
+    """Convert a name to lowercase letters, digits and dashes with a letter first, for Kubernetes and SkyPilot."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_LONGEST_NAME].strip("-")
     return plain if plain[:1].isalpha() else f"train-{plain}".strip("-")
 
 
 def command(job: Job, start: str, *, runs: str, run_name: str, rdzv: str) -> str:
-    """Bash lines that start the run by the command `start`, or go on with it where the job has run before.
+    """Return bash lines that start the run by the command `start`, or resume it if the job has run before.
 
-    Several machines give one command each time: they join the run's folder. `run_name` and `rdzv` are bash words.
+    On several nodes the same command always runs, and joins the run's folder. `run_name` and `rdzv` are bash words.
     """
     folder = f'{shlex.quote(runs)}/"$run_name"'
     words = f'{shlex.join([*job.words, overrides.word_of("runs", runs)])} "run_name=$run_name"'
@@ -101,7 +101,7 @@ def command(job: Job, start: str, *, runs: str, run_name: str, rdzv: str) -> str
 
 
 def dump(values: dict[str, Any]) -> str:
-    """Values as YAML, in their order; texts of several lines as blocks."""
+    """Dump values as YAML in their order, multi-line texts as blocks."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, width=110)
 
 
@@ -114,7 +114,7 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def _gpus(config: RunConfig) -> int:
-    """GPUs of one machine; none on the CPU."""
+    """Return the GPUs per node; 0 on the CPU."""
     launch, gpus = config.launch, config.hardware.gpus
     if launch.device == "cpu":
         return 0
@@ -125,18 +125,18 @@ def _gpus(config: RunConfig) -> int:
 
 
 def read_values(kind: type[ValuesT], words: list[str]) -> ValuesT:
-    """The values of a kind of cluster with the `submit.KEY=VALUE` words over them.
+    """Read the values of a kind of cluster, overridden by the `submit.KEY=VALUE` words.
 
     Raises:
-        UserError: with every word that does not fit.
+        UserError: with every invalid word.
     """
     values = read_mapping(paths.CONF / "submit" / f"{kind.__name__.lower()}.yaml")
     problems = Problems()
-    for given in overrides.parse(words, problems, lambda key: is_text(kind, key.removeprefix(PREFIX))):
-        if isinstance(given.value, str) and not given.value.isprintable():
+    for one in overrides.parse(words, problems, lambda key: is_text(kind, key.removeprefix(PREFIX))):
+        if isinstance(one.value, str) and not one.value.isprintable():
             # note: a second line would be an option of the job
-            problems.append(Problem("must be one line of printable characters", given.key, given.value, COMMAND_LINE))
-        values[given.key.removeprefix(PREFIX)] = given.value
+            problems.append(Problem("must be one line of printable characters", one.key, one.value, COMMAND_LINE))
+        values[one.key.removeprefix(PREFIX)] = one.value
     with problems.collected():
         read = typed(kind, values, lambda key: COMMAND_LINE, PREFIX)
     problems.settle()

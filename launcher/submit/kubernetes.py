@@ -1,4 +1,4 @@
-"""A Kubernetes job: batch/v1 Job on one machine, Kubeflow's PyTorchJob on several."""
+"""A Kubernetes job: batch/v1 Job on one node, Kubeflow's PyTorchJob on several."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from launcher.config.fields import STRICT, Count
 from launcher.errors import EXIT_USER_ERROR
 from launcher.submit.job import PORT, Job, command, dns_name, dump, stamped
 
-_CONTAINER = "pytorch"  # note: the name by which the training operator finds the container
+_CONTAINER = "pytorch"  # the training operator requires this name
 
 
 def _memory(text: str) -> str:
@@ -24,7 +24,7 @@ def _memory(text: str) -> str:
 
 @dataclass(frozen=True, config=STRICT)
 class Kubernetes:
-    """`data` and `runs` are persistent volume claims, `grace` is in seconds."""
+    """Values of a Kubernetes job: `data` and `runs` are persistent volume claims, `grace` is in seconds."""
 
     image: str
     data: str
@@ -35,7 +35,7 @@ class Kubernetes:
 
 
 def render(job: Job, values: Kubernetes) -> str:
-    """The manifest."""
+    """Render the manifest."""
     run_name = stamped(job)
     name = dns_name(run_name)
     manifest = _job(job, values, name, run_name) if job.nodes == 1 else _pytorch_job(job, values, name, run_name)
@@ -62,7 +62,7 @@ def _job(job: Job, values: Kubernetes, name: str, run_name: str) -> dict[str, An
 
 def _pytorch_job(job: Job, values: Kubernetes, name: str, run_name: str) -> dict[str, Any]:
     def replicas(count: int) -> dict[str, Any]:
-        # note: ExitCode retries 128 and above, so a mistake of the user (2) ends the job at once
+        # note: ExitCode retries 128 and above, so an error of the user (2) ends the job at once
         return {
             "replicas": count,
             "restartPolicy": "ExitCode",

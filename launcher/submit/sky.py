@@ -1,4 +1,4 @@
-"""A SkyPilot managed job: rented machines that may be taken away, and a run that goes on on others."""
+"""A SkyPilot managed job: when a spot machine is preempted, the run resumes on another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIRST = 'first=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
 
 @dataclass(frozen=True, config=STRICT)
 class Sky:
-    """`disk` in GB; `gpus` maps the names of conf/hardware to SkyPilot's."""
+    """Values of a SkyPilot job: `disk` in GB; `gpus` maps the names of conf/hardware to SkyPilot's."""
 
     spot: bool
     restarts: Annotated[int, Field(ge=0)]
@@ -30,10 +30,10 @@ class Sky:
 
 
 def render(job: Job, values: Sky) -> str:
-    """The task's YAML.
+    """Render the task's YAML.
 
     Raises:
-        UserError: SkyPilot's name of the GPU is not known, or the run could not go on after a machine is taken.
+        UserError: the GPU has no SkyPilot name, or spot machines have no bucket to resume from.
     """
     if values.spot and values.runs is None:
         message = "spot machines need a bucket to resume from: set submit.runs=s3://BUCKET/runs"
@@ -59,20 +59,20 @@ def _run(job: Job, values: Sky) -> str:
 
 
 def _resources(job: Job, values: Sky) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    resources: dict[str, Any] = {}
     if job.gpus:
         if job.gpu not in values.gpus:
             message = f"has no SkyPilot name; choose one of {', '.join(values.gpus)}, or add it to submit.gpus"
             raise UserError(Problem(message, "hardware.gpu", job.gpu))
-        found["accelerators"] = f"{values.gpus[job.gpu]}:{job.gpus}"
+        resources["accelerators"] = f"{values.gpus[job.gpu]}:{job.gpus}"
     if values.cloud:
-        found["cloud"] = values.cloud
-    found["use_spot"] = values.spot
-    found["job_recovery"] = {"max_restarts_on_errors": values.restarts}
-    found["disk_size"] = values.disk
+        resources["cloud"] = values.cloud
+    resources["use_spot"] = values.spot
+    resources["job_recovery"] = {"max_restarts_on_errors": values.restarts}
+    resources["disk_size"] = values.disk
     if values.image:
-        found["image_id"] = f"docker:{values.image}"
-    return found
+        resources["image_id"] = f"docker:{values.image}"
+    return resources
 
 
 def _mounts(values: Sky) -> dict[str, Any]:
@@ -80,6 +80,6 @@ def _mounts(values: Sky) -> dict[str, Any]:
     if values.data:
         mounts["/data"] = {"source": values.data, "mode": "COPY"}
     if values.runs:
-        # note: the plain mount knows neither appending nor renaming, which a run folder needs
+        # note: the plain mount supports neither appending nor renaming, which a run folder needs
         mounts["/runs"] = {"source": values.runs, "mode": "MOUNT_CACHED"}
     return mounts

@@ -1,4 +1,4 @@
-"""A Slurm job: one task a node, saved before its time is up and queued again until the run is done."""
+"""A Slurm job: one task per node, which saves a checkpoint before its time limit and is requeued until it finishes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.config.fields import STRICT, AnyPath, Count
 from launcher.errors import DONE, EXIT_USER_ERROR, INTERRUPTED, TERMINATED, Problem, UserError
 from launcher.submit.job import Job, command, dns_name
 
-# note: srun ends the other tasks a minute after the first has ended; at once would cut short a curve that is drawn
+# note: srun kills the other tasks a minute after the first exits; at once would interrupt the drawing of curves
 _SRUN = 'srun --kill-on-bad-exit=0 --wait=60 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE"'
 _HEAD = f"""\
 set -uo pipefail
@@ -58,7 +58,7 @@ def _time(text: str) -> str:
 
 
 def _seconds(text: str) -> int:
-    """Seconds of a time as sbatch takes it; 0 is no limit."""
+    """Convert a time in sbatch's format to seconds; 0 is no limit."""
     days, _, clock = text.rpartition("-")
     parts = list(map(int, clock.split(":")))
     units = (3600, 60, 1) if days or len(parts) == 3 else (60, 1)
@@ -67,7 +67,7 @@ def _seconds(text: str) -> int:
 
 @dataclass(frozen=True, config=STRICT)
 class Slurm:
-    """`time` as sbatch takes it, a bare number being minutes; `save_before_end` in seconds."""
+    """Values of a Slurm job: `time` in sbatch's format, a bare number in minutes; `save_before_end` in seconds."""
 
     time: Annotated[str, AfterValidator(_time)]
     save_before_end: Count
@@ -77,10 +77,10 @@ class Slurm:
 
 
 def render(job: Job, values: Slurm) -> str:
-    """The batch script; without a `program` it runs the `train` of the machine that submits.
+    """Render the batch script; without a `program` it runs the `train` that submits it.
 
     Raises:
-        UserError: the job's time is too short to save before it ends.
+        UserError: the time limit is not above `save_before_end`.
     """
     if 0 < _seconds(values.time) <= values.save_before_end:
         message = f"must be less than submit.time={values.time}; otherwise the run saves and stops when it starts"
@@ -91,7 +91,7 @@ def render(job: Job, values: Slurm) -> str:
     lines = command(job, start, runs=job.runs, run_name=run_name, rdzv='"$first:$port"')
     options = "\n".join(f"#SBATCH --{option}" for option in _options(job, values))
     rendezvous = f"runs={shlex.quote(job.runs)}\n{_RENDEZVOUS if job.nodes > 1 else ''}"
-    # note: in the background, because bash hears signals only while it waits
+    # note: in the background, because bash handles signals only in `wait`
     return f"#!/usr/bin/env bash\n# {job.price}\n{options}\n\n{_HEAD}\n{rendezvous}{lines} &\n{_TAIL}"
 
 
@@ -108,5 +108,5 @@ def _options(job: Job, values: Slurm) -> list[str]:
         "open-mode=append",
         "output=%x-%j.log",
     ]
-    given = {"partition": values.partition, "account": values.account}
-    return options + [f"{name}={value}" for name, value in given.items() if value is not None]
+    optional = {"partition": values.partition, "account": values.account}
+    return options + [f"{name}={value}" for name, value in optional.items() if value is not None]
