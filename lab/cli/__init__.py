@@ -1,4 +1,4 @@
-"""The verbs that the laboratory adds: name to module and what it is for."""
+"""The verbs of the laboratory: name to module and description."""
 
 VERBS = {
     "tune": ("lab.cli.tune", "search hyperparameters by quasi-random trials, one run after another"),

@@ -1,4 +1,4 @@
-"""`train ablate`: the grid of a recipe's algorithms, their effects in finished runs, and the parts of a step."""
+"""`train ablate`: the ablation grid of a recipe, effects of algorithms in finished runs, and the parts of a step."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def main(arguments: argparse.Namespace) -> int:
     cells = {variant: expand([*arguments.overrides, *variant.words], variant.name) for variant in variants}
     if arguments.run and (code := _train_missing([cell for row in cells.values() for cell in row])) != 0:
         return code
-    rows = _found(cells, composed.config)
+    rows = _rows(cells, composed.config)
     changes, exchanges = effects(rows), tradeoffs(rows)
     parts = {} if arguments.grid else _parts(composed, arguments.seconds)
     commands = {variant: _command([*arguments.overrides, *variant.words], cells[variant]) for variant in variants}
@@ -91,10 +91,10 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _check_several(words: Sequence[str]) -> None:
-    """See that no word but a length or a seed has several values.
+    """Check that only lengths and seeds have several values.
 
     Raises:
-        UserError: with every other one.
+        UserError: with every other word that has several values.
     """
     message = "takes one value; use --with for several values, a row each"
     several = [word.partition("=") for word in words if len(alternatives(word, 2) or ()) > 1]
@@ -104,7 +104,7 @@ def _check_several(words: Sequence[str]) -> None:
 
 
 def _train_missing(cells: Sequence[Cell]) -> int:
-    """Train what is not finished, each row with its first seed before any has a second; the exit code."""
+    """Train the unfinished runs, the first seed of every row first; return the exit code."""
     seeds = list(dict.fromkeys(cell.composed.config.seed for cell in cells))
     ordered = sorted(cells, key=lambda cell: seeds.index(cell.composed.config.seed))
     check_all(ordered, here=True)
@@ -112,8 +112,8 @@ def _train_missing(cells: Sequence[Cell]) -> int:
     return train_all(ordered, outcomes) or int(outcomes["failed"] > 0)
 
 
-def _found(cells: Mapping[Variant, Sequence[Cell]], config: RunConfig) -> list[Row]:
-    """Each variant at each of its lengths, and the finished runs of it below `runs`."""
+def _rows(cells: Mapping[Variant, Sequence[Cell]], config: RunConfig) -> list[Row]:
+    """Return each variant at each length, with its finished runs below `runs`."""
     folders = find_runs([config.runs]) if _holds_runs(Path(config.runs)) else []
     identity = identity_if_there(config) if folders else None
     configs = [cell.composed.config for row in cells.values() for cell in row]
@@ -131,11 +131,11 @@ def _holds_runs(path: Path) -> bool:
 
 
 def _parts(composed: Composed, each: float) -> dict[str, float]:
-    """Mean seconds of a step of the whole recipe, waiting for data and copies included."""
+    """Measure the mean seconds of each part of a step, including waits for data and copies."""
     from launcher.measure.launch import ask, measure_steps, prepare_here
 
     prepared = prepare_here(composed)
-    from lab.predict.split import waiting  # note: torch, which a mistake need not wait for
+    from lab.predict.split import waiting  # note: imports torch, so only after all checks
 
     return {
         **waiting(prepared.plan, measure_steps(prepared, each)),
@@ -174,8 +174,8 @@ def _as_json(
 def _grid(rows: Sequence[Row], commands: Mapping[Variant, list[str]]) -> Table:
     table = Table("variant", "epochs", "runs", "top-1 %", "minutes", "command", box=None, header_style="bold")
     for row in rows:
-        found = measured(row.found[1]) if row.found else None
-        numbers = (str(found.runs), f"{found.top1:.2f}", f"{found.minutes:.1f}") if found else ("-",) * 3
+        result = measured(row.found[1]) if row.found else None
+        numbers = (str(result.runs), f"{result.top1:.2f}", f"{result.minutes:.1f}") if result else ("-",) * 3
         command = shlex.join(commands[row.variant])
         table.add_row(verbatim(row.variant.name), str(row.epochs), *numbers, verbatim(command))
     return table
@@ -196,20 +196,20 @@ def _tradeoffs(exchanges: Sequence[Tradeoff]) -> Table:
     columns = ("algorithm", "epochs", "compared with", "speed-up at equal quality", "points at equal time")
     table = Table(*columns, box=None, header_style="bold")
     for one in exchanges:
-        certain = f"at least {one.at_least:.2f}x; " if one.at_least else ""
-        certain += f"at most {one.at_most:.2f}x; " if one.at_most else ""
+        bounds = f"at least {one.at_least:.2f}x; " if one.at_least else ""
+        bounds += f"at most {one.at_most:.2f}x; " if one.at_most else ""
         table.add_row(
             verbatim(one.algorithm),
             str(one.epochs),
             one.base,
-            _number(one.speedup, "{:.2f}x") or verbatim(certain + one.why_no_speedup),
+            _number(one.speedup, "{:.2f}x") or verbatim(bounds + one.why_no_speedup),
             _number(one.gain, "{:+.2f}") or verbatim(one.why_no_gain),
         )
     return table
 
 
 def _number(value: BootstrapEstimate | None, form: str) -> str:
-    """The value with its interval, where it has one."""
+    """Format a value with its interval, if it has one."""
     if value is None:
         return ""
     interval = value.interval(form)

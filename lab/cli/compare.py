@@ -1,4 +1,4 @@
-"""`train compare RUNS...`: tradeoff curves of run folders, the Pareto front, speed-ups; or AlgoPerf's score."""
+"""`train compare RUNS...`: compare runs by tradeoff curves, Pareto fronts and speed-ups, or by AlgoPerf's score."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_axes(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what a cost is, and what one front goes across."""
+    """Add the options of the cost axis, and of comparisons across settings."""
     across = "compare across machines, models, datasets: one or more, separated by commas"
     parser.add_argument("--across", metavar="WHAT", help=across)
     axis = "the cost (default: time; money across machines)"
@@ -78,7 +78,7 @@ def main(arguments: argparse.Namespace) -> int:
     axis = chosen_axis(arguments.axis, across)
     results = read_results(arguments.runs, published=arguments.published, price=arguments.price, across=across)
     baselines = choose_baselines(results.all_curves, arguments.baseline, axis, across)
-    found = comparisons(
+    compared = comparisons(
         results.all_curves,
         baselines,
         axis,
@@ -88,7 +88,7 @@ def main(arguments: argparse.Namespace) -> int:
     )
     stated = stated_speedups() if arguments.published else []
     if arguments.json:
-        print(json.dumps(tables.as_json(results, found, stated, axis), indent=2, allow_nan=False))
+        print(json.dumps(tables.as_json(results, compared, stated, axis), indent=2, allow_nan=False))
         return 0
     if arguments.csv:
         rows = tables.point_rows(results)
@@ -101,7 +101,7 @@ def main(arguments: argparse.Namespace) -> int:
         out.print("note: no run has a price; pass the machine's price per hour as --price USD", style="yellow")
     for note in notes(results, axis):
         out.print(verbatim(f"note: {note}"), style="yellow")
-    for title, table in tables.rich_tables(results, found, stated, axis):
+    for title, table in tables.rich_tables(results, compared, stated, axis):
         out.print(f"[bold]{verbatim(title)}[/]")
         out.print(table)
         out.print()

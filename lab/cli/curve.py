@@ -1,4 +1,4 @@
-"""`train curve recipe=A,B epochs=... seed=...`: runs the grid of a tradeoff curve, here in turn or as Slurm jobs."""
+"""`train curve recipe=A,B epochs=... seed=...`: train the grid of a tradeoff curve, here in turn or as Slurm jobs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EXAMPLES = [
     "train curve recipe=hot algorithms.sam.interval=5,10 epochs=180,450 dataset.path=/data/imagenet",
     "train curve --slurm recipe=mild,hot epochs=36,72 seed=0,1 dataset.path=/data/imagenet submit.time=08:00:00",
 ]
-# Each is composed and checked before the first one starts.
+# All runs are composed and checked before the first one starts.
 MOST_RUNS = 1000
 
 
@@ -73,7 +73,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def train_all(cells: list[Cell], outcomes: Counter[str]) -> int | None:
-    """Run or continue one after another; the exit code if asked to stop."""
+    """Start or resume the runs one after another; return the exit code if stopped."""
     out = console()
     for number, cell in enumerate(cells, 1):
         out.print(f"[bold]{number}/{len(cells)}[/] {verbatim(cell.folder)}")
@@ -91,14 +91,14 @@ def train_all(cells: list[Cell], outcomes: Counter[str]) -> int | None:
 
 
 def _submit_all(cells: list[Cell], words: list[str], outcomes: Counter[str]) -> None:
-    """A job for each run that is neither finished nor in the queue; an interrupted one goes on in its job.
+    """Submit a job for each run that is neither finished nor in the queue; the job resumes an interrupted run.
 
     Raises:
-        UserError: the number of GPUs of a machine is not known, or Slurm does not take a job.
+        UserError: the number of GPUs per node is unknown, or Slurm refuses a job.
     """
     values = read_values(slurm.Slurm, words)
     jobs = [make_job(replace(cell.composed.config, run_name=cell.folder.name), cell.words) for cell in cells]
-    in_queue = _ask(["squeue", "--me", "--noheader", "--format=%A"]).split()
+    in_queue = _output(["squeue", "--me", "--noheader", "--format=%A"]).split()
     out = console()
     for number, (cell, job) in enumerate(zip(cells, jobs, strict=True), 1):
         note = cell.folder.parent / ".jobs" / cell.folder.name
@@ -110,8 +110,8 @@ def _submit_all(cells: list[Cell], words: list[str], outcomes: Counter[str]) -> 
             outcomes["in the queue"] += 1
             message = f"in the queue as job {before}: skipped"
         else:
-            # note: with a cluster's name after the number where there are several
-            submitted = _ask(["sbatch", "--parsable"], slurm.render(job, values)).strip().partition(";")[0]
+            # note: sites with several clusters append the cluster's name
+            submitted = _output(["sbatch", "--parsable"], slurm.render(job, values)).strip().partition(";")[0]
             note.parent.mkdir(parents=True, exist_ok=True)
             atomic.write_text(note, f"{submitted}\n")
             outcomes["submitted"] += 1
@@ -119,8 +119,8 @@ def _submit_all(cells: list[Cell], words: list[str], outcomes: Counter[str]) -> 
         out.print(f"[bold]{number}/{len(cells)}[/] {verbatim(cell.folder)}  {verbatim(message)}")
 
 
-def _ask(command: list[str], script: str | None = None) -> str:
-    """What a program of Slurm's prints.
+def _output(command: list[str], script: str | None = None) -> str:
+    """Run a Slurm command and return its output.
 
     Raises:
         UserError: it is not installed, or fails.
@@ -135,10 +135,10 @@ def _ask(command: list[str], script: str | None = None) -> str:
 
 
 def check_all(cells: list[Cell], *, here: bool) -> None:
-    """See that every run can work before the first one starts; the data must be there only if it starts `here`.
+    """Check every run before the first one starts; the data must exist only if it starts `here`.
 
     Raises:
-        UserError: with every mistake, each once.
+        UserError: with all distinct errors.
     """
     problems = Problems()
     for cell in cells:
@@ -153,17 +153,17 @@ def check_all(cells: list[Cell], *, here: bool) -> None:
 
 
 def _train(words: list[str]) -> int:
-    """One run in a process of its own, to which a request to stop is passed on; returns its exit code."""
-    # note: where this process is killed outright, the run is asked to save and stop
-    ends_too = partial(die_with, os.getpid(), signal.SIGTERM)
-    process = subprocess.Popen([sys.executable, "-m", "launcher.cli.main", *words], preexec_fn=ends_too)
+    """Train one run in its own process, forwarding stop signals; return its exit code."""
+    # note: if this process is killed, the run saves a checkpoint and stops
+    die_together = partial(die_with, os.getpid(), signal.SIGTERM)
+    process = subprocess.Popen([sys.executable, "-m", "launcher.cli.main", *words], preexec_fn=die_together)
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
+    def forward(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
 
-    # note: a terminal sends Ctrl-C to the run as well, which saves and then ends; this process only waits for it
+    # note: a terminal sends Ctrl-C to the run as well, which saves a checkpoint and exits; this process waits for it
     before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
-    before |= {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    before |= {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGUSR1)}
     try:
         return process.wait()
     finally:
@@ -173,7 +173,7 @@ def _train(words: list[str]) -> int:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a grid: the words of its command line, composed, and the folder that it has or will have."""
+    """One run of a grid: the words of its command line, their composition, and its folder, which may not exist yet."""
 
     words: tuple[str, ...]
     composed: Composed
@@ -181,25 +181,25 @@ class Cell:
 
     @property
     def state(self) -> State | None:
-        """How far the run is; None before it."""
+        """Return the run's state; None before it starts."""
         return read_run(self.folder).state if self.folder.exists() else None
 
     @property
     def epochs(self) -> int:
-        """Its length, after dilation."""
+        """Return the length after dilation."""
         return dilated_epochs(self.composed.config.epochs, self.composed.config.schedule.dilate)
 
 
 def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:
-    """The runs of all combinations of the values given, as `recipe=mild,hot epochs=8,16 seed=0,1`; seeds outermost.
+    """Return the runs of all combinations of values, as in `recipe=mild,hot epochs=8,16 seed=0,1`; seeds vary slowest.
 
     Lengths dilate the recipe's own schedule (MosaicML methodology), unless `schedule.dilate` is among the words.
-    `name` is told in the folders' names.
+    `name` is part of the folders' names.
 
     Raises:
-        UserError: with every mistake of every combination, each once.
+        UserError: with all distinct errors of all combinations.
     """
-    # note: a plain word is left as it is, for `compose` to judge
+    # note: `compose` checks the words with one value
     choices = {word.partition("=")[0]: alternatives(word, MOST_RUNS + 1) or [word] for word in words}
     if math.prod(map(len, choices.values())) > MOST_RUNS:
         most = max(words, key=lambda word: len(choices[word.partition("=")[0]]))
@@ -210,7 +210,7 @@ def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:
         message = "cannot be set for a grid; set the parent folder by runs=FOLDER"
         raise UserError(Problem(message, "run_name", value))
     several = [key for key, values in choices.items() if len(values) > 1]
-    # note: seeds change slowest, so that every length has a first result before any has a second
+    # note: seeds vary slowest, so that every length has a result before any has a second
     order = sorted(choices, key=lambda key: key != "seed")
     cells, problems = [], Problems()
     for values in itertools.product(*(choices[key] for key in order)):
@@ -222,10 +222,10 @@ def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:
 
 
 def check_existing(folder: Path, config: RunConfig) -> None:
-    """See that a folder that is there already is a run of this config, on the images that are there now.
+    """Check that an existing folder is a run of this config, on the current images.
 
     Raises:
-        UserError: it is another run, or none.
+        UserError: it is another run, or not a run.
     """
     if not folder.exists():
         return
@@ -233,7 +233,7 @@ def check_existing(folder: Path, config: RunConfig) -> None:
     differ = [
         key
         for key in changed(read(RunFolder(folder).config), config)
-        # note: what is not counted yet differs from nothing
+        # note: counts that are unknown so far match any
         if not is_free(key) and not (key in COUNTS and own.get(key) is None)
     ]
     if differ:

@@ -1,4 +1,4 @@
-"""`train mlperf RUN`: write mlperf.log, in MLPerf Training's format, from a run's records.
+"""`train mlperf RUN`: write mlperf.log in MLPerf Training's format from a run's records.
 
 Rules and keys: MLPerf Training 4.0, the last round with ResNet-50 (open division: the recipes' values are not those
 of the closed one). Lines have the form `:::MLLOG {...}` and milliseconds since 1970.
@@ -44,7 +44,7 @@ _POINT, _START, _STOP = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
 
 @dataclass(frozen=True)
 class Event:
-    """One line; `time` in seconds since 1970."""
+    """One log line; `time` in seconds since 1970."""
 
     time: float
     key: str
@@ -65,18 +65,18 @@ class Event:
 
 
 def write_mlperf(plan: Plan, folder: RunFolder) -> Path | None:
-    """Write the log of what is recorded so far, atomically; nothing if nothing is."""
+    """Write the log of the records so far atomically; None without records."""
     rows = read_metrics(folder.metrics)
     if not rows or rows[0]["kind"] != "start":
         return None
     path = folder.path / "mlperf.log"
-    begin = min(folder.config.stat().st_mtime, rows[0]["time"])
-    atomic.write_text(path, "".join(f"{event.line()}\n" for event in events(plan, rows, begin)))
+    started = min(folder.config.stat().st_mtime, rows[0]["time"])
+    atomic.write_text(path, "".join(f"{event.line()}\n" for event in events(plan, rows, started)))
     return path
 
 
 def events(plan: Plan, rows: list[Row], begin: float) -> Iterator[Event]:
-    """The lines of a run whose processes were started at `begin`, in the order of what happened."""
+    """Yield the events of a run whose processes started at `begin`, in order."""
     start = rows[0]["time"]
     yield Event(begin, "cache_clear", True)
     yield Event(begin, "init_start", kind=_START)
@@ -93,7 +93,7 @@ def events(plan: Plan, rows: list[Row], begin: float) -> Iterator[Event]:
 
 
 def _training(plan: Plan, rows: list[Row], start: float) -> Iterator[Event]:
-    """Epochs and evaluations; an epoch begins when what came before it ends."""
+    """Yield epochs and evaluations; an epoch starts when the previous event ends."""
     last, opened = start, 0
     for row in rows:
         epoch = -(-row["step"] // plan.steps_per_epoch)
@@ -113,7 +113,7 @@ def _training(plan: Plan, rows: list[Row], start: float) -> Iterator[Event]:
 
 
 def _submission(plan: Plan, start: Row) -> dict[str, Any]:
-    """Who and where; an organisation that submits puts its own name there."""
+    """Return the submission's header; a submitting organisation replaces `submission_org`."""
     return {
         "submission_benchmark": "resnet",
         "submission_division": "open",
@@ -125,7 +125,7 @@ def _submission(plan: Plan, start: Row) -> dict[str, Any]:
 
 def _facts(plan: Plan) -> dict[str, Any]:
     config, optimizer = plan.config, plan.config.optimizer
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "seed": config.seed,
         "global_batch_size": config.batch_size,
         "gradient_accumulation_steps": plan.accumulation,
@@ -135,9 +135,9 @@ def _facts(plan: Plan) -> dict[str, Any]:
         "opt_learning_rate_warmup_epochs": plan.warmup_steps / plan.steps_per_epoch,
     }
     if not isinstance(optimizer, SGDConfig | DecoupledSGDConfig | LARSConfig):
-        return {**found, "opt_name": optimizer.name, "opt_base_learning_rate": plan.peak_lr}
+        return {**facts, "opt_name": optimizer.name, "opt_base_learning_rate": plan.peak_lr}
     name = "lars" if isinstance(optimizer, LARSConfig) else "sgd"
-    found |= {
+    facts |= {
         "opt_name": name,
         f"{name}_opt_base_learning_rate": plan.peak_lr,
         f"{name}_opt_end_learning_rate": plan.lr(plan.total_steps - 1),
@@ -145,9 +145,9 @@ def _facts(plan: Plan) -> dict[str, Any]:
         f"{name}_opt_weight_decay": optimizer.weight_decay,
     }
     if isinstance(optimizer, LARSConfig):
-        found["lars_epsilon"] = optimizer.epsilon
-        found["lars_opt_learning_rate_warmup_epochs"] = found.pop("opt_learning_rate_warmup_epochs")
+        facts["lars_epsilon"] = optimizer.epsilon
+        facts["lars_opt_learning_rate_warmup_epochs"] = facts.pop("opt_learning_rate_warmup_epochs")
     if isinstance(config.schedule, Polynomial):
-        found[f"{name}_opt_learning_rate_decay_poly_power"] = config.schedule.power
-        found[f"{name}_opt_learning_rate_decay_steps"] = plan.total_steps - plan.warmup_steps
-    return found
+        facts[f"{name}_opt_learning_rate_decay_poly_power"] = config.schedule.power
+        facts[f"{name}_opt_learning_rate_decay_steps"] = plan.total_steps - plan.warmup_steps
+    return facts

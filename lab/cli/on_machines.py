@@ -1,4 +1,4 @@
-"""`train plan --on MACHINE`: minutes and money on machines that are not there, from counted steps; needs no GPU."""
+"""`train plan --on MACHINE`: predict time and cost on other machines from counted steps, without a GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from launcher.plan.plan import plan_for
 from launcher.records.progress import duration
 
 _MOST_PHASES = 6
-# How the published curves were trained: FFCV's loader, eight workers a GPU.
+# The loading of the published curves: FFCV, eight workers per GPU.
 _AS_PUBLISHED = ("dataset=imagenet", "dataloader=ffcv", "dataloader.workers=8")
 
 
@@ -41,8 +41,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def handle(arguments: argparse.Namespace) -> int | None:
-    """Predict, and print; None where no machine is named."""
-    if not _names_machine(arguments):
+    """Print the prediction; return None without a machine."""
+    if not _has_machine(arguments):
         return None
     priced = sky_prices(rented()) if arguments.prices == "sky" else {}
     known, notes = {**rented(), **priced}, []
@@ -81,11 +81,11 @@ def handle(arguments: argparse.Namespace) -> int | None:
     return 0
 
 
-def _names_machine(arguments: argparse.Namespace) -> bool:
-    """Whether a machine is named, by `--on` or by a word of the command line.
+def _has_machine(arguments: argparse.Namespace) -> bool:
+    """Return whether the command line has a machine, by `--on` or `hardware=`.
 
     Raises:
-        UserError: what only goes with a machine is there without one.
+        UserError: an option needs a machine and there is none.
     """
     named = any(_has_gpu(word.partition("=")) for word in arguments.overrides)
     if arguments.on is not None or named:
@@ -101,7 +101,7 @@ def _has_gpu(parts: tuple[str, str, str]) -> bool:
 
 
 def _priced(machine: Hardware, priced: Mapping[str, Hardware]) -> Hardware:
-    """The machine at the catalogue's price.
+    """Return the machine at the catalogue's price.
 
     Raises:
         UserError: the catalogue has none.
@@ -113,7 +113,7 @@ def _priced(machine: Hardware, priced: Mapping[str, Hardware]) -> Hardware:
 
 
 def _offers(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer], list[str]]:
-    """Every machine's offers, and lines on the run and on profiles that are left out."""
+    """Return every machine's offers, and notes on the run and on skipped profiles."""
     profiles, notes = read_profiles(Path(composed.config.runs))
     predictors: dict[int, Predictor] = {}
     found = []
@@ -135,7 +135,7 @@ def _offers(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer]
 
 
 def _length(arguments: argparse.Namespace, composed: Composed) -> tuple[Length, int]:
-    """The length for a quality, and its epochs: as many as its minutes buy on the published machine, as predicted."""
+    """Return the length for a quality, and its epochs: those of its minutes on the published machine, as predicted."""
     from lab.study.results import read_results  # note: numpy and more
 
     config = composed.config
@@ -154,7 +154,7 @@ def _length(arguments: argparse.Namespace, composed: Composed) -> tuple[Length, 
 
 
 def _machine_word(hardware: str) -> str:
-    """A published machine's name as `--on` takes it: 8x A100 80GB, p4d.24xlarge."""
+    """Convert a published machine's name to one of `--on`: 8x A100 80GB, p4d.24xlarge."""
     return hardware.replace(".", "_") if "x " not in hardware else hardware
 
 
@@ -237,7 +237,7 @@ def _table(found: Sequence[Offer]) -> Table:
 
 
 def _main_bound(prediction: Prediction) -> str:
-    """What bounds the most of the time."""
+    """Return the bottleneck of most of the time."""
     times: dict[str, float] = {}
     for phase in prediction.phases:
         times[phase.bound] = times.get(phase.bound, 0.0) + phase.steps * phase.seconds

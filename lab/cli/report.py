@@ -1,4 +1,4 @@
-"""`train report RUNS -o report.html`: tradeoff curves as a page or an image."""
+"""`train report RUNS -o report.html`: write tradeoff curves as an HTML page or an image."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`train tune SPACE`: quasi-random trials of a search space, one run after another; a second call continues.
+"""`train tune SPACE`: run quasi-random trials of a search space one after another; a second call continues.
 
-Trials are points of a Halton sequence, as AlgoPerf's external tuning draws them.
+Trials are points of a Halton sequence, as in AlgoPerf's external tuning.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main(arguments: argparse.Namespace) -> int:
         for trial in found
     }
     for name, command in commands.items():
-        # note: a value out of bounds, and a trial of something else, is told before the first trial runs
+        # note: report values out of bounds and folders of other runs before the first trial
         check_existing(runs / name, compose(command).config)
     if arguments.list:
         for command in commands.values():
@@ -86,7 +86,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _run(folder: RunFolder, command: list[str]) -> int:
-    """Start a trial, go on with it, or leave it alone when it is done; the next ones follow even if it fails."""
+    """Start or resume a trial, or skip it if finished; the next trials run even if it fails."""
     from launcher.launch.start import resume, start
 
     if not folder.config.is_file():
@@ -112,7 +112,7 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Space:
-    """A search space: what varies, by functions from a number of [0, 1) to a key's value, and what all trials share."""
+    """A search space: `axes` map a number in [0, 1) to a key's value, `fixed` are the values of all trials."""
 
     name: str
     axes: Mapping[str, Callable[[float], Any]]
@@ -121,7 +121,7 @@ class Space:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a study; numbers count from 1."""
+    """One run of a study; numbers start at 1."""
 
     study: int
     number: int
@@ -144,13 +144,13 @@ class TrialResult:
 
 
 def read_space(name: str) -> Space:
-    """The search space of a YAML file, or of a packaged one by its name.
+    """Read the search space of a YAML file, or of a packaged one by name.
 
     A value is fixed; a list is chosen from; `{low, high}` is a range, uniform, or with `scale: log` uniform in the
     logarithm, with `scale: log_from_one` uniform in the logarithm of the distance to 1. Whole bounds give whole values.
 
     Raises:
-        UserError: there is no such file, or something in it is no key, no range, or empty.
+        UserError: the file is missing, or has an unknown key, an invalid range or an empty list.
     """
     path = _path(name)
     axes: dict[str, Callable[[float], Any]] = {}
@@ -177,7 +177,7 @@ def read_space(name: str) -> Space:
 
 
 def trials(space: Space, *, studies: int, each: int, seed: int) -> list[Trial]:
-    """The trials of all studies, consecutive points of one scrambled Halton sequence, the same for the same seed."""
+    """Return the trials of all studies, consecutive points of a scrambled Halton sequence; deterministic by seed."""
     import numpy as np
     from scipy.stats.qmc import Halton
 
@@ -189,18 +189,18 @@ def trials(space: Space, *, studies: int, each: int, seed: int) -> list[Trial]:
 
 
 def values_at(space: Space, point: list[float]) -> dict[str, Any]:
-    """Dotted keys and values at a point of the unit cube."""
+    """Return dotted keys and values at a point of the unit cube."""
     varied = {key: value(number) for (key, value), number in zip(space.axes.items(), point, strict=True)}
     return {**space.fixed, **varied}
 
 
 def words(trial: Trial, seed: int) -> list[str]:
-    """The trial as words of the command line; a study has a seed of its own."""
+    """Return the trial as words of the command line; each study has its own seed."""
     return [*(f"{key}={_word(value)}" for key, value in trial.values.items()), f"seed={seed + trial.study - 1}"]
 
 
 def results(trials: Sequence[Trial], runs: Path, goal: Goal | None) -> list[TrialResult]:
-    """With a goal the soonest at it first, otherwise the best."""
+    """Return the results, with a goal the fastest first, otherwise the best first."""
     found = [_result(trial, RunFolder(runs / trial.name), goal) for trial in trials]
 
     def order(result: TrialResult) -> tuple[float, float]:
@@ -225,7 +225,7 @@ def _choice(values: list[Any]) -> Callable[[float], Any]:
 
 
 def _range(given: Mapping[str, Any]) -> Callable[[float], Any] | None:
-    """From a number of [0, 1) into a range; None if it is none."""
+    """Return the function from [0, 1) to a range; None if the range is invalid."""
     low, high, scale = given["low"], given["high"], given.get("scale", "linear")
     if not all(isinstance(bound, int | float) and not isinstance(bound, bool) for bound in (low, high)) or low >= high:
         return None

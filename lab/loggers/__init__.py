@@ -1,4 +1,4 @@
-"""Loggers of the laboratory: the values of each; what sends the records is imported with its library, in a run."""
+"""Config of the laboratory's loggers; a run imports the sender and its library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, config=STRICT)
 class Wandb(Records):
-    """Weights & Biases, through its own library; `mode` null leaves it to that library's WANDB_MODE."""
+    """Weights & Biases, by its own library; `mode` null uses the library's WANDB_MODE."""
 
     name: Literal["wandb"]
     project: str
@@ -40,7 +40,7 @@ class Wandb(Records):
 
 @dataclass(frozen=True, config=STRICT)
 class Mlflow(Records):
-    """An MLflow server, through its own library; `uri` null leaves it to that library's MLFLOW_TRACKING_URI."""
+    """An MLflow server, by its own library; `uri` null uses the library's MLFLOW_TRACKING_URI."""
 
     name: Literal["mlflow"]
     uri: str | None
@@ -60,16 +60,16 @@ class Mlflow(Records):
 
 
 def _is_installed(module: str) -> bool:
-    found = importlib.util.find_spec(module)
-    # note: a mere folder of that name, as W&B leaves where it ran, is found too, but has no origin
-    return found is not None and found.origin is not None
+    spec = importlib.util.find_spec(module)
+    # note: a folder of that name, such as W&B's output, has a spec without an origin
+    return spec is not None and spec.origin is not None
 
 
 def _check_installed(module: str, package: str) -> None:
-    """See that a logger's library is there.
+    """Check that a logger's library is installed.
 
     Raises:
-        UserError: it is not; names the package to install.
+        UserError: it is not installed, with the command that installs it.
     """
     if not _is_installed(module):
         message = f"needs a package; install it: {sys.executable} -m pip install {package}"

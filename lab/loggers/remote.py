@@ -1,4 +1,4 @@
-"""Records on their way to a tracking server, in a thread of their own: training waits for no server."""
+"""Send records to a tracking server in a thread, so that training does not wait for the server."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from launcher.records.metrics import EndRecord, Record
 
 Outcome = Literal["finished", "stopped", "failed"]
 
-# Seconds that the end of a run waits for what is not sent yet; after a request to stop there are 30 in all.
+# Seconds that the end of a run waits for unsent records; a stop request allows 30 s in total.
 CLOSE_SECONDS = 15.0
-# After an error the other ranks wait to be told of it.
+# After an error the other ranks wait for the notification.
 FAILED_SECONDS = 3.0
 
 
 class Tracker(Protocol):
-    """A run as a tracking library keeps it; any call may raise, and may take its time."""
+    """A run in a tracking library; any call may raise or take long."""
 
     def open(self) -> str | None:
-        """Begin the run, or go on with it; called again where it raised. Returns what the user should be told."""
+        """Start or resume the run, and return a warning for the user or None; called again if it raised."""
 
     def send(self, records: Sequence[Record]) -> None: ...
 
@@ -34,14 +34,14 @@ class Tracker(Protocol):
 
 
 class RemoteSink:
-    """Hands records to a tracker; those that it does not take are tried again with the next, the failure told once."""
+    """Pass records to a tracker; retry failed ones with the next, and warn once."""
 
     def __init__(self, name: str, tracker: Tracker, close_seconds: float = CLOSE_SECONDS):
         self._name, self._tracker, self._close_seconds = name, tracker, close_seconds
         self._queue: SimpleQueue[Record | None] = SimpleQueue()
         self._outcome: Outcome = "failed"
         self._opened = self._warned = self._sent_all = False
-        # note: a daemon, because a call that never answers must not keep the process
+        # note: a daemon, because a call that never returns must not block the exit
         self._thread = threading.Thread(target=self._work, name=f"records-to-{name}", daemon=True)
         self._thread.start()
 
@@ -75,17 +75,17 @@ class RemoteSink:
                 if ending:
                     self._tracker.finish(self._outcome)
                     self._sent_all = True
-            # note: what a library may raise when its server is gone has no end
+            # note: libraries raise many types when the server is unreachable
             except Exception as error:
                 self._warn(str(error) or type(error).__name__)
 
     def _waiting(self) -> list[Record | None]:
-        """All that stands in the queue, once there is something."""
-        found = [self._queue.get()]
+        """Wait for a record and return all queued ones."""
+        queued = [self._queue.get()]
         with suppress(Empty):
             while True:
-                found.append(self._queue.get_nowait())
-        return found
+                queued.append(self._queue.get_nowait())
+        return queued
 
     def _warn(self, reason: str) -> None:
         if self._warned:
@@ -95,19 +95,19 @@ class RemoteSink:
             print(f"warning: {self._name}: {one_line(reason[:300])}; training continues", flush=True)
 
 
-def kept_id(folder: RunFolder, server: str) -> str | None:
-    """The run's id there, or None before its first record."""
+def saved_id(folder: RunFolder, server: str) -> str | None:
+    """Return the run's id on the server, or None before its first record."""
     path = folder.path / f"{server}.id"
     return path.read_text(encoding="ascii").strip() or None if path.is_file() else None
 
 
-def keep_id(folder: RunFolder, server: str, run_id: str) -> None:
-    """Have a resumed run go on in the same run there; written atomically."""
+def save_id(folder: RunFolder, server: str, run_id: str) -> None:
+    """Save the run's id on the server, so that a resumed run continues the same run; written atomically."""
     atomic.write_text(folder.path / f"{server}.id", f"{run_id}\n")
 
 
 def labels(config: RunConfig) -> dict[str, str]:
-    """The few values that runs are filtered by."""
+    """Return the values to filter runs by."""
     return {
         "recipe": config.recipe or "none",
         "model": config.model.architecture,

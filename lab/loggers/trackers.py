@@ -1,4 +1,4 @@
-"""A run at Weights & Biases, or at an MLflow server, through their own libraries."""
+"""Trackers of a run at Weights & Biases or an MLflow server, by their own libraries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Literal, TypeVar
 
 from lab.loggers import Mlflow, Wandb
-from lab.loggers.remote import Outcome, keep_id, kept_id, labels
+from lab.loggers.remote import Outcome, labels, save_id, saved_id
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
@@ -20,9 +20,9 @@ from launcher.records.metrics import Record, Row, read_metrics, scalars
 
 _LONGEST_TAG = 64
 _SECONDS_TO_OPEN, _SECONDS_TO_FINISH = 30, 12
-# Most of each that one request may hold, and the longest value, by MLflow's REST API.
+# Limits of MLflow's REST API: metrics and parameters per request, characters per value.
 _METRICS, _PARAMETERS, _LONGEST = 1000, 100, 6000
-# The library would try seven times for two minutes each.
+# The library's default is seven attempts of two minutes.
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 _STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class WandbTracker:
-    """One run of a project; where its server does not answer at first, a run offline, which `wandb sync` sends."""
+    """One run of a project; an offline run if the server is unreachable at first, for `wandb sync`."""
 
     def __init__(self, folder: RunFolder, config: RunConfig, logger: Wandb):
         self._folder, self._config, self._logger = folder, config, logger
@@ -39,36 +39,36 @@ class WandbTracker:
     def open(self) -> str | None:
         import wandb
 
-        run_id = kept_id(self._folder, "wandb") or uuid.uuid4().hex[:12]
-        keep_id(self._folder, "wandb", run_id)
+        run_id = saved_id(self._folder, "wandb") or uuid.uuid4().hex[:12]
+        save_id(self._folder, "wandb", run_id)
         warning = None
         try:
             self._run = self._begin(run_id, self._logger.mode)
         except wandb.Error as error:
-            wandb.teardown()  # note: its service keeps the id taken otherwise
+            wandb.teardown()  # note: otherwise its service blocks the id
             warning = f"{error}: records go to {self._folder.path / 'wandb'}; send them later by `wandb sync`"
             self._run = self._begin(run_id, "offline")
         self._drop_links()
-        # note: its own counter of steps takes no step twice, which a resumed run needs
+        # note: W&B's own step counter rejects repeated steps, which a resumed run logs
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
         return warning
 
     def send(self, records: Sequence[Record]) -> None:
         for record in records:
-            if found := scalars(record):
-                self._run.log({**found, "step": record.step})
+            if values := scalars(record):
+                self._run.log({**values, "step": record.step})
 
     def finish(self, outcome: Outcome) -> None:
         import wandb
 
         self._run.summary.update(closing_scalars(read_metrics(self._folder.metrics), self._config.task.primary))
         self._run.finish(exit_code=int(outcome != "finished"))
-        # note: only then are the files whole; a rank leaves no time for it afterwards
+        # note: completes the files; the rank exits right afterwards
         wandb.teardown()
 
     def _drop_links(self) -> None:
-        """A run folder with links is refused when the run goes on; the library links to its log in any case."""
+        """Remove the library's links to its log: a run folder with links cannot resume."""
         for path in (self._folder.path / "wandb").rglob("*.log"):
             if path.is_symlink():
                 path.unlink()
@@ -98,7 +98,7 @@ class WandbTracker:
 
 
 class MlflowTracker:
-    """One run of an experiment."""
+    """One run of an MLflow experiment."""
 
     def __init__(self, folder: RunFolder, config: RunConfig, logger: Mlflow):
         self._folder, self._config, self._logger = folder, config, logger
@@ -112,14 +112,14 @@ class MlflowTracker:
         from mlflow.entities import Param
 
         self._client = MlflowClient(self._logger.uri)
-        self._id = kept_id(self._folder, "mlflow") or self._create()
+        self._id = saved_id(self._folder, "mlflow") or self._create()
         self._client.update_run(self._id, status="RUNNING")
-        # note: a parameter cannot be changed there; a run that goes on with other values keeps those of its start
+        # note: MLflow's parameters are immutable; a run resumed with other values keeps the first ones
         known = self._client.get_run(self._id).data.params
         values = dict(leaves(as_mapping(self._config)))
         new = [Param(key, _text(value)) for key, value in values.items() if key not in known]
-        for some in _parts(new, _PARAMETERS):
-            self._client.log_batch(self._id, params=some)
+        for batch in _batches(new, _PARAMETERS):
+            self._client.log_batch(self._id, params=batch)
         return None
 
     def send(self, records: Sequence[Record]) -> None:
@@ -133,25 +133,25 @@ class MlflowTracker:
 
     def _create(self) -> str:
         name = self._logger.experiment
-        found = self._client.get_experiment_by_name(name)
-        experiment = found.experiment_id if found else self._client.create_experiment(name)
+        existing = self._client.get_experiment_by_name(name)
+        experiment = existing.experiment_id if existing else self._client.create_experiment(name)
         tags = {**labels(self._config), "run_folder": str(self._folder.path.resolve())}
         created = self._client.create_run(experiment, tags=tags, run_name=self._folder.path.name)
-        keep_id(self._folder, "mlflow", created.info.run_id)
+        save_id(self._folder, "mlflow", created.info.run_id)
         return str(created.info.run_id)
 
     def _log(self, points: Iterable[tuple[float, int, dict[str, float]]]) -> None:
         from mlflow.entities import Metric
 
         metrics = (Metric(n, v, int(1000 * time), step) for time, step, found in points for n, v in found.items())
-        for some in _parts(metrics, _METRICS):
-            self._client.log_batch(self._id, metrics=some)
+        for batch in _batches(metrics, _METRICS):
+            self._client.log_batch(self._id, metrics=batch)
 
 
-def _parts(values: Iterable[T], size: int) -> Iterator[list[T]]:
+def _batches(values: Iterable[T], size: int) -> Iterator[list[T]]:
     rest = iter(values)
-    while some := list(islice(rest, size)):
-        yield some
+    while batch := list(islice(rest, size)):
+        yield batch
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The grid of a recipe's algorithms: all, none, all but one, one alone, all and one more; what finished runs say."""
+"""Ablation of a recipe's algorithms: all, none, all but one, one alone, all and one more; effects in finished runs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import dilated_epochs
 
-# Keys that runs of one variant may differ in, beside those that a run may change while it goes on.
-_APART = (
+# Keys that may differ between runs of one variant, besides those that may change on resume.
+_IGNORED = (
     *("seed", "recipe", "schedule.dilate"),
     *("dataset.classes", "dataset.train_samples", "dataset.val_samples"),
 )
@@ -36,7 +36,7 @@ Found = tuple[Curve, CurvePoint]
 
 @dataclass(frozen=True)
 class Variant:
-    """A name, the algorithm or value that it is about, and the words that make it of the recipe."""
+    """A variant of a recipe: its name, the algorithm or value under study, and the words that change the recipe."""
 
     name: str
     algorithm: str | None
@@ -44,13 +44,13 @@ class Variant:
 
     @property
     def kind(self) -> str:
-        """all, none, without, only or with."""
+        """Return all, none, without, only or with."""
         return self.name.partition(" ")[0]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A variant at one length, and its finished runs: the curve over its lengths, and the point of that one."""
+    """A variant at one length, with its finished runs: the curve over lengths, and the point of this length."""
 
     variant: Variant
     epochs: int
@@ -59,7 +59,7 @@ class Row:
 
 @dataclass(frozen=True)
 class VariantResult:
-    """Mean top-1 in percent and training minutes of a variant's finished runs, one a seed."""
+    """Mean top-1 in percent and training minutes of a variant's finished runs, one per seed."""
 
     runs: int
     top1: float
@@ -68,9 +68,9 @@ class VariantResult:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a variant changes against the one it is compared with: top-1 in percentage points, and a part of the time.
+    """The effect of an algorithm: top-1 in percentage points, and the relative change of the training time.
 
-    All but one is compared with all, one more with all, one alone with none; the sign is the algorithm's own effect.
+    All but one and one more are compared with all, one alone with none; the sign is that of adding the algorithm.
     """
 
     algorithm: str
@@ -82,10 +82,9 @@ class Effect:
 
 @dataclass(frozen=True)
 class Tradeoff:
-    """The algorithm's own effect: speed-up at equal quality, and percentage points at equal training time.
+    """The effect of an algorithm: speed-up at equal quality, and percentage points at equal training time.
 
-    Where the curve was not measured there is no number but the reason; `at_least` and `at_most` are speed-ups that are
-    certain all the same.
+    Outside the measured curve a value is None with a reason; `at_least` and `at_most` still bound the speed-up.
     """
 
     algorithm: str
@@ -100,31 +99,31 @@ class Tradeoff:
 
 
 def grid(algorithms: Sequence[str], more: Sequence[str] = ()) -> list[Variant]:
-    """All, none, for each algorithm all but it and it alone, and all with each of `more`, as `--with` takes them.
+    """Return the variants: all, none, each algorithm removed and alone, and all with each of `more` (`--with`).
 
     Raises:
-        UserError: one of `more` cannot be read.
+        UserError: one of `more` is invalid.
     """
-    found = [Variant("all", None, ()), Variant("none", None, ("algorithms=[]",))]
+    variants = [Variant("all", None, ()), Variant("none", None, ("algorithms=[]",))]
     for name in algorithms:
-        found.append(Variant(f"without {name}", name, (f"algorithms.{name}=off",)))
+        variants.append(Variant(f"without {name}", name, (f"algorithms.{name}=off",)))
     for name in algorithms:
-        found.append(Variant(f"only {name}", name, (f"algorithms=[{name}]",)))
+        variants.append(Variant(f"only {name}", name, (f"algorithms=[{name}]",)))
     for text in more:
-        found += _with(text)
-    return found
+        variants += _with(text)
+    return variants
 
 
 def alternatives(word: str, most: int) -> list[str] | None:
-    """The words that one word with several values such as `epochs=8,16` stands for, at most so many; None for another.
+    """Expand a word with several values such as `epochs=8,16` to at most `most` words; None for another word.
 
-    The texts of a text key are split at their commas.
+    Values of a text key are split at commas.
     """
     key, _, text = word.partition("=")
     if is_text(RunConfig, key) and not _SWEEP.fullmatch(text):
         return None if unquoted(text) is not None else [f"{key}={value}" for value in text.split(",")]
     override = read_override(word)
-    # note: a glob has no values of its own until Hydra has looked for files
+    # note: a glob has no values until Hydra searches for files
     if override is None or not override.is_sweep_override() or text.startswith("glob("):
         return None
     return [
@@ -133,10 +132,10 @@ def alternatives(word: str, most: int) -> list[str] | None:
 
 
 def _with(text: str) -> Iterator[Variant]:
-    """Algorithms by their names and `key=value` words, apart by spaces; a variant for each of several values.
+    """Yield the variants of algorithms and `key=value` words separated by spaces, one for each of several values.
 
     Raises:
-        UserError: there is no word, or a quotation mark without another.
+        UserError: there is no word, or a quotation mark is not closed.
     """
     try:
         words = [word if "=" in word else f"algorithms.{word}=on" for word in shlex.split(text)]
@@ -146,14 +145,14 @@ def _with(text: str) -> Iterator[Variant]:
         message = "must be algorithms or key=value words, in quotes if there are several"
         raise UserError(Problem(message, "--with", text))
     for chosen in itertools.product(*(alternatives(word, _MOST_VALUES) or [word] for word in words)):
-        told = " ".join(word.removeprefix("algorithms.").removesuffix("=on") for word in chosen)
-        yield Variant(f"with {told}", told, chosen)
+        name = " ".join(word.removeprefix("algorithms.").removesuffix("=on") for word in chosen)
+        yield Variant(f"with {name}", name, chosen)
 
 
 def comparable(configs: Sequence[RunConfig], runs: Sequence[RunSummary], identity: str | None) -> list[RunSummary]:
-    """The finished runs of the configs, at any length and seed, on the machine that has the most of them.
+    """Return the finished runs of the configs, at any length and seed, on the machine with most of them.
 
-    All on one data set, that of `identity`; where it is not known the one that most of them are on.
+    All are on the data set of `identity`, or if it is None on that of most runs.
     """
     wanted = [_decisive(config.recipe, dict(leaves(as_mapping(config)))) for config in configs]
     found = [run for run in runs if run.top1 is not None and _decisive(run.recipe, run.values) in wanted]
@@ -164,7 +163,7 @@ def comparable(configs: Sequence[RunConfig], runs: Sequence[RunSummary], identit
 
 
 def curve_of(config: RunConfig, runs: Sequence[RunSummary]) -> Found | None:
-    """A config's runs on one machine as a curve over their lengths, and its point at the config's own; None without."""
+    """Return the curve of a config's runs on one machine, and its point at the config's length; None without one."""
     wanted = _decisive(config.recipe, dict(leaves(as_mapping(config))))
     length = dilated_epochs(config.epochs, config.schedule.dilate)
     for curve in build_curves(run for run in runs if _decisive(run.recipe, run.values) == wanted):
@@ -175,12 +174,12 @@ def curve_of(config: RunConfig, runs: Sequence[RunSummary]) -> Found | None:
 
 
 def measured(point: CurvePoint) -> VariantResult:
-    """A point's runs, whatever their seed."""
+    """Return the result of a point over all seeds."""
     return VariantResult(len(point.top1), point.quality, point.cost("time") or 0.0)
 
 
 def effects(rows: Sequence[Row]) -> list[Effect]:
-    """The effect of each algorithm at each length of which both runs are there that it takes."""
+    """Return the effect of each algorithm at each length that has runs of both variants."""
     listed = []
     for row, (_, own), base in _beside_base(rows):
         its = next((point for point in base.points if point.epochs == row.epochs), None)
@@ -189,7 +188,7 @@ def effects(rows: Sequence[Row]) -> list[Effect]:
         change = at_equal_cost(base, replace(base, points=(own,)), "epochs", own).value
         with_it, without = its.cost("time") or 0.0, own.cost("time") or 0.0
         if row.variant.kind != "without":
-            with_it, without, change = without, with_it, _turned(change, lambda points: -points)
+            with_it, without, change = without, with_it, _inverted(change, lambda points: -points)
         assert change is not None
         assert row.variant.algorithm is not None
         listed.append(Effect(row.variant.algorithm, row.variant.kind, row.epochs, change, with_it / without - 1))
@@ -197,7 +196,7 @@ def effects(rows: Sequence[Row]) -> list[Effect]:
 
 
 def tradeoffs(rows: Sequence[Row]) -> list[Tradeoff]:
-    """Of each algorithm where the runs are there: the point of its variant, read on the curve of all or of none."""
+    """Return the tradeoff of each measured algorithm: its variant's point against the curve of all or none."""
     listed = []
     for row, (own, point), base in _beside_base(rows):
         assert row.variant.algorithm is not None
@@ -210,14 +209,14 @@ def tradeoffs(rows: Sequence[Row]) -> list[Tradeoff]:
 
 
 def limits(parts: Mapping[str, float]) -> list[tuple[str, float, float]]:
-    """Part, its share of the time, and Amdahl's limit: the speed-up if it cost nothing; the largest first."""
+    """Return each part, its share of the time, and Amdahl's limit (the speed-up if it were free), largest first."""
     total = sum(parts.values())
     shares = {name: seconds / total for name, seconds in parts.items()}
     return [(name, share, 1 / (1 - share)) for name, share in sorted(shares.items(), key=lambda item: -item[1])]
 
 
 def _beside_base(rows: Sequence[Row]) -> Iterator[tuple[Row, Found, Curve]]:
-    """Each row that is about an algorithm and was measured, what was, and the curve of all or none."""
+    """Yield each measured row of an algorithm, its result, and the curve of all or none."""
     curves = {row.variant.name: row.found[0] for row in rows if row.found}
     for row in rows:
         base = curves.get(_BASES.get(row.variant.kind, ""))
@@ -226,12 +225,12 @@ def _beside_base(rows: Sequence[Row]) -> Iterator[tuple[Row, Found, Curve]]:
 
 
 def _decisive(recipe: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
-    apart = {*_APART, *changed_with_length(recipe)} if recipe else {*_APART}
-    return {key: value for key, value in values.items() if not is_free(key) and key not in apart}
+    ignored = {*_IGNORED, *changed_with_length(recipe)} if recipe else {*_IGNORED}
+    return {key: value for key, value in values.items() if not is_free(key) and key not in ignored}
 
 
 def _of_leaving_out(of: Tradeoff, speed: Comparison, gain: Comparison) -> Tradeoff:
-    """The curve has the algorithm, the point has not: the comparison is its effect."""
+    """Fill in a tradeoff where the curve has the algorithm and the point does not."""
     return replace(
         of, speedup=speed.value, why_no_speedup=speed.reason, at_least=speed.bound,
         gain=gain.value, why_no_gain=gain.reason,
@@ -239,17 +238,17 @@ def _of_leaving_out(of: Tradeoff, speed: Comparison, gain: Comparison) -> Tradeo
 
 
 def _of_adding(of: Tradeoff, speed: Comparison, gain: Comparison) -> Tradeoff:
-    """The point has the algorithm, the curve has not: its effect is the other way round."""
+    """Fill in a tradeoff where the point has the algorithm and the curve does not: the effect is inverted."""
     return replace(
-        of, speedup=_turned(speed.value, lambda ratio: 1 / ratio), why_no_speedup=speed.reason,
+        of, speedup=_inverted(speed.value, lambda ratio: 1 / ratio), why_no_speedup=speed.reason,
         at_most=None if speed.bound is None else 1 / speed.bound,
-        gain=_turned(gain.value, lambda points: -points), why_no_gain=gain.reason,
+        gain=_inverted(gain.value, lambda points: -points), why_no_gain=gain.reason,
     )  # fmt: skip
 
 
-def _turned(value: BootstrapEstimate | None, turn: Callable[[float], float]) -> BootstrapEstimate | None:
-    """A value seen from the other side, whose interval's ends change places."""
+def _inverted(value: BootstrapEstimate | None, invert: Callable[[float], float]) -> BootstrapEstimate | None:
+    """Invert a value and its interval, whose ends swap."""
     if value is None:
         return None
-    low, high = (None if end is None else turn(end) for end in (value.high, value.low))
-    return replace(value, value=turn(value.value), low=low, high=high)
+    low, high = (None if end is None else invert(end) for end in (value.high, value.low))
+    return replace(value, value=invert(value.value), low=low, high=high)

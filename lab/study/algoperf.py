@@ -1,8 +1,8 @@
 """AlgoPerf's score over run folders: time to a target, median over studies, performance profiles.
 
 Dahl et al. 2023, Benchmarking neural network training algorithms, sections 4.3 and 4.5; Dolan & Moré 2002; the
-variants as MLCommons' scoring counts them. A submission is a recipe, a workload is data set and model, a study is a
-seed, its trials are the runs of that seed. All of them are on one machine.
+variants as in MLCommons' scoring. A submission is a recipe, a workload is data set and model, a study is a
+seed, its trials are the runs of that seed. All runs are on one machine.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Ruleset = Literal["external", "self"]
 Seconds = Mapping[str, Mapping[str, float]]  # submission to workload to seconds; a missed target is infinite
 
 MAX_RATIO = 4.0
-_POINTS = 100  # ratios at which MLCommons' scoring looks at a profile
-# Of a workload's limit, what a submission that tunes itself may take.
+_POINTS = 100  # ratios at which MLCommons' scoring evaluates a profile
+# Factor of a workload's time limit.
 _BUDGET: dict[Ruleset, float] = {"external": 1.0, "self": 1.5}
 # Required studies, and trials per study.
 _REQUIRED: dict[Ruleset, tuple[int, int]] = {"external": (3, 5), "self": (3, 1)}
@@ -34,7 +34,7 @@ _REQUIRED: dict[Ruleset, tuple[int, int]] = {"external": (3, 5), "self": (3, 1)}
 
 @dataclass(frozen=True)
 class Workload:
-    """What is to be reached, top-1 in [0, 1], within `limit` seconds, and a run's values that tell the workload.
+    """Targets of top-1 in [0, 1] within `limit` seconds, and the config values that identify the workload.
 
     A variant has a `base`.
     """
@@ -48,9 +48,9 @@ class Workload:
 
 @dataclass(frozen=True)
 class Scores:
-    """Score in [0, 1] and seconds to the target on each workload of each submission; what departs from the rules.
+    """Score in [0, 1] and seconds to the target per submission and workload; notes on departures from the rules.
 
-    `counted` are the times that the score is computed from, without variants.
+    `counted` are the times that enter the score, without variants.
     """
 
     score: Mapping[str, float]
@@ -61,12 +61,12 @@ class Scores:
 
 @cache
 def workloads() -> dict[str, Workload]:
-    """AlgoPerf's own by name."""
+    """Return AlgoPerf's workloads by name."""
     return {name: Workload(**values) for name, values in published()["workloads"].items()}
 
 
 def score_runs(runs: Sequence[RunSummary], target: float | None, ruleset: Ruleset) -> Scores:
-    """Score all recipes among the runs; `target` is top-1 in [0, 1], None: AlgoPerf's. A damaged run is a miss."""
+    """Score all recipes of the runs; `target` is top-1 in [0, 1], None: AlgoPerf's. A damaged run is a miss."""
     studies: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     notes: list[str] = []
     names = dataset_names(runs)
@@ -90,9 +90,9 @@ def score_runs(runs: Sequence[RunSummary], target: float | None, ruleset: Rulese
     seconds: dict[str, dict[str, float]] = {submission: {} for submission in submissions}
     for submission in submissions:
         for workload in found_workloads:
-            found = list(studies.get((submission, workload), {}).values())
-            notes += _departures(submission, workload, found, ruleset)
-            seconds[submission][workload] = median_of_fastest(found)
+            times = list(studies.get((submission, workload), {}).values())
+            notes += _departures(submission, workload, times, ruleset)
+            seconds[submission][workload] = median_of_fastest(times)
     bases = {name: one.base for name, one in workloads().items() if one.base} if target is None else {}
     counted = with_variants(seconds, bases)
     return Scores({name: score(counted, name) for name in submissions}, seconds, counted, notes)
@@ -111,7 +111,7 @@ def algoperfs_workload(values: Mapping[str, Any]) -> str | None:
 
 
 def _needed(run: RunSummary, target: float | None, name: str, ruleset: Ruleset) -> tuple[float, list[str]]:
-    """Seconds to the target within the workload's limit, and a note where the test images' target was missed."""
+    """Return seconds to the target within the workload's limit, and a note if the test target was missed."""
     if target is not None:
         return seconds_to(run, target), []
     workload = workloads()[name]
@@ -124,21 +124,21 @@ def _needed(run: RunSummary, target: float | None, name: str, ruleset: Ruleset) 
 
 
 def seconds_to(run: RunSummary, target: float) -> float:
-    """Training clock at the first evaluation that reached the target; evaluation is off the clock, warm-up is on it."""
+    """Return the training time at the first evaluation that reached the target, without evaluations, with warm-up."""
     reached = (e.clock_minutes * 60 for e in run.evaluations if e.top1 >= 100 * target)
     return next(reached, math.inf)
 
 
 def median_of_fastest(studies: Sequence[Sequence[float]]) -> float:
-    """Of each study the fastest trial, of these the median; no study at all is a miss."""
+    """Return the median over studies of the fastest trial; infinite without studies."""
     return statistics.median([min(trials) for trials in studies]) if studies else math.inf
 
 
 def with_variants(seconds: Seconds, bases: Mapping[str, str]) -> Seconds:
-    """The times on workloads that are no variants; a submission that misses a variant has missed its base too.
+    """Return the times on base workloads; a submission that misses a variant also misses its base.
 
-    So has one that takes more than four times the fastest's time on a variant, unless that missed the base.
-    bases: variant to base; a base that no submission has trained on is left as it is.
+    So does one that takes more than four times the fastest time on a variant, unless that one missed the base.
+    bases: variant to base; a base without any submission stays unchanged.
     """
     names = list(next(iter(seconds.values()), {}))
     variants = {name: bases[name] for name in names if bases.get(name) in names}
@@ -162,13 +162,13 @@ def with_variants(seconds: Seconds, bases: Mapping[str, str]) -> Seconds:
 
 
 def profile(seconds: Seconds, submission: str, ratio: float) -> float:
-    """The share of workloads on which a submission needs at most `ratio` times the fastest one's time."""
+    """Return the fraction of workloads on which a submission needs at most `ratio` times the fastest time."""
     ratios = _ratios(seconds, submission)
     return sum(r <= ratio for r in ratios) / len(ratios)
 
 
 def score(seconds: Seconds, submission: str) -> float:
-    """The profile's integral over ratios from 1 to 4, divided by 3, by the trapezoids of MLCommons' scoring."""
+    """Return the profile's integral over ratios 1 to 4, divided by 3, by the trapezoidal rule of MLCommons' scoring."""
     shares = [profile(seconds, submission, ratio) for ratio in np.linspace(1, MAX_RATIO, _POINTS)]
     return (sum(shares) - (shares[0] + shares[-1]) / 2) / (_POINTS - 1)
 
@@ -182,7 +182,7 @@ def _ratios(seconds: Seconds, submission: str) -> list[float]:
 
 
 def _on_one_machine(runs: Sequence[RunSummary], notes: list[str]) -> list[RunSummary]:
-    """The runs on the machine that has the most of them, and those that did not come so far; the others are noted."""
+    """Return the runs on the machine with most runs and those without a machine; note the others."""
     machines = Counter(run.hardware for run in runs if run.device is not None)
     chosen = machines.most_common(1)[0][0] if machines else None
     others = {machine: count for machine, count in machines.items() if machine != chosen}

@@ -22,15 +22,15 @@ from launcher.errors import UserError, shown
 Cost = Literal["time", "wall", "money", "epochs"]
 COSTS: tuple[Cost, ...] = ("time", "wall", "money", "epochs")
 UNITS: dict[Cost, str] = {"time": "min", "wall": "min", "money": "USD", "epochs": "ep"}
-# What a comparison can go across, and the part of a setting that it then leaves open.
+# What a comparison can span, and the field of a setting that then may differ.
 ACROSS = {"machines": "hardware", "models": "model", "datasets": "dataset"}
 
-# Keys that tell which seed and how long a run is; where and how it is computed is launcher.config.resolved' to know.
+# Keys of seed and length; launcher.config.resolved has those of where and how a run computes.
 _LENGTH_AND_SEED = ("seed", "schedule.dilate")
-# Keys that tell which images a run is of, or what they are called: the setting says that.
+# Keys of the data set, which the setting holds.
 _DATASET_KEYS = tuple(f"dataset.{key}" for key in ("name", "kind", "classes", "train_samples", "val_samples"))
 _SHOWN_DIFFERENCES = 3
-# The data set of the published points: other images must not pass for it.
+# The data set of the published points; other images must not match it.
 PUBLISHED = "imagenet"
 _COUNTS = ("classes", "train_samples", "val_samples")
 _DIGITS = 8
@@ -38,42 +38,42 @@ _DIGITS = 8
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One length of a curve: a value a seed, in the same order everywhere. Published points have one value, no path."""
+    """One length of a curve: one value per seed, in the same order. Published points have one value and no path."""
 
     epochs: int | None
     top1: tuple[float, ...]  # percent
-    costs: Mapping[Cost, tuple[float, ...]]  # minutes, USD or epochs; a cost that is not known is missing
+    costs: Mapping[Cost, tuple[float, ...]]  # minutes, USD or epochs; without unknown costs
     seeds: tuple[int | None, ...] = ()
     paths: tuple[Path, ...] = ()
     note: str = ""
 
     @property
     def quality(self) -> float:
-        """Mean top-1 over the seeds, percent."""
+        """Return the mean top-1 over seeds, in percent."""
         return statistics.fmean(self.top1)
 
     def cost(self, axis: Cost) -> float | None:
-        """Mean cost over the seeds; None if not known."""
+        """Return the mean cost over seeds; None if unknown."""
         values = self.costs.get(axis)
         return statistics.fmean(values) if values else None
 
 
 @dataclass(frozen=True)
 class StudySetting:
-    """What must be equal for two curves to be compared: the images, by a name of their own; model and machine."""
+    """What must be equal to compare two curves: the data set, model and machine."""
 
     dataset: str
     model: str
     hardware: str
 
     def across(self, across: Collection[str]) -> StudySetting:
-        """What must be equal in a comparison that goes across some of `ACROSS`."""
+        """Return the setting of a comparison across some of `ACROSS`."""
         return replace(self, **{ACROSS[what]: f"all {what}" for what in across})
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of one method in one setting, from the shortest to the longest."""
+    """Points of one configuration in one setting, from the shortest to the longest."""
 
     name: str
     recipe: str
@@ -82,24 +82,24 @@ class Curve:
     source: str | None = None  # of published points
 
     def on(self, axis: Cost) -> list[CurvePoint]:
-        """The points whose cost is known, cheapest first."""
+        """Return the points with a known cost, cheapest first."""
         return sorted((p for p in self.points if p.cost(axis) is not None), key=lambda p: p.cost(axis) or 0.0)
 
     def label(self, across: Collection[str]) -> str:
-        """The name, with what tells it from curves of that name in a comparison that goes across settings."""
+        """Return the name, with the fields that differ in a comparison across settings."""
         return ", ".join([self.name, *(getattr(self.setting, part) for what, part in ACROSS.items() if what in across)])
 
 
 def deviation(values: Iterable[float]) -> float | None:
-    """Sample standard deviation; None of fewer than two values."""
+    """Return the sample standard deviation; None for fewer than two values."""
     values = list(values)
     return statistics.stdev(values) if len(values) > 1 else None
 
 
 def build_curves(runs: Iterable[RunSummary]) -> list[Curve]:
-    """The finished runs as curves, named by their recipe and by what they change of it, sorted by name.
+    """Build curves of the finished runs, sorted by name, which is the recipe and its changes.
 
-    Of several runs of one seed and length the last by folder name counts: they are no further evidence on the seeds.
+    Of several runs of one seed and length only the last by folder name counts, since they add no seed.
     """
     runs = list(runs)
     datasets = dataset_names(runs)
@@ -111,22 +111,22 @@ def build_curves(runs: Iterable[RunSummary]) -> list[Curve]:
     return sorted(curves, key=lambda curve: (curve.name, curve.setting.hardware, curve.setting.dataset))
 
 
-def _method(run: RunSummary) -> dict[str, Any]:
-    """The values that decide what is trained, whatever its length."""
+def _trained_values(run: RunSummary) -> dict[str, Any]:
+    """Return the values that decide what is trained, without the length."""
     by_length = changed_with_length(run.recipe)
     return {
         key: value
         for key, value in run.values.items()
-        # note: an empty mapping is algorithms without any
+        # note: an empty mapping means no algorithms
         if value != {} and key not in (*_LENGTH_AND_SEED, *_DATASET_KEYS) and not is_free(key) and key not in by_length
     }
 
 
 @cache
 def changed_with_length(recipe: str) -> frozenset[str]:
-    """Keys that the recipe itself sets by the length of the run."""
+    """Return the keys that the recipe sets by the length of the run."""
     try:
-        # note: no name is looked for that would have been nearest
+        # note: `find` first, since `load` would search for the nearest name
         lengths = load(recipe).lengths if find(recipe) else {}
     except UserError:
         return frozenset()
@@ -134,12 +134,12 @@ def changed_with_length(recipe: str) -> frozenset[str]:
 
 
 def _families(runs: list[RunSummary]) -> list[tuple[RunSummary, str]]:
-    """Each run and the text that it shares with the runs of its curve.
+    """Return each run with a key that it shares with the runs of its curve.
 
     Lengths made by dilating one schedule are one curve; lengths made by `epochs` alone, which keep the warmup, another.
     A run at its recipe's own length belongs to the dilated ones, if there are any.
     """
-    methods = [json.dumps(_method(run), sort_keys=True, default=str) for run in runs]
+    methods = [json.dumps(_trained_values(run), sort_keys=True, default=str) for run in runs]
     bases = [
         (method, str(run.values.get("epochs")), run.hardware, run.identity)
         for method, run in zip(methods, runs, strict=True)
@@ -178,13 +178,13 @@ def _point(epochs: int, runs: list[RunSummary]) -> CurvePoint:
 
 
 def _names(groups: Mapping[tuple[StudySetting, str], list[RunSummary]]) -> dict[tuple[StudySetting, str], str]:
-    """The recipe, and where one recipe has several curves in a setting what each changes of the commonest."""
+    """Name each curve by its recipe, and several curves of a recipe by their changes to the most common values."""
     siblings: dict[tuple[StudySetting, str], list[tuple[StudySetting, str]]] = defaultdict(list)
     for key, runs in groups.items():
         siblings[key[0], runs[0].recipe].append(key)
     names = {}
     for (_, recipe), keys in siblings.items():
-        methods = {key: _told(groups[key][0], key[1]) for key in keys}
+        methods = {key: _named_values(groups[key][0], key[1]) for key in keys}
         reference = {
             name: Counter(json.dumps(m.get(name), default=str) for m in methods.values()).most_common(1)[0][0]
             for name in dict.fromkeys(name for m in methods.values() for name in m)
@@ -197,11 +197,11 @@ def _names(groups: Mapping[tuple[StudySetting, str], list[RunSummary]]) -> dict[
     return names
 
 
-def _told(run: RunSummary, family: str) -> dict[str, Any]:
-    """A method's values as a name tells them: an algorithm that is on, and the length that was dilated."""
-    method = _method(run)
+def _named_values(run: RunSummary, family: str) -> dict[str, Any]:
+    """Return a run's values for its curve's name, with its active algorithms and its length before dilation."""
+    method = _trained_values(run)
     on = {key.split(".")[1] for key in method if key.startswith("algorithms.")}
-    # note: tells apart what is named alike, and is no name
+    # note: distinguishes files of the same name, but is not readable
     method.pop("model.weights_sha256", None)
     base = json.loads(family)[1]
     return {**{f"+{name}": True for name in on}, **method, **({"dilated from ep": base} if base is not None else {})}
@@ -223,7 +223,7 @@ def _differences(method: Mapping[str, Any], reference: Mapping[str, str]) -> lis
 
 
 def dataset_names(runs: Iterable[RunSummary]) -> dict[str, str]:
-    """Identity to name; with the path where several data sets bear one name, and more where those are one too."""
+    """Return data set names by identity, with the path if names repeat, and digits of the identity if paths repeat."""
     first: dict[str, RunSummary] = {}
     for run in runs:
         first.setdefault(run.identity, run)
@@ -245,7 +245,7 @@ def _place(run: RunSummary) -> str:
 
 
 def _is_part(run: RunSummary) -> bool:
-    """Does it bear the published data set's name and hold another number of images?"""
+    """Return whether a data set has the published one's name but another number of images."""
     if run.dataset != PUBLISHED:
         return False
     return any(run.values.get(f"dataset.{key}", count) != count for key, count in _published_counts().items())

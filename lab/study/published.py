@@ -1,4 +1,4 @@
-"""The published points as curves beside a user's, and the speed-ups that their sources state, computed anew."""
+"""The published points as curves, and the speed-ups that their sources state, recomputed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from launcher.config.yaml_file import read_mapping
 
 _FILE = Path(__file__).with_name("published.yaml")
 _DATASET, _MODEL = PUBLISHED, "resnet50"
-# Minutes, accuracies and speed-ups as decimal digits: what a source rounds away is half a unit of its last digit.
+# Sources print decimal digits: the rounding error is at most half a unit of the last digit.
 _HALF = Decimal("0.5")
-# What a side of a stated speed-up can be measured in, beside the minutes of a published point.
+# Units of a stated speed-up, besides the minutes of a published point.
 _UNITS = {"minutes": "minutes", "usd": "USD", "epochs": "epochs", "images_per_second": "images/s"}
 
 
 @dataclass(frozen=True)
 class StatedSpeedup:
-    """A speed-up as its source states it, beside what the printed numbers of both sides give.
+    """A speed-up as its source states it, and as computed from the printed numbers.
 
     `stated_to` ends a range. `fast` and `slow` are in `unit`; without them it is stated only, and nothing is computed.
     `low` and `high` bound the computed one, given how the numbers were rounded. `follows`: the two agree within
@@ -54,7 +54,7 @@ class StatedSpeedup:
 
     @property
     def verdict(self) -> str:
-        """What the printed numbers say of it."""
+        """Return whether the printed numbers support the statement."""
         if self.derived:
             return f"by construction: {self.derived}"
         verdicts = {None: "no numbers printed", True: "matches", False: "contradicts the printed numbers"}
@@ -62,7 +62,7 @@ class StatedSpeedup:
 
 
 def published_curves() -> list[Curve]:
-    """The points in the headers of the packaged recipes and in published.yaml, one curve a recipe and machine."""
+    """Return the points of the packaged recipes and of published.yaml, one curve per recipe and machine."""
     points: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for entry in _entries():
         points[entry["recipe"], entry.get("model", _MODEL), entry["hardware"]].append(entry)
@@ -75,7 +75,7 @@ def published_curves() -> list[Curve]:
 
 
 def stated_speedups() -> list[StatedSpeedup]:
-    """Every stated speed-up with the one computed from the printed numbers, where there are any."""
+    """Return every stated speed-up, with the one computed from the printed numbers if the source has any."""
     return [_recomputed(statement) for statement in published()["speedups"]]
 
 
@@ -90,7 +90,7 @@ def _entries() -> Iterable[dict[str, Any]]:
 
 @cache
 def published() -> dict[str, Any]:
-    """published.yaml."""
+    """Read published.yaml."""
     return read_mapping(_FILE)
 
 
@@ -108,7 +108,7 @@ def _curve_points(entries: Iterable[Mapping[str, Any]]) -> tuple[CurvePoint, ...
 
 
 def _price_per_hour(hardware: str) -> float | None:
-    """The price of the machine in conf/hardware that bears the published name."""
+    """Return the price of the machine in conf/hardware with the published name."""
     machine = machines().get(re.sub(r"\W", "_", hardware.lower()))
     return None if machine is None else machine.price_per_hour
 
@@ -120,7 +120,7 @@ def _recomputed(statement: Mapping[str, Any]) -> StatedSpeedup:
         return known
     (unit, fast, derived), (_, slow, also) = (_number(statement[side]) for side in ("fast", "slow"))
     less, more = (fast, slow) if unit != "images_per_second" else (slow, fast)
-    # note: epochs are counted, the others measured and rounded
+    # note: epochs are exact, the others are rounded
     off_more, off_less = (Decimal(0), Decimal(0)) if unit == "epochs" else (_rounded(more), _rounded(less))
     low, high = (more - off_more) / (less + off_less), (more + off_more) / (less - off_less)
     stated = Decimal(str(known.stated))
@@ -138,7 +138,7 @@ def _recomputed(statement: Mapping[str, Any]) -> StatedSpeedup:
 
 
 def _number(side: Mapping[str, Any]) -> tuple[str, Decimal, str]:
-    """Unit and number of one side, and how it was derived: as given, or the minutes of the published point it names."""
+    """Return unit, number and derivation of a term: its own number, or the minutes of its published point."""
     for unit in _UNITS:
         if unit in side:
             return unit, Decimal(str(side[unit])).normalize(), ""
@@ -150,5 +150,5 @@ def _number(side: Mapping[str, Any]) -> tuple[str, Decimal, str]:
 def _rounded(number: Decimal) -> Decimal:
     exponent = number.as_tuple().exponent
     assert isinstance(exponent, int)
-    # note: 180.0 is 180 to the minute: zeros before the point are taken as measured digits
+    # note: 180.0 counts as exact to the minute: zeros before the point are significant
     return _HALF * Decimal(1).scaleb(min(0, exponent))

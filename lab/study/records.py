@@ -1,4 +1,4 @@
-"""A run's records as a study reads them: evaluations, and time as the methodology counts it beside wall clock."""
+"""A run's records for a study: evaluations, and training time by the methodology beside wall clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcher.records.metrics import Row, without_void
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One evaluation; training minutes as the methodology counts them and as the clock ran; loss None if not finite."""
+    """One evaluation; training minutes by the methodology and by the clock; loss is None if not finite."""
 
     epoch: float
     minutes: float
@@ -24,9 +24,9 @@ class Evaluated:
 class Times:
     """Seconds of one run.
 
-    `counted`: training without evaluation and saves, the first epoch's time replaced by the second's, since the first
-    also fills caches (Mosaic ResNet deep dive 2022, Evaluation).
-    `training`: the training clock as it ran. `wall`: from the first record to the last, interruptions left out.
+    `counted`: training without evaluations and checkpoints, with the first epoch's time replaced by the second's, since
+    the first also fills caches (Mosaic ResNet deep dive 2022, Evaluation).
+    `training`: the training clock. `wall`: from the first record to the last, without interruptions.
     """
 
     counted: float
@@ -38,7 +38,7 @@ NOTHING: dict[str, Any] = {"epochs": None, "world_size": None, "device": None, "
 
 
 def quality(row: Row) -> float:
-    """The primary metric, which stands first, in an evaluation's or a test's record; a share in [0, 1].
+    """Return the primary metric, the first one, of an evaluation's or a test's record, in [0, 1].
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError: the record lacks it.
@@ -48,16 +48,16 @@ def quality(row: Row) -> float:
 
 
 def facts_of(rows: list[Row]) -> dict[str, Any]:
-    """What the records say, as fields of a RunSummary.
+    """Return the fields of a RunSummary that the records hold.
 
     Raises:
         KeyError, TypeError, ValueError: a record lacks a value, or has one of the wrong type.
     """
-    kept = without_void(rows)
-    start = next((row for row in kept if row["kind"] == "start"), None)
+    valid = without_void(rows)
+    start = next((row for row in valid if row["kind"] == "start"), None)
     if start is None:
         return NOTHING
-    correction = counted_at(kept)
+    correction = counted_at(valid)
     evaluations = tuple(
         Evaluated(
             epoch=float(row["epoch"]),
@@ -66,7 +66,7 @@ def facts_of(rows: list[Row]) -> dict[str, Any]:
             top1=100 * quality(row),
             loss=None if row["loss"] is None else float(row["loss"]),
         )
-        for row in kept
+        for row in valid
         if row["kind"] == "eval"
     )
     return {
@@ -75,32 +75,32 @@ def facts_of(rows: list[Row]) -> dict[str, Any]:
         "device": str(start["device"]),
         "evaluations": evaluations,
         "times": times(rows),
-        "test_top1": next((100 * quality(row) for row in reversed(kept) if row["kind"] == "test"), None),
-        "world_sizes": tuple(int(row["world_size"]) for row in kept if row["kind"] in ("start", "resume")),
+        "test_top1": next((100 * quality(row) for row in reversed(valid) if row["kind"] == "test"), None),
+        "world_sizes": tuple(int(row["world_size"]) for row in valid if row["kind"] in ("start", "resume")),
     }
 
 
 def times(rows: Iterable[Row]) -> Times:
-    """The times of a run from all its records, those that a resume made void too.
+    """Compute the times of a run from all its records, including those that a resume discarded.
 
     Raises:
         KeyError, TypeError, ValueError: a record lacks its time.
     """
     rows = list(rows)
-    kept = without_void(rows)
-    training = max((float(row["train_seconds"]) for row in kept if "train_seconds" in row), default=0.0)
-    return Times(counted_at(kept)(training), training, _wall(rows))
+    valid = without_void(rows)
+    training = max((float(row["train_seconds"]) for row in valid if "train_seconds" in row), default=0.0)
+    return Times(counted_at(valid)(training), training, _wall(rows))
 
 
-def counted_at(kept: Iterable[Row]) -> Callable[[float], float]:
-    """Turns a reading of the training clock, at the end of an epoch, into seconds as the methodology counts them."""
-    seconds = {row["epoch"]: float(row["seconds"]) for row in kept if row["kind"] == "epoch"}
+def counted_at(valid: Iterable[Row]) -> Callable[[float], float]:
+    """Return the function from the training clock at an epoch's end to seconds by the methodology."""
+    seconds = {row["epoch"]: float(row["seconds"]) for row in valid if row["kind"] == "epoch"}
     excess = seconds[1] - seconds[2] if 1 in seconds and 2 in seconds else 0.0
     return lambda train_seconds: train_seconds - excess
 
 
 def _wall(rows: list[Row]) -> float:
-    """Seconds from start or resume to the last record before the next, summed; work done twice counts twice."""
+    """Sum the seconds of all attempts, from start or resume to the last record; repeated steps count twice."""
     total, began = 0.0, None
     for number, row in enumerate(rows):
         now = float(row["time"])

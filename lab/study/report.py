@@ -1,4 +1,4 @@
-"""Results as an image, or as one HTML page that needs no network: the data, and a script that draws them."""
+"""Results as an image, or as one HTML page without network access: the data, and a script that draws them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 _PAGE = Path(__file__).with_name("page")
 _SCRIPTS = ("state.js", "charts.js", "table.js", "controls.js")
-# Evaluations kept for all learning curves together, and for one at least and at most: the page stays small.
+# Evaluations of all learning curves, and the limits of one curve: the page stays small.
 _EVALUATIONS, _FEWEST, _MOST = 40_000, 12, 400
 _DIGITS = 5
-# The page's (page/state.js), which colour-blind readers can tell apart; the marker's shape says the same again.
+# Colours of page/state.js, distinct for colour-blind readers; the markers' shapes repeat them.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8833FF", "#DD0044", "#000000")
 _MARKERS = "osD^vP*"
 _GREY = "#767676"
@@ -40,13 +40,13 @@ _MOST_NAMED = 16
 
 
 def write_page(results: Results, path: Path, *, title: str, written: str, axis: Cost) -> None:
-    """Write the page; raises UserError where the file cannot be written, as the others do."""
+    """Write the page; raise UserError if the file cannot be written."""
     content = page(results, title=title, written=written, axis=axis).encode()
     _replace(path, lambda temporary: temporary.write_bytes(content))
 
 
 def write_image(results: Results, path: Path, *, title: str, axis: Cost) -> None:
-    """Write quality against one cost as PNG."""
+    """Write quality against one cost as PNG; raise UserError if the file cannot be written."""
     _replace(path, lambda temporary: draw_tradeoff(results, temporary, title=title, axis=axis))
 
 
@@ -59,7 +59,7 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def page(results: Results, *, title: str, written: str, axis: Cost = "time") -> str:
-    """The page; `written` is its date, `axis` its first cost. Nothing of a run can leave the data and become markup."""
+    """Return the page; `written` is its date, `axis` its first cost. No text of a run can become markup."""
     # note: inside a script element only `<` can end the data
     data = json.dumps(page_data(results, written, axis), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return Template((_PAGE / "page.html").read_text()).substitute(
@@ -70,15 +70,15 @@ def page(results: Results, *, title: str, written: str, axis: Cost = "time") -> 
 
 
 def page_data(results: Results, written: str, axis: Cost = "time") -> dict[str, Any]:
-    """What the page's script reads: means and deviations as pairs, a run's config as what differs from `base`."""
+    """Return the data of the page's script: (mean, deviation) pairs, and each run's config as changes to `base`."""
     index_of = {run.path: number for number, run in enumerate(results.runs)}
     curve_of = {path: number for number, c in enumerate(results.curves) for point in c.points for path in point.paths}
     configs = [{key: _plain(value) for key, value in run.values.items()} for run in results.runs]
-    base, keys = _commonest(configs)
+    base, keys = _most_common(configs)
     numbers = {key: number for number, key in enumerate(keys)}
     currencies = Counter(str(run.values.get("hardware.currency", "USD")) for run in results.runs)
     datasets = dataset_names(results.runs)
-    kept = max(_FEWEST, min(_MOST, _EVALUATIONS // max(1, len(results.runs))))
+    limit = max(_FEWEST, min(_MOST, _EVALUATIONS // max(1, len(results.runs))))
     return {
         "written": written,
         "axis": axis,
@@ -89,7 +89,7 @@ def page_data(results: Results, written: str, axis: Cost = "time") -> dict[str, 
         "curves": [_curve(curve, index_of) for curve in results.all_curves],
         "runs": [
             {
-                **_run(run, kept),
+                **_run(run, limit),
                 "dataset": datasets[run.identity],
                 **_differences(config, base, numbers),
                 "curveIndex": curve_of.get(run.path, -1),
@@ -126,7 +126,7 @@ def _pair(values: Sequence[float]) -> list[float | None]:
     return [_short(sum(values) / len(values)), _short(deviation(values))]
 
 
-def _run(run: RunSummary, kept: int) -> dict[str, Any]:
+def _run(run: RunSummary, limit: int) -> dict[str, Any]:
     times = run.times
     return {
         "name": str(run.path),
@@ -141,26 +141,26 @@ def _run(run: RunSummary, kept: int) -> dict[str, Any]:
         "wall": _short(times.wall / 60) if times else None,
         "money": _short(run.money),
         "command": shlex.join(run.command),
-        "learning": _learning(run.evaluations, kept),
+        "learning": _learning(run.evaluations, limit),
     }
 
 
-def _learning(evaluations: Sequence[Evaluated], kept: int) -> tuple[list[float | None], list[float | None]]:
-    """Epochs and accuracies; of more than `kept` the least and the best of each stretch, the first and the last stay.
+def _learning(evaluations: Sequence[Evaluated], limit: int) -> tuple[list[float | None], list[float | None]]:
+    """Return epochs and accuracies; above `limit`, keep the lowest and highest of each interval, first and last.
 
-    So the drawn line keeps its envelope (Jugel et al. 2014, "M4").
+    The drawn line keeps its envelope (Jugel et al. 2014, "M4").
     """
     finite = [e for e in evaluations if math.isfinite(e.top1) and math.isfinite(e.epoch)]
-    if len(finite) > kept:
-        count, total = kept // 2 - 1, len(finite)
+    if len(finite) > limit:
+        count, total = limit // 2 - 1, len(finite)
         stretches = [range(total * number // count, total * (number + 1) // count) for number in range(count)]
         extremes = {pick(stretch, key=lambda at: finite[at].top1) for stretch in stretches for pick in (min, max)}
         finite = [finite[at] for at in sorted(extremes | {0, total - 1})]
     return [_short(e.epoch) for e in finite], [_short(e.top1) for e in finite]
 
 
-def _commonest(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
-    """Each key's commonest value, of the keys that most configs have, and all keys in the order of writing."""
+def _most_common(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+    """Return the most common value of the keys that most configs have, and all keys in order."""
     keys = list(dict.fromkeys(key for config in configs for key in config))
     readable = [config for config in configs if config]
     base = {}
@@ -172,13 +172,13 @@ def _commonest(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], li
 
 
 def _differences(config: Mapping[str, Any], base: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[str, Any]:
-    """`changes` to the base by the key's number, and the numbers of its keys that are `missing`."""
+    """Return `changes` to the base by key number, and the numbers of the `missing` keys."""
     changes = {numbers[key]: value for key, value in config.items() if key not in base or base[key] != value}
     return {"changes": changes, "missing": [numbers[key] for key in base if key not in config]}
 
 
 def _plain(value: Any) -> Any:
-    """A config's value as JSON has it; what JSON lacks as text."""
+    """Convert a config's value to JSON; values that JSON lacks become text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -188,12 +188,12 @@ def _plain(value: Any) -> Any:
 
 
 def _short(number: float | None) -> float | None:
-    """A number with the digits that a page shows; None if it is none."""
+    """Round a number to the page's digits; None if it is not finite."""
     return float(f"{number:.{_DIGITS}g}") if number is not None and math.isfinite(number) else None
 
 
 def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> None:
-    """Curves with bars of one standard deviation, published ones in grey, and the Pareto front of each setting."""
+    """Draw curves with bars of one standard deviation, published ones in grey, and the Pareto front of each setting."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # note: most of a second of import
     from matplotlib.figure import Figure
 
@@ -217,7 +217,7 @@ def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> No
     axes.spines[["top", "right"]].set_visible(False)
     if 0 < len(shown) <= _MOST_NAMED:
         axes.legend(fontsize=8, frameon=False)
-    # note: the temporary name's suffix says nothing of the format
+    # note: the temporary name has no suffix for the format
     figure.savefig(path, format="png")
 
 

@@ -1,4 +1,4 @@
-"""Everything a comparison or a report shows, from a list of run folders."""
+"""The results of a comparison or a report, from a list of run folders."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lab.study.speedup import Comparison, at_equal_cost, at_equal_quality, paret
 from launcher.config.keys import nearest
 from launcher.errors import Problem, UserError
 
-# The recipe to compare with, where a setting has it.
+# The default baseline recipe.
 BASELINE = "baseline"
 
 
 @dataclass(frozen=True)
 class Results:
-    """All runs found, and the finished ones as curves; `published` curves stand beside them.
+    """All runs, the curves of the finished ones, and `published` curves.
 
-    Comparisons and fronts go `across` these of `ACROSS`, and stay within one of each other.
+    Comparisons and fronts span `across`, some of `ACROSS`, and stay within one of each other field.
     """
 
     runs: Sequence[RunSummary]
@@ -35,10 +35,10 @@ class Results:
 
 
 def chosen_across(words: str | None) -> tuple[str, ...]:
-    """What `--across machines,models` names, each once.
+    """Parse `--across machines,models`, without duplicates.
 
     Raises:
-        UserError: a word is none of `ACROSS`.
+        UserError: a word is not in `ACROSS`.
     """
     chosen = tuple(dict.fromkeys(word.strip() for word in words.split(","))) if words is not None else ()
     for word in chosen:
@@ -50,24 +50,24 @@ def chosen_across(words: str | None) -> tuple[str, ...]:
 
 
 def chosen_axis(axis: Cost | None, across: Collection[str]) -> Cost:
-    """The axis asked for; else time, and across machines money, since an hour of each is another thing."""
+    """Return the given axis; by default money across machines, whose hours differ, otherwise time."""
     return axis or ("money" if "machines" in across else "time")
 
 
 def read_results(
     paths: Iterable[str], *, published: bool, price: float | None = None, across: Collection[str] = ()
 ) -> Results:
-    """Read all run folders at or below the paths; `price` is an hour of the machine of runs that have none.
+    """Read all run folders at or below the paths; `price` per hour is for runs without one.
 
     Raises:
-        UserError: a path holds none.
+        UserError: a path contains no run folder.
     """
     runs = [replace(read_run(path), price=price) for path in find_runs(paths)]
     return Results(runs, build_curves(runs), published_curves() if published else [], across)
 
 
 def notes(results: Results, axis: Cost) -> list[str]:
-    """What to know of a comparison that goes across settings; none of one that does not."""
+    """Return the notes of a comparison across settings."""
     if not results.across:
         return []
     found = [f"compares across {' and '.join(results.across)}, with one front and one baseline"]
@@ -87,7 +87,7 @@ def notes(results: Results, axis: Cost) -> list[str]:
 def fronts(
     curves: Sequence[Curve], axis: Cost, across: Collection[str] = ()
 ) -> dict[StudySetting, list[tuple[Curve, float, float]]]:
-    """Of each setting the points that no other beats on cost and quality: curve, cost and quality, cheapest first."""
+    """Return the Pareto front of each setting: curve, cost and quality, cheapest first."""
     points: dict[StudySetting, list[tuple[Curve, float, float]]] = defaultdict(list)
     for curve in curves:
         points[curve.setting.across(across)] += [(curve, p.cost(axis) or 0.0, p.quality) for p in curve.on(axis)]
@@ -98,22 +98,22 @@ def fronts(
 
 
 def on_front(curves: Sequence[Curve], axis: Cost, across: Collection[str] = ()) -> set[tuple[StudySetting, str, float]]:
-    """Setting, curve name and cost of the points on a front."""
+    """Return setting, curve name and cost of the points on a front."""
     return {(c.setting, c.name, cost) for front in fronts(curves, axis, across).values() for c, cost, _ in front}
 
 
 def choose_baselines(
     curves: Sequence[Curve], name: str | None, axis: Cost, across: Collection[str] = ()
 ) -> dict[StudySetting, Curve]:
-    """The curve to compare with in each setting: the one of that name, else of the recipe `baseline`, else the first.
+    """Return the baseline of each setting: the curve of that name, else of the recipe `baseline`, else the first.
 
-    One whose cost is known goes before one whose is not.
-    `CURVE on PLACE` names that of one data set, model or machine alone, `CURVE, PLACE` as tables across them do.
+    Curves with a known cost come first.
+    `CURVE on PLACE` is the curve of one data set, model or machine; `CURVE, PLACE` is its name in tables across them.
 
     Raises:
         UserError: no curve has the name.
     """
-    named = [c for c in curves if name is None or name in _called(c, across)]
+    named = [c for c in curves if name is None or name in _labels(c, across)]
     if name is not None and not named:
         listed = ", ".join(dict.fromkeys(curve.name for curve in curves)) or "none (no finished run)"
         raise UserError(Problem(f"no such curve; one of: {listed}", "--baseline", name))
@@ -124,7 +124,7 @@ def choose_baselines(
     return chosen
 
 
-def _called(curve: Curve, across: Collection[str]) -> set[str]:
+def _labels(curve: Curve, across: Collection[str]) -> set[str]:
     places = (getattr(curve.setting, part) for part in ACROSS.values())
     return {curve.name, curve.label(across), *(f"{curve.name} on {place}" for place in places)}
 
@@ -138,9 +138,9 @@ def comparisons(
     costs: Sequence[float],
     across: Collection[str] = (),
 ) -> list[Comparison]:
-    """Each curve against the baseline of its setting: at the qualities and costs asked for, else at those measured.
+    """Compare each curve with the baseline of its setting at the given qualities and costs.
 
-    Without a wish, the baseline's own points say at which qualities and costs.
+    Without any, compare at the baseline's own points.
     """
     found = []
     for curve in curves:

@@ -1,4 +1,4 @@
-"""A run folder as an efficiency study sees it; a damaged or running one is told as such and never raises."""
+"""A run folder of an efficiency study; a damaged or running one gets that state and raises nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ State = Literal["finished", "stopped", "running", "unfinished", "damaged"]
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run folder. `finished` runs count as measurements; `problem` tells what is wrong with a damaged one."""
+    """One run folder. Only `finished` runs are measurements; `problem` is the error of a damaged one."""
 
     path: Path
     state: State
@@ -45,7 +45,7 @@ class RunSummary:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """The config's dotted keys and values."""
+        """Return the config's dotted keys and values."""
         return dict(leaves(self.config))
 
     @property
@@ -62,24 +62,24 @@ class RunSummary:
 
     @property
     def data_path(self) -> str | None:
-        """Where its images, or else its FFCV files, lay."""
+        """Return the path of its images, or else of its FFCV files."""
         return data_path(self.values)
 
     @cached_property
     def identity(self) -> str:
-        """Tells its data set from others: the noted one, without a note its name and path."""
+        """Return the recorded identity of its data set, or else its name and path."""
         return self.identities[-1] if self.identities else f"{self.dataset} at {self.data_path}"
 
     @property
     def hardware(self) -> str:
-        """The devices it ran on, after the name of the machine in the config if it has such devices."""
+        """Return its devices, after the config's machine name if that machine has such devices."""
         devices = f"{self.world_size}x {self.device}"
         name = self.values.get("hardware.name")
         return f"{name} ({devices})" if name not in (None, "this_machine") and self._is_priced_machine else devices
 
     @property
     def _is_priced_machine(self) -> bool:
-        # note: recipes name the machine of their published results, whatever they run on
+        # note: recipes set the machine of their published results, not the one they run on
         gpu, gpus = self.values.get("hardware.gpu"), self.values.get("hardware.gpus")
         complete = gpus is None or (isinstance(gpus, int) and gpus * self._machines == self.world_size)
         return complete and (gpu is None or is_named(str(gpu), str(self.device)))
@@ -96,7 +96,7 @@ class RunSummary:
 
     @property
     def mixed(self) -> str | None:
-        """What a resume changed so that the run is a measurement of neither; None if nothing."""
+        """Return the change on a resume that makes the run unusable as a measurement; None without one."""
         sizes = list(dict.fromkeys(self.world_sizes))
         if len(sizes) > 1:
             return f"resumed on another number of processes: {' and '.join(map(str, sizes))}"
@@ -109,12 +109,12 @@ class RunSummary:
 
     @property
     def top1(self) -> float | None:
-        """Accuracy at the end of training, in percent; None if the run has not ended."""
+        """Return the final accuracy in percent; None if the run has not finished."""
         return self.evaluations[-1].top1 if self.state == "finished" and self.evaluations else None
 
     @property
     def money(self) -> float | None:
-        """Price of the counted training time; None if the config has no price of the machine that it ran on."""
+        """Return the price of the counted training time; None if the machine has no price."""
         price = self.values.get("hardware.price_per_hour") if self._is_priced_machine else None
         price = self.price if price is None else price
         if not isinstance(price, int | float) or self.times is None:
@@ -123,16 +123,16 @@ class RunSummary:
 
 
 def data_path(values: Mapping[str, Any]) -> str | None:
-    """Where a config's dotted values say that the images, or else the FFCV files, lie."""
+    """Return the path of the images, or else of the FFCV files, in a config's dotted values."""
     keys = ("dataset.path", "dataloader.folder", "dataloader.train")
     return next((str(values[key]) for key in keys if values.get(key) is not None), None)
 
 
 def find_runs(paths: Iterable[str]) -> list[Path]:
-    """Run folders at or below the paths, sorted, each once.
+    """Return the run folders at or below the paths, sorted, without duplicates.
 
     Raises:
-        UserError: a path is no folder, or holds no run folder.
+        UserError: a path is not a folder, or contains no run folder.
     """
     found: dict[Path, None] = {}
     for name in paths:
@@ -145,7 +145,7 @@ def find_runs(paths: Iterable[str]) -> list[Path]:
 
 
 def read_run(path: Path) -> RunSummary:
-    """Read one run folder; whatever is wrong with it becomes its state and problem."""
+    """Read one run folder; errors become its state and problem."""
     folder = RunFolder(path)
     config, problem = _config(folder.config)
     command = _command(folder.environment)
@@ -161,7 +161,7 @@ def read_run(path: Path) -> RunSummary:
 
 
 def _length(values: Mapping[str, Any]) -> int | None:
-    """Epochs after dilation; None if the config does not tell."""
+    """Return the epochs after dilation; None if the config lacks them."""
     epochs, dilate = values.get("epochs"), values.get("schedule.dilate")
     if not isinstance(epochs, int) or not isinstance(dilate, int | float):
         return None

@@ -1,4 +1,4 @@
-"""One curve against another: speed-up at equal quality, quality at equal cost, how certain; and the Pareto front."""
+"""Compare two curves: speed-up at equal quality, gain at equal cost, confidence intervals; and the Pareto front."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Floats = NDArray[np.float64]
 
 RESAMPLES = 4000
 CONFIDENCE = 0.95
-# Share of resamples that may leave the measured range before a p-value is refused.
+# Maximum fraction of resamples outside the measured range for a p-value.
 _OUT_OF_RANGE = 0.05
-_SEED = 0  # of the resampling: the same runs give the same interval
+_SEED = 0  # of the resampling, so that intervals are reproducible
 
 
 @dataclass(frozen=True)
 class BootstrapEstimate:
-    """A value with its interval; an end is None where the interval leaves the measured range.
+    """A value with its confidence interval; an end is None outside the measured range.
 
-    `low`, `high` and `p` are all None without seeds enough for an interval; `note` says why one is missing.
+    `low`, `high` and `p` are None with too few seeds for an interval; `note` has the reason.
     """
 
     value: float
@@ -35,7 +35,7 @@ class BootstrapEstimate:
     note: str = ""
 
     def interval(self, form: str) -> str:
-        """Both ends, formatted; empty without an interval."""
+        """Format both ends; empty without an interval."""
         if (self.low, self.high) == (None, None):
             return ""
         return " to ".join("out of range" if end is None else form.format(end) for end in (self.low, self.high))
@@ -45,8 +45,8 @@ class BootstrapEstimate:
 class Comparison:
     """A curve against the baseline, at one quality or one cost.
 
-    `value` is the speed-up (baseline's cost / this cost) or the gain in percentage points; None beyond the measured
-    range, and then `reason` says which side was not measured, and `bound` is a speed-up above 1 that is certain.
+    `value` is the speed-up (baseline's cost / this cost) or the gain in percentage points; None outside the measured
+    range, with the `reason`, and `bound` is a lower bound of the speed-up above 1.
     """
 
     setting: StudySetting
@@ -64,9 +64,9 @@ class Comparison:
 
 
 def at_equal_quality(curve: Curve, baseline: Curve, axis: Cost, quality: float | CurvePoint) -> Comparison:
-    """How many times less a curve costs than the baseline to reach a quality: in percent, or that of its own point.
+    """Return the speed-up of a curve over the baseline at a quality: in percent, or that of a baseline's point.
 
-    Of a point of the baseline the quality is uncertain too: it is drawn anew in each resample.
+    The quality of a baseline's point is also resampled.
     """
     ours, theirs = curve.on(axis), baseline.on(axis)
     anchor = quality if isinstance(quality, CurvePoint) else None
@@ -98,7 +98,7 @@ def at_equal_quality(curve: Curve, baseline: Curve, axis: Cost, quality: float |
 
 
 def at_equal_cost(curve: Curve, baseline: Curve, axis: Cost, cost: float | CurvePoint) -> Comparison:
-    """How many percentage points better a curve is than the baseline at a cost: a number, or that of its own point."""
+    """Return the gain of a curve over the baseline in percentage points at a cost, or that of a baseline's point."""
     ours, theirs = curve.on(axis), baseline.on(axis)
     anchor = cost if isinstance(cost, CurvePoint) else None
     known = cost.cost(axis) if isinstance(cost, CurvePoint) else cost
@@ -128,7 +128,7 @@ def at_equal_cost(curve: Curve, baseline: Curve, axis: Cost, cost: float | Curve
 
 
 def _known_side(resampled: Floats) -> Floats:
-    """Where both curves left their range nothing is known of the difference: counted as none."""
+    """Replace differences where both curves are outside their range (NaN) by 0."""
     return np.where(np.isnan(resampled), 0.0, resampled)
 
 
@@ -162,7 +162,7 @@ def _unmeasured_cost(name: str, points: Sequence[CurvePoint], axis: Cost) -> str
 
 
 def _bound(ours: Sequence[CurvePoint], axis: Cost, cost: float, baseline_cost: float) -> float | None:
-    """The speed-up above 1 that the curve's cheapest point has at least, being better than the quality asked for."""
+    """Return the lower bound of the speed-up above 1 from a cheapest point that exceeds the quality."""
     if cost != 0.0 or not 0.0 < baseline_cost < math.inf:
         return None
     cheapest = ours[0].cost(axis)
@@ -171,7 +171,7 @@ def _bound(ours: Sequence[CurvePoint], axis: Cost, cost: float, baseline_cost: f
 
 
 def _around_quality(points: Sequence[CurvePoint], quality: float) -> list[CurvePoint]:
-    """The point that has the quality, or the two between which the curve first reaches it."""
+    """Return the point of a quality, or the two between which the curve first reaches it."""
     if points[0].quality == quality:
         return [points[0]]
     low, high = next((a, b) for a, b in pairwise(points) if a.quality < quality <= b.quality)
@@ -179,7 +179,7 @@ def _around_quality(points: Sequence[CurvePoint], quality: float) -> list[CurveP
 
 
 def _around_cost(points: Sequence[CurvePoint], axis: Cost, cost: float) -> list[CurvePoint]:
-    """The points of a cost, or the two between which it lies."""
+    """Return the points of a cost, or the two around it."""
     exact = [p for p in points if p.cost(axis) == cost]
     below = [p for p in points if (p.cost(axis) or 0.0) < cost]
     return exact or [below[-1], points[len(below)]]
@@ -190,20 +190,20 @@ def _fewest(points: Sequence[CurvePoint]) -> int:
 
 
 def cost_at(costs: Floats, qualities: Floats, quality: Floats | float) -> Floats:
-    """The least cost at which each curve reaches a quality, shape (...).
+    """Return the lowest cost at which each curve reaches a quality, shape (...).
 
-    0 if its cheapest point is better already, +inf if no point reaches it.
+    0 if its cheapest point is better, +inf if no point reaches it.
     """
     costs, qualities = np.broadcast_arrays(np.asarray(costs, float), np.asarray(qualities, float))
     wanted = np.broadcast_to(np.asarray(quality, float), costs.shape[:-1])
     found = np.full(costs.shape[:-1], np.inf)
-    # note: from the dearest segment to the cheapest, so that the first crossing has the last word
+    # note: from the most expensive segment to the cheapest, so that the first crossing wins
     for left in range(costs.shape[-1] - 2, -1, -1):
         low, high = qualities[..., left], qualities[..., left + 1]
         crosses = (low < wanted) & (wanted <= high)
         part = np.divide(wanted - low, high - low, out=np.ones_like(low), where=crosses)
         log_cost = (1 - part) * np.log(costs[..., left]) + part * np.log(costs[..., left + 1])
-        # note: exactly the measured cost at a measured point, not its logarithm's rounding
+        # note: exactly the measured cost at a measured point, without the logarithm's rounding
         at_point = crosses & (part == 1)
         found = np.where(crosses, np.where(at_point, costs[..., left + 1], np.exp(log_cost)), found)
     first = qualities[..., 0]
@@ -211,7 +211,7 @@ def cost_at(costs: Floats, qualities: Floats, quality: Floats | float) -> Floats
 
 
 def quality_at(costs: Floats, qualities: Floats, cost: Floats | float) -> Floats:
-    """Each curve's quality at a cost, shape (...); -inf below its cheapest point, +inf beyond its dearest."""
+    """Return each curve's quality at a cost, shape (...); -inf below its cheapest point, +inf above its last."""
     costs, qualities = np.broadcast_arrays(np.asarray(costs, float), np.asarray(qualities, float))
     wanted = np.broadcast_to(np.asarray(cost, float), costs.shape[:-1])
     found = np.where(wanted < costs[..., 0], -np.inf, np.inf)
@@ -221,7 +221,7 @@ def quality_at(costs: Floats, qualities: Floats, cost: Floats | float) -> Floats
         part = np.divide(np.log(wanted / low), np.log(high / low), out=np.zeros_like(low), where=inside)
         value = (1 - part) * qualities[..., left] + part * qualities[..., left + 1]
         found = np.where(inside, value, found)
-    # note: a measured cost gives its measured quality; of points of one cost the best
+    # note: exactly the measured quality at a measured cost, the best if several points have it
     for point in range(costs.shape[-1]):
         exact = costs[..., point] == wanted
         better = np.isinf(found) | (qualities[..., point] > found)
@@ -230,9 +230,9 @@ def quality_at(costs: Floats, qualities: Floats, cost: Floats | float) -> Floats
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Indices of the (cost, quality) points on the front, cheapest first.
+    """Return the indices of the (cost, quality) points on the front, cheapest first.
 
-    A point is off it if another costs no more and is no worse, and is better in one of them; equal points stay.
+    A dominated point is off it: another has at most its cost and at least its quality, and differs; equal points stay.
     """
     front: list[int] = []
     best = float("-inf")
@@ -245,9 +245,9 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def resample(points: Sequence[CurvePoint], axis: Cost, generator: np.random.Generator) -> tuple[Floats, Floats]:
-    """Costs and qualities of resampled curves, each of shape (RESAMPLES, points).
+    """Return costs and qualities of resampled curves, each of shape (RESAMPLES, points).
 
-    At each point whole seeds are drawn with replacement, cost and quality together. Deviations are widened by
+    Each point draws seeds with replacement, cost and quality together. Deviations are scaled by
     sqrt(n / (n - 1)), so that the spread of the resampled mean is unbiased for few seeds (Davison & Hinkley 1997, 2.7).
     """
     costs, qualities = np.empty((RESAMPLES, len(points))), np.empty((RESAMPLES, len(points)))
@@ -263,21 +263,21 @@ def resample(points: Sequence[CurvePoint], axis: Cost, generator: np.random.Gene
 
 
 def estimate(value: float, resampled: Floats, *, fewest_seeds: int) -> BootstrapEstimate:
-    """The percentile interval of a difference, and its p-value against none.
+    """Return the percentile interval of a difference, and its p-value against 0.
 
-    The p-value is two-sided, of Student's t with the bootstrap's standard error and `fewest_seeds` - 1 degrees of
-    freedom; resampled values may be infinite where a curve left its measured range.
+    The p-value is two-sided, by Student's t with the bootstrap's standard error and `fewest_seeds` - 1 degrees of
+    freedom; resampled values may be infinite outside a curve's measured range.
     """
     if fewest_seeds < 2:
         return BootstrapEstimate(value, note="an interval needs at least two seeds per point")
-    # note: ordered values, not interpolated ones: between a number and infinity there is nothing
+    # note: no interpolation, since values may be infinite
     low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], method="nearest")
     inside = resampled[np.isfinite(resampled)]
     p, note = None, ""
     if 1 - len(inside) / len(resampled) > _OUT_OF_RANGE:
         note = f"no p-value: {1 - len(inside) / len(resampled):.0%} of the resamples are outside the measured range"
     else:
-        from scipy.special import stdtr  # note: a quarter of a second of import
+        from scipy.special import stdtr  # note: a slow import
 
         error = float(inside.std(ddof=1))
         t = value / error if error else math.inf

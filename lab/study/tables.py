@@ -1,4 +1,4 @@
-"""A study as tables for the terminal, as rows and as JSON."""
+"""The tables of a study for the terminal, as rows and as JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HEADINGS: dict[Cost, str] = {"time": "minutes", "wall": "wall clock, min", "mon
 
 
 def point_rows(results: Results) -> list[dict[str, Any]]:
-    """One row a point: means, deviations (None of one seed), and on which fronts it lies."""
+    """Return one row per point: means, deviations (None for one seed), and its fronts."""
     fronts = {axis: on_front(results.all_curves, axis, results.across) for axis in COSTS}
     rows = []
     for curve in results.all_curves:
@@ -58,7 +58,7 @@ def point_rows(results: Results) -> list[dict[str, Any]]:
 def as_json(
     results: Results, found: Sequence[Comparison], stated: Sequence[StatedSpeedup], axis: Cost
 ) -> dict[str, Any]:
-    """Points, comparisons, what was left out and why, and stated speed-ups."""
+    """Return points, comparisons, excluded runs with reasons, and stated speed-ups."""
     return {
         "axis": axis,
         "unit": UNITS[axis],
@@ -74,7 +74,7 @@ def as_json(
 
 
 def not_counted(results: Results) -> list[tuple[str, str, str]]:
-    """Path, state and reason of the runs that are no measurement."""
+    """Return path, state and reason of the runs that are not measurements."""
     reasons = {
         "stopped": "stopped before the end",
         "running": "not finished yet",
@@ -95,7 +95,7 @@ def not_counted(results: Results) -> list[tuple[str, str, str]]:
 def rich_tables(
     results: Results, found: Sequence[Comparison], stated: Sequence[StatedSpeedup], axis: Cost
 ) -> Iterator[tuple[str, Table]]:
-    """Title and table, in the order of reading."""
+    """Yield titles and tables in order."""
     if results.all_curves:
         where = f"across {' and '.join(results.across)}" if results.across else "of the setting"
         yield f"tradeoff curves (● on the Pareto front {where})", _points(results, axis)
@@ -174,7 +174,7 @@ def _comparisons(found: Sequence[Comparison], axis: Cost) -> Table:
 
 
 def _worth_showing(found: Sequence[Comparison]) -> list[Comparison]:
-    """Values and bounds, and of a curve that has neither anywhere the first two lines, which say why."""
+    """Return values and bounds, and for a curve without any the first line of each kind, with its reason."""
     measured = {(one.setting, one.curve) for one in found if one.value is not None or one.bound is not None}
     seen: Counter[tuple[StudySetting, str, str]] = Counter()
     shown = []
@@ -202,7 +202,7 @@ def _stated(stated: Sequence[StatedSpeedup]) -> Table:
 
 
 def algoperf_json(scores: Scores) -> dict[str, Any]:
-    """Scores, times in seconds (None: the target was missed) and notes."""
+    """Return scores, times in seconds (None: missed target) and notes."""
     times = {
         submission: {workload: seconds if math.isfinite(seconds) else None for workload, seconds in row.items()}
         for submission, row in scores.seconds.items()
@@ -211,7 +211,7 @@ def algoperf_json(scores: Scores) -> dict[str, Any]:
 
 
 def algoperf_table(scores: Scores) -> Table:
-    """Submissions by score, with their time on each workload and their profile."""
+    """Return the table of submissions by score, with their times per workload and their profile."""
     workloads = list(next(iter(scores.seconds.values()), {}))
     ratios = (1.0, 1.5, 2.0, MAX_RATIO)
     table = _table("submission", "#score", *(f"#{w}, s" for w in workloads), *(f"#within {r:g}x" for r in ratios))
@@ -224,7 +224,7 @@ def algoperf_table(scores: Scores) -> Table:
 
 
 def _table(*columns: str) -> Table:
-    """A plain table; a column named with # is of numbers."""
+    """Return an empty table; a leading # right-aligns a column."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left")
