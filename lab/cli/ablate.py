@@ -58,9 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="WORDS",
         help="add a row with this algorithm or key=value on top of all; each of several values is a row",
     )
-    parser.add_argument(
-        "--run", action="store_true", help="first train the missing runs of the grid, like `train curve`"
-    )
+    parser.add_argument("--run", action="store_true", help="first train the missing runs, like `train curve`")
     parser.add_argument("--grid", action="store_true", help="print only the grid and its runs; measure nothing")
     parser.add_argument("--seconds", type=seconds, default=1.0, metavar="S", help="for each kind of step (default: 1)")
     parser.add_argument("--json", action="store_true", help="as one JSON object")

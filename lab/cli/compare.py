@@ -26,21 +26,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUNS", help="run folders, or folders of them")
     parser.add_argument("--published", action="store_true", help="add the published points and speed-ups")
     add_axes(parser)
-    parser.add_argument(
-        "--price",
-        type=float,
-        metavar="USD",
-        help="price per hour of the machine, for runs without a price in their config",
-    )
-    parser.add_argument(
-        "--baseline", metavar="CURVE", help="the baseline: CURVE, or CURVE on MACHINE (default: recipe baseline)"
-    )
-    parser.add_argument(
-        "--quality", type=float, action="append", metavar="TOP1", help="compare the cost of this top-1, percent"
-    )
-    parser.add_argument(
-        "--cost", type=float, action="append", metavar="COST", help="compare top-1 at this cost (unit: the axis)"
-    )
+    parser.add_argument("--price", type=float, metavar="USD", help="price per hour, for runs without one in the config")
+    parser.add_argument("--baseline", metavar="CURVE", help="CURVE, or CURVE on MACHINE (default: recipe baseline)")
+    parser.add_argument("--quality", type=float, action="append", metavar="TOP1", help="compare costs at a top-1, %%")
+    parser.add_argument("--cost", type=float, action="append", metavar="COST", help="compare top-1 at this cost")
     parser.add_argument("--algoperf", choices=("external", "self"), help="score time to a target by AlgoPerf's rules")
     parser.add_argument(
         "--target",

@@ -95,7 +95,7 @@ function drawTradeoff() {
   const plot = frame(find("tradeoff"), 420, "quality against " + AXES[state.axis]);
   const points = shown.points;
   if (!points.length) {
-    plot.svg.append(draw("text", { x: plot.width / 2, y: 200, "text-anchor": "middle" }, "nothing to show: no finished run passes the filters, or its cost is not known"));
+    plot.svg.append(draw("text", { x: plot.width / 2, y: 200, "text-anchor": "middle" }, "no data: no finished run matches the filters, or its cost is unknown"));
     return;
   }
   const [low, high] = extent(points.flatMap((point) => costEnds(point)));

@@ -22,12 +22,12 @@ function update() {
 // What the front goes across, and what that leaves to be known.
 function toldFront() {
   const [open, within] = [true, false].map((across) => Object.keys(SETTING).filter((key) => state.across.has(key) === across).map((key) => SETTING[key]));
-  const told = [open.length ? `across ${open.join("s and ")}s, as asked` : "", within.length ? `one for each ${within.join(", ")}` : ""].filter(Boolean).join(", ");
+  const told = [open.length ? `across ${open.join("s and ")}s` : "", within.length ? `one for each ${within.join(", ")}` : ""].filter(Boolean).join(", ");
   const time = state.across.has("hardware") && (state.axis === "time" || state.axis === "wall");
   const unpriced = state.across.has("hardware") && state.axis === "money" && data.curves.some((curve) => curve.points.some((point) => !point.cost.money));
-  return told + (time ? "; minutes of different machines: a faster machine counts as much as a faster method" : "")
+  return told + (time ? "; the machines differ, so a faster machine looks like a faster recipe" : "")
     + (unpriced ? "; machines without a known price are left out" : "")
-    + (state.across.has("dataset") ? "; top-1 of different data sets: of which images it is counts as much as the method" : "");
+    + (state.across.has("dataset") ? "; the data sets differ, so easier images look like a better recipe" : "");
 }
 
 // A switch each for data sets, models and machines, where there are several.

@@ -77,7 +77,7 @@ function inWords(curve, other) {
 // What else the curves differ in.
 function differing(curve, other) {
   const keys = Object.keys(SETTING).filter((key) => curve[key] !== other[key]);
-  return keys.length ? [`Not of one ${keys.map((key) => SETTING[key]).join(" and ")}, which counts as much as the method.`] : [];
+  return keys.length ? [`Different ${keys.map((key) => SETTING[key]).join(" and ")}: the recipe is not the only difference.`] : [];
 }
 
 // At the largest cost that both were measured at; and which of them goes higher.

@@ -137,7 +137,7 @@ def test_curves_without_a_common_quality_and_of_two_machines(tmp_path: Path) -> 
     there = StudySetting("shapes", "resnet18", "8x other")
     told = words(tmp_path, curve("low", (10, 60), (20, 62)), curve("high", (15, 70), (30, 72), setting=there))
     assert told == (
-        "Not of one machine, which counts as much as the method. They reach no common quality: "
+        "Different machine: the recipe is not the only difference. They reach no common quality: "
         "low, 1x cpu has 60 % to 62 % for 10 min to 20 min, high, 8x other has 70 % to 72 % for 15 min to 30 min."
     )
 
@@ -195,9 +195,9 @@ def test_a_front_across_machines_is_switched_on_and_said(make_run: MakeRun, tmp_
         return {apart, axis, across, time: find("front-of").textContent, hash: location.hash};
     """, published=False)  # fmt: skip
     assert answer["apart"] == [2, "one for each data set, model, machine"]
-    assert answer["across"] == [1, "across machines, as asked, one for each data set, model"]
+    assert answer["across"] == [1, "across machines, one for each data set, model"]
     assert answer["axis"] == "money"
-    assert "a faster machine counts as much as a faster method" in answer["time"]
+    assert "a faster machine looks like a faster recipe" in answer["time"]
     assert "across=hardware" in answer["hash"]
 
 
