@@ -23,8 +23,8 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff",
 FFCV = "ffcv"
 # note: of another machine's disk one reader alone would wait most of the time
 _READERS, _FILES_A_TASK = 16, 1000
-_ONLY_PREPARED = ", or train prepare, which reads ImageNet's tar files, and then dataloader=ffcv"
-_UNDIVIDED = "; with dataset.val_split=0.1 a tenth of the images in train/CLASS/, or CLASS/, are for validation"
+_ONLY_PREPARED = "; for ImageNet's tar files, run train prepare and then train with dataloader=ffcv"
+_UNDIVIDED = "; to validate on a tenth of the images in train/CLASS/ or CLASS/, set dataset.val_split=0.1"
 
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def splits(path: Path, dataset: Dataset, seed: int, skipped: Collection[str] = (
     if dataset.val_split is None:
         return same_classes(*(without(scan(path, split), skipped) for split in ("train", "val")))
     if is_folder(path / "val"):
-        message = f"{path} holds validation images, in val/; remove the key, or move them elsewhere"
+        message = f"{path}/val holds validation images already; remove the key or move the folder"
         raise UserError(Problem(message, "dataset.val_split", dataset.val_split))
     if is_folder(path / "train") or not is_folder(path):
         whole = scan(path, "train")
@@ -94,9 +94,9 @@ def scan(path: Path, split: str) -> Folder:
     """
     root = path / split
     if not is_folder(path):
-        raise problem(path, "is no folder; give one that holds train/CLASS/*.jpg and val/CLASS/*.jpg")
+        raise problem(path, "not a folder; set a folder that holds train/CLASS/*.jpg and val/CLASS/*.jpg")
     if not is_folder(root):
-        message = f"holds no {split}/ folder; expected {root}/CLASS/*.jpg"
+        message = f"has no {split}/ folder; expected {root}/CLASS/*.jpg"
         if any(path.glob(f"*{split}*.tar")):
             message += _ONLY_PREPARED
         elif not is_folder(path / "val"):
@@ -112,7 +112,7 @@ def evaluated(path: Path) -> Folder:
         UserError: the folder, its classes or all images are missing, or may not be read.
     """
     if not is_folder(path):
-        raise problem(path, "is no folder; give one that holds CLASS/*.jpg, or val/CLASS/*.jpg")
+        raise problem(path, "not a folder; set a folder that holds CLASS/*.jpg or val/CLASS/*.jpg")
     return scan(path, "val") if is_folder(path / "val") else _without_ffcv(_scan(path, path, "val"))
 
 
@@ -167,7 +167,7 @@ def _below(name: str) -> list[str]:
     except OSError as error:
         raise UserError(f"{error.filename} cannot be read: {error.strerror}") from None
     if not paths:
-        raise UserError(f"{name} holds no images ({' '.join(EXTENSIONS)})")
+        raise UserError(f"{name} contains no images ({' '.join(EXTENSIONS)})")
     return paths
 
 
@@ -189,7 +189,7 @@ def _scan(path: Path, root: Path, split: str) -> Folder:
     try:
         return _listed(path, root, split)
     except PermissionError as error:
-        raise problem(path, f"{error.filename} may not be read; change its permissions") from None
+        raise problem(path, f"no permission to read {error.filename}; change its permissions") from None
     except OSError as error:
         raise problem(path, f"{error.filename} cannot be read: {error.strerror}") from None
 
@@ -198,7 +198,7 @@ def _listed(path: Path, root: Path, split: str) -> Folder:
     inside = f"{root.resolve()}{os.sep}"
     classes, skipped, _ = _entries(root, inside, os.DirEntry.is_dir)
     if not classes:
-        raise problem(path, f"{root} holds no class folders; expected {root}/CLASS/*.jpg")
+        raise problem(path, f"{root} contains no class folders; expected {root}/CLASS/*.jpg")
     files: list[str] = []
     labels: list[int] = []
     others: Counter[str] = Counter()
@@ -209,7 +209,7 @@ def _listed(path: Path, root: Path, split: str) -> Folder:
         skipped += links
         others.update(Path(file).suffix.lower() or file for file in rest)
     if not files:
-        raise problem(path, f"{root} holds no images ({' '.join(EXTENSIONS)}) in its class folders")
+        raise problem(path, f"the class folders of {root} contain no images ({' '.join(EXTENSIONS)})")
     place = "" if root == path else f"{root.name}/"
     return Folder(root, split, classes, files, np.array(labels, dtype=np.int64), skipped, place, others)
 

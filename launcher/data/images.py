@@ -113,7 +113,7 @@ class Images(Dataset[tuple[np.ndarray, int, int]]):
                 return decode(self.path(index), upright=self.upright).image
         except UnreadableImage as reason:
             message = f"{self.path(index)} cannot be read as an image ({reason}); repair or remove it"
-            more = "train doctor lists all such files, dataset.skip_bad=true skips them in a new run"
+            more = "train doctor lists all such files; dataset.skip_bad=true skips them in a new run"
             raise UserError(f"{message} ({more})") from None
 
     def path(self, index: int) -> Path:

@@ -60,7 +60,7 @@ def held_out(dataset: Dataset, classes: Sequence[str] | None, report: Report = q
     """
     assert dataset.test_path is not None
     if not classes:
-        message = "is matched by names of classes, which this data set does not have; remove the key"
+        message = "needs class names, which this data set does not have; remove the key"
         raise UserError(Problem(message, "dataset.test_path", dataset.test_path))
     try:
         return evaluated_as(Path(dataset.test_path), dataset, classes, report)
@@ -85,7 +85,7 @@ def _look(config: RunConfig, must_exist: bool, skipped: Collection[str] | None, 
     counted = None not in (dataset.classes, dataset.train_samples, dataset.val_samples)
     if config.dataloader.name != "ffcv" and (dataset.kind == "shapes" or config.dataloader.name == "synthetic"):
         if not counted:
-            message = "synthetic images need dataset.classes, dataset.train_samples and dataset.val_samples"
+            message = "synthetic images need counts; set dataset.classes, dataset.train_samples and dataset.val_samples"
             raise UserError(Problem(message, "dataset", dataset.name))
         if config.dataloader.name == "synthetic":
             return Inspection(config, [])
@@ -116,7 +116,7 @@ def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
         ("dataset.train_samples", plan.train_samples, samples),
     )
     if problems := [
-        Problem(f"{where} holds {actual}; give that number or another dataset.path", key, planned)
+        Problem(f"{where} has {actual}; set this number or another dataset.path", key, planned)
         for key, planned, actual in counts
         if planned != actual
     ]:
@@ -129,16 +129,16 @@ def _skipped(train: Folder, val: Folder, bad: dict[str, str]) -> list[str]:
     whole = [train] if train.root == val.root else [train, val]
     if others := sum((split.others for split in whole), Counter[str]()):
         kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(5))
-        notes.append(f"{others.total():,} files in class folders have no image's name and are skipped: {kinds}")
+        notes.append(f"skipping {others.total():,} files in class folders without an image extension: {kinds}")
     if links := sum(split.links for split in whole):
-        notes.append(f"{links:,} links lead out of the split's folder, or to nothing, and are skipped")
+        notes.append(f"skipping {links:,} links that are broken or point outside the split's folder")
     return notes
 
 
 def _unreadable_notes(bad: dict[str, str]) -> list[str]:
     """What `dataset.skip_bad` skips, if anything."""
     shown = first_few([f"{file} ({reason})" for file, reason in bad.items()])
-    return [f"dataset.skip_bad: {len(bad):,} images cannot be read and are skipped: {shown}"] * bool(bad)
+    return [f"dataset.skip_bad=true: skipping {len(bad):,} images that cannot be decoded: {shown}"] * bool(bad)
 
 
 def _look_at_files(config: RunConfig) -> Inspection:
@@ -148,10 +148,8 @@ def _look_at_files(config: RunConfig) -> Inspection:
     where = train.path.parent
     if train.manifest and val.manifest and train.manifest.classes != val.manifest.classes:
         different = sorted({*train.manifest.classes} ^ {*val.manifest.classes})
-        message = f"{train.path.name} and {val.path.name} differ in their classes: {first_few(different)}"
-        raise UserError(
-            Problem(message + "; remove both, and write them again by train prepare", "dataloader.folder", where)
-        )
+        message = f"{train.path.name} and {val.path.name} have different classes: {first_few(different)}"
+        raise UserError(Problem(message + "; remove both and run train prepare again", "dataloader.folder", where))
     notes = check_classes(*_labelled(train, val), "dataloader.folder", where)
     counted = _counted(config, where, (max(train.classes, val.classes), train.samples, val.samples), notes)
     return replace(counted, classes=train.manifest.classes if train.manifest else None)
@@ -170,7 +168,7 @@ def _look_at_shapes(dataset: Dataset) -> list[str]:
     """The built-in images, drawn or not: their classes take turns."""
     for key, value, usual in (("classes", dataset.classes, len(FIGURES)), ("val_split", dataset.val_split, None)):
         if value != usual:
-            message = f"the built-in images are of {len(FIGURES)} classes, and divided already; remove the key"
+            message = f"the built-in images have {len(FIGURES)} classes and their own validation split; remove the key"
             raise UserError(Problem(message, f"dataset.{key}", value))
     train, val = (np.arange(count or 0) % len(FIGURES) for count in (dataset.train_samples, dataset.val_samples))
     return check_classes([*FIGURES], train, val, "dataset.train_samples", dataset.train_samples)
@@ -180,10 +178,10 @@ def _counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int],
     dataset = config.dataset
     classes, train, val = counts
     if dataset.classes is not None and classes != dataset.classes:
-        message = f"{where} holds {classes} classes; set dataset.classes=null to take what is there"
+        message = f"{where} has {classes} classes; set dataset.classes={classes}, or null to count them"
         raise UserError(Problem(message, "dataset.classes", dataset.classes))
     if dataset.val_split is not None:
-        drawn = f"dataset.val_split={dataset.val_split:g}: {val:,} of {train + val:,} images are for validation, "
+        drawn = f"dataset.val_split={dataset.val_split:g}: holding out {val:,} of {train + val:,} images, "
         notes = [drawn + f"drawn from each class by seed={config.seed}", *notes]
     return Inspection(
         replace(config, dataset=replace(dataset, classes=classes, train_samples=train, val_samples=val)), notes
@@ -193,14 +191,14 @@ def _counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int],
 def _not_there(dataset: Dataset) -> Problem:
     if dataset.path and only_prepared(dataset.path):
         message = (
-            f"only train prepare reads it: train prepare dataset={dataset.name} dataset.path={dataset.path} "
+            f"training cannot read it directly; run train prepare dataset={dataset.name} dataset.path={dataset.path} "
             "dataloader.folder=FOLDER, then train with dataloader=ffcv dataloader.folder=FOLDER"
         )
         return Problem(message, "dataset.path", dataset.path)
-    what = "is no folder" if dataset.path else "is not given"
+    what = "not a folder" if dataset.path else "missing"
     message = (
-        f"{what}; point it at class folders: dataset.path=/data/{dataset.name} with train/CLASS/*.jpg and "
-        f"val/CLASS/*.jpg (dataset=shapes is built in and needs none)"
+        f"{what}; set dataset.path=/data/{dataset.name}, a folder that holds train/CLASS/*.jpg and "
+        f"val/CLASS/*.jpg (or use dataset=shapes, which is built in)"
     )
     return Problem(message, "dataset.path", dataset.path)
 
@@ -219,17 +217,17 @@ def as_trained(images: Folder, classes: Sequence[str]) -> tuple[Folder, list[str
     matched = numbered(images, list(classes), numbers)
     matched = part(matched, matched.labels >= 0)
     if not matched.files:
-        message = f"holds no image of a class of the run: its folders are {first_few(images.classes)}"
-        message += f", and the run's are {first_few(classes)}"
+        message = f"contains no class of the run; its folders are {first_few(images.classes)}"
+        message += f", the run's classes {first_few(classes)}"
         raise UserError(Problem(message, "dataset.path", images.root))
     notes = []
     if others := [number for number, name in enumerate(images.classes) if name not in numbers]:
         counts = np.bincount(images.labels, minlength=len(images.classes))
-        are = "1 folder is no class" if len(others) == 1 else f"{len(others):,} folders are no classes"
-        notes.append(f"{are} of the run, and skipped: {_named(images.classes, others, counts, '')}")
+        count = "1 folder" if len(others) == 1 else f"{len(others):,} folders"
+        notes.append(f"skipping {count} without a class of the run: {_named(images.classes, others, counts, '')}")
     if missing := sorted(set(range(len(classes))) - set(matched.labels.tolist())):
         shown = first_few([classes[number] for number in missing])
-        notes.append(f"{len(missing):,} of the run's {len(classes):,} classes have no images here: {shown}")
+        notes.append(f"no images of {len(missing):,} of the run's {len(classes):,} classes: {shown}")
     return matched, notes
 
 
@@ -243,8 +241,8 @@ def check_classes(
     """
     if len(classes) < 2:
         message = (
-            f"holds one class, {classes[0]}: a model of it has nothing to tell apart and is right always; give at "
-            "least two, each in a folder of its own"
+            f"only one class, {classes[0]}, which any model predicts correctly; provide at least two, each in a "
+            "folder of its own"
         )
         raise UserError(Problem(message, key, value))
     trained, evaluated = (np.bincount(labels, minlength=len(classes)) for labels in (train, val))
@@ -256,7 +254,7 @@ def check_classes(
         raise UserError(Problem(message, key, value))
     if not (unseen := np.flatnonzero(evaluated == 0).tolist()):
         return []
-    message = f"{_number(unseen)} no validation images, so that top-1 says nothing of "
+    message = f"{_number(unseen)} no validation images, so top-1 does not cover "
     return [message + ("it: " if len(unseen) == 1 else "them: ") + _named(classes, unseen, trained, "training")]
 
 

@@ -131,7 +131,7 @@ def _ffcv_readers(
         from launcher.data.ffcv.loader import open_readers
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
-        message = f"{missing} is not installed; make setup builds FFCV, dataloader=torchvision needs none"
+        message = f"{missing} is not installed; run make setup, or set dataloader=torchvision"
         raise UserError(Problem(message, "dataloader", "ffcv")) from None
     return open_readers(plan, values, shard, change_image)
 

@@ -103,7 +103,7 @@ def _draw_all(dataset: Dataset, folder: Path) -> None:
     except OSError as error:
         # note: another process may have drawn the same images meanwhile
         if not (folder / "val").is_dir():
-            message = f"the built-in images cannot be written to {folder} ({error.strerror}); give an empty folder"
+            message = f"cannot write the built-in images to {folder} ({error.strerror}); set an empty folder"
             raise UserError(Problem(message, "dataset.path", dataset.path)) from None
 
 

@@ -34,7 +34,7 @@ def unreadable(path: Path, splits: Sequence[Folder], report: Report) -> dict[str
     for number, (file, why) in enumerate(reasons, 1):
         if why is not None:
             bad[file] = why
-        report("reading all images", number, len(files))
+        report("checking all images", number, len(files))
     return bad
 
 
@@ -61,7 +61,7 @@ def read_skipped(file: Path, dataset: Dataset) -> Collection[str]:
     try:
         return frozenset(json.loads(file.read_bytes()))
     except (OSError, ValueError, TypeError):
-        message = f"{file} is missing or damaged, which lists the images that the run skips; start a new run"
+        message = f"{file}, the list of skipped images, is missing or damaged; start a new run"
         raise UserError(Problem(message, "dataset.skip_bad", value=True)) from None
 
 

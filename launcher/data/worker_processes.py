@@ -137,18 +137,18 @@ def _cause(loader: DataLoader[Any], error: Exception) -> Exception:
 
 _REMEDY = (
     f"enlarge it (mount -o remount,size=8G {_SHARED_MEMORY}, docker run --shm-size=8g), "
-    "fewer workers, or dataloader=ffcv, which needs none"
+    "use fewer workers, or dataloader=ffcv, which needs none"
 )
 
 
 _ADVICE = {
-    signal.SIGKILL: "; most often the machine ran out of memory: fewer dataloader.workers, "
-    "smaller dataloader.prefetch, or dataloader=ffcv, which has no processes",
-    signal.SIGBUS: f", as where {_SHARED_MEMORY} is full: {_REMEDY}",
+    signal.SIGKILL: "; usually out of memory: reduce dataloader.workers or "
+    "dataloader.prefetch, or use dataloader=ffcv, which has no worker processes",
+    signal.SIGBUS: f", usually because {_SHARED_MEMORY} is full: {_REMEDY}",
 }
 
 
 def _full(workers: int) -> UserError:
     room = shutil.disk_usage(_SHARED_MEMORY)
-    message = f"shared memory is full: {_SHARED_MEMORY} has {room.free / 1e6:,.1f} of {room.total / 1e6:,.1f} MB left"
+    message = f"shared memory is full: {_SHARED_MEMORY} has {room.free / 1e6:,.1f} of {room.total / 1e6:,.1f} MB free"
     return UserError(Problem(f"{message}; {_REMEDY}", "dataloader.workers", workers))

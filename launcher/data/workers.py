@@ -60,7 +60,7 @@ def in_workers(
                 yield from zip(part, results.result(), strict=True)
                 ahead.extend((part, pool.submit(work, part)) for part in itertools.islice(parts, 1))
         except BrokenProcessPool:
-            message = "a worker process was killed, most often for want of memory; fewer workers need less of it"
+            message = "a worker process was killed, usually because memory ran out; use fewer workers"
             raise UserError(Problem(message, "dataloader.workers", workers)) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -50,7 +50,7 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     ranks = processes_of_node(config.launch, 1 if gpus and any(gpu.mig for gpu in gpus) else len(gpus or others))
     yield from judge_gpus(gpus, cards_on_the_bus(), others)
     if config.launch.device == "cuda" and not (gpus or others):
-        yield problem("launch.device", "cuda, and no GPU works", "launch.device=cpu trains on the CPU")
+        yield problem("launch.device", "cuda, but no GPU works", "launch.device=cpu trains on the CPU")
     yield from examine_machine(ranks, shared_memory_need(config, ranks), Path(config.runs))
     yield from examine_software(gpus, config.dataloader.name)
     yield from examine_data(config, report)
@@ -100,7 +100,7 @@ def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]
     counts = f"{dataset.classes:,} classes, {dataset.train_samples:,} training and {dataset.val_samples:,} validation"
     in_files = isinstance(config.dataloader, FFCVLoader)
     where = FFCVDataset.of(config).path("train").parent if in_files else dataset.path
-    now = "" if in_files else "; all that are new or changed since the last look are read now"
+    now = "" if in_files else "; checking those that are new or changed since the last check"
     yield ok("data set", f"{name} in {where}: {counts} images{now}")
     yield from (warning("data set", note, "") for note in found.notes)
     if not in_files:
@@ -117,11 +117,11 @@ def _examine_images(
     bad = unreadable(folder, found, report)
     total = sum(len(split.files) for split in found)
     if not bad:
-        yield ok(what, f"all {total:,} can be read")
+        yield ok(what, f"all {total:,} can be decoded")
         return
     status: Status = "warning" if config.dataset.skip_bad else "problem"
     advice = "dataset.skip_bad=true skips them"
-    summary = f"{len(bad):,} of {total:,} cannot be read"
+    summary = f"{len(bad):,} of {total:,} cannot be decoded"
     yield Finding(what, status, summary, advice if config.dataset.skip_bad else f"repair or remove them; {advice}")
     for file, reason in sorted(bad.items()):
         yield Finding(what, status, f"{folder / file} ({reason})")

@@ -56,9 +56,9 @@ def cores(usable: int, allowed: float | None, ranks: int) -> Finding:
     name, found = "cores", f"{usable} for {ranks} process{'es' * (ranks > 1)}"
     if allowed is not None and allowed < usable:
         advice = "give the container all its cores (docker run without --cpus), or pin them with --cpuset-cpus"
-        return warning(name, f"{found}, but the container may use the time of {allowed:g}", advice)
+        return warning(name, f"{found}, but the container is limited to the time of {allowed:g}", advice)
     if usable < _CORES_A_RANK * ranks:
-        advice = f"with {_CORES_A_RANK} a process loading keeps up more easily; smaller files and dataloader=ffcv help"
+        advice = f"use {_CORES_A_RANK} per process so that loading keeps up; smaller files and dataloader=ffcv help"
         return warning(name, found, advice)
     return ok(name, found)
 
@@ -66,7 +66,7 @@ def cores(usable: int, allowed: float | None, ranks: int) -> Finding:
 def memory(total: int, available: int, ranks: int) -> Finding:
     name, found = "memory", f"{decimal(available)} free of {decimal(total)}"
     if available < _MEMORY_A_RANK * ranks:
-        advice = f"{decimal(_MEMORY_A_RANK * ranks)} are usual for so many processes; end other programs"
+        advice = f"this many processes usually need {decimal(_MEMORY_A_RANK * ranks)}; end other programs"
         return warning(name, found, advice)
     return ok(name, found)
 
@@ -75,19 +75,19 @@ def shared_memory(free: int | None, need: int) -> Finding:
     """Loader workers hand their batches over in /dev/shm; too little of it ends a run with a bus error."""
     name = "shared memory"
     if free is None:
-        return warning(name, "no /dev/shm", "mount it: loader workers hand their batches over there")
+        return warning(name, "no /dev/shm", "mount it: loader workers pass batches through it")
     found = f"{decimal(free)} free in /dev/shm, {decimal(need)} needed"
     if free < need:
-        return problem(name, found, "docker run --ipc=host (or --shm-size), or fewer dataloader.workers")
+        return problem(name, found, "docker run --ipc=host (or --shm-size), or reduce dataloader.workers")
     return ok(name, found)
 
 
 def disk(free: int, writable: bool, runs: Path) -> Finding:
     name, found = "disk", f"{decimal(free)} free for {runs}"
     if not writable:
-        return problem(name, f"{runs} may not be written", "choose another folder with runs=FOLDER, or its permissions")
+        return problem(name, f"{runs} is not writable", "set runs=FOLDER, or change the folder's permissions")
     if free < _TWO_CHECKPOINTS:
-        return warning(name, found, f"checkpoints may need {decimal(_TWO_CHECKPOINTS)}: free some, or runs=FOLDER")
+        return warning(name, found, f"checkpoints may need {decimal(_TWO_CHECKPOINTS)}; free space or set runs=FOLDER")
     return ok(name, found)
 
 
@@ -115,7 +115,7 @@ def allowed_cores(cgroup: Path) -> float | None:
 
 def judge_torch(answer: Answer) -> Finding:
     if answer.values is None:
-        return problem("torch", answer.error, "make setup installs the versions of requirements.lock")
+        return problem("torch", answer.error, "run make setup, which installs the versions of requirements.lock")
     return ok("torch", f"{answer.values['torch']}, torchvision {version('torchvision')}")
 
 
@@ -134,8 +134,8 @@ def judge_ffcv(answer: Answer, loader: str) -> Finding:
         return ok("FFCV", answer.values["ffcv"])
     missing = "not installed" if "No module named 'ffcv'" in answer.error else answer.error
     if loader == "ffcv":
-        return problem("FFCV", missing, f"{_SETUP}; dataloader=torchvision runs without it")
-    return warning("FFCV", missing, f"{_SETUP}; needed by dataloader=ffcv only")
+        return problem("FFCV", missing, f"{_SETUP}; dataloader=torchvision does not need it")
+    return warning("FFCV", missing, f"{_SETUP}; only dataloader=ffcv needs it")
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def parse_gpus(text: str) -> list[GpuState]:
 def judge_gpus(gpus: list[GpuState] | None, cards: int, others: list[str]) -> list[Finding]:
     """`cards` is the number of NVIDIA cards on the bus, driver or none; `others` are names of AMD's that torch sees."""
     if not gpus and others:
-        advice = "no recipe has been trained on AMD's GPUs yet: compare a short run with one on the CPU"
+        advice = "no recipe has been tested on AMD GPUs: compare a short run with one on the CPU"
         return [warning("GPUs", f"{len(others)} x {others[0]}, through ROCm", advice)]
     if not gpus:
         return [_without(cards)]
@@ -181,13 +181,13 @@ def judge_gpus(gpus: list[GpuState] | None, cards: int, others: list[str]) -> li
     driver = ok("driver", first.driver)
     if len({gpu.name for gpu in gpus}) > 1:
         different = ", ".join(sorted({gpu.name for gpu in gpus}))
-        advice = "all go at the pace of the slowest; choose some with CUDA_VISIBLE_DEVICES"
-        return [warning("GPUs", f"{len(gpus)} of different kinds: {different}", advice), driver]
+        advice = "the slowest sets the pace of all; select equal ones with CUDA_VISIBLE_DEVICES"
+        return [warning("GPUs", f"{len(gpus)} of different models: {different}", advice), driver]
     if any(gpu.mig for gpu in gpus):
-        return [warning("GPUs", f"{found}, cut into MIG parts", "a run takes one part; whole cards are faster"), driver]
+        return [warning("GPUs", f"{found}, in MIG mode", "a run uses one MIG instance; whole cards are faster"), driver]
     if busy := [gpu for gpu in gpus if gpu.used > _IN_USE]:
         names = ", ".join(f"{gpu.index} ({decimal(gpu.used)} in use)" for gpu in busy)
-        advice = "another program works there (nvidia-smi names it); end it, or set CUDA_VISIBLE_DEVICES"
+        advice = "another program uses it (see nvidia-smi); end it, or set CUDA_VISIBLE_DEVICES"
         return [warning("GPUs", f"{found}; GPU {names}", advice), driver]
     return [ok("GPUs", found), driver]
 
@@ -205,23 +205,23 @@ def judge_cuda(answer: Answer, gpus: list[GpuState]) -> list[Finding]:
             problem("CUDA", "torch was built without it", "install torch from the package index, not the CPU build")
         ]
     if not seen:
-        advice = f"look at the driver and CUDA_VISIBLE_DEVICES; CUDA says: {error or 'nothing'}"
-        return [problem("CUDA", f"torch with CUDA {values['cuda']} sees no GPU", advice)]
+        advice = f"check the driver and CUDA_VISIBLE_DEVICES; CUDA's error: {error or 'none'}"
+        return [problem("CUDA", f"torch with CUDA {values['cuda']} detects no GPU", advice)]
     if error:
         return [problem("CUDA", f"a GPU fails: {error}", "nvidia-smi shows which; launch.device=cpu trains on the CPU")]
     runtime = f"ROCm {values['hip']}" if values["hip"] else values["cuda"]
     precision = "bfloat16" if values["bf16"] else "float16 only"
-    found = [ok("CUDA", f"{runtime}, torch sees {len(seen)} GPU{'s' * (len(seen) > 1)}, {precision}")]
+    found = [ok("CUDA", f"{runtime}, torch detects {len(seen)} GPU{'s' * (len(seen) > 1)}, {precision}")]
     if values["nccl"] is None:
-        return [*found, problem("NCCL", "none in torch", "GPUs cannot talk to each other: install torch for CUDA")]
+        return [*found, problem("NCCL", "none in torch", "GPUs cannot communicate: install torch for CUDA")]
     return [*found, ok("NCCL", values["nccl"])]
 
 
 def _without(cards: int) -> Finding:
     if cards:
-        found = f"{cards} NVIDIA card{'s' * (cards > 1)} on the bus, no working driver"
+        found = f"{cards} NVIDIA card{'s' * (cards > 1)} found, but no working driver"
         return problem("GPUs", found, "install NVIDIA's driver; in a container: docker run --gpus all")
-    return warning("GPUs", "none", "trains on the CPU, which suits small images and short runs only")
+    return warning("GPUs", "none", "training on the CPU suits only small images and short runs")
 
 
 def _bytes(mib: str) -> int:

@@ -84,37 +84,35 @@ def advice(config: RunConfig, bound: Bound, gain: float, shared: float, measured
     if bound != "transfer" and gain >= _WORTHWHILE:
         lines += _faster_loading(config, measured)
         if shared > _SHARED:
-            lines.append("loading and training use the same cores: cheaper loading shortens the step too")
+            lines.append("loading and training share the same cores: cheaper loading also shortens the step")
     if bound == "transfer":
-        lines.append(
-            "copies to the GPU take longest: look at its PCIe width (nvidia-smi -q); image.train_size is bytes"
-        )
+        lines.append("copies to the GPU take longest: check its PCIe width (nvidia-smi -q), or reduce image.train_size")
     return lines
 
 
 def _cheaper_steps(config: RunConfig, measured: Measurement) -> Iterator[str]:
     on_gpu = measured.device != "cpu"
     if on_gpu and config.precision == "fp32":
-        yield "precision=auto: mixed precision in place of fp32"
+        yield "precision=auto: mixed precision instead of fp32"
     yield from _of_algorithms(config, "step")
     if on_gpu and config.deterministic:
-        yield "deterministic=false: the fastest kernels, whose sums may differ in the last bit"
+        yield "deterministic=false: the fastest kernels; sums may differ in the last bit"
 
 
 def _faster_loading(config: RunConfig, measured: Measurement) -> Iterator[str]:
     loader = config.dataloader
     most = max(1, measured.cores // measured.world_size)
     if 0 <= measured.workers < most:
-        yield f"dataloader.workers={most}: {measured.workers} of the {most} cores a process load images"
+        yield f"dataloader.workers={most}: {measured.workers} of {most} cores per process load images"
     yield from _of_algorithms(config, "data")
     if isinstance(loader, TorchvisionLoader):
-        yield "dataloader=ffcv: decodes in threads that share one memory, from files made by train prepare"
+        yield "dataloader=ffcv: decodes in threads of one process, from files that train prepare writes"
         if ".post" not in PIL.__version__:
-            yield "Pillow-SIMD in place of Pillow resizes faster (scripts/setup.sh builds it)"
+            yield "Pillow-SIMD resizes faster than Pillow (scripts/setup.sh builds it)"
         if config.dataset.kind == "folder":
             yield from image_advice(config, splits(Path(str(config.dataset.path)), config.dataset, config.seed)[0])
     if isinstance(loader, FFCVLoader) and not loader.dct_scaling and loader.files.jpeg_share > 0:
-        yield "dataloader.dct_scaling=true: decodes JPEGs at a part of their size where crops are small"
+        yield "dataloader.dct_scaling=true: decodes JPEGs at a reduced scale where crops are small"
 
 
 def _of_algorithms(config: RunConfig, bound: Literal["data", "step"]) -> Iterator[str]:
@@ -138,8 +136,8 @@ def image_advice(config: RunConfig, folder: Folder) -> Iterator[str]:
     side, read = statistics.median(sides), config.image.eval_resize
     if side > 1.5 * read * config.dataset.native_size / config.image.reference:
         smaller = "train prepare stores them smaller"
-        yield f"smaller files: the images' short side is {side:.0f} px (median), the run reads {read}; {smaller}"
+        yield f"smaller files: the images' shorter side is {side:.0f} px (median), the run uses {read}; {smaller}"
     total, memory = statistics.fmean(sizes) * len(folder.files), psutil.virtual_memory().total
     if total > 0.8 * memory:
         needed, there = (f"{number / 2**30:,.0f} GiB" for number in (total, memory))
-        yield f"cache: the images ({needed}) do not fit into memory ({there}), so each epoch reads the disk"
+        yield f"memory: the images ({needed}) do not fit into it ({there}), so each epoch reads from disk"

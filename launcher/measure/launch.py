@@ -35,9 +35,7 @@ def prepare_here(composed: Composed) -> Prepared:
     """
     nodes = composed.config.launch.nnodes
     if nodes > 1:
-        raise UserError(
-            Problem("only this machine can be measured; measure with launch.nnodes=1", "launch.nnodes", nodes)
-        )
+        raise UserError(Problem("train estimate measures one node only; set launch.nnodes=1", "launch.nnodes", nodes))
     with progress_bars(console(sys.stderr)) as (_, report):
         prepared = prepare_run(composed, report=report)
     for note in prepared.devices.notes:
@@ -73,5 +71,5 @@ def ask(prepared: Prepared, target: str, seconds: float, answer: type[T]) -> T:
         once = replace(config.launch, max_restarts=0)
         code = Launcher(folder.path, prepared.devices, once, TerminalView(console(sys.stderr)), target).run()
         if code != 0:
-            raise UserError(f"the measurement ended early, with exit code {code}")
+            raise UserError(f"the measurement failed with exit code {code}; see the messages above")
         return TypeAdapter(answer).validate_json((folder.path / ANSWER).read_bytes())

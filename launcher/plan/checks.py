@@ -34,9 +34,9 @@ def _batch(plan: Plan) -> Iterator[Problem]:
     if batch % world:
         below = batch // world * world
         choices = f"{below} or {below + world}" if below else f"{world}"
-        yield Problem(f"does not divide among {world} processes; the nearest that do: {choices}", "batch_size", batch)
+        yield Problem(f"not divisible by {world} processes; set {choices}", "batch_size", batch)
     if batch > plan.train_samples:
-        message = f"is more than the data set's {plan.train_samples} training images; choose a smaller batch"
+        message = f"larger than the data set ({plan.train_samples} training images); set a smaller batch"
         yield Problem(message, "batch_size", batch)
 
 
@@ -54,8 +54,8 @@ def _warmup(plan: Plan) -> Iterator[Problem]:
     number, unit = parse_duration(schedule.warmup)
     if plan.total_steps and 0 < plan.total_steps <= plan.warmup_steps:
         message = (
-            f"the warmup lasts as long as the whole run ({plan.epochs} epochs, {plan.total_steps} steps); shorten it, "
-            f"such as schedule.warmup=0.1dur, or scale the whole schedule with schedule.dilate"
+            f"the warmup takes the whole run ({plan.epochs} epochs, {plan.total_steps} steps); shorten it, for example "
+            f"schedule.warmup=0.1dur, or scale the whole schedule with schedule.dilate"
         )
         yield Problem(message, "schedule.warmup", f"{number:g}{unit}")
 
@@ -65,7 +65,7 @@ def _milestones(plan: Plan) -> Iterator[Problem]:
     if isinstance(schedule, MultiStep):
         late = [m for m in schedule.milestones if plan.schedule_steps(m) >= plan.total_steps > 0]
         if late:
-            message = f"{', '.join(late)} is past the end of the run ({plan.epochs} epochs)"
+            message = f"{', '.join(late)} is past the end of the run ({plan.epochs} epochs); remove it or train longer"
             yield Problem(message, "schedule.milestones", schedule.milestones)
 
 
@@ -75,15 +75,15 @@ def _weights(plan: Plan) -> Iterator[Problem]:
     sparing = [f"algorithms.{name}" for name, one in config.algorithms.active().items() if one.spares_pretrained]
     sparing += [f"optimizer.backbone_lr={part:g}"] * (part != 1)
     if config.model.weights is None and sparing:
-        spare = f"{' and '.join(sparing)} spare{'s' * (len(sparing) == 1)} what weights have learnt"
-        yield Problem(f"{spare}; set it to theirs: a run folder, a file, timm or torchvision", "model.weights", None)
+        spare = f"{' and '.join(sparing)} need{'s' * (len(sparing) == 1)} pretrained weights"
+        yield Problem(f"{spare}; set it to a run folder, a file, timm or torchvision", "model.weights", None)
 
 
 def _checkpointing(plan: Plan) -> Iterator[Problem]:
     if plan.config.model.checkpointing == "on":
         for key in ("compile", "cuda_graphs"):
             if getattr(plan.config, key) == "on":
-                yield Problem("has not been tried with model.checkpointing=on; turn one of them off", key, "on")
+                yield Problem("untested with model.checkpointing=on; turn one of them off", key, "on")
 
 
 def _declared(plan: Plan) -> Iterator[Problem]:
@@ -96,7 +96,7 @@ def _declared(plan: Plan) -> Iterator[Problem]:
                 yield Problem(message, f"algorithms.{name}", "on")
         for point, reason in optimizer.excludes.items():
             if values.place(point) is not None:
-                message = f"cannot be combined with optimizer={optimizer.name}: {reason}"
+                message = f"cannot be combined with optimizer={optimizer.name}: {reason} (algorithms.{name}=off)"
                 yield Problem(message, f"algorithms.{name}", "on")
         for problem in values.problems(plan):
             yield replace(problem, key=f"algorithms.{name}.{problem.key}")
@@ -109,7 +109,7 @@ def _small_files(plan: Plan) -> Iterator[Problem]:
     size = plan.loaded_size(0)
     least = -(-size * loader.files.max_side // plan.train_size)
     remedy = f"set it to {least}" if size < plan.train_size else "set it to null"
-    message = f"no step reads images as small as that, since no crops are smaller than {size} px; {remedy}"
+    message = f"no step uses images this small, since all crops have at least {size} px; {remedy}"
     yield Problem(message, "dataloader.files.small_side", loader.files.small_side)
 
 
@@ -123,7 +123,7 @@ def _learning_rate(plan: Plan) -> Iterator[str]:
     optimizer, batch = plan.config.optimizer, plan.config.batch_size
     if plan.peak_lr != optimizer.lr:
         yield (
-            f"learning rate {optimizer.lr:g} is meant for a batch of {optimizer.reference_batch_size}; at {batch} it "
+            f"learning rate {optimizer.lr:g} is for a batch of {optimizer.reference_batch_size}; at {batch} it "
             f"is scaled to {plan.peak_lr:g} (optimizer.scale_lr=off keeps it)"
         )
 
@@ -132,7 +132,7 @@ def _fitted(plan: Plan) -> Iterator[str]:
     if plan.shortened:
         values = dict(leaves(as_mapping(plan.config)))
         changed = [f"{key}={_text(given)} to {_text(values[key])}" for key, given in plan.shortened.items()]
-        yield f"schedule.fit=on shortens for {plan.total_steps:,} steps: {', '.join(changed)}"
+        yield f"schedule.fit=on shortens the schedule for {plan.total_steps:,} steps: {', '.join(changed)}"
 
 
 def _text(value: str | list[str]) -> str:
@@ -142,13 +142,13 @@ def _text(value: str | list[str]) -> str:
 def _partial_batch(plan: Plan) -> Iterator[str]:
     dropped = plan.train_samples - plan.steps_per_epoch * plan.config.batch_size
     if dropped > _MANY_DROPPED * plan.train_samples:
-        yield f"{dropped} of {plan.train_samples} images an epoch are dropped with the last partial batch"
+        yield f"each epoch drops {dropped} of {plan.train_samples} images, its last partial batch"
 
 
 def _batch_norm(plan: Plan) -> Iterator[str]:
     images = plan.rank_batch // plan.accumulation
     if images < _FEW_IMAGES and not isinstance(plan.config.model, VisionTransformerModel):
-        yield f"batch norm sees only {images} images a forward pass"
+        yield f"batch norm uses only {images} images per forward pass"
 
 
 def _of_declarations(plan: Plan) -> Iterator[str]:
@@ -158,4 +158,4 @@ def _of_declarations(plan: Plan) -> Iterator[str]:
 
 def _compiled(plan: Plan) -> Iterator[str]:
     if plan.config.compile == "on" and plan.config.launch.device == "cpu":
-        yield "compile=on was slower than compile=off on every CPU measured, and its first start takes minutes longer"
+        yield "compile=on was slower than compile=off on every CPU measured, and adds minutes to the first start"

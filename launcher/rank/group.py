@@ -67,8 +67,8 @@ def claim(kind: str, number: int) -> torch.device:
         torch.zeros(1, device=device).add_(1).item()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().partition("\n")[0]
-        advice = "train doctor and nvidia-smi tell of it; launch.nproc or launch.device=cpu goes on without it"
-        raise MachineError(f"GPU {number}, which the start counted, cannot be used: {reason}; {advice}") from error
+        advice = "check it with train doctor or nvidia-smi, or train without it: launch.nproc=N or launch.device=cpu"
+        raise MachineError(f"GPU {number} failed after startup detected it: {reason}; {advice}") from error
     return device
 
 
@@ -115,10 +115,10 @@ def check_same(kind: str, config: RunConfig) -> None:
     without = [rank for rank, (other, _) in enumerate(everyone) if other == "cpu"]
     if 0 < len(without) < len(everyone):
         raise MachineError(
-            f"ranks {without} have no GPU, the others have; launch.device=cuda says why on their machine"
+            f"ranks {without} have no GPU, the others have; set launch.device=cuda on their node to see why"
         )
     if others := [rank for rank, (_, other) in enumerate(everyone) if other != everyone[0][1]]:
-        raise UserError(f"ranks {others} were started with another config than rank 0; give all the same command")
+        raise UserError(f"ranks {others} and rank 0 have different configs; run the same command on all nodes")
 
 
 def distribute(model: nn.Module, ranks: Ranks, gradient_dtype: str = "float32") -> nn.Module:

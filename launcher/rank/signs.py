@@ -90,7 +90,7 @@ def _watch_reading(stalled: Stalled, seconds: float, terminal: int) -> None:
     while True:
         path = stalled(seconds)
         if path not in (None, reported):
-            text = f"rank {os.environ['RANK']} waits for data, reading {path}: does its disk still answer?"
+            text = f"rank {os.environ['RANK']} is waiting to read {path}; check that its disk responds"
             with suppress(OSError):
                 os.write(terminal, f"warning: {one_line(text)}\n".encode())
         reported = path

@@ -102,4 +102,4 @@ def _layout(tensor: Tensor) -> Hashable:
 
 def uncaptured(reason: str) -> str:
     """What a run says of steps that are not captured."""
-    return f"cuda_graphs=on: steps are not captured ({reason}); they run as they are"
+    return f"cuda_graphs=on: not capturing steps ({reason}); training without CUDA graphs"

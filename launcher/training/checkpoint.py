@@ -60,20 +60,18 @@ def load(path: Path) -> dict[str, Any]:
         check_archive(path)
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise _problem(UserError, path, "holds more than tensors and numbers, and is not read") from error
+        raise _problem(UserError, path, "contains more than tensors and numbers; use an earlier one") from error
     # note: torch fails on a file that it has not written with whatever error it happens to meet
     except Exception as error:
         if is_of_the_machine(error):
             raise
-        raise _problem(
-            UserError, path, "is no checkpoint, although its checksum is right; use an earlier one"
-        ) from error
+        raise _problem(UserError, path, "not a checkpoint (its checksum matches); use an earlier one") from error
     version = saved.get("format") if isinstance(saved, dict) else None
     if version != FORMAT:
-        raise _problem(UserError, path, f"is of format {version}; this version reads format {FORMAT}")
+        raise _problem(UserError, path, f"has format {version}; this version reads format {FORMAT} only")
     state = saved.get("state")
     if not isinstance(state, dict):
-        raise _problem(UserError, path, "holds no state of a run; use an earlier one")
+        raise _problem(UserError, path, "contains no run state; use an earlier one")
     return state
 
 
@@ -132,7 +130,7 @@ def _check_digest(path: Path) -> None:
     except OSError as error:
         raise _problem(DamagedCheckpoint, path, f"cannot be read: {error.strerror}") from error
     if digest != written:
-        raise _problem(DamagedCheckpoint, path, "is damaged (its checksum does not match); use an earlier one")
+        raise _problem(DamagedCheckpoint, path, "damaged (its checksum does not match); use an earlier one")
 
 
 def check_archive(path: Path) -> None:
@@ -147,7 +145,7 @@ def check_archive(path: Path) -> None:
     if any(record.compress_type != zipfile.ZIP_STORED for record in records):
         raise ValueError("compressed records")
     if sum(record.file_size for record in records) > path.stat().st_size:
-        raise ValueError("records that lie over one another")
+        raise ValueError("overlapping records")
 
 
 def _problem(kind: type[UserError], path: Path, message: str) -> UserError:
@@ -172,5 +170,5 @@ def read_initial(path: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        message = f"{path}, from which the run starts, cannot be read ({error}); start again, under another run_name"
+        message = f"{path}, the run's pretrained weights, cannot be read ({error}); use another run_name"
         raise UserError(message) from None

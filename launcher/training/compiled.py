@@ -73,10 +73,10 @@ def graphs() -> int:
 
 def _message(reasons: list[str], seconds: float, count: int) -> str:
     if reasons:
-        return f"compile=on: cannot be compiled ({reasons[0]}); the run goes on uncompiled"
+        return f"compile=on: compilation failed ({reasons[0]}); training uncompiled"
     inductor = torch._dynamo.utils.counters["inductor"]
     cached = inductor["fxgraph_cache_hit"] and not inductor["fxgraph_cache_miss"]
-    return f"compiled in {seconds:.0f} s{', cached' * bool(cached)}: {count} graphs, which no clock counts"
+    return f"compiled {count} graphs in {seconds:.0f} s{' from the cache' * bool(cached)} (outside training time)"
 
 
 def _set_up(sizes: int) -> None:

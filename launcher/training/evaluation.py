@@ -90,6 +90,6 @@ def _over_ranks(task: Task, sums: Tensor, samples: int, interrupted: bool) -> Ev
     if interruptions:
         return None
     if not samples:
-        raise UserError("the validation set has no images: give it some, or check dataset.path")
+        raise UserError("the validation set has no images; add some, or check dataset.path")
     *means, loss = (value / samples for value in values)
     return Evaluation({m.name: mean for m, mean in zip(task.values.metrics, means, strict=True)}, loss, int(samples))

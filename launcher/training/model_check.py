@@ -47,7 +47,7 @@ def _algorithms(plan: Plan, network: nn.Module) -> Iterator[Problem]:
         with torch.device("meta"):
             active[name].change_model(network)
         if _shape(network) == before:
-            message = f"has nothing to act on in {plan.config.model.architecture}: there is no {needs}; turn it off"
+            message = f"does not apply to {plan.config.model.architecture}: it has no {needs}; turn it off"
             yield Problem(message, f"algorithms.{name}", "on")
 
 
@@ -61,21 +61,21 @@ def _sizes(plan: Plan, network: nn.Module) -> Iterator[Problem]:
     equal = of_equal_size(plan, range(plan.total_steps))
     steps = {plan.image_size(numbers[0]): numbers[0] for numbers in equal}
     evaluated = plan.image_side(image.eval_size)
-    trained = [(size, "image.train_size", image.train_size, f"step {step} trains on") for size, step in steps.items()]
+    trained = [(size, "image.train_size", image.train_size, f"step {step} trains at") for size, step in steps.items()]
     refused: set[str] = set()
     # note: training and evaluation often look for the same
     refusal = cache(partial(_refusal, network, plan))
-    for size, key, value, who in [*trained, (evaluated, "image.eval_size", image.eval_size, "evaluation takes")]:
+    for size, key, value, who in [*trained, (evaluated, "image.eval_size", image.eval_size, "evaluation runs at")]:
         if key in refused or (reason := refusal(size)) is None:
             continue
         refused.add(key)
         fitting = next((other for other in _around(size) if refusal(other) is None), None)
-        nearest = f"the nearest size that fits is {fitting} px" if fitting else f"nor any size within {_FAR} px"
+        nearest = f"the nearest size that fits is {fitting} px" if fitting else f"no size within {_FAR} px fits"
         remedy = _remedy(network, {*steps, evaluated}, size)
         if len(steps) > 1:
-            remedy += f"; {' '.join(_changing_size(plan))} trains on one size"
+            remedy += f"; {' '.join(_changing_size(plan))} keeps one size"
         yield Problem(
-            f"{who} {size} px, which {config.model.architecture} does not take ({reason}); {nearest}{remedy}",
+            f"{who} {size} px, which {config.model.architecture} does not accept ({reason}); {nearest}{remedy}",
             key,
             value,
         )
@@ -91,9 +91,9 @@ def _changing_size(plan: Plan) -> list[str]:
 def _remedy(network: nn.Module, sizes: set[int], size: int) -> str:
     """What would make the network take the sizes, if its constructor offers it."""
     if len(sizes) > 1 and any(getattr(module, "dynamic_img_size", None) is False for module in network.modules()):
-        return ", and model.arguments.dynamic_img_size=true takes several"
+        return "; model.arguments.dynamic_img_size=true accepts several sizes"
     return (
-        f", and model.img_size={size} builds it for this one"
+        f"; model.img_size={size} builds the model for it"
         if "img_size" in inspect.signature(type(network)).parameters
         else ""
     )
@@ -112,5 +112,5 @@ def _refusal(network: nn.Module, plan: Plan, size: int) -> str | None:
     except Exception as error:
         return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
     if not isinstance(outputs, Tensor) or outputs.shape != (2, plan.config.task.outputs(plan.config.dataset)):
-        return "it gives no logits"
+        return "its output is not logits"
     return None

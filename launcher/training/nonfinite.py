@@ -79,31 +79,31 @@ class NonFiniteGuard:
             self._keep_for_replay(step)
         samples = gather(outcome.indices.tolist())
         self._logger.record(NonFiniteRecord(step, time.time(), loss, settings.policy, samples))
-        happened = f"step {step}: loss {loss:.4g}, loss or gradients are not finite"
-        replay = f"look into it: train replay {self._folder.path} step={step - skipped + 1}"
+        happened = f"step {step}: non-finite loss or gradients (loss {loss:.4g})"
+        replay = f"inspect it with: train replay {self._folder.path} step={step - skipped + 1}"
         if settings.policy == "stop":
             raise UserError(f"{happened} (nonfinite.policy=stop); {replay}")
         if settings.policy == "skip":
             if skipped > settings.limit:
                 raise UserError(
-                    f"{happened}, for {skipped} steps in a row (nonfinite.limit={settings.limit}): "
+                    f"{happened} for {skipped} steps in a row (nonfinite.limit={settings.limit}); "
                     f"try a lower optimizer.lr or a longer schedule.warmup; {replay}"
                 )
             self._warn(f"{happened}; skipped ({skipped} in a row, at most {settings.limit}); {replay}")
             return False
         self._rollbacks += 1
         if self._rollbacks > settings.limit:
-            raise UserError(f"{happened}, after {settings.limit} rollbacks (nonfinite.limit); {replay}")
+            raise UserError(f"{happened} after {settings.limit} rollbacks (nonfinite.limit); {replay}")
         self._roll_back()
         factor = trainer.train_step.lr_factor
-        self._warn(f"{happened}; back to step {trainer.next_step}, learning rate times {factor:g}; {replay}")
+        self._warn(f"{happened}; rolled back to step {trainer.next_step}, learning rate x {factor:g}; {replay}")
         return True
 
     def _roll_back(self) -> None:
         self._saver.wait(must_succeed=True)
         state = newest_for_all(self._folder, self._trainer.ranks)
         if state is None:
-            raise UserError("there is no valid save to go back to (nonfinite.policy=rollback)")
+            raise UserError("no valid checkpoint to roll back to (nonfinite.policy=rollback); start a new run")
         self._trainer.roll_back(state, self._settings.lr_factor)
         self._logger.log_resume()
 

@@ -65,7 +65,7 @@ def choose_precision(config: RunConfig, device: torch.device, smallest_side: int
         UserError: images become so small that the CPU's bfloat16 would compute wrong gradients.
     """
     if config.precision == "bf16" and device.type == "cpu" and smallest_side <= _WRONG_IN_BF16_ON_CPU:
-        message = f"has wrong gradients on a CPU for images of {smallest_side} px; precision=fp32 has not"
+        message = f"bfloat16 computes wrong gradients on a CPU for images of {smallest_side} px; set precision=fp32"
         raise UserError(Problem(message, "precision", "bf16"))
     named = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     if config.precision != "auto":

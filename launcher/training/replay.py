@@ -85,7 +85,7 @@ def _report(reports: list[dict[str, Any]], step: int, folder: RunFolder) -> None
         state = "finite" if report["finite"] else "NOT finite"
         print(f"rank {report['rank']}: step {step} is {state}, loss {report['loss']:.4g}")
         if report["modules"]:
-            print(f"  first output that is not finite: {report['modules'][0]}")
+            print(f"  first non-finite output: {report['modules'][0]}")
         if report["gradients"]:
-            print(f"  gradients that are not finite: {len(report['gradients'])}, first {report['gradients'][0]}")
-    print(f"all of it, with the samples: {path}", flush=True)
+            print(f"  non-finite gradients: {len(report['gradients'])}, first {report['gradients'][0]}")
+    print(f"full report, with the samples: {path}", flush=True)

@@ -77,7 +77,7 @@ class Saver:
         except UserError as error:
             if must_succeed or self._settings.on_failure == "stop":
                 raise
-            print(f"warning: {error}; training goes on, the next save is the next chance", flush=True)
+            print(f"warning: {error}; training continues and retries at the next checkpoint", flush=True)
 
     def _write(self, state: dict[str, Any], best: bool) -> None:
         folder = self._folder

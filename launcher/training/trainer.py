@@ -193,13 +193,13 @@ def of_this_run(state: dict[str, Any], config: RunConfig) -> Iterator[None]:
         UserError: it is that of another run, or something is missing from it.
     """
     if state.get("config") != fingerprint(config):
-        raise UserError("the checkpoint is of a run with other values than this folder's config.yaml")
+        raise UserError("the checkpoint and this folder's config.yaml are of different runs; start a new run")
     try:
         yield
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         if is_of_the_machine(error):
             raise
-        raise UserError(f"the checkpoint does not hold what this run needs: {error}") from error
+        raise UserError(f"the checkpoint does not match this run ({error}); start a new run") from error
 
 
 def build_trainer(

@@ -86,10 +86,10 @@ def explaining_memory(plan: Plan) -> Iterator[None]:
         if "evaluate" in {frame.name for frame in traceback.extract_tb(error.__traceback__)}:
             raise  # note: whose batch is another key
         part, reason = plan.rank_batch // plan.accumulation, str(error).partition(". ")[0]
-        refused = f"{part} images of {plan.train_size} px at a time do not fit ({reason})"
+        refused = f"{part} images of {plan.train_size} px at a time do not fit into GPU memory ({reason})"
         half = next((images for images in range(part // 2, 0, -1) if plan.rank_batch % images == 0), None)
-        smaller = f"device_batch_size={half} keeps the global batch" if half else "a smaller model or size may"
-        less = "; model.checkpointing=on takes less memory and more time" * (plan.config.model.checkpointing == "off")
+        smaller = f"device_batch_size={half} keeps the global batch" if half else "use a smaller model or size"
+        less = "; model.checkpointing=on saves memory but takes longer" * (plan.config.model.checkpointing == "off")
         problem = Problem(f"{refused}; {smaller}{less}", "device_batch_size", plan.config.device_batch_size)
         raise UserError(problem) from None
 
@@ -109,9 +109,9 @@ def _why_not_captured(trainer: Trainer) -> str | None:
     if trainer.ranks.device.type != "cuda":
         return "they need a GPU"
     if trainer.ranks.world_size > 1:
-        return "with several ranks the exchange within DDP would be captured too, which no GPU has run yet"
+        return "capturing DDP's all-reduce with several ranks is untested"
     if changing := trainer.train_step.engine.changing_parameters:
         return f"{changing[0]} changes which parameters learn"
     if not trainer.train_step.optimizer.capturable:
-        return f"optimizer.name={trainer.config.optimizer.name} is not built to be captured"
+        return f"optimizer.name={trainer.config.optimizer.name} does not support capture"
     return None

@@ -140,7 +140,9 @@ def test_a_whole_run_is_refused() -> None:
     ],
 )
 def test_without_weights_there_is_nothing_to_spare(words: list[str], said: str) -> None:
-    with pytest.raises(UserError, match=rf"^model\.weights=null: {said} what .*; set it to theirs: [^\n]*timm[^\n]*$"):
+    with pytest.raises(
+        UserError, match=rf"^model\.weights=null: {said} pretrained weights; set it to [^\n]*timm[^\n]*$"
+    ):
         checked(*words)
     checked(*words, "model.weights=timm")
     checked(*words, "algorithms.backbone_freezing=off", "optimizer.backbone_lr=1.0")

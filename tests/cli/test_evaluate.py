@@ -66,8 +66,8 @@ def test_classes_of_another_folder_are_found_by_their_names(run: RunFolder, othe
     assert found["confusion"] == counts.tolist()
     assert (found["samples"], found["metrics"]["top1"]) == (12, counts.trace() / 12)
     assert {row["name"]: row["pictures"] for row in found["by_class"][:3]} == {"star": 5, "circle": 4, "ring": 3}
-    assert "note: 1 folder is no class of the run, and skipped: aaa (2 images)" in errors
-    assert "note: 7 of the run's 10 classes have no images here: arrow, bow_tie, crescent, cross, l_shape" in errors
+    assert "note: skipping 1 folder without a class of the run: aaa (2 images)" in errors
+    assert "note: no images of 7 of the run's 10 classes: arrow, bow_tie, crescent, cross, l_shape" in errors
     assert Image.open(tmp_path / "new" / "classes" / "confusion.png").format == "PNG"
     (other / "val").mkdir()
     for name in ("star", "aaa"):
@@ -136,10 +136,10 @@ def test_mistakes_are_one_line(run: RunFolder, other: Path, tmp_path: Path) -> N
     def answer(*words: str) -> str:
         return refused("eval", str(run.path), *words)
 
-    assert "is no folder; give one that holds CLASS/*.jpg" in answer(f"dataset.path={tmp_path}/nowhere")
-    assert "holds no class folders" in answer(f"dataset.path={other}/star")
+    assert "not a folder; set a folder that holds CLASS/*.jpg" in answer(f"dataset.path={tmp_path}/nowhere")
+    assert "contains no class folders" in answer(f"dataset.path={other}/star")
     for name in ("star", "circle", "ring"):
         (other / name).rename(other / f"{name}s")
-    assert "holds no image of a class of the run: its folders are aaa, circles" in answer(f"dataset.path={other}")
+    assert "contains no class of the run; its folders are aaa, circles" in answer(f"dataset.path={other}")
     assert "epochs=50 (command line): cannot change in an evaluation" in answer("epochs=50")
     assert "cannot change when a run resumes" in answer("batch_size=4")

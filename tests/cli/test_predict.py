@@ -176,7 +176,7 @@ def test_mistakes_are_one_line(run: RunFolder, pictures: Path, tmp_path: Path) -
     other = run.path.with_name("smoll")
     assert f"is no run folder: it has no config.yaml; did you mean {run.path}?" in refused("predict", str(other), "a")
     assert "no images; pass files" in refused("predict", str(run.path))
-    assert "holds no images" in refused("predict", str(run.path), str(run.checkpoints))
+    assert "contains no images" in refused("predict", str(run.path), str(run.checkpoints))
     assert "--top=0: must be at least 1" in refused("predict", str(run.path), "a.jpg", "--top", "0")
     assert "--list=/nowhere: cannot be read" in refused("predict", str(run.path), "--list", "/nowhere")
     assert "is a file; pass a run folder" in refused("predict", f"{pictures}/a.png", f"{pictures}/a.png")
@@ -213,7 +213,7 @@ def test_files_that_are_no_weights_are_one_line_and_never_run(
     config, two = said_of_it["config"], {"classes": ["a", "b"]}
     changes = {
         "has no proper classes": two,
-        "does not hold what this run needs": two | {"config": config | {"dataset": config["dataset"] | {"classes": 2}}},
+        "does not match this run": two | {"config": config | {"dataset": config["dataset"] | {"classes": 2}}},
         "is of another network than model_card.json says": {"config": config | {"algorithms": {}}},
         "describes no run": {"config": config | {"algorithms": {"../model": {}}}},
     }

@@ -35,7 +35,7 @@ def test_one_class_alone_is_refused(tmp_path: Path, verb: str) -> None:
         add(tmp_path, split, "flowers", 8)
     words = words_for(tmp_path)[: 2 if verb == "prepare" else None]
     line = refused(*filter(None, [verb]), *words)
-    assert "holds one class, flowers" in line
+    assert "only one class, flowers" in line
     assert "needs at least two" in line
     assert not (tmp_path / "ffcv").exists()
 
@@ -52,7 +52,7 @@ def test_built_in_pictures_have_ten_classes_in_both_splits() -> None:
     assert "3 classes have no training images: square (100 validation images)" in refused("plan", *few)
     code, out, _ = said("plan", "dataset=shapes", "dataset.val_samples=9")
     assert code == 0
-    assert "1 class has no validation images, so that top-1 says nothing of it: triangle (400 training" in out
+    assert "1 class has no validation images, so top-1 does not cover it: triangle (400 training" in out
 
 
 def test_a_class_without_training_pictures_is_refused_and_named_with_its_counts(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_class_without_validation_pictures_is_told_and_shifts_no_label(tmp_pat
         add(tmp_path, "train", name, 4)
     add(tmp_path, "val", "cat", 1)
     add(tmp_path, "val", "emu", 3)
-    told = ["1 class has no validation images, so that top-1 says nothing of it: dog (4 training images)"]
+    told = ["1 class has no validation images, so top-1 does not cover it: dog (4 training images)"]
     assert notes(tmp_path) == told
     _, val = write_files(tmp_path)
     assert open_beton(val).rows["f1"].tolist() == [0, 2, 2, 2]
@@ -91,7 +91,7 @@ def test_ffcv_files_of_one_class_or_of_different_classes_are_refused(tmp_path: P
     for file in write_files(tmp_path):
         manifest = file.with_name(file.name + ".json")
         manifest.write_text(manifest.read_text().replace('"cat"', f'"{file.name[:3]}"'))
-    with pytest.raises(UserError, match="differ in their classes: tra, val; remove both"):
+    with pytest.raises(UserError, match="have different classes: tra, val; remove both"):
         notes(tmp_path, "dataloader=ffcv")
     for file in (tmp_path / "ffcv").glob("*.json"):
         file.unlink()

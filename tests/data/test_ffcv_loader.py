@@ -171,7 +171,7 @@ def test_without_ffcv_one_line_says_so(pictures: Path, monkeypatch: pytest.Monke
     for name in [n for n in sys.modules if n.split(".")[0] == "ffcv" or n.startswith("launcher.data.ffcv")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ffcv", None)
-    with pytest.raises(UserError, match="dataloader=ffcv: ffcv is not installed; make setup builds FFCV"):
+    with pytest.raises(UserError, match="dataloader=ffcv: ffcv is not installed; run make setup"):
         make_loaders(pictures, "dataloader=ffcv")
 
 
@@ -200,7 +200,7 @@ def test_a_file_cut_off_while_it_is_read_is_named(pictures: Path, spoiled: Path,
     next(batches)
     with spoiled.open("r+b") as file:
         file.truncate(2**20)
-    with pytest.raises(UserError, match=r"train\.beton was changed while it was read"):
+    with pytest.raises(UserError, match=r"train\.beton changed during the run"):
         stream(found, epochs=(1,))
     found.close()
 
@@ -220,7 +220,7 @@ def test_a_file_cut_off_after_its_pictures_were_asked_for_is_named(spoiled: Path
         return pixels
 
     pool = centres(spoiled, cut_off)
-    with pytest.raises(UserError, match=r"train\.beton was changed while it was read; write it again"):
+    with pytest.raises(UserError, match=r"train\.beton changed during the run; run train prepare again"):
         list(pool.batches([Request(number, number, np.arange(20), 8) for number in range(3)]))
     pool.close()
 

@@ -110,7 +110,7 @@ def test_folders_that_are_no_data_set_are_refused(pictures: Path, tmp_path: Path
     with pytest.raises(UserError, match="holds no train/ folder"):
         scan(tmp_path, "train")
     (tmp_path / "train" / "empty").mkdir(parents=True)
-    with pytest.raises(UserError, match="holds no images"):
+    with pytest.raises(UserError, match="contain no images"):
         scan(tmp_path, "train")
 
 

@@ -183,12 +183,12 @@ def test_we_read_what_ffcv_writes(pictures: Path, tmp_path: Path) -> None:
 
 
 BROKEN: dict[str, Callable[[bytes], bytes]] = {
-    "is no FFCV file": lambda data: b"something else entirely, of some length",
-    "is no FFCV file of version": lambda data: b"",
-    "was never finished": lambda data: data[:16] + bytes(8) + data[24:],
+    "is not an FFCV file": lambda data: b"something else entirely, of some length",
+    "is not an FFCV file of version": lambda data: b"",
+    "is incomplete": lambda data: data[:16] + bytes(8) + data[24:],
     "is cut off": lambda data: data[: int.from_bytes(data[16:24], "little") - 100],
-    "is cut off or changed": lambda data: data[:-24],
-    "holds the fields": lambda data: data.replace(b"label\0", b"other\0", 1),
+    "is truncated or changed": lambda data: data[:-24],
+    "has the fields": lambda data: data.replace(b"label\0", b"other\0", 1),
 }
 
 
@@ -208,10 +208,10 @@ def test_a_file_that_is_not_whole_is_one_line(pictures: Path, tmp_path: Path, ex
     ("words", "expected"),
     [
         (["dataset=imagenet"], "dataloader.folder=null: is not given"),
-        (["dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: is no folder"),
-        (["dataset=imagenet", "dataset.path=/nowhere", "--check"], "write it by: train prepare dataset=imagenet"),
+        (["dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: not a folder"),
+        (["dataset=imagenet", "dataset.path=/nowhere", "--check"], "write it with: train prepare dataset=imagenet"),
         (["dataset=shapes", "dataloader=torchvision"], "dataloader=torchvision: needs no files"),
-        (["dataset=shapes", "dataloader.train=x.beton"], "names an existing file"),
+        (["dataset=shapes", "dataloader.train=x.beton"], "points to an existing file"),
         (["dataset=shapes", "dataloader.files.quality=200"], "must be less than or equal to 100"),
     ],
 )

@@ -153,16 +153,16 @@ def test_the_same_part_is_within_half_a_pixel(height: int, width: int, scale: fl
 
 def test_pictures_that_are_not_smaller_are_refused(pictures: Path) -> None:
     values = compose(["dataloader=ffcv", "dataloader.files.small_side=500"]).config.dataloader.files  # type: ignore[union-attr]
-    with pytest.raises(UserError, match=r"small_side=500: must be less than dataloader.files.max_side \(500\)"):
+    with pytest.raises(UserError, match=r"small_side=500: must be below dataloader.files.max_side \(500\)"):
         small_values(values)
 
 
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        (["algorithms.progressive_resizing.where=device"], "no crops are smaller than 32 px; set it to null"),
-        (["algorithms.progressive_resizing=off"], "no crops are smaller than 32 px; set it to null"),
-        (["dataloader.files.small_side=20"], "no crops are smaller than 16 px; set it to 24"),
+        (["algorithms.progressive_resizing.where=device"], "all crops have at least 32 px; set it to null"),
+        (["algorithms.progressive_resizing=off"], "all crops have at least 32 px; set it to null"),
+        (["dataloader.files.small_side=20"], "all crops have at least 16 px; set it to 24"),
     ],
 )
 def test_pictures_that_no_step_would_read_are_refused(more: list[str], expected: str) -> None:
@@ -175,7 +175,7 @@ def test_a_missing_file_names_the_command_that_writes_it(pictures: Path, files: 
     shutil.copytree(files, tmp_path / "files")
     small_file(tmp_path / "files").unlink()
     command = "dataloader.files.max_side=48 dataloader.files.jpeg_share=0.0 dataloader.files.small_side=24"
-    with pytest.raises(UserError, match=f"train-24px.* is not there; write it by: train prepare .*{command}"):
+    with pytest.raises(UserError, match=f"train-24px.* does not exist; write it with: train prepare .*{command}"):
         make_loaders(pictures, *words(tmp_path / "files"))
 
 

@@ -61,7 +61,9 @@ def test_left_out_pictures_are_counted_told_and_decide_the_steps(folder: Path) -
     found = inspect_data(compose(words_for(folder, "dataset.skip_bad=true")).config, must_exist=True)
     assert (found.config.dataset.train_samples, found.config.dataset.val_samples) == (12, 6)
     assert [*found.skipped] == [*BAD]
-    assert found.notes[0].startswith("dataset.skip_bad: 3 images cannot be read and are skipped: train/cat/cut.jpg (")
+    assert found.notes[0].startswith(
+        "dataset.skip_bad=true: skipping 3 images that cannot be decoded: train/cat/cut.jpg ("
+    )
     plain = inspect_data(compose(words_for(folder)).config, must_exist=True)
     assert (plain.config.dataset.train_samples, plain.config.dataset.val_samples) == (14, 7)
 
@@ -89,7 +91,7 @@ def test_the_list_of_a_run_is_what_counts_when_it_goes_on(folder: Path, tmp_path
     again = inspect_data(config, must_exist=True, skipped=listed).config.dataset
     assert (again.train_samples, again.val_samples) == (13, 7)
     (tmp_path / "skipped.json").write_text("[1, ")
-    with pytest.raises(UserError, match="the images that the run skips"):
+    with pytest.raises(UserError, match="the list of skipped images"):
         read_skipped(tmp_path / "skipped.json", config.dataset)
 
 
@@ -119,8 +121,8 @@ def test_what_has_no_pictures_name_is_told(folder: Path) -> None:
         (folder / "train" / "cat" / name).touch()
     (folder / "val" / "dog" / "gone.jpg").symlink_to("/nowhere")
     assert inspect_data(compose(words_for(folder)).config, must_exist=True).notes == [
-        "3 files in class folders have no image's name and are skipped: 2 .heic, 1 .txt",
-        "1 links lead out of the split's folder, or to nothing, and are skipped",
+        "skipping 3 files in class folders without an image extension: 2 .heic, 1 .txt",
+        "skipping 1 links that are broken or point outside the split's folder",
     ]
 
 

@@ -69,8 +69,8 @@ def test_a_share_is_told_and_larger_shares_hold_the_smaller(undivided: Path) -> 
     config = compose(words_for(undivided, "dataset.val_split=0.1", "seed=1")).config
     found = inspect_data(config, must_exist=True)
     assert found.notes == [
-        "dataset.val_split=0.1: 6 of 54 images are for validation, drawn from each class by seed=1",
-        "1 class has no validation images, so that top-1 says nothing of it: fox (1 training images)",
+        "dataset.val_split=0.1: holding out 6 of 54 images, drawn from each class by seed=1",
+        "1 class has no validation images, so top-1 does not cover it: fox (1 training images)",
     ]
     assert (found.config.dataset.train_samples, found.config.dataset.val_samples) == (48, 6)
     assert {*splits(undivided, dataset(0.1), 1)[1].files} < {*splits(undivided, dataset(0.3), 1)[1].files}
@@ -111,7 +111,7 @@ def test_ffcv_files_of_another_draw_are_not_taken(undivided: Path) -> None:
     words = words_for(undivided, "dataloader=ffcv", "dataset.val_split=0.1")
     assert inspect_data(compose(words).config, must_exist=True).config.dataset.val_samples == 6
     for other in ("seed=7", "dataset.val_split=0.2"):
-        with pytest.raises(UserError, match=r"is not there; write it by: train prepare .*val_split=0.* seed="):
+        with pytest.raises(UserError, match=r"does not exist; write it with: train prepare .*val_split=0.* seed="):
             inspect_data(compose([*words, other]).config, must_exist=True)
 
 
@@ -121,7 +121,7 @@ def test_what_cannot_be_divided_is_refused(undivided: Path) -> None:
     assert "dataset.val_split=0.1" in line
     assert "greater than 0" in refused(*words, "dataset.val_split=0")
     shutil.copytree(undivided, undivided / "val")
-    assert "holds validation images, in val/" in refused(*words, "dataset.val_split=0.1")
-    assert "divided already" in refused("plan", "dataset=shapes", "dataset.val_split=0.1")
+    assert "/val holds validation images" in refused(*words, "dataset.val_split=0.1")
+    assert "their own validation split" in refused("plan", "dataset=shapes", "dataset.val_split=0.1")
     tar = ["prepare", "dataset=image_folder", "dataset.path=/nowhere/a.tar", "dataloader.folder=/tmp/nothing"]
-    assert "takes class folders on this machine" in refused(*tar, "dataset.val_split=0.1")
+    assert "needs class folders on this machine" in refused(*tar, "dataset.val_split=0.1")

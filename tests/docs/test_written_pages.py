@@ -40,7 +40,7 @@ def test_the_bound_is_what_the_command_shows(capsys: pytest.CaptureFixture[str])
 def test_the_page_of_errors_is_current() -> None:
     text = (ROOT / "docs" / "errors.md").read_text()
     assert text == SCRIPTS["write_errors"]["page"](), "run: .venv/bin/python scripts/write_errors.py"
-    assert "| `dataset.val_split` | takes class folders on this machine; unpack or copy the images" in text
+    assert "| `dataset.val_split` | needs class folders on this machine; unpack or copy the images" in text
 
 
 def test_the_page_of_keys_is_current_and_leaves_none_out() -> None:

@@ -59,7 +59,7 @@ def test_gpus_in_use_mixed_or_cut_are_warned_of() -> None:
     first, second = machine.parse_gpus(SMI)
     assert "1 (4.2 GB in use)" in machine.judge_gpus([first, second], 2, [])[0].found
     (other,) = machine.parse_gpus("0, NVIDIA H200, 550.54.15, 143771, 3, Disabled")
-    assert "different kinds" in machine.judge_gpus([first, other], 2, [])[0].found
+    assert "different models" in machine.judge_gpus([first, other], 2, [])[0].found
     (cut,) = machine.parse_gpus("0, NVIDIA H200, 550.54.15, 143771, 3, Enabled")
     assert "MIG" in machine.judge_gpus([cut], 1, [])[0].found
 
@@ -87,7 +87,7 @@ def test_cuda_is_judged_with_the_driver() -> None:
     too_old = "The NVIDIA driver on your system is too old (found version 11040)."
     (blind,) = machine.judge_cuda(Answer({**TORCH, "gpus": [], "nccl": None, "error": too_old}), both)
     assert blind.status == "problem"
-    assert f"CUDA_VISIBLE_DEVICES; CUDA says: {too_old}" in blind.advice
+    assert f"CUDA_VISIBLE_DEVICES; CUDA's error: {too_old}" in blind.advice
     assert machine.judge_cuda(Answer({**TORCH, "cuda": None, "gpus": []}), both)[0].status == "problem"
     assert statuses(machine.judge_cuda(Answer({**TORCH, "nccl": None}), both))["NCCL"] == "problem"
     assert statuses(machine.judge_cuda(Answer({**TORCH, "gpus": []}), [])) == {"CUDA": "ok"}
@@ -117,7 +117,7 @@ def test_amds_gpus_are_no_cpu() -> None:
     (seen,) = machine.judge_gpus(None, 0, ["AMD Instinct MI300X"] * 8)
     assert seen.found == "8 x AMD Instinct MI300X, through ROCm"
     rocm = {**TORCH, "cuda": None, "hip": "7.1"}
-    assert machine.judge_cuda(Answer(rocm), [])[0].found == "ROCm 7.1, torch sees 2 GPUs, bfloat16"
+    assert machine.judge_cuda(Answer(rocm), [])[0].found == "ROCm 7.1, torch detects 2 GPUs, bfloat16"
 
 
 def test_a_probe_answers_or_says_why_not() -> None:
@@ -182,4 +182,4 @@ def test_data_are_counted_or_named(tmp_path: Path) -> None:
     there, readable = examine_data(compose(words).config)
     assert there.status == readable.status == "ok"
     assert readable.found == "all 8 can be read"
-    assert "2 classes, 6 training and 2 validation images; all that are new" in there.found
+    assert "2 classes, 6 training and 2 validation images; checking those that are new" in there.found

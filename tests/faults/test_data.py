@@ -68,7 +68,7 @@ def test_a_run_outlives_a_worker_and_a_stall_and_ends_with_the_picture_that_is_g
     os.mkfifo(train.folder / "pipe")
     # note: in one step, since a worker may look between two
     (train.folder / "pipe").rename(picture)
-    warning = "waits for data, reading images/train/dog/3.jpg: does its disk still answer?"
+    warning = "is waiting to read images/train/dog/3.jpg; check that its disk responds"
     wait_for(lambda: warning in told(said.read_text()))
     assert process.poll() is None
     pipe = picture.open("wb")
@@ -79,7 +79,7 @@ def test_a_run_outlives_a_worker_and_a_stall_and_ends_with_the_picture_that_is_g
     assert process.wait(timeout=240) == 2
     gone = (
         "error: images/train/dog/3.jpg cannot be read as an image (No such file or directory); repair or remove it "
-        "(train doctor lists all such files, dataset.skip_bad=true skips them in a new run)"
+        "(train doctor lists all such files; dataset.skip_bad=true skips them in a new run)"
     )
     assert said.read_text().endswith(f"{gone}\n")
     assert "Traceback" not in said.read_text()
@@ -100,10 +100,7 @@ def test_an_ffcv_file_may_be_removed_but_not_cut_off(train: Train, pictures: Pat
     os.truncate(other, other.stat().st_size // 2)
     output, errors = process.communicate(timeout=240)
     assert process.returncode == 2
-    assert (
-        errors
-        == f"error: {file.relative_to(train.folder)} was changed while it was read; write it again by train prepare\n"
-    )
+    assert errors == f"error: {file.relative_to(train.folder)} changed during the run; run train prepare again\n"
     assert "Traceback" not in output
     assert not processes_of(run)
 
@@ -158,8 +155,8 @@ def test_broken_pictures_and_a_drawn_share_stay_what_they_were_through_eval_and_
     choice = ["dataset.val_split=0.2", "dataset.skip_bad=true", "batch_size=4", "eval_every=1ep", "schedule.warmup=1ba"]
     choice += ["epochs=1", "launch.nproc=1"]
     said = told(here(*FOLDER, *choice).stdout)
-    assert "2 images cannot be read and are skipped" in said
-    assert "dataset.val_split=0.2: 2 of 12 images are for validation" in said
+    assert "skipping 2 images that cannot be decoded" in said
+    assert "dataset.val_split=0.2: holding out 2 of 12 images" in said
     notes = {file: (run / file).read_bytes() for file in ("left_out.json", "dataset.json")}
     assert {*json.loads(notes["left_out.json"])} == {*bad}
     # note: from now on they can be read, for a step more an epoch; the list of the run decides all the same

@@ -75,10 +75,10 @@ def test_the_file_that_is_mutated_is_whole(alone: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "expected"),
     [
-        *(("place", place, "of another size than is stored") for place in (0, 1, 2**40, 2**64 - 1)),
-        *(("mode", mode, "of another size than is stored") for mode in (2, 255)),
-        *(("width", width, "of another size than is stored") for width in (0, 41, 65535)),
-        ("height", 0, "of another size than is stored"),
+        *(("place", place, "recorded and stored sizes differ") for place in (0, 1, 2**40, 2**64 - 1)),
+        *(("mode", mode, "recorded and stored sizes differ") for mode in (2, 255)),
+        *(("width", width, "recorded and stored sizes differ") for width in (0, 41, 65535)),
+        ("height", 0, "recorded and stored sizes differ"),
     ],
 )
 def test_a_row_that_points_elsewhere_is_refused(alone: Path, field: str, value: int, expected: str) -> None:
@@ -95,7 +95,7 @@ def test_a_label_that_is_no_class_is_refused(alone: Path, label: int) -> None:
     rows = row(alone)
     rows["f1"][2] = label
     rows.flush()
-    with pytest.raises(UserError, match="labels outside of 0 to"):
+    with pytest.raises(UserError, match="labels outside 0 to"):
         open_beton(alone)
 
 
@@ -104,7 +104,7 @@ def test_a_piece_behind_the_end_is_refused(alone: Path, field: str, value: int) 
     table = pieces(alone)
     table[field][3] = value
     table.flush()
-    with pytest.raises(UserError, match="end behind its end"):
+    with pytest.raises(UserError, match="extend past its end"):
         open_beton(alone)
 
 
@@ -158,5 +158,5 @@ def test_a_manifest_of_other_classes_is_refused(beton: Path, alone: Path) -> Non
     shutil.copy(manifest_path(beton), manifest_path(alone))
     values = json.loads(manifest_path(alone).read_text())
     manifest_path(alone).write_text(json.dumps(values | {"classes": ["a"]}))
-    with pytest.raises(UserError, match="labels outside of 0 to 0"):
+    with pytest.raises(UserError, match="labels outside 0 to 0"):
         open_beton(alone)

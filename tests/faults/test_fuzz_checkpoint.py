@@ -171,7 +171,7 @@ def test_code_is_never_run(path: Path, whole: bytes, tmp_path: Path, number: int
     else:
         data = pickle.dumps(content)
         buffer.write(repacked(whole, lambda name, old: data if name.endswith("data.pkl") else old))
-    with pytest.raises(UserError, match=r"is not read|is no checkpoint"):
+    with pytest.raises(UserError, match=r"is not read|not a checkpoint"):
         load(sign(path, buffer.getvalue()))
     assert not trace.exists()
 
@@ -184,10 +184,10 @@ def test_a_compressed_record_is_not_unpacked(path: Path, whole: bytes) -> None:
         with archive.open("a/data/0", "w", force_zip64=True) as record:
             for _ in range(64):
                 record.write(bytes(2**20))
-    with pytest.raises(UserError, match="is no checkpoint"):
+    with pytest.raises(UserError, match="not a checkpoint"):
         load(sign(path, out.getvalue()))
     assert load(sign(path, repacked(whole, lambda name, data: data)))["step"] == 1
-    with pytest.raises(UserError, match="is no checkpoint"):
+    with pytest.raises(UserError, match="not a checkpoint"):
         load(sign(path, repacked(whole, lambda name, data: data, zipfile.ZIP_DEFLATED)))
 
 
@@ -197,7 +197,7 @@ def test_a_tensor_larger_than_its_record_is_refused(path: Path) -> None:
     for size in (b"K\xc8", b"J\xff\xff\xff\x7f", b"\x8a\x08" + b"\xff" * 7 + b"\x7f"):
         changed = repacked(buffer.getvalue(), lambda _, data, size=size: data.replace(b"K2", size))
         assert changed != buffer.getvalue()
-        with memory_limit(2**30), pytest.raises(UserError, match="is no checkpoint"):
+        with memory_limit(2**30), pytest.raises(UserError, match="not a checkpoint"):
             load(sign(path, changed))
 
 

@@ -81,7 +81,7 @@ def test_a_folder_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["a" * 5000, "/dev/null", "/dev/zero/x", "/nowhere"])
 def test_a_path_that_is_no_folder_is_refused(path: str) -> None:
-    assert "is no folder" in refused("plan", "dataset=image_folder", f"dataset.path='{path}'").replace(
+    assert "not a folder" in refused("plan", "dataset=image_folder", f"dataset.path='{path}'").replace(
         "not given", "no folder"
     )
 

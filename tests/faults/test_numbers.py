@@ -51,7 +51,7 @@ def test_the_run_may_go_back_and_on_with_a_smaller_learning_rate(here: Here) -> 
     words = ["run_name=back", "nonfinite.policy=rollback", "nonfinite.lr_factor=1e-16"]
     ended = here(*ALONE, *words)
     run = here.folder / "runs" / "back"
-    assert "back to step 0, learning rate times 1e-16" in " ".join(ended.stdout.split())
+    assert "rolled back to step 0, learning rate x 1e-16" in " ".join(ended.stdout.split())
     rows = read_metrics(run / "metrics.jsonl")
     lines = [row for row in rows if row["kind"] == "train"]
     assert [row["step"] for row in lines] == list(range(1, 19))

@@ -154,7 +154,7 @@ def test_a_rank_that_cannot_have_its_gpu_says_so(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # note: so that it is put back
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     assert claim("cpu", 3) == torch.device("cpu")
-    with pytest.raises(MachineError, match=r"GPU 63, which the start counted, cannot be used: .*launch.device=cpu"):
+    with pytest.raises(MachineError, match=r"GPU 63 failed after startup detected it: .*launch.device=cpu"):
         claim("cuda", 63)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 

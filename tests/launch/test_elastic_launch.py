@@ -160,7 +160,7 @@ def test_a_gpu_lost_before_a_restart_does_not_leave_the_cpu(start: Start, run: P
     output, errors = process.communicate(timeout=240)
     assert process.returncode == 1
     assert "starting again from the last save (1 of 1)" in output
-    assert re.match(r"error: rank \d: GPU \d, which the start counted, cannot be used: ", errors), errors
+    assert re.match(r"error: rank \d: GPU \d failed after startup detected it: ", errors), errors
     assert not any((run / f"trained-{rank}").exists() for rank in (0, 1))
 
 

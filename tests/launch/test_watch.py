@@ -98,7 +98,7 @@ def test_a_rank_that_hangs_ends_with_its_stacks_in_its_log(
     done = subprocess.run(command, env={**os.environ, "RANK": "3"}, stderr=subprocess.PIPE, text=True, check=False)
     shown = log.read_text()
     assert (done.returncode, "most recent call first" in shown, "ended by itself" in shown) == (hangs, hangs, not hangs)
-    warning = "warning: rank 3 waits for data, reading a\\nb.jpg: does its disk still answer?\n"
+    warning = "warning: rank 3 is waiting to read a\\nb.jpg; check that its disk responds\n"
     assert done.stderr == warning, "it is reported once, on the terminal"
     failure = describe(3, failures(tmp_path, *[(0, None)] * 3, (done.returncode, None))[3], tmp_path)
     assert ("made no progress for launch.hang_timeout" in failure.message, failure.from_outside) == (hangs, hangs)

@@ -126,7 +126,7 @@ def test_published_recipes_stay(name: str) -> None:
 def test_a_run_keeps_its_fitted_times_and_no_resume_changes_them(here: Here) -> None:
     words = [*SMALL, "schedule.warmup=8ep", "schedule.fit=on", "run_name=short"]
     assert (
-        "schedule.fit=on shortens for 18 steps: schedule.warmup=8ep to 0.1dur"
+        "schedule.fit=on shortens the schedule for 18 steps: schedule.warmup=8ep to 0.1dur"
         in here(*words, stop_after=2, code=143).stdout
     )
     run = here.folder / "runs" / "short"
@@ -145,8 +145,8 @@ def test_a_run_keeps_its_fitted_times_and_no_resume_changes_them(here: Here) -> 
 def test_the_plan_tells_what_became_of_the_times() -> None:
     run = plan("recipe=mild", "epochs=9", "algorithms.swa=off", "batch_size=10")
     assert [line for line in notes(run) if "fit" in line] == [
-        "schedule.fit=on shortens for 90 steps: schedule.warmup=8ep to 0.1dur, algorithms.ema.half_life=100ba to "
-        "0.05dur, algorithms.ema.update_interval=20ba to 0.01dur"
+        "schedule.fit=on shortens the schedule for 90 steps: schedule.warmup=8ep to 0.1dur, algorithms.ema.half_life="
+        "100ba to 0.05dur, algorithms.ema.update_interval=20ba to 0.01dur"
     ]
     assert (run.warmup_steps, run.shortened["schedule.warmup"]) == (9, "8ep")
 

@@ -18,19 +18,17 @@ def test_a_recipe_as_published_needs_none(recipe: str) -> None:
 
 def test_a_scaled_learning_rate_is_said() -> None:
     (line,) = said("recipe=mild", "batch_size=1024")
-    assert line.startswith("learning rate 2.048 is meant for a batch of 2048; at 1024 it is scaled to 1.024")
+    assert line.startswith("learning rate 2.048 is for a batch of 2048; at 1024 it is scaled to 1.024")
     assert said("recipe=mild", "batch_size=1024", "optimizer.scale_lr=off") == []
 
 
 def test_pictures_that_no_batch_takes_are_counted() -> None:
-    assert said("recipe=baseline", samples=3500) == [
-        "1452 of 3500 images an epoch are dropped with the last partial batch"
-    ]
+    assert said("recipe=baseline", samples=3500) == ["each epoch drops 1452 of 3500 images, its last partial batch"]
 
 
 def test_a_batch_norm_of_few_images_is_said() -> None:
-    assert said("recipe=baseline", world=256) == ["batch norm sees only 8 images a forward pass"]
-    assert said("recipe=baseline", "device_batch_size=8") == ["batch norm sees only 8 images a forward pass"]
+    assert said("recipe=baseline", world=256) == ["batch norm uses only 8 images per forward pass"]
+    assert said("recipe=baseline", "device_batch_size=8") == ["batch norm uses only 8 images per forward pass"]
     assert said("recipe=baseline", "model=vit", world=256) == []
 
 

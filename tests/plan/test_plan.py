@@ -123,16 +123,16 @@ def test_sizes_follow_the_native_size() -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["batch_size=100"], "the nearest that do: 96 or 104"),
-        (["batch_size=4"], "the nearest that do: 8"),
-        (["batch_size=2000000"], "more than the data set"),
-        (["recipe=mild", "epochs=8"], "the warmup lasts as long as the whole run (8 epochs"),
+        (["batch_size=100"], "set 96 or 104"),
+        (["batch_size=4"], "set 8"),
+        (["batch_size=2000000"], "larger than the data set"),
+        (["recipe=mild", "epochs=8"], "the warmup takes the whole run (8 epochs"),
         (["schedule=multi_step", "schedule.milestones=[30ep]", "batch_size=512"], "past the end"),
         (["algorithms=[mixup,cutmix]"], "share the batches"),
         (["algorithms.progressive_resizing.delay=0.9"], "must be at most 1 - delay"),
         (["algorithms.ghost_batchnorm.ghost_batch_size=64"], "images of one forward pass"),
         (["algorithms.selective_backprop.start=0.95"], "greater than start"),
-        (["model.checkpointing=on", "compile=on"], "has not been tried with model.checkpointing=on; turn one"),
+        (["model.checkpointing=on", "compile=on"], "untested with model.checkpointing=on; turn one"),
         (["optimizer.nesterov=true", "optimizer.dampening=0.5"], "needs momentum above 0 and dampening 0"),
     ],
 )

@@ -75,7 +75,7 @@ def test_the_price_is_that_of_all_machines(submit: Submit) -> None:
     ("words", "expected"),
     [
         (["--slurm", "recipe=warm"], "no such recipe"),
-        (["--slurm", "recipe=hot", "batch_size=2047"], "does not divide"),
+        (["--slurm", "recipe=hot", "batch_size=2047"], "not divisible"),
         (["--slurm", "recipe=hot", "submit.tme=1"], "did you mean submit.time?"),
         (["--slurm", "recipe=hot", "submit.time=8h"], "such as 08:00:00"),
         (["--slurm", "recipe=hot", "submit.save_before_end=-1"], "submit.save_before_end=-1"),

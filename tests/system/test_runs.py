@@ -124,8 +124,8 @@ def test_a_run_in_use_is_refused_and_a_killed_rank_ends_all_and_is_named_first(t
         (["recipe=warm"], "no such recipe"),
         (["recipe=mild"], "dataset.path=/data/imagenet"),
         (["dataset=image_folder", "dataset.path=/nowhere"], "is no folder"),
-        (["launch=cpu", "launch.nproc=3", "batch_size=64"], "does not divide among 3 processes"),
-        (["recipe=mild", "dataset=shapes", "epochs=3"], "the warmup lasts as long as the whole run"),
+        (["launch=cpu", "launch.nproc=3", "batch_size=64"], "not divisible by 3 processes"),
+        (["recipe=mild", "dataset=shapes", "epochs=3"], "the warmup takes the whole run"),
         (["launch.device=cuda"], "no GPU is visible"),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_step_that_cannot_be_captured_says_so_once_and_runs_as_it_is(
         taken("plain", adding(weight), *batch(1, 1))
         taken("sam", adding(weight), *batch(1, 1))
     assert float(weight) == 2 * 2 * 2 * WARM_UP
-    line = "cuda_graphs=on: steps are not captured (operation not permitted); they run as they are"
+    line = "cuda_graphs=on: not capturing steps (operation not permitted); training without CUDA graphs"
     assert capsys.readouterr().out.splitlines() == [line]
 
 
@@ -151,10 +151,10 @@ def test_what_a_step_reads_lies_in_the_same_memory_at_every_step(
     ("device", "ranks", "words", "reason"),
     [
         ("cpu", 1, [], "they need a GPU"),
-        ("cuda", 2, [], "with several ranks the exchange within DDP would be captured too, which no GPU has run yet"),
+        ("cuda", 2, [], "capturing DDP's all-reduce with several ranks is untested"),
         ("cuda", 1, ["algorithms=[layer_freezing]"], "layer_freezing changes which parameters learn"),
         *(
-            ("cuda", 1, [f"optimizer={name}"], f"optimizer.name={name} is not built to be captured")
+            ("cuda", 1, [f"optimizer={name}"], f"optimizer.name={name} does not support capture")
             for name in ("soap", "schedule_free_adamw")
         ),
     ],
@@ -172,4 +172,4 @@ def test_a_run_that_cannot_be_captured_says_why(
     run.ranks = Ranks(0, ranks, 0, ranks, torch.device(device))
     capture_run(run)
     assert run.train_step.captured is None
-    assert capsys.readouterr().out == f"cuda_graphs=on: steps are not captured ({reason}); they run as they are\n"
+    assert capsys.readouterr().out == f"cuda_graphs=on: not capturing steps ({reason}); training without CUDA graphs\n"

@@ -76,7 +76,9 @@ def test_an_algorithm_that_is_off_changes_nothing_of_the_others_draws() -> None:
 
 
 def test_images_too_small_for_bf16_on_a_cpu_are_refused() -> None:
-    with pytest.raises(UserError, match=r"precision=bf16: has wrong gradients on a CPU for images of 16 px"):
+    with pytest.raises(
+        UserError, match=r"precision=bf16: bfloat16 computes wrong gradients on a CPU for images of 16 px"
+    ):
         build("algorithms=[progressive_resizing]", "precision=bf16", SIDE_FOR_BF16)
 
 

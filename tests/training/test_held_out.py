@@ -71,8 +71,8 @@ def test_a_stopped_run_is_evaluated_when_it_has_finished(here: Here, pictures: P
 
 def test_pictures_that_are_not_there_are_refused_before_the_start(here: Here, pictures: Path, tmp_path: Path) -> None:
     for path, told in (
-        (tmp_path / "nowhere", "is no folder; give one that holds CLASS/*.jpg"),
-        (drawn(tmp_path / "others", {"abc": "star"}), "holds no image of a class of the run"),
+        (tmp_path / "nowhere", "not a folder; set a folder that holds CLASS/*.jpg"),
+        (drawn(tmp_path / "others", {"abc": "star"}), "contains no class of the run"),
     ):
         refused = here(*SMALL, "run_name=d", f"dataset.test_path={path}", code=2).stderr
         assert refused.startswith(f"error: dataset.test_path={path}: {told}" if "no" in path.name else "error: ")
@@ -89,7 +89,7 @@ def test_pictures_that_cannot_be_read_end_the_run_in_a_line_or_are_left_out(here
     assert f"{pictures}/ring/2.png cannot be read as an image" in told
     assert "dataset.skip_bad=true skips them" in told
     said = here(*words, "run_name=f", "dataset.skip_bad=true").stdout
-    assert "dataset.test_path: dataset.skip_bad: 1 images cannot be read and are skipped: ring/2.png" in said
+    assert "dataset.test_path: dataset.skip_bad=true: skipping 1 images that cannot be decoded: ring/2.png" in said
     (pictures / "ring" / "2.png").write_bytes(whole)
     here("resume", str(here.folder / "runs" / "e"))
     for name, count in (("e", 40), ("f", 39)):
@@ -137,7 +137,7 @@ def test_folders_named_by_numbers_are_the_classes_of_those_places(tmp_path: Path
     found, notes = held_out(dataset, CLASSES)
     assert found.labels.tolist() == [0, 0, 2, 2, 9, 9]
     assert len(notes) == 1
-    assert notes[0].startswith("7 of the run's 10 classes have no images here")
+    assert notes[0].startswith("no images of 7 of the run's 10 classes")
 
 
 @pytest.mark.parametrize(("ranks", "loader"), [(1, "torchvision"), (3, "torchvision"), (4, "torchvision"), (3, "ffcv")])

@@ -13,9 +13,10 @@ from tests.trainers import build
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "device_batch_size=null: 8 images of 16 px at a time do not fit (Tried to allocate 2.00 GiB); "
-             "device_batch_size=4 keeps the global batch; model.checkpointing=on takes less memory and more time"),
-        (["device_batch_size=1"], "(Tried to allocate 2.00 GiB); a smaller model or size may; model."),
+        ([], "device_batch_size=null: 8 images of 16 px at a time do not fit into GPU memory "
+             "(Tried to allocate 2.00 GiB); device_batch_size=4 keeps the global batch; "
+             "model.checkpointing=on saves memory but takes longer"),
+        (["device_batch_size=1"], "(Tried to allocate 2.00 GiB); use a smaller model or size; model."),
     ],
 )  # fmt: skip
 def test_a_step_that_does_not_fit_names_a_batch_of_half(words: list[str], said: str) -> None:

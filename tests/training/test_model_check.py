@@ -45,7 +45,7 @@ RESNET, MAXVIT = "model.architecture=test_resnet", "model.architecture=maxvit_na
 )
 def test_a_method_without_anything_to_act_on_is_refused(words: list[str], key: str) -> None:
     (line,) = refused(*words)
-    assert line.startswith(f"algorithms.{key}=on: has nothing to act on in {words[0].partition('=')[2]}: there is no ")
+    assert line.startswith(f"algorithms.{key}=on: does not apply to {words[0].partition('=')[2]}: it has no ")
     assert line.endswith("; turn it off")
 
 
@@ -74,30 +74,32 @@ def test_a_method_that_finds_what_it_changes_is_not(words: list[str]) -> None:
 def test_the_side_the_step_and_the_nearest_side_that_fits_are_told() -> None:
     train, evaluation = refused(FIXED)
     assert train == (
-        "image.train_size=1 (recipe x): step 0 trains on 64 px, which vit_tiny_patch16_224 does not take "
+        "image.train_size=1 (recipe x): step 0 trains at 64 px, which vit_tiny_patch16_224 does not accept "
         "(Input height (64) doesn't match model (224)); the nearest size that fits is "
-        "224 px, and model.img_size=64 builds it for this one"
+        "224 px; model.img_size=64 builds the model for it"
     )
-    assert evaluation.startswith("image.eval_size=1: evaluation takes 64 px, which vit_tiny_patch16_224 does not take")
+    assert evaluation.startswith(
+        "image.eval_size=1: evaluation runs at 64 px, which vit_tiny_patch16_224 does not accept"
+    )
     assert refused(FIXED, "model.img_size=64") == []
 
 
 def test_a_progressive_schedule_of_a_fixed_model_names_the_first_step_that_does_not_fit() -> None:
     resizing = ["algorithms=[progressive_resizing]", "algorithms.progressive_resizing.initial_scale=0.5"]
     (line,) = refused(FIXED, "model.img_size=64", *resizing)
-    assert "step 0 trains on 32 px" in line
+    assert "step 0 trains at 32 px" in line
     assert line.endswith(
-        "the nearest size that fits is 64 px, and model.arguments.dynamic_img_size=true takes several; "
-        "algorithms.progressive_resizing=off trains on one size"
+        "the nearest size that fits is 64 px; model.arguments.dynamic_img_size=true accepts several sizes; "
+        "algorithms.progressive_resizing=off keeps one size"
     )
     (line,) = refused(FIXED, "model.arguments.dynamic_img_size=true", *resizing)
     assert "should be divisible by patch size (16)); the nearest size that fits is 32 px" in line
-    assert "takes several" not in line
+    assert "accepts several" not in line
 
 
 def test_sides_that_no_window_divides_or_no_stem_takes_are_refused_by_the_model_itself() -> None:
     (line, _) = refused(MAXVIT, "dataset.native_size=120")
-    assert "trains on 120 px" in line
+    assert "trains at 120 px" in line
     assert "divisible by window" in line
     (line, _) = refused("model.architecture=convnext_atto", "dataset.native_size=28")
     assert "the nearest size that fits is 32 px" in line
@@ -115,7 +117,7 @@ def test_what_plans_trains_or_measures_refuses_before_anything_is_written(tmp_pa
 def test_sides_that_patches_do_not_fill_and_blocks_that_are_not_there_are_refused() -> None:
     resizing = [*SMALL_VIT, "algorithms=[progressive_resizing]"]
     (line,) = refused(*resizing)
-    assert "which vit does not take (36 x 36 is no multiple of patches of 8)" in line
+    assert "which vit does not accept (36 x 36 is no multiple of patches of 8)" in line
     assert refused(*resizing, "algorithms.progressive_resizing.size_multiple=8") == []
     (line,) = refused(*SMALL_VIT, "algorithms=[stochastic_depth]")
-    assert line.startswith("algorithms.stochastic_depth=on: has nothing to act on in vit")
+    assert line.startswith("algorithms.stochastic_depth=on: does not apply to vit")

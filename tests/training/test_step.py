@@ -78,11 +78,11 @@ def test_the_factor_multiplies_the_learning_rate() -> None:
 def test_a_state_that_lacks_something_or_is_of_another_run_is_refused() -> None:
     run = build("algorithms=[]", "schedule.warmup=0ba")
     state = run.state_dict()
-    with pytest.raises(UserError, match="does not hold what this run needs"):
+    with pytest.raises(UserError, match="does not match this run"):
         run.load_state_dict({key: value for key, value in state.items() if key != "optimizer"})
-    with pytest.raises(UserError, match="does not hold what this run needs"):
+    with pytest.raises(UserError, match="does not match this run"):
         run.load_state_dict({**state, "model": {**state["model"], "fc.weight": torch.zeros(1)}})
-    with pytest.raises(UserError, match="of a run with other values"):
+    with pytest.raises(UserError, match="of different runs"):
         run.load_state_dict({**state, "config": "another"})
     run.load_state_dict(state)
 

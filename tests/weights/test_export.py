@@ -98,7 +98,7 @@ def test_a_model_that_differs_from_the_runs_is_not_kept(
     refused(folder, r"top-1 of .* on the 20 validation images, where the run recorded 95.00%")
     text = folder.config.read_text()
     folder.config.write_text(text.replace("min_channels: 16", "min_channels: 17"))
-    refused(folder, "a run with other values than this folder's config.yaml")
+    refused(folder, "this folder's config.yaml are of different runs")
 
 
 def test_without_the_pictures_logits_are_compared_and_classes_told(tmp_path: Path) -> None:

@@ -224,10 +224,10 @@ def test_a_run_goes_on_from_what_another_has_learnt(source: str, made: Here) -> 
 
 def test_a_start_whose_weights_are_damaged_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "initial.safetensors"
-    with pytest.raises(UserError, match="from which the run starts, cannot be read"):
+    with pytest.raises(UserError, match="the run's pretrained weights, cannot be read"):
         read_initial(path)
     path.write_bytes(b"cut")
-    with pytest.raises(UserError, match="from which the run starts, cannot be read"):
+    with pytest.raises(UserError, match="the run's pretrained weights, cannot be read"):
         read_initial(path)
 
 

@@ -70,7 +70,7 @@ def read_manifest(path: Path) -> Manifest | None:
     try:
         return TypeAdapter(Manifest).validate_json(file.read_bytes(), strict=True)
     except ValueError:
-        raise UserError(f"{file} is damaged; remove it to read {path.name} without one, or write both again") from None
+        raise UserError(f"{file} is damaged; remove it to use {path.name} alone, or run train prepare again") from None
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
@@ -126,28 +126,28 @@ def open_beton(path: Path, key: str = "dataloader.folder") -> Beton:
 
 def _open(path: Path) -> Beton:
     size = path.stat().st_size
-    foreign = f"is no FFCV file of version {VERSION}; name the .beton file that train prepare or FFCV wrote"
+    foreign = f"is not an FFCV file of version {VERSION}; set a .beton file written by train prepare or FFCV"
     if size < HEADER.itemsize:
         raise ValueError(foreign)
     header = np.fromfile(path, HEADER, 1)[0]
     if header["version"] != VERSION or not 0 < header["fields"] <= _MOST_FIELDS:
         raise ValueError(foreign)
     if not header["table"]:
-        raise ValueError("was never finished; write it again by train prepare")
+        raise ValueError("is incomplete; run train prepare again")
     _check_fields(path, int(header["fields"]))
     samples, table = int(header["samples"]), int(header["table"])
     if not samples:
-        raise ValueError("holds no images; write it again by train prepare")
+        raise ValueError("contains no images; run train prepare again")
     pieces, rest = divmod(size - table, ALLOCATION.itemsize)
     manifest = read_manifest(path)
     if rest or pieces < samples or (manifest is not None and manifest.bytes != size):
-        expected = f", of which its manifest says {manifest.bytes:,}" if manifest else ""
-        raise ValueError(f"is cut off or changed: it has {size:,} bytes{expected}; write it again by train prepare")
+        expected = f", its manifest lists {manifest.bytes:,}" if manifest else ""
+        raise ValueError(f"is truncated or changed: it has {size:,} bytes{expected}; run train prepare again")
     if manifest is not None and manifest.samples != samples:
-        raise ValueError(f"has {samples:,} images, {manifest_path(path).name} says {manifest.samples:,}")
+        raise ValueError(f"has {samples:,} images, its manifest lists {manifest.samples:,}; run train prepare again")
     file = Beton(path, samples, size, table, manifest)
     if wrong := _wrong_row(file, len(manifest.classes) if manifest else _MOST_CLASSES):
-        raise ValueError(f"{wrong}; write it again by train prepare")
+        raise ValueError(f"{wrong}; run train prepare again")
     return file
 
 
@@ -155,25 +155,25 @@ def _wrong_row(file: Beton, classes: int) -> str | None:
     """What a row says that cannot be: FFCV's compiled code believes it, and would read and write beside the file."""
     table, pieces = file.table, file.pieces
     if ROWS_START + file.samples * ROW.itemsize > table:
-        return "has no room for its rows"
+        return "has a sample table larger than the file"
     if (pieces["size"] > table).any() or (pieces["place"] > table - pieces["size"]).any():
-        return "has images that end behind its end"
+        return "has images that extend past its end"
     images, labels = file.rows["f0"], file.rows["f1"]
     held = pieces[np.minimum(np.searchsorted(pieces["place"], images["place"]), len(pieces) - 1)]
     pixels = images["width"].astype(np.uint64) * images["height"]
     fits = (images["mode"] == JPEG) | ((images["mode"] == PIXELS) & (held["size"] == 3 * pixels))
     if not (fits & (held["place"] == images["place"]) & (pixels > 0) & (pixels <= _MOST_PIXELS)).all():
-        return "has images of another size than is stored"
-    return None if ((labels >= 0) & (labels < classes)).all() else f"has labels outside of 0 to {classes - 1}"
+        return "has images whose recorded and stored sizes differ"
+    return None if ((labels >= 0) & (labels < classes)).all() else f"has labels outside 0 to {classes - 1}"
 
 
 def _check_fields(path: Path, count: int) -> None:
     fields = np.fromfile(path, FIELD, count, offset=HEADER.itemsize)
     if len(fields) < count:
-        raise ValueError("is cut off; write it again by train prepare")
+        raise ValueError("is truncated; run train prepare again")
     names = [field["name"].tobytes().split(b"\0")[0].decode("latin-1") for field in fields]
     kinds = [int(field["kind"]) for field in fields]
     if names != [IMAGE, LABEL] or kinds != [2, 1]:
         raise ValueError(
-            f"holds the fields {', '.join(names)}; needed are {IMAGE} (an RGB image field) and {LABEL} (an integer)"
+            f"has the fields {', '.join(names)}; expected {IMAGE} (an RGB image field) and {LABEL} (an integer)"
         )

@@ -52,8 +52,8 @@ class FFCVDataset:
         key = "dataloader.folder" if self._given(split) is None else f"dataloader.{split}"
         file, upright = self._open(path, key), self.dataset.exif_orientation
         if file.manifest is not None and file.manifest.exif_orientation != upright:
-            message = f"{path} was written with the other value; give that"
-            message += ", or another dataloader.folder for files of this one"
+            message = f"{path} was written with {str(not upright).lower()}; set this value"
+            message += ", or another dataloader.folder and run train prepare"
             raise UserError(Problem(message, "dataset.exif_orientation", upright))
         return file
 
@@ -76,7 +76,7 @@ class FFCVDataset:
             return None
         small = self._open(path, _SMALL_SIDE)
         if not np.array_equal(small.rows["f1"], full.rows["f1"]):
-            message = f"{path} holds other images than {full.path}; remove it, and write it again by train prepare"
+            message = f"{path} and {full.path} hold different images; remove {path.name} and run train prepare again"
             raise UserError(Problem(message, _SMALL_SIDE, self.loader.files.small_side))
         return small
 
@@ -94,16 +94,16 @@ class FFCVDataset:
             return Path(self.loader.folder)
         if self.dataset.kind == "shapes":
             return shapes_folder(self.dataset) / FFCV
-        message = "is not given; say where the FFCV files are (dataloader.folder), or the images (dataset.path)"
+        message = "missing; set dataloader.folder to the FFCV files or dataset.path to the images"
         if self.dataset.path is not None:
             if not only_prepared(self.dataset.path):
                 return Path(self.dataset.path) / FFCV
-            message = f"is not given, and {self.dataset.path} has no room for FFCV files; give a folder for them"
+            message = f"missing, and FFCV files cannot be written to {self.dataset.path}; set a folder for them"
         raise UserError(Problem(message, "dataloader.folder", None))
 
     def _open(self, path: Path, key: str) -> Beton:
         if not path.is_file():
-            raise UserError(Problem(f"{path.name} is not there; write it by: {self._command()}", key, path.parent))
+            raise UserError(Problem(f"{path.name} does not exist; write it with: {self._command()}", key, path.parent))
         return open_beton(path, key)
 
     def _command(self) -> str:
@@ -133,7 +133,7 @@ def small_values(files: FFCVFiles) -> FFCVFile | None:
     if files.small_side is None:
         return None
     if files.small_side >= files.max_side:
-        message = f"must be less than dataloader.files.max_side ({files.max_side}), half of it for instance"
+        message = f"must be below dataloader.files.max_side ({files.max_side}); set {files.max_side // 2}, half of it"
         raise UserError(Problem(message, _SMALL_SIDE, files.small_side))
     return FFCVFile(files.small_side, files.small_jpeg_share, files.quality, files.restart_interval)
 

@@ -44,7 +44,7 @@ def choose(os_cache: bool | str, sizes: Iterable[int], free: int) -> tuple[bool,
     facts = f"files {files / 1e9:.2f} GB, free memory {free / 1e9:.2f} GB"
     fits = files <= _SHARE * free
     preload = fits if os_cache == "auto" else bool(os_cache)
-    how = "read into memory ahead" if preload else "read image by image"
+    how = "preloaded into memory" if preload else "read on demand"
     return preload, f"dataloader.os_cache={str(os_cache).lower()}: {how} ({facts})"
 
 
@@ -177,7 +177,7 @@ class DecodingPool(Reader):
 
     def _check_size(self) -> None:
         if os.fstat(self._descriptor).st_size != self._file.bytes:
-            raise UserError(f"{self._file.path} was changed while it was read; write it again by train prepare")
+            raise UserError(f"{self._file.path} changed during the run; run train prepare again")
 
     def _fill(self, request: Request, boxes: np.ndarray, part: slice, images: np.ndarray) -> None:
         numbers = request.indices[part] % self.samples
@@ -185,7 +185,7 @@ class DecodingPool(Reader):
             failed = self._decode(numbers, boxes[part], images[part])
         if failed >= 0:
             self._check_size()
-            message = f"image {numbers[failed]} is damaged; train prepare --check tells more, or write it again"
+            message = f"image {numbers[failed]} is damaged; remove the file and run train prepare again"
             raise UserError(f"{self._file.path}: {message}")
         if self._change_image is not None:
             for place, index in enumerate(request.indices[part].tolist(), part.start):

@@ -41,7 +41,7 @@ def prepare(wanted: FFCVDataset, *, skip_bad: bool, report: Report) -> Iterator[
     loader, dataset = wanted.loader, wanted.dataset
     for split, file in (("train", loader.train), ("val", loader.val)):
         if file is not None:
-            message = "names an existing file; remove the key to write one, or set dataloader.folder"
+            message = "points to an existing file; to write new files, remove the key or set dataloader.folder"
             raise UserError(Problem(message, f"dataloader.{split}", file))
     small_path, small = wanted.small_path(), small_values(loader.files)
     files = [(split, wanted.path(split), full_values(loader.files)) for split in SPLITS]
@@ -72,9 +72,9 @@ def verify(wanted: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest
     small = wanted.open_small(splits[0])
     for file in [*splits, *([small] if small else [])]:
         if file.manifest is None:
-            raise UserError(f"{file.path} has no manifest ({manifest_path(file.path).name}) to compare it with")
+            raise UserError(f"{file.path} has no manifest; remove it and run train prepare")
         if _checksum(file.path, report) != file.manifest.sha256:
-            raise UserError(f"{file.path} is damaged: its checksum is not its manifest's; remove it, write it again")
+            raise UserError(f"{file.path} is damaged (wrong checksum); remove it and run train prepare")
         yield file.path, file.manifest
 
 
@@ -95,7 +95,7 @@ def _is_written(path: Path) -> bool:
 
 def _where(dataset: Dataset) -> str:
     if dataset.kind == "folder" and dataset.path is None:
-        message = "is not given; point it at class folders (train/CLASS/*.jpg, val/CLASS/*.jpg), tar files or a bucket"
+        message = "missing; set a folder with train/CLASS/*.jpg and val/CLASS/*.jpg, a folder of tar files, or a bucket"
         raise UserError(Problem(message, "dataset.path", None))
     return str(ensure_folder(dataset)) if dataset.kind == "shapes" else str(dataset.path)
 
@@ -120,18 +120,18 @@ class _Job:
             with closing(BetonWriter(self.path, self.source.labels, self.values.max_side, identity)) as writer:
                 return self._write(writer)
         except OSError as error:
-            message = f"{self.path} cannot be written ({error.strerror}); what is done is kept, "
-            message += "the same command goes on"
+            message = f"{self.path} cannot be written ({error.strerror}); finished images are kept: "
+            message += "run the same command to resume"
             raise UserError(Problem(message, "dataloader.folder", self.path.parent)) from None
 
     def _write(self, writer: BetonWriter) -> Manifest:
         source, bad = self.source, self._add_all(writer)
         if len(bad) == len(source.names):
-            raise UserError(f"{source.root} holds no image that can be read: {_listed(bad)}")
+            raise UserError(f"no image in {source.root} can be decoded: {_listed(bad)}")
         if bad and not self.skip_bad:
             raise UserError(
-                f"{len(bad)} of {len(source.names):,} images in {source.root} cannot be read: {_listed(bad)}; repair "
-                "them and run the same command again, or skip them by dataset.skip_bad=true (the others are done)"
+                f"{len(bad)} of {len(source.names):,} images in {source.root} cannot be decoded: {_listed(bad)}; repair"
+                " them and run the same command again, or skip them with dataset.skip_bad=true (the others are done)"
             )
         samples = writer.finish()
         stored = ((name, size) for name, size in zip(source.names, source.sizes(), strict=True) if name not in bad)

@@ -199,7 +199,7 @@ class BetonWriter:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._file)
-            raise UserError(f"{self.target} is being written by another process; wait for it, or stop it") from None
+            raise UserError(f"another process is writing {self.target}; wait until it ends, or stop it") from None
 
     def _resume(self) -> None:
         """Take over what an interrupted writer of the same images and values has saved."""

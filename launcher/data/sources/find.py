@@ -28,7 +28,7 @@ def open_sources(dataset: Dataset, seed: int, path: str, report: Report, *, skip
     if share is None:
         train, val = same_classes(*(open_source(path, split, report) for split in ("train", "val")))
     elif is_remote(path) or path.endswith(".tar"):
-        message = "takes class folders on this machine; unpack or copy the images, or remove the key"
+        message = "needs class folders on this machine; unpack or copy the images, or remove the key"
         raise UserError(Problem(message, "dataset.val_split", share))
     else:
         train, val = _divided(dataset, seed, Path(path), report, skip_bad=skip_bad)
@@ -45,7 +45,7 @@ def open_source(path: str, split: str, report: Report) -> Source:
     files = Files(path)
     if path.endswith(".tar"):
         if not files.holds(path):
-            raise problem(path, "is no file; give a tar file of class folders, or a folder")
+            raise problem(path, "no such file; set a tar file of class folders, or a folder")
         return class_folders(files, path, split, report)
     if not is_remote(path) and is_folder(Path(path) / split):
         return folder_source(scan(Path(path), split))
@@ -54,7 +54,7 @@ def open_source(path: str, split: str, report: Report) -> Source:
     if is_remote(path):
         return _remote_folders(files, split, report)
     if is_folder(Path(path)):
-        raise problem(path, f"holds neither a {split}/ folder of class folders nor {ARCHIVES[split]}")
+        raise problem(path, f"has neither a {split}/ folder of class folders nor {ARCHIVES[split]}; add one of them")
     return folder_source(scan(Path(path), split))
 
 
@@ -78,7 +78,7 @@ def _remote_folders(files: Files, split: str, report: Report) -> Source:
     Raises:
         UserError: there are none, or they cannot be listed.
     """
-    path, what, reason = files.url, f"list of {split} images", ""
+    path, what, reason = files.url, f"listing {split} images", ""
     report(what, 0, 1)
     system = files.system()
     try:
@@ -95,6 +95,6 @@ def _remote_folders(files: Files, split: str, report: Report) -> Source:
         name.split("/") for name in bytes_of if name.count("/") == 1 and name[0] != "." and is_image(name.split("/")[1])
     )
     if not images:
-        raise problem(path, f"holds neither {split}/CLASS/*.jpg nor ImageNet's tar files{reason}")
+        raise problem(path, f"has neither {split}/CLASS/*.jpg nor ImageNet's tar files{reason}; set another URL")
     classes, names, labels = labelled(images)
     return Source(path, split, classes, names, labels, files, base, lambda: [bytes_of[name] for name in names])

@@ -93,7 +93,7 @@ class Files:
         try:
             return _retried(read)
         except Exception as error:
-            raise self.unreachable(error, "; what is done is kept, the same command goes on") from None
+            raise self.unreachable(error, "; finished images are kept: run the same command to resume") from None
 
     def system(self) -> Any:
         """Return fsspec's file system.
@@ -108,16 +108,16 @@ class Files:
         try:
             system, _ = fsspec.core.url_to_fs(self.url)
         except ImportError as error:
-            message = f"needs a package that is not installed ({error}); pip install it beside this program"
+            message = f"needs a package that is not installed ({error}); pip install it into this environment"
             raise problem(self.url, message) from None
         except ValueError as error:
-            raise problem(self.url, f"{error}; known are s3://, gs://, https:// and what else fsspec knows") from None
+            raise problem(self.url, f"{error}; set an s3://, gs://, https:// or other fsspec URL") from None
         return system
 
     def unreachable(self, error: BaseException, remedy: str = "") -> UserError:
         """Return an error that may pass as one line."""
         if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
-            return problem(self.url, f"access is denied ({error}); check the keys and rights of your account there")
+            return problem(self.url, f"access denied ({error}); check your credentials and permissions")
         reason = str(error) if type(error) is OSError else f"{type(error).__name__}: {error}"
         return problem(self.url, f"cannot be read ({reason}){remedy}")
 
@@ -130,18 +130,18 @@ class Files:
     def _content(self, piece: Piece, answer: Any) -> bytes | UnreadableImage:
         """Return an image's bytes or what is wrong with its file; raise what may pass."""
         if isinstance(answer, FileNotFoundError):
-            return UnreadableImage("it is not there")
+            return UnreadableImage("no such file")
         if isinstance(answer, OSError) and not is_remote(self.url):
             return UnreadableImage(answer.strerror or str(answer))
         if isinstance(answer, BaseException):
             raise answer
         if len(answer) > _MOST_BYTES:
-            return UnreadableImage("it is larger than 1 GiB")
+            return UnreadableImage("larger than 1 GiB")
         if piece.size in (None, len(answer)):
             return bytes(answer)
         if not is_remote(self.url):
-            return UnreadableImage(f"{piece.file} ends within it")
-        raise OSError(f"{len(answer):,} bytes came instead of {piece.size:,}")
+            return UnreadableImage(f"{piece.file} is truncated within it")
+        raise OSError(f"received {len(answer):,} of {piece.size:,} bytes")
 
 
 def _retried(read: Callable[[], T]) -> T:

@@ -55,7 +55,7 @@ def read_members(file: BinaryIO, archive: str, start: int = 0, end: int | None =
     try:
         file.seek(start)
         if file.read(6).startswith(_COMPRESSED):
-            message = "is compressed, so that no image can be read by itself; decompress it to a plain .tar"
+            message = "is compressed, and images cannot be read from it singly; decompress it to a plain .tar"
             raise problem(archive, message)
         file.seek(start)
         with tarfile.TarFile(fileobj=file, mode="r") as tar:
@@ -81,11 +81,11 @@ def read_members(file: BinaryIO, archive: str, start: int = 0, end: int | None =
     except UserError:
         raise
     except tarfile.TarError as error:
-        raise problem(archive, f"is no whole tar file ({error}); download it again") from None
+        raise problem(archive, f"is not a complete tar file ({error}); download it again") from None
     # note: each file system raises errors of its own
     except Exception as error:
         raise problem(
-            archive, f"cannot be read ({type(error).__name__}: {error}); the same command tries again"
+            archive, f"cannot be read ({type(error).__name__}: {error}); run the same command to retry"
         ) from None
 
 
@@ -100,11 +100,11 @@ def class_folders(files: Files, archive: str, split: str, report: Report) -> Sou
         total = file.seek(0, 2)
         for number, member in enumerate(read_members(file, archive)):
             if number % _MEMBERS_A_REPORT == 0:
-                report(f"list of {split} images", member.start, total)
+                report(f"listing {split} images", member.start, total)
             parts = PurePosixPath(member.name).parts
             if len(parts) >= 3 and parts[-3] == split and not parts[-2].startswith("."):
                 images.append((parts[-2], Member(parts[-1], member.start, member.size)))
-    report(f"list of {split} images", total, total)
+    report(f"listing {split} images", total, total)
     return _tar_source(files, archive, split, images)
 
 
@@ -116,7 +116,7 @@ def _tar_source(files: Files, archive: str, split: str, members: Iterable[tuple[
     """
     images = {(name, member.name): (member.start, member.size) for name, member in members if is_image(member.name)}
     if not images:
-        raise problem(archive, f"holds no images ({' '.join(EXTENSIONS)}) as .../{split}/CLASS/NAME")
+        raise problem(archive, f"contains no images ({' '.join(EXTENSIONS)}) at .../{split}/CLASS/NAME")
     names = sorted(images)
     places = np.array([images[name] for name in names], np.int64)
     return Source(archive, split, *labelled(names), files, archive, places[:, 1].tolist, places)
@@ -147,7 +147,7 @@ def _train(files: Files, archive: str, report: Report) -> list[tuple[str, Member
         try:
             for number, part in enumerate(pool.map(images, inner)):
                 contents += part
-                report("list of train images", number + 1, len(inner))
+                report("listing train images", number + 1, len(inner))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
     return contents
@@ -158,9 +158,9 @@ def _val(files: Files, path: str, archive: str, report: Report) -> list[tuple[st
     with files.open(archive, AHEAD) as file:
         images = sorted(read_members(file, archive), key=lambda member: member.name)
     if len(images) != len(classes):
-        message = f"holds {len(images):,} images, {DEVKIT} the classes of {len(classes):,}; download them again"
+        message = f"has {len(images):,} images, but {DEVKIT} lists {len(classes):,}; download both again"
         raise problem(archive, message)
-    report("list of val images", len(images), len(images))
+    report("listing val images", len(images), len(images))
     return list(zip(classes, images, strict=True))
 
 
@@ -171,7 +171,7 @@ def _val_classes(files: Files, path: str) -> list[str]:
 
     devkit = below(path, DEVKIT)
     if not files.holds(devkit):
-        raise problem(path, f"holds no {DEVKIT}, which says of what class the validation images are; add it")
+        raise problem(path, f"has no {DEVKIT}, which lists the validation images' classes; add it")
     (data,) = files.read([Piece(DEVKIT, devkit)])
     try:
         if isinstance(data, UnreadableImage):
@@ -193,5 +193,5 @@ def _content(tar: tarfile.TarFile, name: str) -> bytes:
     found = next((member for member in itertools.islice(tar, 1000) if member.name.endswith(name)), None)
     file = tar.extractfile(found) if found is not None and found.size <= _MOST_BYTES else None
     if file is None:
-        raise ValueError(f"it holds no {name}")
+        raise ValueError(f"no {name} in it")
     return file.read()

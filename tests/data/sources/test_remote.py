@@ -135,7 +135,7 @@ def test_headers_that_cannot_be_read_are_tried_again(tmp_path: Path) -> None:
 def test_a_server_that_goes_away_is_one_line_and_the_same_command_goes_on(pictures: Path, tmp_path: Path) -> None:
     with serve(pictures, {"20.jpg": 1000}) as url:
         lost = open_source(url, "train", said)
-        with pytest.raises(UserError, match=r"503.*the same command goes on") as raised:
+        with pytest.raises(UserError, match=r"503.*run the same command to resume") as raised:
             contents(lost)
         assert str(raised.value).startswith(f"dataset.path={url}: ")
     with pytest.raises(UserError, match="ClientConnectorError"):
@@ -147,14 +147,14 @@ def test_a_picture_that_is_not_there_is_skipped(pictures: Path, tmp_path: Path) 
     with serve(tmp_path / "p") as url:
         source = open_source(url, "val", said)
         (tmp_path / "p" / "val" / "cat" / "3.jpg").unlink()
-        assert str(contents(source)["cat/3.jpg"][1]) == "it is not there"
+        assert str(contents(source)["cat/3.jpg"][1]) == "no such file"
 
 
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
         (FileNotFoundError("The specified bucket does not exist"), "tar files (The specified bucket does not exist)"),
-        (PermissionError("The AWS Access Key Id you provided does not exist"), "access is denied (The AWS Access Key"),
+        (PermissionError("The AWS Access Key Id you provided does not exist"), "access denied (The AWS Access Key"),
         (OSError("timed out"), "cannot be read (timed out)"),
     ],
 )
@@ -184,15 +184,18 @@ def test_a_server_without_parts_of_files_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["prepare", "dataset.path=s3://b/x"], "dataloader.folder=null: is not given, and s3://b/x has no room"),
+        (
+            ["prepare", "dataset.path=s3://b/x"],
+            "dataloader.folder=null: missing, and FFCV files cannot be written to s3://b/x",
+        ),
         (
             ["prepare", "dataset.path=abfs://b/x", "dataloader.folder=f"],
             "abfs://b/x: needs a package that is not installed (Install adlfs to access Azure",
         ),
         (["prepare", "dataset.path=nope://b/x", "dataloader.folder=f"], "Protocol not known: nope"),
-        (["prepare", "dataset.path=memory://none", "dataloader.folder=f"], "holds neither train/CLASS/*.jpg nor"),
-        (["run", "dataset.path=s3://b/x"], "only train prepare reads it: train prepare dataset=image_folder"),
-        (["run", "dataset.path=/x.tar"], "only train prepare reads it"),
+        (["prepare", "dataset.path=memory://none", "dataloader.folder=f"], "has neither train/CLASS/*.jpg nor"),
+        (["run", "dataset.path=s3://b/x"], "run train prepare dataset=image_folder"),
+        (["run", "dataset.path=/x.tar"], "training cannot read it directly"),
         (
             ["run", "dataset.path=s3://b/x", "dataloader=ffcv", "dataloader.folder=f"],
             "dataset.path=s3://b/x dataloader",

@@ -113,9 +113,9 @@ def test_a_tar_file_that_is_not_whole_is_one_line(one_tar: Path) -> None:
     one_tar.write_bytes(gzip.compress(whole))
     assert "is compressed" in refusal(one_tar)
     one_tar.write_bytes(b"something else" * 100)
-    assert "is no whole tar file" in refusal(one_tar)
+    assert "is not a complete tar file" in refusal(one_tar)
     one_tar.write_bytes(whole[:3000])
-    assert "is no whole tar file" in refusal(one_tar)
+    assert "is not a complete tar file" in refusal(one_tar)
     second = whole.index(b"flowers/train/rose/1.jpg")
     one_tar.write_bytes(whole[: second + 148] + b"xxxxxxxx" + whole[second + 156 :])
     assert "is damaged at byte" in refusal(one_tar)
@@ -128,7 +128,7 @@ def test_a_file_of_less_than_no_bytes_does_not_lead_in_a_circle(tmp_path: Path) 
     member.size = -512
     header = member.tobuf(tarfile.GNU_FORMAT)
     (tmp_path / "circle.tar").write_bytes(header + header)
-    assert re.search("is damaged|is no whole tar file", refusal(tmp_path / "circle.tar"))
+    assert re.search("is damaged|is not a complete tar file", refusal(tmp_path / "circle.tar"))
 
 
 def test_an_inner_tar_file_that_lacks_its_end_does_not_run_into_the_next(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_an_inner_tar_file_that_lacks_its_end_does_not_run_into_the_next(tmp_pat
 
 def test_what_is_missing_beside_the_validation_pictures_is_named(downloads: Path, tmp_path: Path) -> None:
     shutil.copy(downloads / "ILSVRC2012_img_val.tar", tmp_path)
-    assert "holds neither a train/ folder" in refusal(tmp_path)
+    assert "has neither a train/ folder" in refusal(tmp_path)
     assert "holds no ILSVRC2012_devkit_t12.tar.gz" in refusal(tmp_path, "val")
     kit = tmp_path / "ILSVRC2012_devkit_t12.tar.gz"
     write_devkit(kit)
