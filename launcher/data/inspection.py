@@ -240,10 +240,7 @@ def check_classes(
         UserError: there is one class alone, or one without training images.
     """
     if len(classes) < 2:
-        message = (
-            f"only one class, {classes[0]}, which any model predicts correctly; provide at least two, each in a "
-            "folder of its own"
-        )
+        message = f"only one class, {classes[0]}; a classifier needs at least two, each in a folder of its own"
         raise UserError(Problem(message, key, value))
     trained, evaluated = (np.bincount(labels, minlength=len(classes)) for labels in (train, val))
     if untrained := np.flatnonzero(trained == 0).tolist():

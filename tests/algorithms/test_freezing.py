@@ -134,9 +134,9 @@ def test_a_whole_run_is_refused() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["algorithms=[backbone_freezing]"], r"algorithms\.backbone_freezing spares"),
-        (["optimizer.backbone_lr=0.5"], r"optimizer\.backbone_lr=0\.5 spares"),
-        (["recipe=finetune"], r"algorithms\.backbone_freezing and optimizer\.backbone_lr=0\.1 spare"),
+        (["algorithms=[backbone_freezing]"], r"algorithms\.backbone_freezing needs"),
+        (["optimizer.backbone_lr=0.5"], r"optimizer\.backbone_lr=0\.5 needs"),
+        (["recipe=finetune"], r"algorithms\.backbone_freezing and optimizer\.backbone_lr=0\.1 need"),
     ],
 )
 def test_without_weights_there_is_nothing_to_spare(words: list[str], said: str) -> None:

@@ -47,7 +47,7 @@ def test_one_class_is_refused_where_no_picture_is_read(words: list[str]) -> None
 
 
 def test_built_in_pictures_have_ten_classes_in_both_splits() -> None:
-    assert "are of 10 classes" in refused("plan", "dataset=shapes", "dataset.classes=1")
+    assert "have 10 classes" in refused("plan", "dataset=shapes", "dataset.classes=1")
     few = ["dataset=shapes", "dataset.train_samples=7", "batch_size=7", "schedule.warmup=0ba"]
     assert "3 classes have no training images: square (100 validation images)" in refused("plan", *few)
     code, out, _ = said("plan", "dataset=shapes", "dataset.val_samples=9")

@@ -107,7 +107,7 @@ def test_a_broken_picture_is_named(pictures: Path, tmp_path: Path) -> None:
 
 
 def test_folders_that_are_no_data_set_are_refused(pictures: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no train/ folder"):
+    with pytest.raises(UserError, match="has no train/ folder"):
         scan(tmp_path, "train")
     (tmp_path / "train" / "empty").mkdir(parents=True)
     with pytest.raises(UserError, match="contain no images"):

@@ -131,7 +131,7 @@ def test_files_that_are_there_are_kept(pictures: Path) -> None:
 def test_one_process_at_a_time_writes_a_file(pictures: Path, tmp_path: Path) -> None:
     target = tmp_path / file_name("train", FILES)
     writer = beton_writer.BetonWriter(target, np.zeros(3, np.int64), max_side=64, identity="x")
-    with pytest.raises(UserError, match="being written by another process"):
+    with pytest.raises(UserError, match="another process is writing"):
         write_files(pictures, f"dataloader.folder={tmp_path}")
     writer.close()
 
@@ -186,7 +186,7 @@ BROKEN: dict[str, Callable[[bytes], bytes]] = {
     "is not an FFCV file": lambda data: b"something else entirely, of some length",
     "is not an FFCV file of version": lambda data: b"",
     "is incomplete": lambda data: data[:16] + bytes(8) + data[24:],
-    "is cut off": lambda data: data[: int.from_bytes(data[16:24], "little") - 100],
+    "is truncated": lambda data: data[: int.from_bytes(data[16:24], "little") - 100],
     "is truncated or changed": lambda data: data[:-24],
     "has the fields": lambda data: data.replace(b"label\0", b"other\0", 1),
 }
@@ -207,7 +207,7 @@ def test_a_file_that_is_not_whole_is_one_line(pictures: Path, tmp_path: Path, ex
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["dataset=imagenet"], "dataloader.folder=null: is not given"),
+        (["dataset=imagenet"], "dataloader.folder=null: missing"),
         (["dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: not a folder"),
         (["dataset=imagenet", "dataset.path=/nowhere", "--check"], "write it with: train prepare dataset=imagenet"),
         (["dataset=shapes", "dataloader=torchvision"], "dataloader=torchvision: needs no files"),

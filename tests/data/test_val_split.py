@@ -117,7 +117,7 @@ def test_ffcv_files_of_another_draw_are_not_taken(undivided: Path) -> None:
 
 def test_what_cannot_be_divided_is_refused(undivided: Path) -> None:
     words = ["plan", "dataset=image_folder", f"dataset.path={undivided}"]
-    assert "holds no train/ folder" in (line := refused(*words))
+    assert "has no train/ folder" in (line := refused(*words))
     assert "dataset.val_split=0.1" in line
     assert "greater than 0" in refused(*words, "dataset.val_split=0")
     shutil.copytree(undivided, undivided / "val")

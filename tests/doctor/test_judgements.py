@@ -173,7 +173,7 @@ def test_data_are_counted_or_named(tmp_path: Path) -> None:
     words = ["dataset=image_folder", f"dataset.path={tmp_path}"]
     (missing,) = examine_data(compose(words).config)
     assert missing.status == "problem"
-    assert "holds no train/ folder" in missing.advice
+    assert "has no train/ folder" in missing.advice
     for split, count in (("train", 3), ("val", 1)):
         for name in ("a", "b"):
             (tmp_path / split / name).mkdir(parents=True)

@@ -44,4 +44,4 @@ def test_a_plan_is_of_the_images_that_are_there(tmp_path: Path) -> None:
     prepared = prepare_run(composed, devices=planned_here(composed), must_exist=False)
     assert (prepared.plan.train_samples, prepared.plan.config.dataset.val_samples) == (3, 2)
     code, _, errors = said("plan", "recipe=mild", *words, "dataset.val_samples=50", "dataset.classes=5")
-    assert (code, "holds 2 classes" in errors) == (2, True)
+    assert (code, "has 2 classes" in errors) == (2, True)

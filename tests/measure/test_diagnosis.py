@@ -58,7 +58,7 @@ def told(*words: str, step: float = 0.1, load: float = 1.0, workers: int = 8) ->
 
 
 def test_what_to_change_where_loading_is_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "dataloader.workers=8: 2 of the 8 cores" in told(workers=2)
+    assert "dataloader.workers=8: 2 of 8 cores" in told(workers=2)
     assert "dataloader.workers" not in told(workers=8)
     assert "dataloader=ffcv" in told("dataloader=torchvision")
     monkeypatch.setattr("PIL.__version__", "12.1.1")
