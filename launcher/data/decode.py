@@ -82,7 +82,7 @@ def _opened(file: Path | BinaryIO) -> Iterator[Image.Image]:
     except Image.DecompressionBombError:
         raise UnreadableImage(f"more than {_MOST_PIXELS // 10**6} million pixels") from None
     except UnidentifiedImageError:
-        raise UnreadableImage(f"not {', '.join(_FORMATS)}") from None
+        raise UnreadableImage(f"none of {', '.join(_FORMATS)}") from None
     except OSError as error:
         raise UnreadableImage(error.strerror or str(error)) from None
     # note: on a damaged file a decoder raises whatever it happens to meet

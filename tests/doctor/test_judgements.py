@@ -181,5 +181,5 @@ def test_data_are_counted_or_named(tmp_path: Path) -> None:
                 Image.new("RGB", (8, 8)).save(tmp_path / split / name / f"{number}.jpg")
     there, readable = examine_data(compose(words).config)
     assert there.status == readable.status == "ok"
-    assert readable.found == "all 8 can be read"
+    assert readable.found == "all 8 can be decoded"
     assert "2 classes, 6 training and 2 validation images; checking those that are new" in there.found

@@ -106,7 +106,7 @@ def test_a_split_that_is_a_loop_is_no_folder(tmp_path: Path) -> None:
     folder_of(tmp_path)
     (tmp_path / "val").rename(tmp_path / "val2")
     (tmp_path / "val").symlink_to("val")
-    with pytest.raises(UserError, match="holds no val/ folder"):
+    with pytest.raises(UserError, match="has no val/ folder"):
         splits(tmp_path, DATASET, 0)
 
 
