@@ -11,7 +11,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from launcher import atomic
 from launcher.config.keys import nearest
@@ -142,8 +141,9 @@ def existing(path: str, *, saved: bool = False) -> RunFolder:
     folder = RunFolder(Path(path))
     if not folder.exists():
         raise UserError(f"{path} is no run folder: it has no config.yaml{_like(folder.path)}")
-    for link in _linked_files(folder.path):
-        raise UserError(f"{link} is a link; put the file itself there, or remove it")
+    for file in folder.path.rglob("*"):
+        if file.is_symlink() and not file.is_dir():
+            raise UserError(f"{file} is a link; put the file itself there, or remove it")
     if saved and folder.newest_step() is None:
         raise UserError(f"{path} has saved no checkpoint yet; go on with it by: train resume {path}")
     return folder
@@ -170,14 +170,8 @@ def note_dataset(folder: RunFolder, identity: str) -> bool:
 
 
 def noted_datasets(folder: RunFolder) -> tuple[str, ...]:
-    """What was written down, in order; nothing of a run of an earlier version."""
+    """What was written down, in order; nothing where the file is not there or not whole."""
     try:
-        found: Any = json.loads(folder.dataset.read_bytes())["identities"]
+        return tuple(map(str, json.loads(folder.dataset.read_bytes())["identities"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ()
-    return tuple(map(str, found)) if isinstance(found, list) else ()
-
-
-def _linked_files(folder: Path) -> Iterator[Path]:
-    for parent, _, names in os.walk(folder):
-        yield from (path for name in names if (path := Path(parent) / name).is_symlink())
