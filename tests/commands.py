@@ -16,6 +16,13 @@ def said(*words: str) -> tuple[int, str, str]:
     return code, out.getvalue(), errors.getvalue()
 
 
+def output_of(*words: str) -> str:
+    """What a command prints that works."""
+    code, output, errors = said(*words)
+    assert code == 0, errors
+    return output
+
+
 def refused(*words: str) -> str:
     """The one line that a command is refused with."""
     code, _, errors = said(*words)

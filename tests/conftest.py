@@ -16,7 +16,7 @@ from hypothesis import settings
 
 from tests.forked import piped
 from tests.made_runs import make_run
-from tests.runs import Cold, Equal, Here, Train
+from tests.runs import Cold, Here, Train
 
 __all__ = ["make_run"]
 
@@ -117,23 +117,3 @@ def cold(tmp_path: Path) -> Cold:
 @pytest.fixture
 def here(tmp_path: Path) -> Here:
     return Here(tmp_path)
-
-
-@pytest.fixture(scope="session")
-def equal() -> Equal:
-    import torch
-
-    def same(first: object, second: object) -> bool:
-        if isinstance(first, torch.Tensor):
-            return isinstance(second, torch.Tensor) and torch.equal(first, second)
-        if isinstance(first, dict):
-            return (
-                isinstance(second, dict)
-                and first.keys() == second.keys()
-                and all(same(first[k], second[k]) for k in first)
-            )
-        if isinstance(first, list | tuple):
-            return len(first) == len(second) and all(map(same, first, second))  # type: ignore[arg-type]
-        return first == second
-
-    return same

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,7 +21,12 @@ Formula = Callable[[Tensor, Tensor, float, int, dict[str, Any]], Tensor]
 
 def packaged(name: str, **values: Any) -> Optimizer:
     """The packaged values of an optimizer, some of them others."""
-    return replace(compose([f"optimizer={name}"]).config.optimizer, lr=PEAK, scale_lr="off", **values)
+    return replace(_values(name), lr=PEAK, scale_lr="off", **values)
+
+
+@cache
+def _values(name: str) -> Optimizer:
+    return compose([f"optimizer={name}"]).config.optimizer
 
 
 def small_model() -> nn.Sequential:

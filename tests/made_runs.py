@@ -10,7 +10,15 @@ from typing import Any, Protocol
 import pytest
 import yaml
 
+from launcher.config.schema import RunConfig
+from launcher.records.folder import RunFolder
 from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, MetricsWriter, Record, StartRecord
+from launcher.records.sinks import Recorder, build_sinks
+
+
+def machine(name: str, price: float | None = None, gpu: str | None = None, gpus: int | None = None) -> dict[str, Any]:
+    return {"name": name, "gpu": gpu, "gpus": gpus, "price_per_hour": price}
+
 
 CONFIG: dict[str, Any] = {
     "recipe": "mild",
@@ -20,7 +28,7 @@ CONFIG: dict[str, Any] = {
     "model": {"name": "resnet18"},
     "dataset": {"name": "shapes"},
     "schedule": {"name": "cosine", "dilate": 1.0},
-    "hardware": {"name": "this_machine", "gpu": None, "gpus": None, "price_per_hour": None},
+    "hardware": machine("this_machine"),
     "algorithms": {"ema": {"half_life": "100ba"}},
 }
 STEPS = 10
@@ -39,6 +47,14 @@ def append(metrics: Path, *records: Record) -> None:
     for record in records:
         writer.write(record)
     writer.close()
+
+
+def log(folder: RunFolder, config: RunConfig, *records: Record) -> None:
+    """Give records to all that a run of the config logs to, and close it."""
+    recorder = Recorder(build_sinks(folder, config))
+    for record in records:
+        recorder.record(record)
+    recorder.close()
 
 
 class MakeRun(Protocol):

@@ -42,7 +42,6 @@ ALONE = {
     **{"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", DEVICE: "cpu"},
     **{"MASTER_ADDR": "localhost", "MASTER_PORT": "0"},
 }
-Equal = Callable[[object, object], bool]
 
 
 def in_ranks(*before: Callable[[], object]) -> dict[str, str]:
@@ -178,6 +177,26 @@ class _InThisProcess:
             if dist.is_initialized():
                 dist.destroy_process_group()
         return TERMINATED if STOP.asked else DONE
+
+
+def ended(process: Command | subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+    """Output and errors of a process that ends by itself, with this exit code."""
+    output, errors = process.communicate(timeout=400)
+    assert process.returncode == code, f"{output}\n{errors}"
+    return output, errors
+
+
+def same(first: object, second: object) -> bool:
+    """Whether two states are equal in types, order and bits."""
+    import torch
+
+    if isinstance(first, torch.Tensor):
+        return isinstance(second, torch.Tensor) and first.dtype == second.dtype and torch.equal(first, second)
+    if isinstance(first, dict):
+        return type(first) is type(second) and same(list(first.items()), list(second.items()))
+    if isinstance(first, list | tuple):
+        return type(first) is type(second) and len(first) == len(second) and all(map(same, first, second))
+    return first == second
 
 
 def fork_checks(*before: Callable[[], object]) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import torch
-
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.data.inspection import inspect_data
-from launcher.rank.group import Ranks
 from launcher.records.folder import RunFolder, create, save_name
 from launcher.training import checkpoint
-from launcher.training.trainer import build_trainer
+from tests.trainers import alone
 
 SMALL = [
     *("recipe=mild", "model=resnet18", "launch=cpu", "batch_size=8", "epochs=40", "dataloader.workers=0"),
@@ -26,9 +23,8 @@ def finished(runs: Path, *words: str) -> RunFolder:
     config = inspect_data(compose([*SMALL, *words]).config, must_exist=True).config
     folder = create(runs, "small", unique=False)
     resolved.write(config, folder.config)
-    run = build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+    run = alone(config)
     result = run.evaluate(should_stop=lambda: False)
-    assert result is not None
     run.loaders.close()
     start = {"kind": "start", "step": 0, "time": 0.0, "world_size": 1, "total_steps": 160, "epochs": 40}
     start |= {"primary": "top1", "better": "higher"}

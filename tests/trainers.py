@@ -60,10 +60,15 @@ def small_config(name: str, *words: str) -> RunConfig:
     return compose([*chosen, *early, *SMALL, *size, *rare, *words]).config
 
 
+def alone(config: RunConfig) -> Trainer:
+    """A run that is ready to train, on one rank."""
+    return build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+
+
 def build(*words: str) -> Trainer:
     config = compose(["schedule.warmup=0ba", *SMALL, *words]).config
     with patch("launcher.models.build.get_model", tiny):
-        run = build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+        run = alone(config)
     if run.config.schedule.warmup != "0ba":
         raise AssertionError("the warmup would hide what a step does")
     return run

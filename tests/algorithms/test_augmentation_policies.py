@@ -74,7 +74,6 @@ def test_randaugment_draws_operations_evenly_and_levels_as_asked() -> None:
         ]
         severity = 10 if distribution == "uniform" else 7
         values = compose([*words, f"algorithms.randaugment.severity={severity}"]).config.algorithms.randaugment
-        assert values is not None
         choice = randaugment.choose(values, np.arange(40_000), seed=1, epoch=0, side=224)[0]
         counts = np.bincount(choice.operations, minlength=13)
         assert stats.chisquare(counts).pvalue > 1e-4
@@ -96,7 +95,6 @@ def factors(name: str, operations: str, severity: float, *, distribution: str = 
         f"algorithms.randaugment.severity_distribution={distribution}",
     ]
     values = compose(["algorithms.randaugment=on", *words]).config.algorithms.randaugment
-    assert values is not None
     choice = randaugment.choose(values, np.arange(100_000), seed=6, epoch=0, side=224)[0]
     drawn: np.ndarray = choice.magnitudes[choice.operations == list(randaugment.SETS[operations]).index(name)]
     return drawn
@@ -145,7 +143,6 @@ def timm_name(name: str) -> str:
 @pytest.mark.parametrize(("recipe", "text"), [("timm_a2", "rand-m7-mstd0.5-inc1"), ("timm_a3", "rand-m6-mstd0.5-inc1")])
 def test_the_timm_recipes_draw_as_timm_does(recipe: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     values = compose([f"recipe={recipe}"]).config.algorithms.randaugment
-    assert values is not None
     names = randaugment.SETS[values.operations]
     theirs = {operation.name: operation for operation in timm_operations.rand_augment_transform(text).ops}
     assert set(map(timm_name, names)) == theirs.keys()
@@ -185,7 +182,6 @@ def test_the_autoaugment_set_has_the_magnitudes_of_its_code(level: int) -> None:
     signed = {name for name in expected if name.startswith(("rotate", "shear", "translate"))}
     words = [*AUTOAUGMENT, f"algorithms.randaugment.severity={level}", "algorithms.randaugment.depth=2"]
     values = compose(["algorithms.randaugment=on", *words]).config.algorithms.randaugment
-    assert values is not None
     names = randaugment.SETS["autoaugment"]
     assert (set(names), len(names)) == (expected.keys(), 16)
     for choice in randaugment.choose(values, np.arange(20_000), seed=3, epoch=0, side=224):
@@ -198,7 +194,6 @@ def test_the_autoaugment_set_has_the_magnitudes_of_its_code(level: int) -> None:
 
 def test_the_autoaugment_set_cuts_clipped_squares_around_even_centres_and_fills_with_grey() -> None:
     values = compose(["algorithms.randaugment=on", *AUTOAUGMENT]).config.algorithms.randaugment
-    assert values is not None
     where = {"seed": 4, "epoch": 2, "side": 224}
     choices = randaugment.choose(values, np.arange(60_000), **where)
     (boxes,) = randaugment.boxes_of(values, choices, np.arange(60_000), **where)
@@ -276,7 +271,6 @@ def test_trivialaugment_makes_torchvisions_pixels_at_each_strength(name: str) ->
 
 def test_augmix_weights_sum_to_one_and_mix_within_the_originals_range() -> None:
     values = compose(["algorithms.augmix=on"]).config.algorithms.augmix
-    assert values is not None
     weights, _ = augmix.choose(values, np.arange(500), seed=3, epoch=0, side=SIDE)
     np.testing.assert_allclose(weights[1:].sum(0), 1)
     assert stats.kstest(weights[0], "uniform").pvalue > 1e-4

@@ -28,7 +28,7 @@ FIRST = int(os.environ.get("COMMAND_LINES_FIRST", "0"))
 SHAPES = ["recipe=mild", "dataset=shapes", "model=resnet18", "launch=cpu", "batch_size=64"]
 VERBS: dict[str, list[str]] = {
     **dict.fromkeys(("", "run", "show", "plan", "estimate", "diagnose", "prepare", "doctor"), SHAPES),
-    "ablate": [*SHAPES, "--grid"],
+    "ablate": [*SHAPES, "algorithms=[]", "--grid"],
     "curve": [*SHAPES, "epochs=3,6"],
     "tune": ["adamw_narrow", *SHAPES, "--trials", "2", "--list"],
     "submit": ["--slurm", *SHAPES, "launch.nproc=1"],

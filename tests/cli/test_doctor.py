@@ -14,6 +14,7 @@ from launcher.cli import doctor
 from launcher.cli import main as cli
 from launcher.doctor.machine import Finding, ok, problem, warning
 from launcher.probe import Answer
+from tests.commands import output_of
 from tests.forked import python
 
 WARNED = [ok("Python", "3.11"), warning("GPUs", "none", "trains on the CPU [slowly]")]
@@ -23,10 +24,9 @@ def finding(monkeypatch: pytest.MonkeyPatch, found: list[Finding]) -> None:
     monkeypatch.setattr(doctor, "examine", lambda config, report: iter(found))
 
 
-def test_warnings_are_shown_and_end_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_are_shown_and_end_well(monkeypatch: pytest.MonkeyPatch) -> None:
     finding(monkeypatch, WARNED)
-    assert cli.main(["doctor"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = output_of("doctor").splitlines()
     assert [line.split() for line in lines] == [
         ["ok", "Python", "3.11"],
         ["warning", "GPUs", "none;", "trains", "on", "the", "CPU", "[slowly]"],
@@ -51,9 +51,7 @@ def test_findings_are_shown_as_they_come(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 @pytest.mark.system
-def test_this_machine_has_all_that_the_demo_needs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_this_machine_has_all_that_the_demo_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     one_at_a_time = Lock()
 
     def forked(*probe: str) -> Answer:
@@ -61,8 +59,7 @@ def test_this_machine_has_all_that_the_demo_needs(
             return Answer(json.loads(python(*probe, folder=tmp_path)))
 
     monkeypatch.setattr("launcher.doctor.examine.ask", cache(forked))
-    assert cli.main(["doctor", "launch=cpu", "--json"]) == 0
-    found = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    found = {row["name"]: row for row in json.loads(output_of("doctor", "launch=cpu", "--json"))}
     assert set(found) >= {"GPUs", "cores", "memory", "shared memory", "disk", "data set", "torch", "Pillow", "FFCV"}
     assert found["torch"]["status"] == "ok"
     assert found["data set"]["found"] == "shapes, built in"

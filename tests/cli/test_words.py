@@ -18,6 +18,7 @@ from launcher.config.compose import compose
 from launcher.config.keys import all_keys
 from launcher.config.overrides import parse
 from launcher.errors import Problems, UserError
+from tests.commands import output_of
 
 MINE = {"defaults": ["hot", "_self_"], "epochs": 33}
 OF_KEYS = [verb for verb in cli.VERBS if takes_keys(cli.parser_of(verb, cli.module_of(verb)))]
@@ -139,9 +140,8 @@ def test_several_wrong_words_are_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("words", [["--version"], ["-V"], ["version"]])
-def test_the_version(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(words) == 0
-    assert capsys.readouterr().out == f"train {__version__}\n"
+def test_the_version(words: list[str]) -> None:
+    assert output_of(*words) == f"train {__version__}\n"
 
 
 def test_help_of_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,8 +151,7 @@ def test_help_of_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
         assert end.value.code == 0
         assert capsys.readouterr().out.startswith("usage: train plan")
     for words in (["--help"], ["help"]):
-        assert cli.main(words) == 0
-        assert "  plan       show what a run will do" in capsys.readouterr().out
+        assert "  plan       show what a run will do" in output_of(*words)
     assert cli.main(["help", "plann"]) == 2
     assert "plann is neither a verb nor key=value; did you mean train plan --help?" in capsys.readouterr().err
 

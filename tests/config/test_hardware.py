@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from lab.predict.machines import gpus
-from launcher.cli import main as cli
 from launcher.cli.estimate import hardware
 from launcher.config.groups import machines, options, price_age
 from launcher.submit.job import read_values
 from launcher.submit.sky import Sky
+from tests.commands import output_of
 
 
 def test_every_machine_names_a_known_gpu_and_the_source_of_its_figures() -> None:
@@ -52,18 +52,11 @@ def test_an_old_price_is_said_to_be_one(date: str | None, said: str) -> None:
     assert price_age(machine, datetime.date(2026, 11, 22)) == said
 
 
-def test_the_table_of_machines_shows_every_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["ls", "hardware"]) == 0
-    shown = capsys.readouterr().out
+def test_the_table_of_machines_shows_every_machine() -> None:
+    shown = output_of("ls", "hardware")
     assert all(name in shown for name in machines())
-    assert cli.main(["ls", "hardware", "--json"]) == 0
-    listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)["hardware"]}
+    listed = {row["name"]: row for row in json.loads(output_of("ls", "hardware", "--json"))["hardware"]}
     assert (listed["bm_gpu4_8"]["gpu"], listed["bm_gpu4_8"]["gpus"]) == ("A100 40GB", 8)
-
-
-def test_a_mistyped_machine_is_told_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", "recipe=mild", "hardware=p5_48xlarg"]) == 2
-    assert "did you mean p5_48xlarge?" in capsys.readouterr().err
 
 
 def test_an_estimate_prices_the_machines_with_the_gpu_chosen_or_measured() -> None:

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.cli.curve import expand
-from launcher.cli.main import main
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.config.keys import all_keys, is_text, path_keys
@@ -19,6 +18,7 @@ from launcher.config.schema import RunConfig
 from launcher.errors import Problems, UserError
 from launcher.submit.job import PREFIX, read_values
 from launcher.submit.slurm import Slurm
+from tests.commands import output_of
 
 NAMES = [
     *("日本", "é", "two words", "it's", 'the "best"', "(new)", "a&b", "a#b", "[x", "[x]", "{x}", "a;b", "wow!", "a=b"),
@@ -63,11 +63,10 @@ def test_every_verb_takes_it(name: str) -> None:
         assert [c.composed.config.runs for c in expand([f"runs={name},other"])] == [name, "other"]
 
 
-def test_tune_keeps_its_runs_where_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tune_keeps_its_runs_where_it_is_told(tmp_path: Path) -> None:
     space = tmp_path / "space.yaml"
     space.write_text("optimizer.lr: [0.1, 0.2]\nrun_name: fixed\n")
-    assert main(["tune", str(space), "runs=it's (new)", "--trials", "2", "--json"]) == 0
-    assert "runs=it's (new)/tune-space" in capsys.readouterr().out
+    assert "runs=it's (new)/tune-space" in output_of("tune", str(space), "runs=it's (new)", "--trials", "2", "--json")
 
 
 def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

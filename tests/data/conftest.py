@@ -20,6 +20,7 @@ from launcher.data.loaders import Loaders, build_loaders
 from launcher.data.sampling import Shard
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
+from tests.images import write_images
 
 ONE_THREAD = Shard(0, 1, workers=1, prefetch=1, device=torch.device("cpu"))
 
@@ -36,7 +37,6 @@ def write_files(folder: Path, *words: str, skip_bad: bool = False) -> list[Path]
 
 def make_loaders(folder: Path, *words: str, rank: int = 0, world: int = 1) -> Loaders:
     config = inspect_data(compose(words_for(folder, *words)).config, must_exist=True).config
-    assert config.dataset.train_samples is not None
     plan = Plan(config, world, config.dataset.train_samples)
     return build_loaders(plan, Ranks(rank, world, 0, 1, torch.device("cpu")))
 
@@ -70,14 +70,7 @@ def _without_processes() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two classes of 21 training and 7 validation images of different sizes, and their FFCV files."""
-    root = tmp_path_factory.mktemp("images")
-    random = np.random.default_rng(0)
-    for split, count in (("train", 21), ("val", 7)):
-        for name in ("cat", "dog"):
-            (root / split / name).mkdir(parents=True)
-            for number in range(count):
-                pixels = random.integers(0, 256, (*random.integers(20, 60, 2), 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(root / split / name / f"{number}.jpg")
+    root = write_images(tmp_path_factory.mktemp("images"), {"train": 21, "val": 7})
     write_files(root)
     return root
 

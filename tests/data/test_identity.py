@@ -18,6 +18,7 @@ from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
 from launcher.data.identity import identity, identity_if_there
 from launcher.data.inspection import inspect_data
+from tests.images import write_images
 
 from .conftest import words_for, write_files
 
@@ -30,14 +31,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def flowers(tmp_path: Path) -> Path:
     """Two classes of four training and two validation images."""
-    for split, count in (("train", 4), ("val", 2)):
-        for number, name in enumerate(("rose", "tulip")):
-            folder = tmp_path / "flowers" / split / name
-            folder.mkdir(parents=True)
-            for picture in range(count):
-                pixels = np.random.default_rng((number, picture)).integers(0, 256, (20, 30, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / f"{picture}.jpg")
-    return tmp_path / "flowers"
+    return write_images(tmp_path / "flowers", {"train": 4, "val": 2}, ("rose", "tulip"), size=(20, 30))
 
 
 def of(path: Path | str, *words: str) -> str:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.cli.main import main
 from launcher.config.compose import compose
 from launcher.data.crops import same_parts
 from launcher.data.ffcv.beton import open_beton, read_manifest
@@ -18,6 +17,7 @@ from launcher.data.ffcv.dataset import file_name, small_values
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
+from tests.commands import output_of, refused
 
 from .conftest import make_loaders, same, stream, words_for, write_files
 
@@ -57,17 +57,13 @@ def test_it_is_a_file_like_any_other_of_its_values(pictures: Path, files: Path, 
     assert np.maximum(rows["height"], rows["width"]).max() <= 24
 
 
-def test_check_finds_one_changed_bit(
-    pictures: Path, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_finds_one_changed_bit(pictures: Path, files: Path, tmp_path: Path) -> None:
     folder = tmp_path / "files"
     shutil.copytree(files, folder)
     given = ["prepare", *words_for(pictures, *FILES), f"dataloader.folder={folder}", "--check"]
-    assert main(given) == 0
-    assert capsys.readouterr().out.count("checksums match") == 3
+    assert output_of(*given).count("checksums match") == 3
     blacken(small_file(folder), byte=1)
-    assert main(given) == 2
-    assert "24px" in (errors := capsys.readouterr().err)
+    assert "24px" in (errors := refused(*given))
     assert "is damaged (wrong checksum)" in errors
 
 

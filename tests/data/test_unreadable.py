@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data import unreadable as module
@@ -17,6 +15,7 @@ from launcher.data.unreadable import read_skipped, unreadable, write_skipped
 from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
 from tests.commands import said
+from tests.images import write_images
 
 from .conftest import words_for, write_files
 
@@ -30,13 +29,7 @@ BAD = {
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two classes of six and three whole images, and three that are not."""
-    root, random = tmp_path / "images", np.random.default_rng(0)
-    for split, count in (("train", 6), ("val", 3)):
-        for name in ("cat", "dog"):
-            (root / split / name).mkdir(parents=True)
-            for number in range(count):
-                pixels = random.integers(0, 256, (40, 48, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(root / split / name / f"{number}.jpg")
+    root = write_images(tmp_path / "images", {"train": 6, "val": 3}, size=(40, 48))
     whole = (root / "train" / "cat" / "0.jpg").read_bytes()
     (root / "train" / "cat" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
     (root / "train" / "dog" / "empty.png").touch()
@@ -128,9 +121,6 @@ def test_what_has_no_pictures_name_is_told(folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["gif", "bmp", "tif", "tiff", "ppm", "pgm"])
 def test_other_kinds_are_read(tmp_path: Path, kind: str) -> None:
-    for split in ("train", "val"):
-        for name in ("a", "b"):
-            (tmp_path / split / name).mkdir(parents=True)
-            Image.new("L", (9, 7), 200).save(tmp_path / split / name / f"1.{kind}")
+    write_images(tmp_path, {"train": 1, "val": 1}, size=(7, 9), kind=kind)
     assert look(tmp_path) == {}
     assert len(write_files(tmp_path)) == 2

@@ -30,8 +30,6 @@ def test_workers_leave_stop_signals_to_their_rank_and_end_with_it(tmp_path):
     rank = subprocess.Popen(
         [sys.executable, str(tmp_path / "rank.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert rank.stdin is not None
-    assert rank.stdout is not None
     workers = [psutil.Process(int(word)) for word in rank.stdout.readline().split()]
     assert len(workers) == 2
     server = workers[0].parent()

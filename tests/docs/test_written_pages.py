@@ -7,8 +7,8 @@ import runpy
 
 import pytest
 
-from launcher.cli import main as cli
 from launcher.config.keys import all_keys
+from tests.commands import output_of
 
 from .pages import ROOT
 
@@ -30,9 +30,10 @@ def test_every_table_stands_in_a_page() -> None:
     assert all(table in text for table in FIGURES["tables"]().values())
 
 
-def test_the_bound_is_what_the_command_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["compare", "--published", "--baseline", "timm_a2"]) == 0
-    shown = {" ".join(line.split()) for line in capsys.readouterr().out.splitlines()}
+def test_the_bound_is_what_the_command_shows() -> None:
+    shown = {
+        " ".join(line.split()) for line in output_of("compare", "--published", "--baseline", "timm_a2").splitlines()
+    }
     (row,) = re.findall(r"^(hot    timm_a2.*)$", (ROOT / "docs" / "efficiency.md").read_text(), re.MULTILINE)
     assert " ".join(row.split()) in shown
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from launcher import probe
 from launcher.config.compose import compose
@@ -13,6 +12,7 @@ from launcher.doctor import machine
 from launcher.doctor.examine import examine_data, shared_memory_need
 from launcher.doctor.machine import Finding
 from launcher.probe import Answer
+from tests.images import write_images
 
 SMI = """0, NVIDIA A100-SXM4-80GB, 550.54.15, 81920, 3, Disabled
 1, NVIDIA A100-SXM4-80GB, 550.54.15, 81920, 4010, Disabled
@@ -109,7 +109,6 @@ class Old:
 torch.cuda.get_device_properties = lambda number: Old
 """
     values = probe.ask(f"{lacks}\n{probe.TORCH}").values
-    assert values is not None
     assert values["error"].endswith("has no kernels for V100; use an older one or a build for CUDA 12.6")
 
 
@@ -174,11 +173,7 @@ def test_data_are_counted_or_named(tmp_path: Path) -> None:
     (missing,) = examine_data(compose(words).config)
     assert missing.status == "problem"
     assert "has no train/ folder" in missing.advice
-    for split, count in (("train", 3), ("val", 1)):
-        for name in ("a", "b"):
-            (tmp_path / split / name).mkdir(parents=True)
-            for number in range(count):
-                Image.new("RGB", (8, 8)).save(tmp_path / split / name / f"{number}.jpg")
+    write_images(tmp_path, {"train": 3, "val": 1}, size=(8, 8))
     there, readable = examine_data(compose(words).config)
     assert there.status == readable.status == "ok"
     assert readable.found == "all 8 can be decoded"

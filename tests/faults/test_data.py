@@ -11,13 +11,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
 from launcher.records.metrics import read_metrics
 from tests.data.conftest import write_files
-from tests.runs import SHORT, Here, Train, loader_workers_of, processes_of, steps_done, wait_for
+from tests.images import write_images
+from tests.runs import SHORT, Here, Train, ended, loader_workers_of, processes_of, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -34,14 +34,7 @@ WITH_WORKERS = [*FOLDER, "dataloader.workers=1"]
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
     """Two classes of eight images, each rank's share of every step."""
-    random = np.random.default_rng(0)
-    for split in ("train", "val"):
-        for name in ("cat", "dog"):
-            (tmp_path / "images" / split / name).mkdir(parents=True)
-            for number in range(8):
-                pixels = random.integers(0, 256, (40, 48, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(tmp_path / "images" / split / name / f"{number}.jpg")
-    return tmp_path / "images"
+    return write_images(tmp_path / "images", {"train": 8, "val": 8}, size=(40, 48))
 
 
 def told(output: str) -> str:
@@ -76,7 +69,7 @@ def test_a_run_outlives_a_worker_and_a_stall_and_ends_with_the_picture_that_is_g
     with pipe:
         pipe.write(kept)
 
-    assert process.wait(timeout=240) == 2
+    ended(process, 2)
     gone = (
         "error: images/train/dog/3.jpg cannot be read as an image (No such file or directory); repair or remove it "
         "(train doctor lists all such files; dataset.skip_bad=true skips them in a new run)"
@@ -98,8 +91,7 @@ def test_an_ffcv_file_may_be_removed_but_not_cut_off(train: Train, pictures: Pat
     before = steps_done(run)
     wait_for(lambda: steps_done(run) > before + 4)
     os.truncate(other, other.stat().st_size // 2)
-    output, errors = process.communicate(timeout=240)
-    assert process.returncode == 2
+    output, errors = ended(process, 2)
     assert errors == f"error: {file.relative_to(train.folder)} changed during the run; run train prepare again\n"
     assert "Traceback" not in output
     assert not processes_of(run)

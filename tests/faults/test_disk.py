@@ -15,7 +15,7 @@ import pytest
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
 from launcher.training import checkpoint
-from tests.runs import SHORT, Here, Train, processes_of, steps_done, wait_for
+from tests.runs import SHORT, Here, Train, ended, processes_of, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -71,13 +71,11 @@ def test_a_run_ends_at_once_when_its_folder_goes_away(train: Train, here: Here, 
     run.rename(moved)
     if loss == "deleted":
         shutil.rmtree(moved)
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 1
+    _, errors = ended(process, 1)
     assert "was deleted or moved while the run trained" in errors
     assert "Traceback" not in errors
     assert not processes_of(run)
     assert not run.exists()
     if loss == "moved":
         saved = checkpoint.newest_valid(moved / "checkpoints")
-        assert saved is not None
         here("resume", str(moved), f"epochs={saved['step'] // 6 + 2}")

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data.ffcv.beton import ALLOCATION, HEADER, ROW, ROWS_START, manifest_path, open_beton, read_manifest
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.errors import UserError
+from tests.images import write_images
 
 pytest.importorskip("ffcv", exc_type=ImportError)
 from launcher.data.ffcv.prepare import prepare
@@ -27,14 +27,8 @@ SAMPLES = 6
 @pytest.fixture(scope="module")
 def beton(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An FFCV file, half of it JPEGs, without its manifest, that the tests may write over."""
-    root = tmp_path_factory.mktemp("images")
-    random = np.random.default_rng(0)
-    for split in ("train", "val"):
-        for name in ("a", "b"):
-            (root / split / name).mkdir(parents=True)
-            for number in range(SAMPLES // 2):
-                pixels = random.integers(0, 256, (30, 40, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(root / split / name / f"{number}.png")
+    half = SAMPLES // 2
+    root = write_images(tmp_path_factory.mktemp("images"), {"train": half, "val": half}, size=(30, 40), kind="png")
     words = ["dataset=image_folder", f"dataset.path={root}", "dataloader=ffcv", "dataloader.workers=1"]
     (path, _), *_ = prepare(FFCVDataset.of(compose(words).config), skip_bad=False, report=lambda *_: None)
     return path

@@ -12,7 +12,7 @@ from subprocess import Popen
 import pytest
 
 from tests.forked import Command
-from tests.runs import SHORT, Train, processes_of, ranks_of, steps_done, wait_for
+from tests.runs import SHORT, Train, ended, processes_of, ranks_of, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -71,8 +71,7 @@ def test_a_rank_that_is_killed_and_a_launcher_that_is_asked_to_stop(tidy: Train,
     wait_for(lambda: steps_done(run) > before)
     second = scratch_in(temporary)
     process.terminate()
-    process.communicate(timeout=240)
-    assert process.returncode == 143
+    ended(process, 143)
     assert not left_in(temporary)
     assert not named_after(second)
 

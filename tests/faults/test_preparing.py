@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.runs import Train, processes_of, wait_for
+from tests.runs import Train, ended, processes_of, wait_for
 
 pytest.importorskip("ffcv", reason="FFCV is not installed here", exc_type=ImportError)
 pytestmark = pytest.mark.system
@@ -40,8 +40,7 @@ def test_preparation_stops_and_goes_on_to_the_same_bytes(train: Train, pictures:
         # note: all processes get it, as from a terminal that hangs up
         for one in processes_of(train.folder / "runs" / "none"):
             one.send_signal(number)
-        output, errors = process.communicate(timeout=240)
-        assert process.returncode == 143, errors
+        output, _ = ended(process, 143)
         assert "the same command goes on" in output
         assert not list(folder.glob("*.beton"))
         assert not processes_of(train.folder / "runs" / "none")

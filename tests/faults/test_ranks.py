@@ -18,7 +18,7 @@ import pytest
 
 from launcher.records.folder import saves
 from tests.forked import Command
-from tests.runs import SHORT, Equal, Here, Train, processes_of, ranks_of, results, steps_done, wait_for
+from tests.runs import SHORT, Here, Train, ended, processes_of, ranks_of, results, same, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -90,24 +90,23 @@ def _wait(process: Command | Popen[str], condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def assert_same_end(train: Train, run: Path, whole: Path, equal: Equal) -> None:
-    assert equal(train.decided(run), train.decided(whole))
+def assert_same_end(train: Train, run: Path, whole: Path) -> None:
+    assert same(train.decided(run), train.decided(whole))
     assert not processes_of(run)
 
 
-def test_a_rank_that_stands_still_is_made_good_by_a_restart(train: Train, whole: Path, equal: Equal) -> None:
+def test_a_rank_that_stands_still_is_made_good_by_a_restart(train: Train, whole: Path) -> None:
     process = train.start(*SHORT, "run_name=lost", "launch.hang_timeout=8")
     run = train.folder / "runs" / "lost"
     wait_for(lambda: steps_done(run) >= 9)
     ranks_of(run)[1].send_signal(signal.SIGSTOP)
-    output, errors = process.communicate(timeout=400)
-    assert process.returncode == 0, errors
+    output, _ = ended(process)
     assert "starting again from the last save (1 of 3)" in output
     assert "rank 0 has made no progress for launch.hang_timeout" in output
-    assert_same_end(train, run, whole, equal)
+    assert_same_end(train, run, whole)
 
 
-def test_three_ranks_start_again_to_the_same_bits(train: Train, equal: Equal) -> None:
+def test_three_ranks_start_again_to_the_same_bits(train: Train) -> None:
     # note: sums of three and more depend on their order
     words = [*SHORT, "launch.nproc=3", "batch_size=24", "eval_batch_size=24", "epochs=2", "eval_every=2ep"]
     train(*words, "run_name=whole")
@@ -115,33 +114,31 @@ def test_three_ranks_start_again_to_the_same_bits(train: Train, equal: Equal) ->
     run = train.folder / "runs" / "lost"
     wait_for(lambda: steps_done(run) >= 5)
     ranks_of(run)[2].kill()
-    output, errors = process.communicate(timeout=400)
-    assert process.returncode == 0, errors
+    output, _ = ended(process)
     assert "starting again from the last save (1 of 3)" in output
     assert "no progress" not in output
-    assert_same_end(train, run, run.with_name("whole"), equal)
+    assert_same_end(train, run, run.with_name("whole"))
 
 
 @pytest.mark.timeout(300 + 60 * KILLS)
-def test_a_run_killed_over_and_over_ends_with_the_same_bits(train: Train, equal: Equal) -> None:
+def test_a_run_killed_over_and_over_ends_with_the_same_bits(train: Train) -> None:
     small = ["checkpoint.every=2ba", "eval_every=4ep", "batch_size=8", "dataset.train_samples=48"]
     words = [*SHORT, *small, f"epochs={KILLS // 2 + 5}"]
     train(*words, "run_name=whole")
     run, in_a_save = kill_over_and_over(train, words, list(islice(cycle(EACH_KILL), KILLS)))
     assert in_a_save, "a killed save leaves its temporary file"
     train("resume", str(run))
-    assert_same_end(train, run, run.with_name("whole"), equal)
+    assert_same_end(train, run, run.with_name("whole"))
 
 
 def test_a_stopped_run_goes_on_to_the_same_bits_past_a_damaged_save_and_with_other_values(
-    train: Train, here: Here, whole: Path, equal: Equal
+    train: Train, here: Here, whole: Path
 ) -> None:
     process = train.start(*SHORT, "run_name=parts")
     run = train.folder / "runs" / "parts"
     wait_for(lambda: steps_done(run) >= 9)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=240)
-    assert process.returncode == 143
+    ended(process, 143)
     assert 9 <= train.state(run)["step"] < 18  # type: ignore[operator]
     other = Path(shutil.copytree(run, run.with_name("other")))
 
@@ -151,7 +148,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits_past_a_damaged_save_and_with_oth
     newest.write_bytes(content)
     finished = train("resume", str(run))
     assert f"checkpoint={newest}: is damaged" in finished.stdout
-    assert_same_end(train, run, whole, equal)
+    assert_same_end(train, run, whole)
     assert results(run) == results(whole)
 
     refused = here("resume", str(other), "optimizer.lr=1", "seed=3", "launch.nproc=1", code=2)

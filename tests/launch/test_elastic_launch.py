@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import Command
-from tests.runs import processes_of, wait_for
+from tests.runs import ended, processes_of, wait_for
 
 HERE = Path(__file__).parent
 
@@ -69,18 +69,14 @@ def test_an_exception_ends_a_deaf_peer_and_its_workers(start: Start, run: Path) 
 
 
 def test_the_cause_is_shown_and_not_the_peers_lost_connection(start: Start, run: Path) -> None:
-    process = start("second_raises_before_a_barrier")
-    output, errors = process.communicate(timeout=240)
-    assert process.returncode == 1
+    output, errors = ended(start("second_raises_before_a_barrier"), 1)
     assert errors.startswith("error: rank 1 failed: ValueError: broken on purpose")
     assert "Traceback" in (run / "logs" / "rank-0.log").read_text()
     assert "Traceback" not in output
 
 
 def test_a_user_error_in_a_rank_is_its_lines_alone(start: Start, run: Path) -> None:
-    process = start("second_is_misused")
-    output, errors = process.communicate(timeout=240)
-    assert process.returncode == 2
+    output, errors = ended(start("second_is_misused"), 2)
     assert (output, errors) == ("", "dataset.path=there: choose another\nand mind the step\n")
 
 
@@ -93,8 +89,7 @@ def test_a_stop_signal_lets_the_ranks_save(start: Start, run: Path, asked: signa
     wait_for(both(run, "ready"))
     process.send_signal(asked)
     process.send_signal(asked)
-    output, errors = process.communicate(timeout=240)
-    assert process.returncode == code, errors
+    output, _ = ended(process, code)
     assert both(run, "saved")()
     assert "Ctrl-C again stops at once" in output
 
@@ -104,8 +99,7 @@ def test_a_stop_signal_to_every_process_is_the_same_as_to_the_launcher(start: St
     wait_for(both(run, "ready"))
     for member in processes_of(run):
         member.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 143, errors
+    ended(process, 143)
     assert both(run, "saved")()
 
 
@@ -116,32 +110,26 @@ def test_a_second_ctrl_c_stops_deaf_ranks_at_once(start: Start, run: Path) -> No
     time.sleep(0.5)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=240)
-    assert process.returncode == 130
+    ended(process, 130)
 
 
 def test_a_failure_while_saving_is_a_failure(start: Start, run: Path) -> None:
     process = start("fail_when_asked")
     wait_for(both(run, "ready"))
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 1
+    _, errors = ended(process, 1)
     assert errors.startswith("error: rank 1 failed: OSError: no space to save")
 
 
 def test_ranks_agree_on_the_step_after_one_was_asked(start: Start, run: Path) -> None:
-    process = start("agree_on_a_step")
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
+    ended(start("agree_on_a_step"))
     assert [(run / f"stopped-{rank}").read_text() for rank in (0, 1)] == ["5", "5"]
 
 
 def test_ranks_start_again_from_a_save(start: Start, run: Path) -> None:
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "step-00000010.pt").touch()
-    process = start("fail_before_the_save_and_once_after", "launch.max_restarts=2")
-    output, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
+    output, _ = ended(start("fail_before_the_save_and_once_after", "launch.max_restarts=2"))
     assert (run / "went on-1").exists()
     assert "error: rank 1 failed: ValueError: broken once" in output
     assert "starting again from the last save (1 of 2)" in output
@@ -149,25 +137,19 @@ def test_ranks_start_again_from_a_save(start: Start, run: Path) -> None:
 
 
 def test_an_error_before_the_first_save_is_not_repeated(start: Start, run: Path) -> None:
-    process = start("fail_before_the_save_and_once_after", "launch.max_restarts=2")
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 1
+    _, errors = ended(start("fail_before_the_save_and_once_after", "launch.max_restarts=2"), 1)
     assert errors.startswith("error: rank 1 failed: ValueError: broken once")
 
 
 def test_a_gpu_lost_before_a_restart_does_not_leave_the_cpu(start: Start, run: Path) -> None:
-    process = start("gpu_lost_before_a_restart", "launch.device=cuda", "launch.max_restarts=1")
-    output, errors = process.communicate(timeout=240)
-    assert process.returncode == 1
+    output, errors = ended(start("gpu_lost_before_a_restart", "launch.device=cuda", "launch.max_restarts=1"), 1)
     assert "starting again from the last save (1 of 1)" in output
     assert re.match(r"error: rank \d: GPU \d failed after startup detected it: ", errors), errors
     assert not any((run / f"trained-{rank}").exists() for rank in (0, 1))
 
 
 def test_restarts_come_to_an_end_and_the_likely_cause_is_named(start: Start, run: Path) -> None:
-    process = start("second_is_killed", "launch.max_restarts=2")
-    output, errors = process.communicate(timeout=240)
-    assert process.returncode == 1
+    output, errors = ended(start("second_is_killed", "launch.max_restarts=2"), 1)
     assert [f"({number} of 2)" in output for number in (1, 2, 3)] == [True, True, False]
     first, *rest = errors.splitlines()
     assert first.startswith("error: rank 1 failed: killed by SIGKILL; most often the machine ran out of memory")
@@ -176,8 +158,6 @@ def test_restarts_come_to_an_end_and_the_likely_cause_is_named(start: Start, run
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the state of a process is read as Linux tells it")
 def test_a_hang_is_noticed_told_and_ended(start: Start, run: Path) -> None:
-    process = start("second_stops", "launch.hang_timeout=3", "launch.max_restarts=0")
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 1
+    _, errors = ended(start("second_stops", "launch.hang_timeout=3", "launch.max_restarts=0"), 1)
     assert errors.startswith("error: rank 0 has made no progress for launch.hang_timeout; its stacks are in its log: ")
     assert "_wait_for_ever_at_a_barrier" in (run / "logs" / "rank-0.log").read_text()

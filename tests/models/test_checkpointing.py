@@ -8,10 +8,9 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.models.build import build_model
-from launcher.rank.group import Ranks
-from launcher.training.trainer import Trainer, build_trainer
+from launcher.training.trainer import Trainer
 from tests.networks import tiny
-from tests.trainers import SMALL, steps, tensors
+from tests.trainers import SMALL, alone, steps, tensors
 
 RESNET = ["model=resnet18"]
 METHODS = {
@@ -40,7 +39,7 @@ METHODS = {
 
 def trainer(*words: str) -> Trainer:
     given = [*SMALL, "schedule.warmup=0ba", *words]
-    return build_trainer(compose(given).config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+    return alone(compose(given).config)
 
 
 def computed(run: Trainer) -> tuple[list[float], int]:

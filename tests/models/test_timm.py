@@ -13,12 +13,11 @@ from launcher.config.compose import compose
 from launcher.config.models import timm_architectures
 from launcher.errors import UserError
 from launcher.models.build import build_model
-from launcher.rank.group import Ranks
 from launcher.training import checkpoint
-from launcher.training.trainer import Trainer, build_trainer
+from launcher.training.trainer import Trainer
 from launcher.weights.export_files import network_card, write_export
 from tests.forked import python
-from tests.trainers import SMALL, steps, tensors
+from tests.trainers import SMALL, alone, steps, tensors
 
 # Architecture: values that make it small, and its images' side.
 SAMPLE: dict[str, tuple[int, list[str]]] = {
@@ -57,7 +56,7 @@ def words(architecture: str) -> list[str]:
 
 
 def trainer(architecture: str) -> Trainer:
-    return build_trainer(compose(words(architecture)).config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+    return alone(compose(words(architecture)).config)
 
 
 @pytest.fixture(scope="module")

@@ -16,16 +16,17 @@ from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping, read
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan, fitted, plan_for
+from tests.configs import composed, with_values
 from tests.runs import SMALL, Here
 
 WORDS = ("batch_size=10", "schedule.fit=on")
-METHODS = ("algorithms.ema=on", "algorithms.backbone_freezing=on", "model.weights=torchvision")
+METHODS = ("algorithms.ema=on", "algorithms.backbone_freezing=on", "model.weights=torchvision", "schedule.warmup=0ba")
 TIMES = st.one_of(st.integers(0, 400).map("{}ep".format), st.integers(0, 10_000).map("{}ba".format))
 
 
-def plan(*words: str, samples: int = 100) -> Plan:
-    """Fitted, of ten steps an epoch."""
-    return fitted(Plan(compose([*WORDS, *words]).config, 1, samples))
+def plan(*words: str, samples: int = 100, **values: object) -> Plan:
+    """Fitted, of ten steps an epoch; values by dotted key are set in a config that is composed once."""
+    return fitted(Plan(with_values(composed(*WORDS, *words), values), 1, samples))
 
 
 def is_duration(value: object) -> bool:
@@ -48,18 +49,10 @@ def is_duration(value: object) -> bool:
 def test_at_any_length_every_time_is_inside_the_run(
     epochs: int, samples: int, warmup: str, half_life: str, until: str, dilate: float
 ) -> None:
-    run = plan(
-        *METHODS,
-        f"epochs={epochs}",
-        f"schedule.warmup={warmup}",
-        f"schedule.dilate={dilate}",
-        f"algorithms.ema.half_life={half_life}",
-        f"algorithms.backbone_freezing.until={until}",
-        samples=samples,
-    )
+    values = {"epochs": epochs, "schedule.warmup": warmup, "schedule.dilate": dilate}
+    values |= {"algorithms.ema.half_life": half_life, "algorithms.backbone_freezing.until": until}
+    run = plan(*METHODS, samples=samples, **values)
     total, ema, freezing = run.total_steps, run.config.algorithms.ema, run.config.algorithms.backbone_freezing
-    assert ema is not None
-    assert freezing is not None
     assert run.warmup_steps < total
     assert run.every(ema.half_life) < total
     assert run.every(ema.update_interval) <= max(1, total // 50)
@@ -72,8 +65,8 @@ def test_at_any_length_every_time_is_inside_the_run(
 @given(epochs=st.integers(1, 200), last=st.integers(1, 400), parts=st.lists(st.floats(0.01, 0.99), max_size=4))
 def test_milestones_keep_their_ratios(epochs: int, last: int, parts: list[float]) -> None:
     given_ = [*sorted(round(part * last * 10) for part in parts), last * 10]
-    words = ["schedule=multi_step", f"epochs={epochs}", f"schedule.milestones=[{','.join(f'{g}ba' for g in given_)}]"]
-    run = plan(*words)
+    milestones = [f"{g}ba" for g in given_]
+    run = plan("schedule=multi_step", **{"epochs": epochs, "schedule.milestones": milestones})
     found = [run.schedule_steps(text) for text in run.config.schedule.milestones]  # type: ignore[union-attr]
     assert found[-1] <= 0.9 * run.total_steps
     factor = found[-1] / given_[-1]
@@ -82,14 +75,10 @@ def test_milestones_keep_their_ratios(epochs: int, last: int, parts: list[float]
 
 
 def test_times_that_are_short_or_parts_of_the_run_stay() -> None:
-    words = [
-        "epochs=100",
-        "schedule.warmup=9ep",
-        "algorithms.ema.half_life=0.4dur",
-        "algorithms.ema.update_interval=2ba",
-    ]
+    times = ["algorithms.ema.half_life=0.4dur", "algorithms.ema.update_interval=2ba"]
+    words = ["epochs=100", "schedule.warmup=9ep", *times]
     run = plan(*words)
-    assert run.config == compose([*WORDS, *words]).config
+    assert run.config == composed(*WORDS, *words)
     assert run.shortened == {}
 
 
@@ -101,15 +90,10 @@ def test_times_that_are_short_or_parts_of_the_run_stay() -> None:
     warmup=st.sampled_from(["", "8ep", "500ba"]),
 )
 def test_recipes_for_ones_own_pictures_fit_any_run(name: str, epochs: int, samples: int, warmup: str) -> None:
-    words = [
-        f"recipe={name}",
-        f"epochs={epochs}",
-        "model.weights=torchvision",
-        *([f"schedule.warmup={warmup}"] * bool(warmup)),
-    ]
-    run = fitted(Plan(compose(words).config, 1, samples))
+    values = {"epochs": epochs, **({"schedule.warmup": warmup} if warmup else {})}
+    config = with_values(composed(f"recipe={name}", "model.weights=torchvision"), values)
+    run = fitted(Plan(config, 1, samples))
     ema = run.config.algorithms.ema
-    assert ema is not None
     check(run, {})
     assert run.warmup_steps < run.total_steps
     assert run.every(ema.half_life) < run.total_steps

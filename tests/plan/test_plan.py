@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.config.algorithms import Algorithms
@@ -13,18 +13,18 @@ from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
+from tests.configs import composed, with_values
 
 IMAGENET = 1_281_167
 
 
 def plan(*words: str, world: int = 8, samples: int = IMAGENET) -> Plan:
-    return Plan(compose(words).config, world, samples)
+    return Plan(composed(*words), world, samples)
 
 
 def refused(*words: str, world: int = 8, samples: int = IMAGENET) -> str:
-    composed = compose(words)
     with pytest.raises(UserError) as caught:
-        check(Plan(composed.config, world, samples), composed.origins)
+        check(plan(*words, world=world, samples=samples), {})
     return str(caught.value)
 
 
@@ -50,13 +50,12 @@ def test_image_sizes_of_mild_by_hand() -> None:
     assert all(mild.image_size(step) % 4 == 0 for step in range(0, 22_500, 100))
 
 
-@given(batch=st.sampled_from([256, 512, 1024, 4096]))
+@pytest.mark.parametrize("batch", [256, 512, 1024, 4096])
 def test_the_learning_rate_follows_the_batch_linearly(batch: int) -> None:
     assert plan("recipe=mild", f"batch_size={batch}").peak_lr == pytest.approx(2.048 * batch / 2048)
     assert plan("recipe=mild", f"batch_size={batch}", "optimizer.scale_lr=off").peak_lr == 2.048
 
 
-@settings(max_examples=25)
 @given(ratio=st.sampled_from([0.25, 0.5, 2.0, 3.0]), part=st.floats(0, 0.999))
 def test_a_dilated_schedule_is_the_schedule_at_the_undilated_time(ratio: float, part: float) -> None:
     plain, dilated = plan("recipe=mild", "epochs=40"), plan("recipe=mild", "epochs=40", f"schedule.dilate={ratio}")
@@ -65,7 +64,6 @@ def test_a_dilated_schedule_is_the_schedule_at_the_undilated_time(ratio: float, 
     assert dilated.lr(int(step * ratio)) == pytest.approx(plain.lr(int(step * ratio) / ratio), abs=1e-3)  # type: ignore[arg-type]
 
 
-@settings(max_examples=25)
 @given(step=st.integers(0, 22_499), name=st.sampled_from(["cosine", "linear", "constant", "multi_step"]))
 def test_every_multiplier_stays_within_zero_and_one(step: int, name: str) -> None:
     words = ["recipe=mild", "epochs=36", f"schedule={name}"]
@@ -85,7 +83,6 @@ def test_an_epoch_staircase_changes_at_epochs_alone() -> None:
     assert len({stairs.lr_multiplier(step) for step in range(625, 1250)}) == 1
 
 
-@settings(max_examples=40)
 @given(
     kind=st.sampled_from(["constant", "linear", "cosine"]),
     warmup=st.integers(1, 9),
@@ -96,20 +93,22 @@ def test_an_epoch_staircase_changes_at_epochs_alone() -> None:
 def test_a_warmup_that_includes_its_peak_is_one_unit_ahead(
     kind: str, warmup: int, start: float, granularity: str, step: int
 ) -> None:
-    words = [f"schedule={kind}", f"schedule.warmup={warmup}ep", f"schedule.warmup_start={start}", "batch_size=8"]
-    words += [f"schedule.granularity={granularity}", "schedule.warmup_includes_peak=true"]
-    ahead = plan(*words, "epochs=10", world=1, samples=80)
+    values = {"schedule.warmup": f"{warmup}ep", "schedule.warmup_start": start, "schedule.granularity": granularity}
+    behind, ahead = (
+        Plan(with_values(composed(f"schedule={kind}", "batch_size=8", "epochs=10"), values | more), 1, 80)
+        for more in ({}, {"schedule.warmup_includes_peak": True})
+    )
     units, unit = (10 * warmup, step) if granularity == "step" else (warmup, step // 10)
     if unit < units:
         assert ahead.lr_multiplier(step) == pytest.approx(start + (1 - start) * (unit + 1) / units)
     else:
-        assert ahead.lr_multiplier(step) == plan(*words[:-1], "epochs=10", world=1, samples=80).lr_multiplier(step)
+        assert ahead.lr_multiplier(step) == behind.lr_multiplier(step)
 
 
-@settings(max_examples=40)
 @given(share=st.integers(1, 4096), most=st.integers(1, 4096))
 def test_accumulation_takes_the_fewest_equal_parts_that_fit(share: int, most: int) -> None:
-    parts = plan(f"batch_size={share}", f"device_batch_size={most}", world=1).accumulation
+    config = with_values(composed(), {"batch_size": share, "device_batch_size": most})
+    parts = Plan(config, 1, IMAGENET).accumulation
     assert share % parts == 0
     assert share // parts <= most
     assert not [n for n in range(1, parts) if share % n == 0 and share // n <= most]

@@ -37,7 +37,6 @@ def check_gradients(rank: int, count: int) -> None:
         network = distribute(model, Ranks(rank, count, rank, count, torch.device("cpu")), dtype)
         images = torch.randn(8, 300, generator=torch.Generator().manual_seed(rank))
         network(images).square().sum().backward()
-        assert model.weight.grad is not None
         averages[dtype] = model.weight.grad.double()
         alone = torch.autograd.grad(model(images).square().sum(), model.weight)[0].double()
     sizes, exact = alone.abs(), alone.clone()

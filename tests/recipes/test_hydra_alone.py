@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from launcher import paths
-from launcher.cli import main as cli
 from launcher.config import recipes
 from launcher.config.layers import leaves
+from tests.commands import output_of
 
 ALONE = """
 import json, sys
@@ -52,9 +52,8 @@ def alone() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_hydra_composes_what_is_shown(line: str, alone: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["show", *line.split()]) == 0
-    shown = yaml.safe_load(capsys.readouterr().out)
+def test_hydra_composes_what_is_shown(line: str, alone: dict[str, Any]) -> None:
+    shown = yaml.safe_load(output_of("show", *line.split()))
     values = {key: value for key, value in leaves(alone[LINES[line]]) if not key.startswith("about")}
     off = {key for key, value in values.items() if key.startswith("algorithms.") and value is None}
     assert {key: value for key, value in values.items() if key not in off} == {**dict(leaves(shown)), "recipe": None}

@@ -85,7 +85,6 @@ def composers_side(full: int, epoch: int, epochs: int, *, initial: float, delay:
 def test_published_sides_of_every_epoch_are_composers(name: str, epochs: int, initial: float, delay: float) -> None:
     plan = Plan(compose([f"recipe={name}", f"epochs={epochs}", "fidelity=published"]).config, 8, IMAGES)
     resizing = plan.config.algorithms.progressive_resizing
-    assert resizing is not None
     sides = [composers_side(176, e, epochs, initial=initial, delay=delay, finetune=0.2) for e in range(epochs)]
     seen = [int((1 - 0.05) * side) for side in sides] if name == "hot" else sides
     for last in (0, 624):
@@ -101,7 +100,6 @@ def test_ffcv_evaluates_the_middle_224_of_256_parts() -> None:
 
 def test_torchvisions_averaged_weights_have_the_half_life_of_its_decay() -> None:
     ema = compose(["recipe=pytorch_blog"]).config.algorithms.ema
-    assert ema is not None
     decay = 1 - (1 - 0.99998) * (8 * 128 * 32 / 600)
     assert 2 ** (-32 / float(ema.half_life.removesuffix("ba"))) == pytest.approx(decay, abs=1e-7)
 

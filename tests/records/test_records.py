@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from PIL import Image
 from rich.console import Console
 
@@ -34,10 +32,10 @@ from launcher.records.metrics import (
     read_metrics,
 )
 from launcher.records.progress import ProgressView, duration
-from launcher.records.sinks import Recorder, TensorBoardSink, build_sinks
+from launcher.records.sinks import Recorder, TensorBoardSink
 from launcher.records.summary import keep_estimate, summary_table
 from launcher.training.meters import Clock
-from tests.made_runs import append, end, evaluation
+from tests.made_runs import append, end, evaluation, log
 
 CONFIG = compose(["launch=cpu"]).config
 
@@ -127,23 +125,6 @@ def test_the_summary_tells_that_the_last_records_are_lost(
 def test_numbers_that_json_lacks_become_null(folder: RunFolder) -> None:
     written(folder, training(1, float("nan")))
     assert json.loads(folder.metrics.read_text())["loss"] is None
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(
-        st.one_of(
-            st.binary(max_size=60),
-            st.just(b'{"kind":"resume","step":3}'),
-            st.just(b"[1]"),
-            st.just(b'{"kind":"train","step":[]}'),
-        )
-    )
-)
-def test_no_bytes_crash_the_reader(tmp_path: Path, lines: list[bytes]) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b"\n".join(lines))
-    assert all(isinstance(row["step"], int) for row in read_metrics(path))
 
 
 def test_names_are_never_used_twice(tmp_path: Path) -> None:
@@ -277,10 +258,8 @@ def test_the_curve_is_a_picture_whatever_there_is_to_draw(folder: RunFolder, poi
 def test_tensorboard_holds_the_same_numbers(folder: RunFolder) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    recorder = Recorder(build_sinks(folder, compose(["logger=tensorboard"]).config))
-    for record in (training(1, 3.0), evaluation(1, 0.25), training(2, 9.0), ResumeRecord(1, 1e9, 1), training(2, 2.0)):
-        recorder.record(record)
-    recorder.close()
+    records = training(1, 3.0), evaluation(1, 0.25), training(2, 9.0), ResumeRecord(1, 1e9, 1), training(2, 2.0)
+    log(folder, compose(["logger=tensorboard"]).config, *records)
     events = EventAccumulator(str(folder.tensorboard)).Reload()
     assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(1, 3.0), (2, 2.0)]
     assert [(e.step, e.value) for e in events.Scalars("eval/top1")] == [(1, 0.25)]

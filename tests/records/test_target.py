@@ -18,7 +18,6 @@ ROWS = [evaluation(step, top1).row() for step, top1 in ((10, 0.7), (20, 0.76), (
 def test_the_first_evaluation_at_the_target_counts() -> None:
     task = ClassificationConfig(name="classification")
     first = reached(ROWS, task.goal("top1:0.759"))
-    assert first is not None
     assert (first["step"], first["train_seconds"]) == (20, 2.0)
     assert reached(ROWS, task.goal("top1:0.76")) == first
     assert reached(ROWS, task.goal("top1:0.77")) is None

@@ -15,6 +15,7 @@ from launcher.cli import main as cli
 from launcher.cli import submit as verb
 from launcher.config.compose import compose
 from launcher.submit.job import command, dns_name, make_job, stamped
+from tests.commands import refused
 
 from .conftest import Submit
 
@@ -104,12 +105,11 @@ def test_examples_print_a_job(example: str, submit: Submit) -> None:
 
 @pytest.mark.parametrize("kind", ["slurm", "sky", "kubernetes"])
 def test_run_gives_the_job_to_the_clusters_program(
-    kind: str, submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: str, submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["recipe=hot", "run_name=mine", *([BUCKET] if kind == "sky" else [])]
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert cli.main(["submit", f"--{kind}", "--run", *words]) == 2
-    assert "is not installed; omit --run" in capsys.readouterr().err
+    assert "is not installed; omit --run" in refused("submit", f"--{kind}", "--run", *words)
     program = tmp_path / {"slurm": "sbatch", "sky": "sky", "kubernetes": "kubectl"}[kind]
     program.write_text(f'#!/bin/sh\nfor last; do :; done\n/bin/cat "$last" > {tmp_path}/given\nexit 3\n')
     program.chmod(0o755)

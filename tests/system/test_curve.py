@@ -8,7 +8,7 @@ import pytest
 
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
-from tests.runs import SMALL, Train, processes_of, slow_down, steps_done, wait_for
+from tests.runs import SMALL, Train, ended, processes_of, slow_down, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -33,8 +33,7 @@ def test_a_stopped_grid_goes_on_is_then_done_and_makes_a_curve(train: Train) -> 
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 143, output + errors
+    output, _ = ended(process, 143)
     assert "run the same command to continue" in output
     assert not runs[1].exists()
 

@@ -13,7 +13,7 @@ import pytest
 
 import launcher
 from launcher.records.metrics import read_metrics
-from tests.runs import SMALL, Cold, Equal, Here, Train, processes_of, ranks_of, results, steps_done, wait_for
+from tests.runs import SMALL, Cold, Here, Train, ended, processes_of, ranks_of, results, same, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -38,17 +38,17 @@ def test_two_ranks_train_evaluate_and_leave_a_whole_record(cold: Cold) -> None:
     assert not processes_of(run)
 
 
-def test_the_seed_decides_the_weights(here: Here, equal: Equal) -> None:
+def test_the_seed_decides_the_weights(here: Here) -> None:
     first, again, other = here.small("first"), here.small("again"), here.small("other", "seed=7")
-    assert equal(here.decided(first), here.decided(again))
+    assert same(here.decided(first), here.decided(again))
     assert results(first) == results(again)
-    assert not equal(here.state(first)["model"], here.state(other)["model"])
+    assert not same(here.state(first)["model"], here.state(other)["model"])
     shown = here("diff", str(first), str(other)).stdout
     assert "seed" in shown
     assert "optimizer.lr" not in shown
 
 
-def test_hot_in_bf16_on_ffcv_is_stopped_and_resumed_to_the_same_bits(here: Here, equal: Equal) -> None:
+def test_hot_in_bf16_on_ffcv_is_stopped_and_resumed_to_the_same_bits(here: Here) -> None:
     pytest.importorskip("ffcv", reason="FFCV is not installed here", exc_type=ImportError)
     here("prepare", *(word for word in SMALL if word.startswith("dataset")), "dataloader.workers=1")
     words = ["recipe=hot", "precision=bf16", "dataloader=ffcv", "algorithms.sam.interval=2", "dataloader.workers=1"]
@@ -57,7 +57,7 @@ def test_hot_in_bf16_on_ffcv_is_stopped_and_resumed_to_the_same_bits(here: Here,
     here(*SMALL, "run_name=parts", *words, stop_after=8, code=143)
     assert 8 <= here.state(parts)["step"] < 18  # type: ignore[operator]
     here("resume", str(parts))
-    assert equal(here.decided(whole), here.decided(parts))
+    assert same(here.decided(whole), here.decided(parts))
     assert results(whole) == results(parts)
 
 
@@ -110,8 +110,7 @@ def test_a_run_in_use_is_refused_and_a_killed_rank_ends_all_and_is_named_first(t
     assert "choose another run_name" in here(*SMALL, "run_name=busy", code=2).stderr
     ranks_of(run)[1].kill()
     start = time.monotonic()
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 1
+    _, errors = ended(process, 1)
     assert time.monotonic() - start < 28, "elastic's own patience is 30 s"
     assert errors.startswith("error: rank 1 failed: killed by SIGKILL")
     assert not processes_of(run)
@@ -120,12 +119,9 @@ def test_a_run_in_use_is_refused_and_a_killed_rank_ends_all_and_is_named_first(t
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["epoch=240"], "did you mean epochs?"),
         (["recipe=warm"], "no such recipe"),
         (["recipe=mild"], "dataset.path=/data/imagenet"),
-        (["dataset=image_folder", "dataset.path=/nowhere"], "is no folder"),
         (["launch=cpu", "launch.nproc=3", "batch_size=64"], "not divisible by 3 processes"),
-        (["recipe=mild", "dataset=shapes", "epochs=3"], "the warmup takes the whole run"),
         (["launch.device=cuda"], "no GPU is visible"),
     ],
 )
@@ -134,13 +130,3 @@ def test_a_mistake_is_one_line_and_writes_nothing(here: Here, words: list[str], 
     assert done.stderr.startswith("error: ")
     assert expected in done.stderr
     assert not (here.folder / "runs").exists()
-
-
-def test_a_finished_run_is_evaluated_again_to_the_same_numbers(here: Here) -> None:
-    here(*SMALL, "epochs=1", "schedule.warmup=0ba", "run_name=finished")
-    run = here.folder / "runs" / "finished"
-    last = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "eval"][-1]
-    again = json.loads(here("eval", str(run), "--json").stdout)
-    assert (again["step"], again["samples"]) == (6, 50)
-    assert again["metrics"] == pytest.approx(last["metrics"])
-    assert again["loss"] == pytest.approx(last["loss"], rel=1e-5)

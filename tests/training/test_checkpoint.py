@@ -1,7 +1,6 @@
 import hashlib
 import io
 import os
-import pickle
 import resource
 import signal
 from collections import OrderedDict
@@ -17,6 +16,7 @@ from launcher.errors import UserError
 from launcher.records.folder import save_name
 from launcher.training import checkpoint
 from launcher.training.checkpoint import DamagedCheckpoint, load, newest_valid, prune, save
+from tests.runs import same
 from tests.two_ranks import in_a_fork
 
 
@@ -28,16 +28,6 @@ def state(step: int) -> dict:
         "weights": OrderedDict(w=torch.arange(1000.0) + step, n=torch.tensor(7), h=torch.ones(3, dtype=torch.bfloat16)),
         "nested": [1, 2.5, None, True, ("a", {"b": torch.zeros(2, 3)})],
     }
-
-
-def same(loaded: object, saved: object) -> bool:
-    if isinstance(saved, torch.Tensor):
-        return isinstance(loaded, torch.Tensor) and loaded.dtype == saved.dtype and torch.equal(loaded, saved)
-    if isinstance(saved, dict):
-        return type(loaded) is type(saved) and same(list(loaded.items()), list(saved.items()))
-    if isinstance(saved, list | tuple):
-        return type(loaded) is type(saved) and all(map(same, loaded, saved)) and len(loaded) == len(saved)
-    return loaded == saved
 
 
 def write(folder: Path, *steps: int) -> list[Path]:
@@ -131,28 +121,6 @@ def signed(path: Path, content: object) -> None:
     """A file with a right checksum, whatever it holds."""
     torch.save(content, path)
     path.write_bytes(path.read_bytes() + hashlib.sha256(path.read_bytes()).digest())
-
-
-class Code:
-    def __init__(self, trace: Path):
-        self.trace = trace
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.trace),)
-
-
-def test_code_is_never_run(tmp_path):
-    path, trace = tmp_path / save_name(1), tmp_path / "trace"
-    signed(path, {"format": 1, "state": {"code": Code(trace)}})
-    with pytest.raises(UserError, match="holds more than tensors"):
-        load(path)
-    with pytest.raises(UserError, match="holds more than tensors"):
-        newest_valid(tmp_path)
-    assert not trace.exists()
-    path.write_bytes(pickle.dumps(Code(trace)))
-    with pytest.raises(DamagedCheckpoint):
-        load(path)
-    assert not trace.exists()
 
 
 @pytest.mark.parametrize("content", [{"format": 2, "state": {}}, {"model": torch.zeros(1)}, [1]])

@@ -25,7 +25,7 @@ from launcher.rank.group import Ranks
 from launcher.training import checkpoint, compiled, trainer
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
-from tests.trainers import EARLY, SIDE_FOR_BF16, SMALL, VIT, assert_same_state, build, steps
+from tests.trainers import EARLY, SIDE_FOR_BF16, SMALL, VIT, alone, assert_same_state, build, steps
 from tests.two_ranks import on_two_ranks
 
 # note: warming up evaluates a whole batch, thousands of pictures in some recipes
@@ -150,10 +150,7 @@ def test_other_models_compile_to_what_they_compute_uncompiled(
 ) -> None:
     monkeypatch.setattr(trainer, "build_model", build_model)
     small = [*SMALL, *WORDS, "optimizer.lr=0.001", "algorithms=[ema]", *words]
-    plain, run = (
-        build_trainer(compose([*small, f"compile={switch}"]).config, Ranks(0, 1, 0, 1, torch.device("cpu")))
-        for switch in ("off", "on")
-    )
+    plain, run = (alone(compose([*small, f"compile={switch}"]).config) for switch in ("off", "on"))
     compiled.compile_run(run)
     assert capsys.readouterr().out.startswith("compiled ")
     assert steps(run, 2) == pytest.approx(steps(plain, 2), rel=1e-5)

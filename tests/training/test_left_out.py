@@ -20,7 +20,7 @@ from launcher.training import checkpoint
 from launcher.training import trainer as building
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
-from tests.trainers import OPTIMIZERS, build, outcomes, small_config, state_of, steps, tensors, train_all
+from tests.trainers import OPTIMIZERS, SIDE_FOR_BF16, build, outcomes, small_config, state_of, steps, tensors, train_all
 from tests.two_ranks import on_two_ranks
 
 BAD = 2
@@ -58,16 +58,15 @@ def spoil(run: Trainer, *numbers: int) -> None:
 
 
 # note: an optimizer that averages is not combined with a second average
-@pytest.mark.parametrize(
-    ("optimizer", "averaged"),
-    [pair for pair in itertools.product(OPTIMIZERS, AVERAGED) if pair[0] != "schedule_free_adamw"]
-    + [("schedule_free_adamw", "itself")],
-)
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+CASES = [case for case in itertools.product(OPTIMIZERS, AVERAGED, ["fp32", "fp16"]) if "schedule_free" not in case[0]]
+CASES += [("schedule_free_adamw", "itself", precision) for precision in ("fp32", "fp16")]
+
+
+@pytest.mark.parametrize(("optimizer", "averaged", "precision"), [*CASES, ("sgd", "ema", "bf16")])
 def test_no_bit_changes(optimizer: str, averaged: str, precision: str) -> None:
     averaging = AVERAGED.get(averaged, ["algorithms=[]"])
     words = [*averaging, f"optimizer={optimizer}", f"precision={precision}", "schedule.warmup=0ba"]
-    words += ["optimizer.interval=1"] * (optimizer == "soap")
+    words += ["optimizer.interval=1"] * (optimizer == "soap") + [SIDE_FOR_BF16] * (precision == "bf16")
     run = build(*words)
     steps(run, BAD)
     for tensor in tensors([run.train_step.model.state_dict(), run.train_step.optimizer.state_dict()["state"]]):

@@ -62,10 +62,8 @@ def test_the_best_is_kept_where_its_evaluation_was_interrupted(
     assert not trained(first, folder, stop, resumed=False)
     assert checkpoint.load(folder.best)["step"] == first.plan.steps_per_epoch
     state = checkpoint.newest_valid(folder.checkpoints)
-    assert state is not None
     again.load_state_dict(state)
     assert trained(again, folder, StopFlag(), resumed=True)
     assert checkpoint.load(folder.best)["step"] == interrupted * again.plan.steps_per_epoch
     newest = checkpoint.newest_valid(folder.checkpoints)
-    assert newest is not None
     assert newest["evaluated_step"] == again.plan.total_steps, "another resume evaluates nothing anew"

@@ -49,7 +49,6 @@ def test_what_is_saved_is_the_state_of_the_moment(tmp_path: Path) -> None:
         saves.save({"step": 1, "model": {"w": weights}, "weights": {"w": weights}}, best=False, last=False)
         weights.zero_()
     state = checkpoint.newest_valid(tmp_path / "checkpoints")
-    assert state is not None
     assert torch.equal(state["model"]["w"], torch.ones(200_000))
     size = (tmp_path / "checkpoints" / "step-00000001.pt").stat().st_size
     assert size < 1.5 * weights.nbytes, "one tensor in two places is saved once"

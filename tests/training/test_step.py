@@ -13,25 +13,7 @@ from launcher.records.metrics import read_metrics
 from launcher.training import trainer as building
 from launcher.training.precision import LossScaler, Precision
 from tests.networks import tiny
-from tests.trainers import SIDE_FOR_BF16, build, outcomes, state_of, steps, train_all
-
-WORDS = ["algorithms=[ema,sam]", "algorithms.ema.update_interval=1ba", "algorithms.sam.interval=2"]
-
-
-# note: after 3 steps the next is one of SAM's two passes, after 2 an ordinary one
-@pytest.mark.parametrize(("precision", "done"), [("fp32", 2), ("fp32", 3), ("bf16", 3), ("fp16", 2)])
-def test_a_step_that_is_not_finite_changes_nothing(precision: str, done: int) -> None:
-    run = build(*WORDS, "schedule.warmup=0ba", f"precision={precision}", *[SIDE_FOR_BF16] * (precision == "bf16"))
-    steps(run, done)
-    before = state_of(run)
-    head = run.train_step.model.fc
-    handle = head.register_forward_hook(lambda module, inputs, output: output * float("nan"))
-    assert not outcomes(run, 1)[0].report().finite
-    handle.remove()
-    assert all(map(torch.equal, state_of(run), before))
-    run.next_step -= 1
-    assert outcomes(run, 1)[0].report().finite
-    assert not all(map(torch.equal, state_of(run), before))
+from tests.trainers import build, outcomes, state_of, steps, train_all
 
 
 @pytest.mark.parametrize("policy", ["skip", "rollback", "stop"])

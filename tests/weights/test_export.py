@@ -18,15 +18,14 @@ from torchvision.transforms._presets import ImageClassification
 from launcher.algorithms.blurpool import BlurPool
 from launcher.config import resolved
 from launcher.errors import UserError
-from launcher.rank.group import Ranks
 from launcher.records.folder import RunFolder
-from launcher.training.trainer import build_trainer
 from launcher.weights import export as export_module
 from launcher.weights.export import export_run
 from tests.commands import refused as told
 from tests.commands import said
 from tests.forked import python
 from tests.saved_runs import finished
+from tests.trainers import alone
 
 pytestmark = pytest.mark.usefixtures("forked_checks")
 
@@ -169,7 +168,7 @@ def test_onnx_predicts_where_only_onnxruntime_is_and_what_differs_is_not_kept(
     printed = python(BARE, str(output / "model.py"), *map(str, files), folder=tmp_path)
 
     config = resolved.read(folder.config)
-    run = build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+    run = alone(config)
     run.loaders.close()
     with torch.inference_mode():
         preset = ImageClassification(crop_size=32, resize_size=card["input"]["resize"])

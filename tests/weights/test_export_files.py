@@ -191,8 +191,6 @@ def test_odd_pictures_are_prepared_as_in_training(mode: str, size: tuple[int, in
     (tmp_path / "model_card.json").write_text(json.dumps(card))
     (tmp_path / "model.py").write_text(module_source("standalone_onnx.py"))
     spec = importlib.util.spec_from_file_location("written", tmp_path / "model.py")
-    assert spec is not None
-    assert spec.loader is not None
     written = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(written)
     cut = centre_cut(decode(file, upright=True).image, 36, 32, "bilinear")

@@ -99,11 +99,6 @@ def test_another_number_of_classes_gets_the_head_that_the_seed_draws(file: Path,
     assert "a new head for 3 classes instead of 5" in found.notes[0]
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Here:
-    return Here(tmp_path)
-
-
 def named_checkpoint(trained: dict[str, Tensor], names: list[str], path: Path) -> Path:
     return saved_as({"format": 1, "state": {"step": 3, "weights": trained, "classes": names}}, path)
 
@@ -171,16 +166,16 @@ BAD: dict[str, tuple[Callable[[dict[str, Tensor], Path], object], str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_bad_file_is_one_line(kind: str, trained: dict[str, Tensor], made: Here) -> None:
-    path, (write, expected) = made.folder / "file.pth", BAD[kind]
+def test_a_bad_file_is_one_line(kind: str, trained: dict[str, Tensor], here: Here) -> None:
+    path, (write, expected) = here.folder / "file.pth", BAD[kind]
     write(trained, path)
     words = ["dataset=shapes", "model=resnet18", "launch=cpu", "run_name=bad", f"model.weights={path.name}"]
-    done = made(*words, code=2)
+    done = here(*words, code=2)
     assert len(done.stderr.splitlines()) == 1
     assert f"model.weights={path.name}: " in done.stderr
     assert expected in done.stderr
     assert done.stderr.count(" is missing") + done.stderr.count("no place") + done.stderr.count("instead") <= 10
-    assert not (made.folder / "runs").exists()
+    assert not (here.folder / "runs").exists()
     assert not Path("ran").exists()
 
 
@@ -202,16 +197,16 @@ def test_a_digest_that_is_given_is_checked(file: Path) -> None:
 
 @pytest.mark.parametrize("source", ["runs/first", "runs/first/checkpoints/best.pt", "runs/first/export"])
 @pytest.mark.usefixtures("forked_checks")
-def test_a_run_goes_on_from_what_another_has_learnt(source: str, made: Here) -> None:
+def test_a_run_goes_on_from_what_another_has_learnt(source: str, here: Here) -> None:
     """All of it, averages too: with no learning rate they stay as they were; a resume needs neither file."""
     short = ["epochs=1", "schedule.warmup=0ba"]
-    made(*SMALL, "run_name=first", "algorithms=[blurpool,ema]", *short)
+    here(*SMALL, "run_name=first", "algorithms=[blurpool,ema]", *short)
     if source.endswith("export"):
-        made("export", "runs/first")
+        here("export", "runs/first")
     words = [f"model.weights={source}", "algorithms=[blurpool,ema]", "optimizer.lr=0", "optimizer.weight_decay=0"]
-    made(*SMALL, "run_name=second", *words, *short, "algorithms.ema.half_life=1000000ba")
-    first, second = made.folder / "runs/first", made.folder / "runs/second"
-    before, after = made.state(first)["weights"], made.state(second)["weights"]
+    here(*SMALL, "run_name=second", *words, *short, "algorithms.ema.half_life=1000000ba")
+    first, second = here.folder / "runs/first", here.folder / "runs/second"
+    before, after = here.state(first)["weights"], here.state(second)["weights"]
     assert isinstance(before, dict)
     assert isinstance(after, dict)
     learnt = [name for name in before if "running" not in name and "num_batches" not in name]
@@ -219,7 +214,7 @@ def test_a_run_goes_on_from_what_another_has_learnt(source: str, made: Here) -> 
     torch.testing.assert_close(after["bn1.running_mean"], before["bn1.running_mean"], rtol=0.1, atol=0.01)
     assert read(second / "config.yaml").model.weights_sha256
     (second / "initial.safetensors").unlink()
-    made("resume", "runs/second", "epochs=2")
+    here("resume", "runs/second", "epochs=2")
 
 
 def test_a_start_whose_weights_are_damaged_is_one_line(tmp_path: Path) -> None:
@@ -231,8 +226,8 @@ def test_a_start_whose_weights_are_damaged_is_one_line(tmp_path: Path) -> None:
         read_initial(path)
 
 
-def test_a_network_that_computes_something_else_is_refused(made: Here) -> None:
-    made.small("first", "algorithms=[blurpool]")
-    done = made("recipe=mild", "dataset=shapes", "launch=cpu", "algorithms=[]", "model.weights=runs/first", code=2)
+def test_a_network_that_computes_something_else_is_refused(here: Here) -> None:
+    here.small("first", "algorithms=[blurpool]")
+    done = here("recipe=mild", "dataset=shapes", "launch=cpu", "algorithms=[]", "model.weights=runs/first", code=2)
     assert "blurpool" in done.stderr
     assert "off here" in done.stderr

@@ -14,7 +14,6 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from launcher.cli.main import main
 from launcher.config.compose import compose
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
@@ -24,6 +23,7 @@ from launcher.data.sources import source as source_module
 from launcher.data.sources.find import folder_source, open_source
 from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
+from tests.commands import refused
 
 from ..conftest import words_for
 from .downloads import contents, said, write_downloads
@@ -203,11 +203,10 @@ def test_a_server_without_parts_of_files_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_line(
-    words: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     verb, *rest = words
-    assert main([verb, *words_for(Path())[:1], *rest]) == 2
-    errors = capsys.readouterr().err
+    errors = refused(verb, *words_for(Path())[:1], *rest)
     assert expected in errors
     assert errors.count("\n") == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli import main as cli
+from tests.commands import output_of, refused
 from tests.made_runs import MakeRun
 
 
@@ -27,9 +27,8 @@ def grid(make_run: MakeRun, tmp_path: Path) -> Path:
     return tmp_path / "g"
 
 
-def test_tables_show_curves_speed_ups_and_what_is_left_out(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["compare", str(grid)]) == 0
-    shown = capsys.readouterr().out
+def test_tables_show_curves_speed_ups_and_what_is_left_out(grid: Path) -> None:
+    shown = output_of("compare", str(grid))
     assert "55.10 ± 0.1" in shown
     assert "2.00x" in shown
     assert "config.yaml:2: did not find expected node content" in shown
@@ -37,9 +36,8 @@ def test_tables_show_curves_speed_ups_and_what_is_left_out(grid: Path, capsys: p
     assert "same seed and length" in shown
 
 
-def test_json_holds_the_same(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["compare", str(grid), "--json", "--quality", "60"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+def test_json_holds_the_same(grid: Path) -> None:
+    answer = json.loads(output_of("compare", str(grid), "--json", "--quality", "60"))
     (one,) = answer["comparisons"]
     assert (one["curve"], one["baseline"], one["kind"]) == ("mild", "baseline", "equal quality")
     assert one["value"]["value"] == pytest.approx(2.0)
@@ -50,20 +48,17 @@ def test_json_holds_the_same(grid: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert fronts == {(c, e): c == "mild" for c in ("mild", "baseline") for e in (2, 4, 8)}
 
 
-def test_csv_is_one_row_a_point(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["compare", str(grid), "--csv"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+def test_csv_is_one_row_a_point(grid: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(output_of("compare", str(grid), "--csv"))))
     assert len(rows) == 6
     assert {row["seeds"] for row in rows} == {"3"}
     assert float(rows[0]["minutes_mean"]) == pytest.approx(2.0)
 
 
-def test_algoperf_scores_a_folder(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["compare", str(grid), "--algoperf", "self", "--target", "0.6", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+def test_algoperf_scores_a_folder(grid: Path) -> None:
+    answer = json.loads(output_of("compare", str(grid), "--algoperf", "self", "--target", "0.6", "--json"))
     assert answer["score"]["mild"] == 1.0
-    assert cli.main(["compare", str(grid), "--algoperf", "external", "--target", "0.6"]) == 0
-    assert "tuning needs 3 of 5" in capsys.readouterr().out
+    assert "tuning needs 3 of 5" in output_of("compare", str(grid), "--algoperf", "external", "--target", "0.6")
 
 
 @pytest.mark.parametrize(
@@ -71,43 +66,26 @@ def test_algoperf_scores_a_folder(grid: Path, capsys: pytest.CaptureFixture[str]
     [
         ([], "no runs; pass run folders"),
         (["nowhere"], "nowhere is not a folder"),
+        (["a" * 300], "is not a folder"),
+        (["GRID", "--price", "0"], "--price=0.0: must be above 0"),
         (["GRID", "--baseline", "bse"], "--baseline=bse: no such curve; one of: baseline, mild"),
         (["GRID", "--algoperf", "self", "--target", "76"], "--target=76.0: must be a top-1"),
         (["GRID", "--target", "0.7"], "--target=0.7: needs --algoperf"),
     ],
 )
-def test_mistakes_are_one_line(grid: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
-    assert cli.main(["compare", *(str(grid) if word == "GRID" else word for word in words)]) == 2
-    assert told in capsys.readouterr().err
+def test_mistakes_are_one_line(grid: Path, words: list[str], told: str) -> None:
+    assert told in refused("compare", *(str(grid) if word == "GRID" else word for word in words))
 
 
-def test_money_needs_a_price_and_takes_one(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["compare", str(grid), "--axis", "money"]) == 0
-    assert "price per hour as --price USD" in capsys.readouterr().out
-    assert cli.main(["compare", str(grid), "--axis", "money", "--price", "6"]) == 0
-    shown = capsys.readouterr().out
+def test_money_needs_a_price_and_takes_one(grid: Path) -> None:
+    assert "price per hour as --price USD" in output_of("compare", str(grid), "--axis", "money")
+    shown = output_of("compare", str(grid), "--axis", "money", "--price", "6")
     assert "note:" not in shown
     assert "0.2 USD" in shown.split("comparison with the baseline")[1]
-    assert cli.main(["compare", str(grid), "--price", "0"]) == 2
-    assert "--price=0.0: must be above 0" in capsys.readouterr().err
 
 
-def test_a_run_that_failed_on_a_picture_is_listed_with_it(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_failed_on_a_picture_is_listed_with_it(grid: Path) -> None:
     metrics = grid / "stopped" / "metrics.jsonl"
     metrics.write_text("".join(line for line in metrics.open() if '"end"' not in line))
     (grid / "stopped" / "failure.txt").write_text("dataset.path=/data/dog.jpg: cannot be read\n")
-    assert cli.main(["compare", str(grid)]) == 0
-    assert "dataset.path=/data/dog.jpg: cannot be read" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("verb", ["compare", "report"])
-def test_a_name_that_is_too_long_is_refused(
-    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
-) -> None:
-    output = ["-o", str(tmp_path / "r.html")] if verb == "report" else []
-    assert cli.main([verb, "a" * 300, *output]) == 2
-    assert "is not a folder" in capsys.readouterr().err
-    if verb == "report":
-        for name, told in (("b" * 300, "cannot be written"), (f"{'b' * 300}/r", "its folder does not exist")):
-            assert cli.main([verb, str(grid), "-o", str(tmp_path / f"{name}.html")]) == 2
-            assert told in capsys.readouterr().err
+    assert "dataset.path=/data/dog.jpg: cannot be read" in output_of("compare", str(grid))

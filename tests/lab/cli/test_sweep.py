@@ -20,6 +20,7 @@ from launcher.data.inspection import inspect_data
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from launcher.records.folder import RunFolder, create, note_dataset
+from tests.commands import output_of, refused, said
 from tests.made_runs import MakeRun
 
 SHAPES = ["dataset=shapes", "model=resnet18", "launch=cpu", "batch_size=64"]
@@ -175,17 +176,15 @@ def test_a_run_on_other_pictures_is_not_taken_for_done(tmp_path: Path, flowers: 
 
 
 def test_a_tuned_trial_of_something_else_is_refused(
-    tmp_path: Path, flowers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, flowers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "space.yaml").write_text("optimizer.lr: [0.1]\n")
     words = ["dataset=image_folder", f"dataset.path={flowers}"]
     leave(tmp_path / "runs/tune-space/study-1-trial-1", *words, "optimizer.lr=0.1", pictures="c" * 64)
     tune = ["tune", "space.yaml", "--trials", "1", "--json"]
-    assert cli.main([*tune, *words]) == 2
-    assert "is a run on other images" in capsys.readouterr().err
-    assert cli.main([*tune, *words, "recipe=mild"]) == 2
-    assert "is a run with another" in capsys.readouterr().err
+    assert "is a run on other images" in refused(*tune, *words)
+    assert "is a run with another" in refused(*tune, *words, "recipe=mild")
 
 
 ABLATE = ["ablate", "--grid", "recipe=small", *SHAPES, "epochs=2,3", "seed=0,1"]
@@ -209,8 +208,7 @@ def test_an_ablation_trains_its_grid_and_reads_it_at_each_length(
         return 0
 
     monkeypatch.setattr(curve, "_train", train)
-    assert cli.main([*ABLATE, "algorithms=[]", "--with", "blurpool", "--run", "--json"]) == 0
-    shown = capsys.readouterr().out
+    shown = output_of(*ABLATE, "algorithms=[]", "--with", "blurpool", "--run", "--json")
     found = json.loads(shown[shown.index("{") :])
     assert trained == [
         f"small-shapes-{name}-{epochs}ep-seed{seed}"
@@ -227,13 +225,16 @@ def test_an_ablation_trains_its_grid_and_reads_it_at_each_length(
     assert "adding it to all" in capsys.readouterr().out
 
 
-def test_an_ablation_takes_several_values_of_a_length_or_seed_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*ABLATE, "optimizer.lr=0.1,0.2"]) == 2
-    assert "optimizer.lr=0.1,0.2 (command line): takes one value; use --with" in capsys.readouterr().err
-    assert cli.main([*ABLATE, "--with", "blurpol"]) == 2
-    assert "did you mean blurpool?" in capsys.readouterr().err
-    for nothing in ("", "'blurpool"):
-        assert cli.main([*ABLATE, "--with", nothing]) == 2
-        assert "--with" in capsys.readouterr().err
-    assert cli.main([*ABLATE, "--with", "optimizer.lrr=1"]) == 2
-    assert "did you mean optimizer.lr" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["optimizer.lr=0.1,0.2"], "optimizer.lr=0.1,0.2 (command line): takes one value; use --with"),
+        (["--with", "blurpol"], "did you mean blurpool?"),
+        (["--with", ""], "--with"),
+        (["--with", "'blurpool"], "--with"),
+        (["--with", "optimizer.lrr=1"], "did you mean optimizer.lr"),
+    ],
+)
+def test_an_ablation_takes_several_values_of_a_length_or_seed_alone(words: list[str], told: str) -> None:
+    code, _, errors = said("ablate", "--grid", "recipe=small", *SHAPES, "algorithms=[]", *words)
+    assert (code, told in errors) == (2, True)

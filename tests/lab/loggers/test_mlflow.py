@@ -22,7 +22,7 @@ from launcher.config.resolved import as_mapping
 from launcher.records.folder import create
 from launcher.records.metrics import ResumeRecord
 from launcher.records.sinks import Recorder, build_sinks
-from tests.made_runs import end, evaluation
+from tests.made_runs import end, evaluation, log
 from tests.runs import Train
 
 pytestmark = [
@@ -97,10 +97,7 @@ def test_values_numbers_and_end_arrive_and_a_resumed_run_goes_on_in_the_same(ser
     parts = ([evaluation(10, 0.25), evaluation(20, 0.5), end(20, finished=False)],
              [ResumeRecord(10, 1e9, 1), evaluation(20, 0.75), evaluation(30, 0.625), end(30)])  # fmt: skip
     for records, more, status in zip(parts, ([], ["eval_every=2ep"]), ("KILLED", "FINISHED"), strict=True):
-        recorder = Recorder(build_sinks(folder, compose([*words, *more]).config))
-        for record in records:
-            recorder.record(record)
-        recorder.close()
+        log(folder, compose([*words, *more]).config, *records)
         (run,) = server.runs("mine")
         assert run.info.status == status
     values = dict(leaves(as_mapping(compose(words).config)))

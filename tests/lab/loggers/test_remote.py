@@ -11,10 +11,10 @@ import pytest
 from lab import loggers
 from lab.loggers.remote import Outcome, RemoteSink
 from lab.loggers.trackers import closing_scalars
-from launcher.cli import main as cli
 from launcher.config.compose import compose
 from launcher.config.tasks import ClassificationConfig
 from launcher.records.metrics import Record, ResumeRecord, StartRecord, scalars
+from tests.commands import refused
 from tests.made_runs import end, evaluation
 
 
@@ -117,12 +117,11 @@ def test_the_end_in_numbers() -> None:
 
 @pytest.mark.parametrize(("logger", "package"), [("wandb", "wandb"), ("mlflow", "mlflow-skinny")])
 def test_a_missing_package_is_told_before_anything_is_written(
-    logger: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    logger: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(loggers, "_is_installed", lambda module: False)
-    assert cli.main([f"logger={logger}", "launch=cpu"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = refused(f"logger={logger}", "launch=cpu").splitlines()
     assert line.startswith(f"error: logger={logger}: needs a package; install it:")
     assert line.endswith(f"-m pip install {package}")
     assert not list(tmp_path.iterdir())
@@ -135,10 +134,9 @@ def test_a_folder_of_the_packages_name_is_no_package(tmp_path: Path, monkeypatch
     assert loggers._is_installed("json")
 
 
-def test_mlflow_without_a_server_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mlflow_without_a_server_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loggers, "_is_installed", lambda module: True)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert cli.main(["logger=mlflow", "launch=cpu"]) == 2
-    assert "no server; set logger.uri=http://HOST:5000" in capsys.readouterr().err
+    assert "no server; set logger.uri=http://HOST:5000" in refused("logger=mlflow", "launch=cpu")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     compose(["logger=mlflow"]).config.logger.check()

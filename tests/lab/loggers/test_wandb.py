@@ -15,8 +15,7 @@ from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.records.folder import RunFolder, create, existing
 from launcher.records.metrics import ResumeRecord
-from launcher.records.sinks import Recorder, build_sinks
-from tests.made_runs import end, evaluation
+from tests.made_runs import end, evaluation, log
 
 wandb = pytest.importorskip("wandb", reason="wandb is not installed")
 
@@ -65,10 +64,7 @@ def test_config_numbers_and_summary_are_in_its_files_and_a_resume_goes_on(tmp_pa
     folder = create(tmp_path, "run", unique=False)
     for records in ([evaluation(10, 0.25), evaluation(20, 0.5), end(20, finished=False)],
                     [ResumeRecord(10, 1e9, 1), evaluation(20, 0.75), end(20)]):  # fmt: skip
-        recorder = Recorder(build_sinks(folder, config))
-        for record in records:
-            recorder.record(record)
-        recorder.close()
+        log(folder, config, *records)
         time.sleep(1)  # note: the library names its folders by the second
     first, second = logged(folder)
     (begun, *_), (again, *_) = (
@@ -100,10 +96,7 @@ def test_without_a_server_or_a_key_the_records_are_kept_for_later(
         monkeypatch.setenv(f"WANDB_{name}", value)
     monkeypatch.setattr("lab.loggers.trackers._SECONDS_TO_OPEN", 1)
     folder = create(tmp_path, "run", unique=False)
-    recorder = Recorder(build_sinks(folder, config))
-    recorder.record(evaluation(10, 0.25))
-    recorder.record(end(10))
-    recorder.close()
+    log(folder, config, evaluation(10, 0.25), end(10))
     (part,) = logged(folder)
     assert points(part, "eval/top1") == [(10, 0.25)]
     assert capsys.readouterr().out.count("for `wandb sync`") == 1

@@ -29,7 +29,6 @@ def calls(words: tuple[str, ...], *, real: bool) -> list[Call]:
     """Those of the second step of a run."""
     plan = plan_for(compose([*words, *SMALL]).config, 1)
     classes = plan.config.dataset.classes
-    assert classes is not None
     step = build_step(plan, Ranks(0, 1, 0, 1, torch.device("cpu")), Engine(Context(plan, classes)))
     side = plan.loaded_size(0)
     with (nullcontext if real else nothing_computed)():

@@ -31,7 +31,7 @@ def test_a_word_names_a_machine_or_the_cheapest_with_such_gpus(word: str, name: 
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("p5_48xlage", "did you mean p5_48xlarge?"),
+        ("8xH20O", "did you mean 8xH200?"),
         ("3xH100", "did you mean 8xH100?"),
         ("8xQ900", "or 1xA100, 1xB200"),
         ("1xA10", "did you mean 1xA100?"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,8 +15,10 @@ from launcher.config.resolved import as_mapping, write
 from launcher.measure.estimate import StepTimes
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder
+from launcher.records.metrics import Record, StartRecord, TrainRecord
 from launcher.records.summary import keep_estimate
 from tests.counted_steps import made_up
+from tests.made_runs import append, end
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
 
@@ -108,30 +109,11 @@ def test_a_finished_run_adds_its_own(tmp_path: Path, device: str) -> None:
         phase.image_size: phase
         for phase in Predictor(replace_loader(run)).on(run.config.hardware, gpus()["H100 80GB"]).phases
     }
-    common = {"time": 0.0, "step": 1}
-    rows = [
-        {
-            "kind": "start",
-            **common,
-            "world_size": 8,
-            "total_steps": 1,
-            "epochs": 36,
-            "device": device,
-            "precision": "bf16",
-        }
-    ]
+    rows: list[Record] = [StartRecord(0, 0.0, 8, 1, 36, device, "bf16", "top1", "higher")]
     for side in (88, 176):
-        rows += [
-            {
-                "kind": "train", **common, "epoch": 0.0, "loss": 1.0, "lr": 1.0, "image_size": side,
-                "images_per_second": 1.0, "step_seconds": seconds + 0.5, "data_wait_seconds": 0.5,
-                "gpu_memory_bytes": None, "train_seconds": 0.0,
-            }
-            for seconds in (9.0, 1.1 * predicted[side].seconds, 1.1 * predicted[side].seconds)
-        ]  # fmt: skip
-    ends = {"train_seconds": 1.0, "eval_seconds": 1.0, "save_seconds": 1.0}
-    rows.append({"kind": "end", **common, "finished": True, **ends})
-    folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        times = (9.0, 1.1 * predicted[side].seconds, 1.1 * predicted[side].seconds)
+        rows += [TrainRecord(1, 0.0, 0.0, 1.0, 1.0, side, 1.0, time + 0.5, 0.5, None, 0.0) for time in times]
+    append(folder.metrics, *rows, end(1))
     profiles, notes = read_profiles(tmp_path)
     assert not notes
     if device != H100:

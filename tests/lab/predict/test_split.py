@@ -12,9 +12,9 @@ from launcher.config.compose import compose
 from launcher.measure.probes import standing_still
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import step_kinds, step_samples
-from launcher.rank.group import Ranks
-from launcher.training.trainer import Trainer, build_trainer
+from launcher.training.trainer import Trainer
 from tests.measurements import measured
+from tests.trainers import alone
 
 pytestmark = pytest.mark.usefixtures("tiny_networks")
 
@@ -26,7 +26,7 @@ SMALL = [
 
 def build(*words: str) -> Trainer:
     config = standing_still(compose([*words, *SMALL]).config)
-    return build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+    return alone(config)
 
 
 class Time:

@@ -9,8 +9,8 @@ import pytest
 
 from lab.study.report import page_data
 from lab.study.results import chosen_axis, read_results
-from launcher.cli import main as cli
-from tests.made_runs import MakeRun
+from tests.commands import output_of, refused
+from tests.made_runs import MakeRun, machine
 
 MACHINES = {"slow": 1.0, "fast": 4.0, "free": None}
 
@@ -19,16 +19,15 @@ MACHINES = {"slow": 1.0, "fast": 4.0, "free": None}
 def folder(make_run: MakeRun, tmp_path: Path) -> Path:
     """`baseline` on three machines, to 60 %: 6 minutes at 1 USD an hour, 2 at 4, and 1 at no known price."""
     for (name, price), seconds in zip(MACHINES.items(), (180.0, 60.0, 30.0), strict=True):
-        hardware = {"name": name, "gpu": None, "gpus": None, "price_per_hour": price}
-        make_run(f"g/{name}", (0.5, 0.6), (seconds,) * 2, recipe="baseline", hardware=hardware)
-    small = {"name": "slow", "gpu": None, "gpus": None, "price_per_hour": 1.0}
-    make_run("g/wide", (0.6, 0.8), (360.0,) * 2, recipe="baseline", hardware=small, model={"name": "resnet50"})
+        make_run(f"g/{name}", (0.5, 0.6), (seconds,) * 2, recipe="baseline", hardware=machine(name, price))
+    make_run(
+        "g/wide", (0.6, 0.8), (360.0,) * 2, recipe="baseline", hardware=machine("slow", 1.0), model={"name": "resnet50"}
+    )
     return tmp_path / "g"
 
 
-def compared(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
-    assert cli.main(["compare", str(folder), *words, "--json"]) == 0
-    answer: dict[str, object] = json.loads(capsys.readouterr().out)
+def compared(folder: Path, *words: str) -> dict[str, object]:
+    answer: dict[str, object] = json.loads(output_of("compare", str(folder), *words, "--json"))
     values = {(c["curve"], c["baseline"]): c["value"] and c["value"]["value"] for c in answer["comparisons"]}  # type: ignore[attr-defined]
     fronts = {row["hardware"].split()[0] for row in answer["points"] if row[f"front_{answer['axis']}"]}  # type: ignore[attr-defined]
     return {"axis": answer["axis"], "values": values, "fronts": fronts, "notes": answer["notes"]}
@@ -76,9 +75,10 @@ def test_across_models_one_front_holds_both_sizes(folder: Path, capsys: pytest.C
     assert rows["across"] == ["model"]
 
 
-def test_own_points_stand_beside_published_ones_of_other_sizes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["compare", "--published", "--across", "machines,models", "--json", "--cost", "22.085"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+def test_own_points_stand_beside_published_ones_of_other_sizes() -> None:
+    answer = json.loads(
+        output_of("compare", "--published", "--across", "machines,models", "--json", "--cost", "22.085")
+    )
     settings = {(one["setting"]["model"], one["setting"]["hardware"]) for one in answer["comparisons"]}
     assert settings == {("all models", "all machines")}
     curves = {one["curve"] for one in answer["comparisons"]}
@@ -89,8 +89,7 @@ def test_own_points_stand_beside_published_ones_of_other_sizes(capsys: pytest.Ca
 def test_currencies_are_not_mixed_in_silence(
     folder: Path, make_run: MakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    there = {"name": "there", "gpu": None, "gpus": None, "price_per_hour": 1.0, "currency": "EUR"}
-    make_run("g/there", recipe="baseline", hardware=there)
+    make_run("g/there", recipe="baseline", hardware={**machine("there", 1.0), "currency": "EUR"})
     found = compared(folder, capsys, "--across", "machines")
     assert "prices in EUR and USD are not converted" in found["notes"]  # type: ignore[operator]
 
@@ -106,15 +105,11 @@ def test_currencies_are_not_mixed_in_silence(
         ("", "--across='': one or more of machines, models, datasets, separated by commas"),
     ],
 )
-def test_what_cannot_be_gone_across(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_gone_across(words: str, told: str) -> None:
     for verb in (["compare", "--published"], ["report", "runs", "-o", "r.html"]):
-        assert cli.main([*verb, "--across", words]) == 2
-        assert told in capsys.readouterr().err
+        assert told in refused(*verb, "--across", words)
 
 
 def test_the_axis_asked_for_wins() -> None:
-    assert [chosen_axis(None, ()), chosen_axis(None, ["machines"]), chosen_axis("wall", ["machines"])] == [
-        "time",
-        "money",
-        "wall",
-    ]
+    cases = ((None, ()), (None, ["machines"]), ("wall", ["machines"]))
+    assert [chosen_axis(asked, across) for asked, across in cases] == ["time", "money", "wall"]

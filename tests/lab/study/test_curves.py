@@ -9,7 +9,7 @@ import pytest
 
 from lab.study.curves import build_curves, deviation
 from lab.study.runs import read_run
-from tests.made_runs import CONFIG, MakeRun
+from tests.made_runs import CONFIG, MakeRun, machine
 
 
 def changed(group: str, **values: Any) -> dict[str, Any]:
@@ -96,8 +96,8 @@ def test_what_a_recipe_itself_changes_with_length_splits_no_curve(make_run: Make
 @pytest.mark.parametrize(
     ("hardware", "money"),
     [
-        ({"name": "box", "gpu": None, "gpus": None, "price_per_hour": 36.0}, 36.0 * 2 / 60),
-        ({"name": "p4d_24xlarge", "gpu": "A100 40GB", "gpus": 8, "price_per_hour": 36.0}, None),
+        (machine("box", 36.0), 36.0 * 2 / 60),
+        (machine("p4d_24xlarge", 36.0, "A100 40GB", 8), None),
     ],
 )
 def test_money_is_the_counted_time_on_the_machine_that_has_the_price(

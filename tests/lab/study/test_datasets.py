@@ -13,9 +13,9 @@ from lab.study.report import page_data
 from lab.study.results import choose_baselines, comparisons, on_front, read_results
 from lab.study.runs import read_run
 from lab.study.tables import as_json, not_counted
-from launcher.cli import main as cli
 from launcher.errors import UserError
 from launcher.records.folder import RunFolder, note_dataset
+from tests.commands import output_of
 from tests.made_runs import MakeRun
 
 COUNTS = {"classes": 2, "train_samples": 20, "val_samples": 10}
@@ -113,14 +113,11 @@ def test_comparisons_fronts_and_scores_stay_within_one_data_set(make_run: MakeRu
     assert len(score_runs(results.runs, 0.6, "self").seconds["mild"]) == 2
 
 
-def test_a_table_of_several_settings_says_which(
-    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_of_several_settings_says_which(make_run: MakeRun, tmp_path: Path) -> None:
     for recipe in ("baseline", "mild"):
         for data in ("flowers", "cars"):
             on(make_run(f"g/{recipe}-{data}", recipe=recipe, dataset=pictures(f"/data/{data}")), data * 8)
-    assert cli.main(["compare", str(tmp_path / "g")]) == 0
-    comparisons = capsys.readouterr().out.split("comparison with the baseline")[1]
+    comparisons = output_of("compare", str(tmp_path / "g")).split("comparison with the baseline")[1]
     assert "image_folder (/data/cars), resnet18, 1x cpu" in comparisons
     assert "image_folder (/data/flowers), resnet18, 1x cpu" in comparisons
 

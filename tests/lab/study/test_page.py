@@ -11,7 +11,7 @@ import pytest
 
 from lab.study.report import page, page_data
 from lab.study.results import read_results
-from launcher.cli import main as cli
+from tests.commands import output_of, refused
 from tests.made_runs import MakeRun
 from tests.pages import act, in_browser, show
 
@@ -202,10 +202,6 @@ def test_one_data_set_needs_no_chooser(make_run: MakeRun, tmp_path: Path) -> Non
     assert in_browser(tmp_path / "g", tmp_path, "return find('setting').offsetParent;") is None
 
 
-def test_a_phone_needs_no_sideways_scrolling(folder: Path, tmp_path: Path) -> None:
-    assert in_browser(folder, tmp_path, SHOWN + "return beyond();", width=390) == []
-
-
 def test_bars_stay_inside_the_chart_and_unused_controls_away(make_run: MakeRun, tmp_path: Path) -> None:
     for seed, seconds in ((0, 10.0), (1, 100.0)):
         make_run(f"g/{seed}", (0.5, 0.6), (seconds, seconds), seed=seed)
@@ -260,18 +256,23 @@ def test_long_learning_curves_are_thinned_and_keep_their_ends_and_peaks(make_run
     assert sorted(epochs) == epochs
 
 
-def test_report_writes_page_and_image(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_writes_page_and_image(folder: Path, tmp_path: Path) -> None:
     outputs = [tmp_path / name for name in ("r.html", "r.png")]
-    assert cli.main(["report", str(folder), *(word for path in outputs for word in ("-o", str(path)))]) == 0
-    assert "11 runs, 5 points" in capsys.readouterr().out
+    assert "11 runs, 5 points" in output_of(
+        "report", str(folder), *(word for path in outputs for word in ("-o", str(path)))
+    )
     assert outputs[1].read_bytes().startswith(b"\x89PNG")
     assert not list(tmp_path.glob(".*.tmp"))
 
 
 @pytest.mark.parametrize(
     ("output", "told"),
-    [("r.pdf", "must end in one of .html, .png"), ("nowhere/r.html", "its folder does not exist")],
+    [
+        ("r.pdf", "must end in one of .html, .png"),
+        ("nowhere/r.html", "its folder does not exist"),
+        (f"{'b' * 300}/r.html", "its folder does not exist"),
+        (f"{'b' * 300}.html", "cannot be written"),
+    ],
 )
-def test_where_a_report_cannot_go(folder: Path, capsys: pytest.CaptureFixture[str], output: str, told: str) -> None:
-    assert cli.main(["report", str(folder), "-o", output]) == 2
-    assert told in capsys.readouterr().err
+def test_where_a_report_cannot_go(folder: Path, output: str, told: str) -> None:
+    assert told in refused("report", str(folder), "-o", output)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from benchmarks.report_page import made_results
-from lab.study.curves import Curve, CurvePoint, StudySetting
+from lab.study.curves import Curve, StudySetting
 from lab.study.results import Results, read_results
-from tests.made_runs import MakeRun
+from tests.curves import curve
+from tests.made_runs import MakeRun, machine
 from tests.pages import act, in_browser, show
 
 EVIL = "a&b=c#d?e%20f</script>\"'\\ é\n日本 +plus;"
-SETTING = StudySetting("shapes", "resnet18", "1x cpu")
 
 
 @pytest.fixture
@@ -101,11 +101,6 @@ def test_an_address_of_other_runs_or_of_nothing_does_no_harm(folder: Path, tmp_p
     assert view(chromium) == plain
 
 
-def curve(name: str, *points: tuple[float, float], setting: StudySetting = SETTING) -> Curve:
-    found = [CurvePoint(n, (top1,), {"time": (minutes,)}) for n, (minutes, top1) in enumerate(points, 1)]
-    return Curve(name, name, setting, tuple(found))
-
-
 def words(tmp_path: Path, *curves: Curve) -> str:
     # note: a report is of one run at least
     results = Results(made_results(1, 1).runs, curves, [])
@@ -180,8 +175,7 @@ def test_thousands_of_runs_make_few_nodes_and_lose_none(tmp_path: Path) -> None:
 
 def test_a_front_across_machines_is_switched_on_and_said(make_run: MakeRun, tmp_path: Path) -> None:
     for name, price in (("slow", 1.0), ("fast", 4.0)):
-        hardware = {"name": name, "gpu": None, "gpus": None, "price_per_hour": price}
-        make_run(f"g/{name}", (0.5, 0.6), (60.0 / price,) * 2, hardware=hardware)
+        make_run(f"g/{name}", (0.5, 0.6), (60.0 / price,) * 2, hardware=machine(name, price))
     answer = in_browser(tmp_path / "g", tmp_path, """
         const fronts = () => document.querySelectorAll("#tradeoff .front").length;
         const list = document.querySelector("select[name=hardware]");

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from lab.study.published import published, published_curves, stated_speedups
-from launcher.cli import main as cli
+from tests.commands import output_of
 
 
 @pytest.mark.parametrize(
@@ -35,14 +35,12 @@ def test_a_contradicting_statement_is_reported() -> None:
     assert not found.follows
 
 
-def test_the_curves_give_the_speed_ups_by_interpolation(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["compare", "--published", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+def test_the_curves_give_the_speed_ups_by_interpolation() -> None:
+    answer = json.loads(output_of("compare", "--published", "--json"))
     values = {(c["curve"], c["setting"]["hardware"], c["at"]): c["value"] for c in answer["comparisons"] if c["value"]}
     assert values["mild", "8x A100 80GB", 76.6]["value"] == pytest.approx(180 / 25.3)
     assert values["mild", "p4d.24xlarge", 76.6]["value"] == pytest.approx(213 / 27)
-    assert cli.main(["compare", "--published", "--json", "--baseline", "timm_a3"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = json.loads(output_of("compare", "--published", "--json", "--baseline", "timm_a3"))
     values = {(c["curve"], c["baseline"], c["at"]): c["value"] for c in answer["comparisons"] if c["value"]}
     assert values["mild", "timm_a3", 78.1]["value"] == pytest.approx(2.5)
 
@@ -67,12 +65,6 @@ def test_derived_points_are_their_formulas_and_say_so() -> None:
         (point,) = curves[key].points
         assert point.cost("time") == pytest.approx(minutes, abs=0.05)
         assert point.note
-
-
-def test_the_price_then_gives_the_other_minutes_that_are_printed() -> None:
-    """40 USD for 74 minutes, 145 for 267, 15 for 27 and 116 for 213: so 49 USD are what the derived minutes cost."""
-    for dollars, minutes in ((40, 74), (145, 267), (15, 27), (116, 213)):
-        assert 32.7726 * minutes / 60 == pytest.approx(dollars, abs=0.9)
 
 
 def test_the_seeds_speed_ups_follow_or_are_said_not_to() -> None:

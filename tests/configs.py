@@ -1,0 +1,24 @@
+"""Configs with other values, which a test of many values need not compose again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from launcher.config.compose import compose
+from launcher.config.schema import RunConfig
+
+
+@cache
+def composed(*words: str) -> RunConfig:
+    return compose(words).config
+
+
+def with_values(config: Any, values: Mapping[str, object]) -> Any:
+    """The config with other values of some dotted keys, each checked as it is when composed."""
+    for key, value in values.items():
+        first, _, rest = key.partition(".")
+        config = replace(config, **{first: with_values(getattr(config, first), {rest: value}) if rest else value})
+    return config

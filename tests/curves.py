@@ -1,0 +1,18 @@
+"""Tradeoff curves with chosen points."""
+
+from __future__ import annotations
+
+from lab.study.curves import Curve, CurvePoint, StudySetting
+
+SETTING = StudySetting("shapes", "resnet18", "1x cpu")
+Values = float | tuple[float, ...]
+
+
+def curve(name: str, *points: tuple[Values, Values], setting: StudySetting = SETTING) -> Curve:
+    """A curve of (minutes, top-1) points, one an epoch; tuples hold a value a seed."""
+
+    def many(values: Values) -> tuple[float, ...]:
+        return values if isinstance(values, tuple) else (values,)
+
+    found = (CurvePoint(n, many(top1), {"time": many(time)}) for n, (time, top1) in enumerate(points, 1))
+    return Curve(name, name, setting, tuple(found))

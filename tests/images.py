@@ -1,0 +1,27 @@
+"""Folders of images of noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+
+def write_images(
+    root: Path,
+    counts: Mapping[str, int],
+    classes: Sequence[str] = ("cat", "dog"),
+    size: tuple[int, int] | None = None,
+    kind: str = "jpg",
+) -> Path:
+    """So many images a split of each class, in `root/SPLIT/CLASS`; of height and width `size`, or of 20 to 60 px."""
+    random = np.random.default_rng(0)
+    for split, count in counts.items():
+        for name in classes:
+            (root / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = random.integers(0, 256, (*(size or random.integers(20, 60, 2)), 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(root / split / name / f"{number}.{kind}")
+    return root
