@@ -14,5 +14,7 @@ def curve(name: str, *points: tuple[Values, Values], setting: StudySetting = SET
     def many(values: Values) -> tuple[float, ...]:
         return values if isinstance(values, tuple) else (values,)
 
-    found = (CurvePoint(n, many(top1), {"time": many(time)}) for n, (time, top1) in enumerate(points, 1))
+    found = (
+        CurvePoint(n, many(top1), {"time": many(time), "epochs": (n,)}) for n, (time, top1) in enumerate(points, 1)
+    )
     return Curve(name, name, setting, tuple(found))

@@ -33,19 +33,15 @@ def compared(folder: Path, *words: str) -> dict[str, object]:
     return {"axis": answer["axis"], "values": values, "fronts": fronts, "notes": answer["notes"]}
 
 
-def test_nothing_goes_across_unless_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = compared(folder, capsys)
+def test_nothing_goes_across_unless_asked(folder: Path) -> None:
+    found = compared(folder)
     assert (found["axis"], found["values"], found["notes"]) == ("time", {}, [])
     assert found["fronts"] == {"slow", "fast", "free"}
 
 
-def test_across_machines_money_is_compared_and_the_priceless_named(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_across_machines_money_is_compared_and_the_priceless_named(folder: Path) -> None:
     """6 minutes at 1 USD an hour are 0.1 USD, 2 minutes at 4 are 0.133: the slow machine is the cheaper one."""
-    found = compared(
-        folder, capsys, "--across", "machines", "--quality", "60", "--baseline", "baseline on slow (1x cpu)"
-    )
+    found = compared(folder, "--across", "machines", "--quality", "60", "--baseline", "baseline on slow (1x cpu)")
     assert found["axis"] == "money"
     assert found["values"] == {("baseline, fast (1x cpu)", "baseline, slow (1x cpu)"): pytest.approx(0.75)}
     assert found["fronts"] == {"slow"}
@@ -55,11 +51,9 @@ def test_across_machines_money_is_compared_and_the_priceless_named(
     ]
 
 
-def test_minutes_of_several_machines_are_compared_if_asked_and_said_to_be(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_minutes_of_several_machines_are_compared_if_asked_and_said_to_be(folder: Path) -> None:
     words = ["--across", "machines", "--axis", "time", "--quality", "60", "--baseline", "baseline, slow (1x cpu)"]
-    found = compared(folder, capsys, *words)
+    found = compared(folder, *words)
     assert found["values"] == {
         ("baseline, fast (1x cpu)", "baseline, slow (1x cpu)"): pytest.approx(3.0),
         ("baseline, free (1x cpu)", "baseline, slow (1x cpu)"): pytest.approx(6.0),
@@ -67,8 +61,8 @@ def test_minutes_of_several_machines_are_compared_if_asked_and_said_to_be(
     assert "a faster machine looks like a faster recipe" in str(found["notes"])
 
 
-def test_across_models_one_front_holds_both_sizes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = compared(folder, capsys, "--across", "models", "--cost", "6")
+def test_across_models_one_front_holds_both_sizes(folder: Path) -> None:
+    found = compared(folder, "--across", "models", "--cost", "6")
     assert found["axis"] == "time"
     assert ("baseline, resnet50", "baseline, resnet18") in found["values"]  # type: ignore[operator]
     rows = page_data(read_results([str(folder)], published=False, across=["models"]), "today")
@@ -86,11 +80,9 @@ def test_own_points_stand_beside_published_ones_of_other_sizes() -> None:
     assert not any("8x A100 80GB" in curve for curve in curves)
 
 
-def test_currencies_are_not_mixed_in_silence(
-    folder: Path, make_run: MakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_currencies_are_not_mixed_in_silence(folder: Path, make_run: MakeRun) -> None:
     make_run("g/there", recipe="baseline", hardware={**machine("there", 1.0), "currency": "EUR"})
-    found = compared(folder, capsys, "--across", "machines")
+    found = compared(folder, "--across", "machines")
     assert "prices in EUR and USD are not converted" in found["notes"]  # type: ignore[operator]
 
 
