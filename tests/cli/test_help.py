@@ -14,7 +14,7 @@ import pytest
 from launcher.cli import main as cli
 from launcher.config.groups import options
 from tests.commands import output_of, refused
-from tests.docs.test_commands import train
+from tests.examples import train
 
 EXAMPLES = [line.split("  ")[0] for line in map(str.strip, cli._EXAMPLES.splitlines()[1:])]
 OF_VERBS = [(verb, line) for verb in cli.VERBS for line in cli.module_of(verb).EXAMPLES]

@@ -1,0 +1,31 @@
+"""Command lines that users are shown."""
+
+from __future__ import annotations
+
+from lab.cli.curve import MOST_RUNS, expand
+from lab.study.ablation import alternatives, grid
+from launcher.cli import main as cli
+from launcher.cli.words import read
+from launcher.config.compose import compose
+from launcher.submit.job import PREFIX
+
+
+def train(words: list[str]) -> None:
+    """A `train` command line parses, and its values compose."""
+    words = words[: words.index(">")] if ">" in words else words
+    if words == ["--version"]:
+        assert cli.main(words) == 0
+        return
+    if words[:1] == ["help"]:
+        words = words[1:]
+    verb = words[0] if words and words[0] in cli.VERBS else "run"
+    rest = words[1:] if words and words[0] in cli.VERBS else words
+    arguments = read(cli.parser_of(verb, cli.module_of(verb)), verb, rest, list(cli.VERBS))
+    values = [word for word in getattr(arguments, "overrides", []) if not word.startswith(PREFIX)]
+    if verb in ("curve", "ablate"):
+        for variant in grid([], getattr(arguments, "more", [])):
+            choices = [alternatives(word, MOST_RUNS) or [word] for word in [*values, *variant.words]]
+            for end in (0, -1):
+                expand([several[end] for several in choices])
+        return
+    compose([*(["dataloader=ffcv"] if verb == "prepare" else []), *values])
