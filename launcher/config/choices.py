@@ -44,12 +44,11 @@ class MomentumConfig(OptimizerConfig):
 
 @dataclass(frozen=True, config=STRICT)
 class NesterovConfig(MomentumConfig):
-    dampening: Probability
     nesterov: bool
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        if self.nesterov and (not self.momentum or self.dampening):
-            message = "needs momentum above 0 and dampening 0; set optimizer.nesterov=false for plain momentum"
+        if self.nesterov and not self.momentum:
+            message = "needs momentum above 0; set optimizer.nesterov=false for plain SGD"
             yield Problem(message, "optimizer.nesterov", self.nesterov)
 
 

@@ -17,10 +17,7 @@ _MINUS_ZERO = partial(torch.full_like, fill_value=-0.0)
 
 
 class Momentum(MaskedOptimizer[Values]):
-    """Has the momentum b = m * b + (1 - d) * g of gradients g, with dampening d; b = g at the first step.
-
-    Dampening goes without Nesterov's momentum.
-    """
+    """Has the momentum b = m * b + g of gradients g; b = g at the first step."""
 
     def _descend(
         self,
@@ -28,44 +25,36 @@ class Momentum(MaskedOptimizer[Values]):
         gradients: list[Tensor],
         group: dict[str, Any],
         decay: float = 0.0,
-        dampening: float = 0.0,
         nesterov: bool = False,
     ) -> None:
         momentum = self.values.momentum
         buffers = self._state(parameters, "momentum_buffer", _MINUS_ZERO) if momentum else []
-        if momentum and dampening:
-            if decay:
-                gradients = list(torch._foreach_add(gradients, parameters, alpha=decay))
-            # note: on the device, which alone knows which step is the first that is not dropped
-            part = 1 - dampening * (self._count(group, parameters[0].device) > 1).double()
-            gradients, decay = list(torch._foreach_mul(gradients, part.to(gradients[0].dtype))), 0.0
         self._sgd(parameters, gradients, buffers, group["lr"], decay, momentum, nesterov)
 
 
 class SGD(Momentum[SGDConfig]):
     """SGD with momentum, as torch.optim's computes it.
 
-    With gradient g, weight decay c, momentum m and dampening d:
+    With gradient g, weight decay c and momentum m:
 
-        b = m * b + (1 - d) * (g + c * w)          (b = g + c * w at the first step)
-        w = w - lr * b                             (Nesterov, with d = 0: lr * (g + c * w + m * b))
+        b = m * b + g + c * w          (b = g + c * w at the first step)
+        w = w - lr * b                 (Nesterov: lr * (g + c * w + m * b))
 
     torch's own fused one leaves the momentum uninitialised where the very first step is dropped.
     """
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        values = self.values
-        self._descend(parameters, gradients, group, group["weight_decay"], values.dampening, values.nesterov)
+        self._descend(parameters, gradients, group, group["weight_decay"], self.values.nesterov)
 
 
 class DecoupledSGD(Momentum[DecoupledSGDConfig]):
     """SGD with momentum whose weight decay is apart from the gradient (SGDW, Loshchilov & Hutter 2019).
 
-    With gradient g, momentum m, dampening d and peak learning rate lr0:
+    With gradient g, momentum m and peak learning rate lr0:
 
-        b = m * b + (1 - d) * g          (b = g at the first step)
+        b = m * b + g          (b = g at the first step)
         w = w * (1 - lr / lr0 * weight_decay)
-        w = w - lr * b                   (Nesterov: lr * (g + m * b))
+        w = w - lr * b         (Nesterov: lr * (g + m * b))
 
     The decay follows the schedule's multiplier, not the size of the learning rate. lr0 is the constructor's `lr`, saved
     with the state as the groups' `peak_lr`.
@@ -79,7 +68,7 @@ class DecoupledSGD(Momentum[DecoupledSGDConfig]):
         lr = group["lr"] if self.found_inf is None else group["lr"] * (1 - self.found_inf)
         if rate:
             torch._foreach_mul_(parameters, 1 - rate * lr)
-        self._descend(parameters, gradients, group, dampening=self.values.dampening, nesterov=self.values.nesterov)
+        self._descend(parameters, gradients, group, nesterov=self.values.nesterov)
 
 
 class LARS(Momentum[LARSConfig]):

@@ -31,12 +31,11 @@ def test_lars_follows_its_paper() -> None:
 
 
 Peer = Callable[[Any], torch.optim.Optimizer]
-MOMENTUM = {"momentum": 0.9, "dampening": 0.0}
 PEERS: list[tuple[str, dict[str, Any], Peer]] = [
     *(
         (
             "sgd",
-            {**MOMENTUM, "nesterov": nesterov, "weight_decay": 0.01},
+            {"momentum": 0.9, "nesterov": nesterov, "weight_decay": 0.01},
             lambda p, nesterov=nesterov: torch.optim.SGD(p, PEAK, 0.9, weight_decay=0.01, nesterov=nesterov),
         )
         for nesterov in (False, True)
@@ -44,7 +43,7 @@ PEERS: list[tuple[str, dict[str, Any], Peer]] = [
     *(
         (
             "decoupled_sgd",
-            {**MOMENTUM, "nesterov": nesterov, "weight_decay": 0.0},
+            {"momentum": 0.9, "nesterov": nesterov, "weight_decay": 0.0},
             lambda p, nesterov=nesterov: torch.optim.SGD(p, PEAK, 0.9, nesterov=nesterov),
         )
         for nesterov in (False, True)
