@@ -80,7 +80,7 @@ class Splitter:
 
 def work(scratch: Path) -> None:
     """Split the steps of the scratch folder's config into mean seconds of each part of a step."""
-    answer(scratch, lambda run, request: split(run, request.seconds))
+    answer(scratch, lambda run, seconds, _: split(run, seconds))
 
 
 def split(run: Trainer, seconds: float) -> dict[str, float]:

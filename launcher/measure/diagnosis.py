@@ -16,7 +16,7 @@ import psutil
 from launcher.config.schema import FFCVLoader, RunConfig, TorchvisionLoader
 from launcher.data.decode import UnreadableImage, size
 from launcher.data.folder import Folder, splits
-from launcher.measure.estimate import Measurement, SizeCost, mean_sizes, sizes_by_round
+from launcher.measure.estimate import Measurement, SizeCost, competition, mean_sizes, sizes_by_round
 from launcher.plan.plan import Plan
 
 Bound = Literal["data", "transfer", "step"]
@@ -56,7 +56,6 @@ def diagnose(plan: Plan, measured: Measurement) -> Diagnosis:
     )
     bound = bound_of(load, transfer * plan.total_steps, step)
     gain = max(0.0, 1 - step / both)
-    shared = (both - max(load, step)) / min(load, step) if min(load, step) > 0 else 0.0
     return Diagnosis(
         bound=bound,
         load_seconds=load,
@@ -66,7 +65,7 @@ def diagnose(plan: Plan, measured: Measurement) -> Diagnosis:
         gain=gain,
         sizes=sizes,
         bounds=[bound_of(size.load_seconds, transfer, size.step_seconds) for size in sizes],
-        advice=advice(plan.config, bound, gain, shared, measured),
+        advice=advice(plan.config, bound, gain, competition(step, load, both), measured),
     )
 
 

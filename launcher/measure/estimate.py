@@ -19,18 +19,11 @@ from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, common_acting, step_kinds
 
 CONFIDENCE = 0.9
-# Files in the folder that a measurement works in.
+# Files in the folder that a measurement works in. A request holds the seconds for each thing to measure, and when the
+# command was given, in seconds since 1970.
 REQUEST, ANSWER = "request.json", "answer.json"
 
 Rounds = list[float]
-
-
-@dataclass(frozen=True)
-class MeasureRequest:
-    """Seconds for each thing to measure; `asked_at` is when the command was given, in seconds since 1970."""
-
-    seconds: float
-    asked_at: float
 
 
 @dataclass(frozen=True)
@@ -76,10 +69,6 @@ class Measurement:
     evaluation: EvaluationTimes
     save_seconds: Rounds
     last_save_seconds: float
-
-    @property
-    def rounds(self) -> int:
-        return len(self.steps[0].step_seconds)
 
     @property
     def mean_transfer(self) -> float:
@@ -169,8 +158,8 @@ def sizes_by_round(plan: Plan, measured: Measurement) -> list[list[SizeCost]]:
     """The cost at each size of the schedule, from each round of the measurement."""
     kinds = step_kinds(plan)
     counts = {kind: len(steps) for kind, steps in kinds.items()}
-    models = [_CostModel(measured, common_acting(kinds), number) for number in range(measured.rounds)]
-    return [_sizes(counts, model) for model in models]
+    rounds = range(len(measured.steps[0].step_seconds))
+    return [_sizes(counts, _CostModel(measured, common_acting(kinds), number)) for number in rounds]
 
 
 def mean_sizes(by_round: list[list[SizeCost]]) -> list[SizeCost]:
@@ -212,7 +201,6 @@ class _CostModel:
         at: dict[tuple[str, ...], list[StepTimes]] = {}
         for point in measured.steps:
             at.setdefault(tuple(point.acting), []).append(point)
-        self._common = common
         base = at[common]
         self._step = _over_area({p.image_size: p.step_seconds[number] for p in base})
         self.load = _over_area({p.image_size: p.load_seconds[number] for p in base if p.load_seconds})
@@ -260,8 +248,7 @@ def _training(plan: Plan, measured: Measurement, sizes: list[SizeCost], number: 
 
 def _evaluating(measured: Measurement, count: int) -> list[float]:
     found = measured.evaluation
-    again = statistics.fmean(found.start_seconds)
-    starts = found.first_start_seconds + (count - 1) * again
+    starts = found.first_start_seconds + (count - 1) * statistics.fmean(found.start_seconds)
     return [starts + count * found.batches * seconds for seconds in found.batch_seconds]
 
 

@@ -6,7 +6,7 @@ import json
 import sys
 import tempfile
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from launcher.data.shapes import ensure_folder
 from launcher.data.unreadable import write_skipped
 from launcher.errors import Problem, UserError
 from launcher.launch.prepare_run import Prepared, prepare_run
-from launcher.measure.estimate import ANSWER, REQUEST, Measurement, MeasureRequest
+from launcher.measure.estimate import ANSWER, REQUEST, Measurement
 from launcher.records.folder import RunFolder
 from launcher.records.progress import TerminalView
 
@@ -67,7 +67,7 @@ def ask(prepared: Prepared, target: str, seconds: float, answer: type[T]) -> T:
         write(config, folder.config)
         if config.dataset.skip_bad:
             write_skipped(folder.skipped, prepared.skipped)
-        (folder.path / REQUEST).write_text(json.dumps(asdict(MeasureRequest(seconds, time.time()))))
+        (folder.path / REQUEST).write_text(json.dumps([seconds, time.time()]))
         once = replace(config.launch, max_restarts=0)
         code = Launcher(folder.path, prepared.devices, once, TerminalView(console(sys.stderr)), target).run()
         if code != 0:

@@ -21,7 +21,7 @@ from launcher.data.batch import Loaded
 from launcher.data.unreadable import read_skipped
 from launcher.data.workers import worker_count
 from launcher.launch.stopping import Stopped
-from launcher.measure.estimate import ANSWER, REQUEST, EvaluationTimes, Measurement, MeasureRequest, StepTimes
+from launcher.measure.estimate import ANSWER, REQUEST, EvaluationTimes, Measurement, StepTimes
 from launcher.plan.step_kinds import StepSample, common_acting, step_kinds, step_samples
 from launcher.probe import rank_cores
 from launcher.rank.group import join_ranks
@@ -40,16 +40,16 @@ _COPIES = 8
 
 def work(scratch: Path) -> None:
     """Measure every kind of step, loading, evaluation and saving of the scratch folder's config."""
-    answer(scratch, lambda run, request: asdict(StepProfiler(run, request).measure(scratch)))
+    answer(scratch, lambda *asked: asdict(StepProfiler(*asked).measure(scratch)))
 
 
 class StepProfiler:
     """Times one run's parts; all ranks do the same number of steps."""
 
-    def __init__(self, run: Trainer, request: MeasureRequest):
-        self.run, self.request, self._timer = run, request, StepTimer(run)
+    def __init__(self, run: Trainer, seconds: float, asked_at: float):
+        self.run, self._seconds, self._timer = run, seconds, StepTimer(run)
         compile_run(run)
-        self._started = time.time()
+        self._start_seconds = time.time() - asked_at
         kinds = step_kinds(run.plan)
         chosen = step_samples(kinds)
         common = [sample for sample in chosen if sample.kind.acting == common_acting(kinds)]
@@ -59,7 +59,9 @@ class StepProfiler:
 
     def measure(self, scratch: Path) -> Measurement:
         """Everything, in rounds."""
-        first_batch, self._batch = self._first_batch()
+        start = time.perf_counter()
+        self._batch = next(self._batches(0, 0))
+        first_batch = time.perf_counter() - start
         new_sizes = self._warm_up()
         transfers, epoch_starts = [], []
         for number in range(1, ROUNDS + 1):
@@ -80,8 +82,11 @@ class StepProfiler:
             world_size=self.run.ranks.world_size,
             workers=self._workers,
             cores=rank_cores(self.run.ranks.local_world_size) * self.run.ranks.local_world_size,
-            start_seconds=self._started - self.request.asked_at,
-            steps=[self._of(sample) for sample in self._steps],
+            start_seconds=self._start_seconds,
+            steps=[
+                StepTimes(s.kind.image_size, list(s.kind.acting), seconds, self._loads.get(s), self._both.get(s))
+                for s, seconds in self._steps.items()
+            ],
             transfer_seconds=transfers,
             first_batch_seconds=first_batch,
             epoch_start_seconds=epoch_starts,
@@ -90,11 +95,6 @@ class StepProfiler:
             save_seconds=saves,
             last_save_seconds=last_save,
         )
-
-    def _of(self, sample: StepSample) -> StepTimes:
-        kind = sample.kind
-        steps, loads, both = self._steps[sample], self._loads.get(sample), self._both.get(sample)
-        return StepTimes(kind.image_size, list(kind.acting), steps, loads, both)
 
     @property
     def _workers(self) -> int:
@@ -109,11 +109,6 @@ class StepProfiler:
         dataloader, steps = self.run.config.dataloader, self.run.plan.steps_per_epoch
         prefetch = 0 if isinstance(dataloader, SyntheticLoader) else dataloader.prefetch
         return min(self._workers * prefetch, steps // 2)
-
-    def _first_batch(self) -> tuple[float, Loaded]:
-        start = time.perf_counter()
-        batch = next(self._batches(0, 0))
-        return time.perf_counter() - start, batch
 
     def _warm_up(self) -> list[float]:
         """A few steps of every kind; returns what the first step at each new size took above the next ones."""
@@ -138,8 +133,7 @@ class StepProfiler:
 
     def _load_alone(self, sample: StepSample) -> float:
         """Seconds a batch when nothing but loading happens."""
-        known = self._loads[sample] or self._both.get(sample) or self._steps[sample]
-        count = self._within_epoch(self._count(known))
+        count = self._within_epoch(self._count(self._loads[sample] or self._both[sample]))
         batches = self._batches(*self._start_of(sample, count))
         for _ in range(self._ahead):
             next(batches)
@@ -170,8 +164,7 @@ class StepProfiler:
         """Evaluate for the seconds of the request, twice; the first time starts the loader's workers."""
         (first_start, batch), (start, again) = self._evaluate(), self._evaluate()
         samples, ranks = self.run.config.dataset.val_samples or 0, self.run.ranks.world_size
-        batch_size = self.run.plan.rank_eval_batch
-        batches = math.ceil(math.ceil(samples / ranks) / batch_size)
+        batches = math.ceil(math.ceil(samples / ranks) / self.run.plan.rank_eval_batch)
         return EvaluationTimes(first_start, [start], [batch, again], batches)
 
     def _evaluate(self) -> tuple[float, float]:
@@ -180,7 +173,7 @@ class StepProfiler:
 
         def enough() -> bool:
             arrivals.append(time.perf_counter())
-            return arrivals[-1] - arrivals[0] > self.request.seconds
+            return arrivals[-1] - arrivals[0] > self._seconds
 
         begin = time.perf_counter()
         complete = self.run.evaluate(should_stop=enough) is not None
@@ -211,7 +204,7 @@ class StepProfiler:
 
     def _count(self, known: list[float]) -> int:
         """Steps that fill a round's seconds, the same on all ranks."""
-        return agreed_count(self.request.seconds / ROUNDS, known[-1]) if known else 1
+        return agreed_count(self._seconds / ROUNDS, known[-1]) if known else 1
 
     def _within_epoch(self, count: int) -> int:
         """Whole turns of the loader's workers, and no more than an epoch has."""
@@ -219,15 +212,15 @@ class StepProfiler:
         return max(1, min(math.ceil(count / turns) * turns, self.run.plan.steps_per_epoch - self._ahead))
 
 
-def answer(scratch: Path, measure: Callable[[Trainer, MeasureRequest], object]) -> None:
+def answer(scratch: Path, measure: Callable[[Trainer, float, float], object]) -> None:
     """Measure as the folder's request asks; rank 0 leaves the answer there, unless the measurement is asked to stop."""
     folder = RunFolder(scratch)
     config = standing_still(read(folder.config))
-    request = MeasureRequest(**json.loads((scratch / REQUEST).read_text()))
+    seconds, asked_at = json.loads((scratch / REQUEST).read_text())
     with join_ranks(config) as ranks:
         run = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset))
         try:
-            found = measure(run, request)
+            found = measure(run, seconds, asked_at)
         except Stopped:
             return
         finally:
