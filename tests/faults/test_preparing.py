@@ -41,7 +41,7 @@ def test_preparation_stops_and_goes_on_to_the_same_bytes(train: Train, pictures:
         for one in processes_of(train.folder / "runs" / "none"):
             one.send_signal(number)
         output, _ = ended(process, 143)
-        assert "the same command goes on" in output
+        assert "run the same command to continue" in output
         assert not list(folder.glob("*.beton"))
         assert not processes_of(train.folder / "runs" / "none")
     train(*words, f"dataloader.folder={folder}")
