@@ -45,7 +45,8 @@ print(json.dumps({"ffcv": version("ffcv")}))
 def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     """Findings in the order of a reader's questions; slow ones come last."""
     gpus = read_gpus()
-    others = _of_amd() if not gpus and "rocm" in version("torch") else []
+    of_rocm = ask(TORCH).values if not gpus and "rocm" in version("torch") else None
+    others = [gpu["name"] for gpu in of_rocm["gpus"]] if of_rocm else []
     # note: of cards that are cut into MIG parts CUDA gives a process one part
     ranks = processes_of_node(config.launch, 1 if gpus and any(gpu.mig for gpu in gpus) else len(gpus or others))
     yield from judge_gpus(gpus, cards_on_the_bus(), others)
@@ -54,12 +55,6 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     yield from examine_machine(ranks, shared_memory_need(config, ranks), Path(config.runs))
     yield from examine_software(gpus, config.dataloader.name)
     yield from examine_data(config, report)
-
-
-def _of_amd() -> list[str]:
-    """Names of the GPUs that a torch for ROCm sees."""
-    values = ask(TORCH).values
-    return [gpu["name"] for gpu in values["gpus"]] if values else []
 
 
 def examine_software(gpus: list[GpuState] | None, loader: str) -> Iterator[Finding]:
@@ -120,8 +115,7 @@ def _examine_images(
         yield ok(what, f"all {total:,} can be decoded")
         return
     status: Status = "warning" if config.dataset.skip_bad else "problem"
-    advice = "dataset.skip_bad=true skips them"
-    summary = f"{len(bad):,} of {total:,} cannot be decoded"
-    yield Finding(what, status, summary, advice if config.dataset.skip_bad else f"repair or remove them; {advice}")
+    advice = "repair or remove them; dataset.skip_bad=true skips them"
+    yield Finding(what, status, f"{len(bad):,} of {total:,} cannot be decoded", advice)
     for file, reason in sorted(bad.items()):
         yield Finding(what, status, f"{folder / file} ({reason})")

@@ -174,8 +174,11 @@ def judge_gpus(gpus: list[GpuState] | None, cards: int, others: list[str]) -> li
     if not gpus and others:
         advice = "no recipe has been tested on AMD GPUs: compare a short run with one on the CPU"
         return [warning("GPUs", f"{len(others)} x {others[0]}, through ROCm", advice)]
+    if not gpus and cards:
+        found = f"{cards} NVIDIA card{'s' * (cards > 1)} found, but no working driver"
+        return [problem("GPUs", found, "install NVIDIA's driver; in a container: docker run --gpus all")]
     if not gpus:
-        return [_without(cards)]
+        return [warning("GPUs", "none", "training on the CPU suits only small images and short runs")]
     first = gpus[0]
     found = f"{len(gpus)} x {first.name}, {decimal(first.memory)}"
     driver = ok("driver", first.driver)
@@ -215,13 +218,6 @@ def judge_cuda(answer: Answer, gpus: list[GpuState]) -> list[Finding]:
     if values["nccl"] is None:
         return [*found, problem("NCCL", "none in torch", "GPUs cannot communicate: install torch for CUDA")]
     return [*found, ok("NCCL", values["nccl"])]
-
-
-def _without(cards: int) -> Finding:
-    if cards:
-        found = f"{cards} NVIDIA card{'s' * (cards > 1)} found, but no working driver"
-        return problem("GPUs", found, "install NVIDIA's driver; in a container: docker run --gpus all")
-    return warning("GPUs", "none", "training on the CPU suits only small images and short runs")
 
 
 def _bytes(mib: str) -> int:

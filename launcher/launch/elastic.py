@@ -85,11 +85,8 @@ class Launcher:
             if self._rendezvous is not None:
                 self._rendezvous.shutdown()
         if not self._run_folder.is_dir():
-            lost = (
-                f"error: the run folder {self._run_folder} was deleted or moved while the run trained; all ranks were"
-            )
-            after = "stopped; after a move, train resume NEW_PATH continues from its last checkpoint"
-            print(one_line(f"{lost} {after}"), file=sys.stderr)
+            lost = f"error: the run folder {self._run_folder} was deleted or moved, so all ranks were stopped"
+            print(one_line(f"{lost}; after a move, train resume NEW_PATH goes on from its last save"), file=sys.stderr)
             return FAILED
         if failure is not None:
             print(failure.message, file=sys.stderr)

@@ -70,7 +70,9 @@ class ProgressView(TerminalView):
                     self._show_training(row)
                 case "eval":
                     self._evaluation_seconds += row["seconds"]
-                    self.print(evaluation_line(row, self._epochs, self._task))
+                    loss = float("nan") if row["loss"] is None else row["loss"]
+                    metrics, trained = self._task.text(row["metrics"], 1), duration(row["train_seconds"])
+                    self.print(f"epoch {row['epoch']:g}/{self._epochs}  {metrics}  loss {loss:.3f}  trained {trained}")
                 case "test":
                     self._evaluation_seconds += row["seconds"]
                     self.print(f"test images: {self._task.text(row['metrics'])}")
@@ -115,14 +117,6 @@ class ProgressView(TerminalView):
         epoch = facts.pop("epoch", "")
         description = f"{epoch}  {step}" if epoch else step
         self._live.update(self._bar, completed=row["step"], description=description, facts="  ".join(facts.values()))
-
-
-def evaluation_line(row: Row, epochs: int, task: TaskConfig) -> str:
-    """One evaluation in a line."""
-    return (
-        f"epoch {row['epoch']:g}/{epochs}  {task.text(row['metrics'], 1)}  "
-        f"loss {row['loss'] if row['loss'] is not None else float('nan'):.3f}  trained {duration(row['train_seconds'])}"
-    )
 
 
 def duration(seconds: float) -> str:

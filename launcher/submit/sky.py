@@ -38,6 +38,9 @@ def render(job: Job, values: Sky) -> str:
     if values.spot and values.runs is None:
         message = "spot machines need a bucket to resume from: set submit.runs=s3://BUCKET/runs"
         raise UserError(Problem(f"{message}, or submit.spot=false", "submit.runs", None))
+    start = "exec train" if values.image else "exec .venv/bin/train"
+    runs = "/runs" if values.runs else "runs"
+    lines = command(job, start, runs=runs, run_name=shlex.quote(stamped(job)), rdzv=f'"$first:{PORT}"')
     task: dict[str, Any] = {
         "name": dns_name(job.name),
         "num_nodes": job.nodes,
@@ -45,17 +48,10 @@ def render(job: Job, values: Sky) -> str:
         **({} if values.image else {"workdir": "."}),
         **({"file_mounts": mounts} if (mounts := _mounts(values)) else {}),
         **({} if values.image else {"setup": "make setup\n"}),
-        "run": _run(job, values),
+        "run": f"{_FIRST if job.nodes > 1 else ''}{lines}\n",
     }
     spot = "; spot machines cost less" if values.spot else ""
     return f"# {job.price}, on demand{spot}\n{dump(task)}"
-
-
-def _run(job: Job, values: Sky) -> str:
-    start = "exec train" if values.image else "exec .venv/bin/train"
-    runs = "/runs" if values.runs else "runs"
-    lines = command(job, start, runs=runs, run_name=shlex.quote(stamped(job)), rdzv=f'"$first:{PORT}"')
-    return (_FIRST if job.nodes > 1 else "") + lines + "\n"
 
 
 def _resources(job: Job, values: Sky) -> dict[str, Any]:

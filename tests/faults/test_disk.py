@@ -72,7 +72,7 @@ def test_a_run_ends_at_once_when_its_folder_goes_away(train: Train, here: Here, 
     if loss == "deleted":
         shutil.rmtree(moved)
     _, errors = ended(process, 1)
-    assert "was deleted or moved while the run trained" in errors
+    assert "was deleted or moved, so all ranks were stopped" in errors
     assert "Traceback" not in errors
     assert not processes_of(run)
     assert not run.exists()
