@@ -18,6 +18,7 @@ from launcher.console import csv_cell
 from launcher.data.folder import image_files, is_file
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.devices import decide
+from launcher.plan.plan import plan_for
 from launcher.records.folder import RunFolder, existing
 
 if TYPE_CHECKING:
@@ -83,12 +84,12 @@ def _exported(path: str) -> Path | None:
 
 
 def _classifier(exported: Path | None, folder: RunFolder | None, *, best: bool) -> Classifier:
-    from launcher.weights.classifier import classifier_of_export, classifier_of_run
+    from launcher.weights.classifier import classifier_of, classifier_of_export, saved
 
-    launch = read(folder.config).launch if folder else compose([]).config.launch
-    kind = decide(replace(launch, nproc=1)).kind
+    config = read(folder.config) if folder else compose([]).config
+    kind = decide(replace(config.launch, nproc=1)).kind
     if folder:
-        return classifier_of_run(folder, kind, best=best)
+        return classifier_of(plan_for(config, 1), saved(folder, best=best), kind)
     assert exported is not None
     return classifier_of_export(exported, kind)
 

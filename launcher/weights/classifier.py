@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
-from launcher.config.resolved import as_mapping, fingerprint, read
+from launcher.config.resolved import as_mapping, fingerprint
 from launcher.config.schema import TorchvisionLoader
 from launcher.data.batch import normalize
 from launcher.data.images import UNREADABLE, ReadableImages, evaluated_input
@@ -79,12 +79,18 @@ def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:
 
 def trained_network(plan: Plan, state: dict[str, Any]) -> tuple[nn.Module, dict[str, Surgery]]:
     """The network that the run evaluates, on the CPU, and what makes it from torchvision's."""
+    network, surgeries = initial_network(plan)
+    network.load_state_dict(state["weights"])
+    return network, surgeries
+
+
+def initial_network(plan: Plan) -> tuple[nn.Module, dict[str, Surgery]]:
+    """The same with the run's initial weights."""
     config = plan.config
     outputs = config.task.outputs(config.dataset)
     engine = Engine(Context(plan, outputs))
     network = build_model(config.model, outputs, config.loss, config.seed)
     engine.change_model(network)
-    network.load_state_dict(state["weights"])
     return network, model_surgeries(config.model) | engine.surgeries()
 
 
@@ -137,16 +143,6 @@ class ClassifiedImage:
     file: str
     classes: list[tuple[str, float]]
     unreadable: str | None = None
-
-
-def classifier_of_run(folder: RunFolder, kind: str, *, best: bool) -> Classifier:
-    """The newest or best checkpoint's evaluated weights, in the run's precision, on `cpu` or `cuda`.
-
-    Raises:
-        UserError: the run has no valid checkpoint.
-        MachineError: the GPU cannot be used.
-    """
-    return classifier_of(plan_for(read(folder.config), 1), saved(folder, best=best), kind)
 
 
 def classifier_of_export(folder: Path, kind: str) -> Classifier:

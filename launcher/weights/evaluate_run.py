@@ -90,22 +90,17 @@ def _images(
     plan: Plan, state: dict[str, Any], folder: RunFolder, other: Path | None, device: torch.device
 ) -> Iterator[tuple[EvaluationLoader, list[str]]]:
     """The run's validation images or those of another folder, and notes on their classes."""
-    if other is not None:
-        loader, notes = _other(plan, state, other, device)
-        with closing(loader):
-            yield loader, notes
+    if other is None:
+        skipped = read_skipped(folder.skipped, plan.config.dataset)
+        with closing(build_loaders(plan, alone(device), skipped=skipped)) as loaders:
+            yield loaders.evaluate, []
         return
-    skipped = read_skipped(folder.skipped, plan.config.dataset)
-    with closing(build_loaders(plan, alone(device), skipped=skipped)) as loaders:
-        yield loaders.evaluate, []
-
-
-def _other(plan: Plan, state: dict[str, Any], path: Path, device: torch.device) -> tuple[EvaluationLoader, list[str]]:
     if not (classes := state.get("classes")):
         message = "the checkpoint has no names of classes, by which those of another folder are found"
-        raise UserError(Problem(message, "dataset.path", path))
-    images, notes = evaluated_as(path, plan.config.dataset, classes, quiet)
-    return build_evaluation(plan, images, alone(device)), notes
+        raise UserError(Problem(message, "dataset.path", other))
+    images, notes = evaluated_as(other, plan.config.dataset, classes, quiet)
+    with closing(build_evaluation(plan, images, alone(device))) as loader:
+        yield loader, notes
 
 
 @dataclass(frozen=True)

@@ -17,18 +17,14 @@ import torch
 from torch import Tensor
 from torchvision.models import get_model_weights
 
-from launcher.algorithms.base import Context
-from launcher.algorithms.engine import Engine
 from launcher.config.keys import nearest
 from launcher.config.models import BaseModel, TimmModel
 from launcher.config.resolved import read
-from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError, is_of_the_machine
-from launcher.models.build import model_surgeries
 from launcher.plan.plan import plan_for
 from launcher.records.folder import RunFolder
 from launcher.training import checkpoint
-from launcher.weights.classifier import saved
+from launcher.weights.classifier import initial_network, saved
 from launcher.weights.export_files import CARD, WEIGHTS, read_card, read_weights
 
 # The keys under which published files keep their weights beside other things; averaged weights come first.
@@ -61,11 +57,9 @@ def load_weights(model: BaseModel) -> SourceWeights:
     """
     assert model.weights is not None
     if model.weights in ("torchvision", "timm"):
-        if model.library not in ("torchvision", "timm"):
-            raise problem(model.weights, "has none for this model; name a file, a run folder or an export")
         if model.weights != model.library:
-            own = f"{model.library}'s: model.weights={model.library}"
-            raise problem(model.weights, f"has none for this model, which is {own}")
+            own = f"model.weights={model.library}, " if model.library in ("torchvision", "timm") else ""
+            raise problem(model.weights, f"has none for this model; set {own}a file, a run folder or an export")
         return _of_timm(model) if isinstance(model, TimmModel) else _of_torchvision(model.architecture)
     path = Path(model.weights)
     if RunFolder(path).exists():
@@ -81,24 +75,13 @@ def load_weights(model: BaseModel) -> SourceWeights:
     return _of_file(path)
 
 
-def surgery_values(config: RunConfig, engine: Engine) -> dict[str, Any]:
-    """Return the values of each surgery of a run's network by name."""
-    return {name: one.values for name, one in {**model_surgeries(config.model), **engine.surgeries()}.items()}
-
-
-def engine_of(config: RunConfig) -> Engine:
-    """Build the algorithms of a config for one process, whose surgeries count."""
-    assert config.dataset.classes is not None
-    return Engine(Context(plan_for(config, 1), config.dataset.classes))
-
-
 def _of_run(folder: RunFolder, state: dict[str, Any]) -> SourceWeights:
     config = read(folder.config)
     return SourceWeights(
         f"{folder.path} at step {state['step']:,}",
         state["weights"],
         config.model.architecture,
-        surgery_values(config, engine_of(config)),
+        {name: surgery.values for name, surgery in initial_network(plan_for(config, 1))[1].items()},
         state.get("classes"),
         list(config.dataset.mean),
         list(config.dataset.std),

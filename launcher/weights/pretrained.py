@@ -19,10 +19,12 @@ from torch import Tensor, nn
 from launcher import atomic
 from launcher.config.schema import RunConfig
 from launcher.errors import first_few
-from launcher.models.build import build_model, fitted
+from launcher.models.build import fitted
 from launcher.models.parameters import parameters_of_head
+from launcher.plan.plan import plan_for
+from launcher.weights.classifier import initial_network
 from launcher.weights.export_files import differences
-from launcher.weights.load import SourceWeights, engine_of, load_weights, problem, surgery_values
+from launcher.weights.load import SourceWeights, load_weights, problem
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,8 @@ def pretrained_weights(config: RunConfig, classes: list[str] | None, *, keep_nor
 
 def _fitted(source: SourceWeights, classes: list[str] | None, config: RunConfig) -> tuple[dict[str, Tensor], str]:
     """Return all weights of the run's network, and a note on its head."""
-    assert config.dataset.classes is not None
-    engine = engine_of(config)
-    network = build_model(config.model, config.dataset.classes, config.loss, config.seed)
-    engine.change_model(network)
-    _check_surgery(surgery_values(config, engine), source, config)
+    network, surgeries = initial_network(plan_for(config, 1))
+    _check_surgery({name: surgery.values for name, surgery in surgeries.items()}, source, config)
     own, weights = network.state_dict(), dict(source.tensors)
     in_head = parameters_of_head(network)
     head = [name for name in own if name in in_head]
