@@ -55,10 +55,7 @@ class SqueezeExcite(Algorithm[SqueezeExciteConfig]):
 
     def change_model(self, model: nn.Module) -> None:
         for name, block in squeeze_excite(model, **asdict(self.values)).items():
-            self._draw(block, name)
-
-    def _draw(self, block: SqueezeExcite2d, name: str) -> None:
-        key = randomness.key(self.context.plan.config.seed, f"squeeze_excite of {name}")
-        generator = torch.Generator().manual_seed(key)
-        for linear in (block.squeeze, block.excite):
-            nn.init.kaiming_uniform_(linear.weight, a=math.sqrt(5), generator=generator)
+            key = randomness.key(self.context.plan.config.seed, f"squeeze_excite of {name}")
+            generator = torch.Generator().manual_seed(key)
+            for linear in (block.squeeze, block.excite):
+                nn.init.kaiming_uniform_(linear.weight, a=math.sqrt(5), generator=generator)

@@ -24,7 +24,9 @@ def parameter_kinds(network: nn.Module) -> dict[str, Kind]:
         for prefix, module in network.named_modules()
         for name, parameter in module.named_parameters(recurse=False)
     }
-    positions = _layers_of_positions(network)
+    # note: names, or their beginnings, of what timm lets stand for a table: small networks of relative positions
+    ask: Any = getattr(network, "no_weight_decay", None)
+    positions = tuple(pattern.removesuffix("*") for pattern in (ask() if ask else ()))
     return {
         name: "embedding" if kind in KERNELS[:2] and name.startswith(positions) else kind
         for name, kind in kinds.items()
@@ -52,12 +54,6 @@ def parameters_of_head(network: nn.Module) -> set[str]:
         if id(module) in heads
         for name, _ in module.named_parameters(recurse=False)
     }
-
-
-def _layers_of_positions(network: nn.Module) -> tuple[str, ...]:
-    """Names, or their beginnings, of what timm lets stand for a table: small networks of relative positions."""
-    ask: Any = getattr(network, "no_weight_decay", None)
-    return tuple(pattern.removesuffix("*") for pattern in (ask() if ask else ()))
 
 
 def _is_kernel(module: nn.Module) -> bool:
