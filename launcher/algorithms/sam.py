@@ -11,18 +11,6 @@ from launcher.data.batch import Batch
 from launcher.foreach import gradients_of
 
 
-@torch.no_grad()
-def climb(weights: list[Tensor], gradients: list[Tensor], norm: Tensor, rho: float, epsilon: float) -> list[Tensor]:
-    """Move the weights by `rho * g / (norm + epsilon)` in place; returns copies of them as they were.
-
-    The gradients are used up. A loss scale cancels in g / norm.
-    """
-    before = torch._foreach_mul(weights, 1.0)  # note: copies in one launch, bit for bit
-    torch._foreach_mul_(gradients, rho / (norm + epsilon))
-    torch._foreach_add_(weights, gradients)
-    return list(before)
-
-
 class SAM(Algorithm[SAMConfig]):
     """On steps with (step + 1) % interval == 0, the gradient at the point that the process's own gradient leads to.
 
@@ -39,10 +27,15 @@ class SAM(Algorithm[SAMConfig]):
             return gradients(batch)
         loss = gradients(batch, synchronize=False)
         weights: list[Tensor] = [p for p in model.parameters() if p.grad is not None]
-        norm = nn.utils.get_total_norm(gradients_of(weights))
+        directions = gradients_of(weights)
+        norm = nn.utils.get_total_norm(directions)
         finite = norm.isfinite()
         norm = torch.where(finite, norm, torch.nan)
-        before = climb(weights, gradients_of(weights), norm, self.values.rho, self.values.epsilon)
+        with torch.no_grad():
+            before = torch._foreach_mul(weights, 1.0)  # note: copies in one launch, bit for bit
+            # note: the gradients are used up; a loss scale cancels in g / norm
+            torch._foreach_mul_(directions, self.values.rho / (norm + self.values.epsilon))
+            torch._foreach_add_(weights, directions)
         uphill = gradients(batch, update_statistics=not self.freezes_statistics)
         with torch.no_grad():
             torch._foreach_copy_(weights, before)

@@ -45,7 +45,9 @@ class SelectiveBackprop(ChoosingAlgorithm[SelectiveBackpropConfig]):
     """Between `start` and `end`, every `interval`-th batch keeps its part `keep`; the others train whole."""
 
     def choose(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
-        moment, count = batch.moment, self._count(len(batch.images))
+        moment, parts = batch.moment, self.context.plan.accumulation
+        # note: the same on all ranks, in equal parts for the passes of an accumulated step
+        count = max(1, int(self.values.keep * len(batch.images)) // parts) * parts
         if not self.values.acts_at(self.context.plan, moment.step) or count == len(batch.images):
             return batch
         targets = one_hot(batch.targets, self.context.classes)
@@ -58,8 +60,3 @@ class SelectiveBackprop(ChoosingAlgorithm[SelectiveBackpropConfig]):
         (places,) = to_device(ranks, device=batch.images.device)
         chosen = losses.argsort(stable=True)[places]
         return replace(batch, images=batch.images[chosen], targets=batch.targets[chosen], chosen=chosen)
-
-    def _count(self, samples: int) -> int:
-        """Samples kept: the same on all ranks, in equal parts for the passes of an accumulated step."""
-        parts = self.context.plan.accumulation
-        return max(1, int(self.values.keep * samples) // parts) * parts

@@ -71,19 +71,17 @@ def resolve(values: Mapping[str, Any], origin: Callable[[str], str], problems: P
             return {name: resolved(inner, f"{key}.{name}") for name, inner in value.items()}
         if isinstance(value, list):
             return [resolved(part, key) for part in value]
+        if not isinstance(value, str) or "${" not in value:
+            return value
         try:
-            return _resolved(value, values) if isinstance(value, str) and "${" in value else value
+            if whole := _REFERENCE.fullmatch(value):
+                return _referred(whole[1], values)
+            return _REFERENCE.sub(lambda part: str(_referred(part[1], values)), value)
         except ValueError as error:
             problems.append(Problem(f"cannot be resolved: {error}", key, value, origin(key)))
             return value
 
     return {name: resolved(value, name) for name, value in values.items()}
-
-
-def _resolved(text: str, values: Mapping[str, Any]) -> Any:
-    if whole := _REFERENCE.fullmatch(text):
-        return _referred(whole[1], values)
-    return _REFERENCE.sub(lambda part: str(_referred(part[1], values)), text)
 
 
 def _referred(key: str, values: Mapping[str, Any]) -> Any:

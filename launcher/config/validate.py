@@ -62,9 +62,10 @@ def typed(kind: type[Typed], values: Any, origin: Callable[[str], str | None], p
             expected = mismatches.setdefault(key, (value, []))[1]
             if (message := _message(kind, prefix, key, dict(details))) not in expected:
                 expected.append(message)
-    for key, (value, expected) in mismatches.items():
+    for key, (value, (first, *others)) in mismatches.items():
         path = f"{prefix}{key}".removesuffix(".")
-        problems.append(Problem(_joined(expected), path, value, origin(path)))
+        message = " or ".join([first, *(other.removeprefix("must be ") for other in others)])
+        problems.append(Problem(message, path, value, origin(path)))
     raise UserError(*problems)
 
 
@@ -77,12 +78,6 @@ def _strange(value: Any, key: str, origin: Callable[[str], str | None]) -> Itera
         yield Problem("is too large; the limit is 2^63", key, value, origin(key))
     elif _NO_TEXT.search(f"{key}{value}"):
         yield Problem("is not UTF-8 text; rename it", key, value, origin(key))
-
-
-def _joined(messages: list[str]) -> str:
-    """Join the alternatives of a union."""
-    first, *others = messages
-    return " or ".join([first, *(other.removeprefix("must be ") for other in others)])
 
 
 def _located(details: Mapping[str, Any], values: Any) -> tuple[str, Any]:

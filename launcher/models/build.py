@@ -221,15 +221,12 @@ def _refused(model: schema.TimmModel, classes: int, error: Exception) -> Problem
     import timm
 
     name = match[1]
-    known = _keywords(type(timm.create_model(model.architecture, num_classes=classes)))
+    network = type(timm.create_model(model.architecture, num_classes=classes))
+    kinds: Any = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    given = ("self", *FORBIDDEN, *_KEYS)
+    taken = inspect.signature(network.__init__).parameters.values()
+    known = [one.name for one in taken if one.kind in kinds and one.name not in given]
     like = nearest(name, known)
     hint = f"; did you mean {like}?" if like else f"; it takes {', '.join(known)}"
     group = "model." if name not in model.arguments else "model.arguments."
     return Problem(f"is no value of {model.architecture}{hint}", f"{group}{name}", values[name])
-
-
-def _keywords(network: type[nn.Module]) -> list[str]:
-    """What a constructor takes besides what the run's data decide."""
-    taken = inspect.signature(network.__init__).parameters
-    kinds: Any = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [name for name, one in taken.items() if one.kind in kinds and name not in ("self", *FORBIDDEN, *_KEYS)]

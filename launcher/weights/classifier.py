@@ -129,10 +129,8 @@ def saved(folder: RunFolder, *, best: bool) -> dict[str, Any]:
     state = checkpoint.load(folder.best) if best else checkpoint.newest_valid(folder.checkpoints)
     if state is None:
         raise UserError(f"{folder.path} has no valid checkpoint yet")
-    if lacking := [name for name in ("step", "weights") if name not in state]:
-        raise UserError(
-            f"{folder.path}: the checkpoint has no {' and no '.join(lacking)}; no run of this program left it"
-        )
+    if not {"step", "weights"} <= state.keys():
+        raise UserError(f"{folder.path}: the checkpoint has no weights or no step; no run of this program left it")
     return state
 
 

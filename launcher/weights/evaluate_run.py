@@ -25,7 +25,6 @@ from launcher.errors import Problem, UserError, one_line
 from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import alone
 from launcher.records.folder import RunFolder
-from launcher.tasks import build_task
 from launcher.training.evaluation import Evaluation, evaluate
 from launcher.weights.classifier import classifier_of, saved
 
@@ -68,7 +67,7 @@ def evaluate_run(
             classifier.network,
             loader,
             classifier.normalize,
-            build_task(config.task, config.loss.name),
+            classifier.task,
             classifier.device,
             classifier.precision.autocast,
             flip_average=config.image.eval_flip_average,
