@@ -6,6 +6,7 @@ Kind of figure is the class; colour, place, size, angle, line width and ground a
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import tempfile
 from pathlib import Path
@@ -27,13 +28,10 @@ _DARK, _LIGHT = 130, 120
 Points = list[tuple[float, float]]
 
 
-def _polygon(corners: int) -> Points:
-    return [(math.sin(2 * math.pi * k / corners), -math.cos(2 * math.pi * k / corners)) for k in range(corners)]
-
-
-def _star(spikes: int, inner: float) -> Points:
-    radii = [1.0, inner] * spikes
-    return [(r * math.sin(math.pi * k / spikes), -r * math.cos(math.pi * k / spikes)) for k, r in enumerate(radii)]
+def _corners(radii: list[float]) -> Points:
+    """Points at these distances from the centre, at equal angles from the top on."""
+    angles = [2 * math.pi * k / len(radii) for k in range(len(radii))]
+    return [(r * math.sin(angle), -r * math.cos(angle)) for r, angle in zip(radii, angles, strict=True)]
 
 
 def _arc(start: float, end: float, radius: float) -> Points:
@@ -44,23 +42,19 @@ _CROSS: Points = [
     (-0.33, -1), (0.33, -1), (0.33, -0.33), (1, -0.33), (1, 0.33), (0.33, 0.33),
     (0.33, 1), (-0.33, 1), (-0.33, 0.33), (-1, 0.33), (-1, -0.33), (-0.33, -0.33),
 ]  # fmt: skip
-_ARROW: Points = [(0, -1), (0.8, -0.1), (0.3, -0.1), (0.3, 1), (-0.3, 1), (-0.3, -0.1), (-0.8, -0.1)]
-_L_SHAPE: Points = [(-0.7, -1), (-0.1, -1), (-0.1, 0.4), (0.8, 0.4), (0.8, 1), (-0.7, 1)]
-
-_BOW_TIE: Points = [(-1, -0.75), (0, -0.12), (1, -0.75), (1, 0.75), (0, 0.12), (-1, 0.75)]
 
 # Outlines within the unit circle; a figure's hole is painted in the ground's colour.
 FIGURES: dict[str, Points] = {
-    "arrow": _ARROW,
-    "bow_tie": _BOW_TIE,
+    "arrow": [(0, -1), (0.8, -0.1), (0.3, -0.1), (0.3, 1), (-0.3, 1), (-0.3, -0.1), (-0.8, -0.1)],
+    "bow_tie": [(-1, -0.75), (0, -0.12), (1, -0.75), (1, 0.75), (0, 0.12), (-1, 0.75)],
     "circle": _arc(0, 2 * math.pi, 0.9),
     "crescent": _arc(-2.2, 2.2, 1.0) + [(x + 0.45, y) for x, y in reversed(_arc(-1.9, 1.9, 0.85))],
     "cross": _CROSS,
-    "l_shape": _L_SHAPE,
+    "l_shape": [(-0.7, -1), (-0.1, -1), (-0.1, 0.4), (0.8, 0.4), (0.8, 1), (-0.7, 1)],
     "ring": _arc(0, 2 * math.pi, 0.95),
     "square": [(-0.8, -0.8), (0.8, -0.8), (0.8, 0.8), (-0.8, 0.8)],
-    "star": _star(5, 0.45),
-    "triangle": _polygon(3),
+    "star": _corners([1.0, 0.45] * 5),
+    "triangle": _corners([1.0] * 3),
 }
 _HOLES: dict[str, Points] = {"ring": _arc(0, 2 * math.pi, 0.5)}
 
@@ -97,19 +91,15 @@ def _draw_all(dataset: Dataset, folder: Path) -> None:
             for split, samples in (("train", dataset.train_samples), ("val", dataset.val_samples)):
                 for name in FIGURES:
                     (drawn / split / name).mkdir(parents=True)
-                for index in range(samples or 0):
-                    _write(drawn, split, dataset.native_size, index)
+                for index, name in zip(range(samples or 0), itertools.cycle(FIGURES), strict=False):
+                    image = draw_figure(name, dataset.native_size, split, index)
+                    image.save(drawn / split / name / f"{index:06d}.jpg", quality=_QUALITY)
             drawn.rename(folder)
     except OSError as error:
         # note: another process may have drawn the same images meanwhile
         if not (folder / "val").is_dir():
             message = f"cannot write the built-in images to {folder} ({error.strerror}); set an empty folder"
             raise UserError(Problem(message, "dataset.path", dataset.path)) from None
-
-
-def _write(root: Path, split: str, side: int, index: int) -> None:
-    name = list(FIGURES)[index % len(FIGURES)]
-    draw_figure(name, side, split, index).save(root / split / name / f"{index:06d}.jpg", quality=_QUALITY)
 
 
 def draw_figure(name: str, side: int, split: str, index: int) -> Image.Image:

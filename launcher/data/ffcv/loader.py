@@ -68,20 +68,17 @@ def open_readers(
     pool = partial(DecodingPool, shard=shard, preload=preload)
     crops = partial(pool, only_crop=values.decode == "crop", scaled=values.dct_scaling, change_image=change_image)
     centres = pool(val, partial(_centres, config.image, plan, val))
-    full = crops(train, partial(_crops, config, train))
+    full = crops(train, partial(_crops, config, train, train))
     if small is None:
         return full, centres
-    return FullAndSmall(plan, full, crops(small, partial(_small_crops, config, train, small))), centres
+    return FullAndSmall(plan, full, crops(small, partial(_crops, config, train, small))), centres
 
 
-def _crops(config: RunConfig, file: Beton, request: Request) -> np.ndarray:
-    sizes = file.sizes(request.indices)
-    return random_crops(config.image, *sizes, seed=config.seed, epoch=request.epoch, indices=request.indices)
-
-
-def _small_crops(config: RunConfig, full: Beton, small: Beton, request: Request) -> np.ndarray:
-    boxes = _crops(config, full, request)
-    return same_parts(boxes, *full.sizes(request.indices), *small.sizes(request.indices))
+def _crops(config: RunConfig, full: Beton, stored: Beton, request: Request) -> np.ndarray:
+    """Draw the crops of the full images, as the same parts of the images in `stored`."""
+    sizes = full.sizes(request.indices)
+    boxes = random_crops(config.image, *sizes, seed=config.seed, epoch=request.epoch, indices=request.indices)
+    return same_parts(boxes, *sizes, *stored.sizes(request.indices))
 
 
 def _centres(image: Image, plan: Plan, file: Beton, request: Request) -> np.ndarray:

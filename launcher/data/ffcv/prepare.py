@@ -116,8 +116,11 @@ class _Job:
         """Write the file and its manifest, or resume where an interrupted writer stopped."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            identity = self._identity()
-            with closing(BetonWriter(self.path, self.source.labels, self.values.max_side, identity)) as writer:
+            source = self.source
+            facts = [source.root, source.names, source.labels.tolist(), dataclasses.asdict(self.values), self.upright]
+            # note: equal for equal lists of images and equal values
+            identity = hashlib.sha256(json.dumps(facts).encode(errors="surrogateescape")).hexdigest()
+            with closing(BetonWriter(self.path, source.labels, self.values.max_side, identity)) as writer:
                 return self._write(writer)
         except OSError as error:
             message = f"{self.path} cannot be written ({error.strerror}); finished images are kept: "
@@ -172,12 +175,6 @@ class _Job:
         finally:
             writer.save()
         return bad
-
-    def _identity(self) -> str:
-        """Return a hash that is equal for equal lists of images and equal values."""
-        source = self.source
-        facts = [source.root, source.names, source.labels.tolist(), dataclasses.asdict(self.values), self.upright]
-        return hashlib.sha256(json.dumps(facts).encode(errors="surrogateescape")).hexdigest()
 
 
 def _checksum(path: Path, report: Report) -> str:

@@ -136,7 +136,11 @@ class BetonWriter:
         self._sizes = np.zeros(len(labels), np.uint64)
         self.converted = Counter[str]()
         self._file = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o644)
-        self._lock()
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._file)
+            raise UserError(f"another process is writing {target}; wait until it ends, or stop it") from None
         self._resume()
 
     @property
@@ -193,13 +197,6 @@ class BetonWriter:
     def _next_page(self, end: int) -> int:
         """The first start of a page from an offset on."""
         return -(-end // self._page_size) * self._page_size
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._file)
-            raise UserError(f"another process is writing {self.target}; wait until it ends, or stop it") from None
 
     def _resume(self) -> None:
         """Take over what an interrupted writer of the same images and values has saved."""

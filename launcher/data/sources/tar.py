@@ -12,7 +12,7 @@ import itertools
 import tarfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
@@ -36,22 +36,13 @@ _READERS = 16
 _AHEAD_OF_CLASSES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A file in a tar file, as bytes [start, start + size) of it."""
-
-    name: str
-    start: int
-    size: int
-
-
-def read_members(file: BinaryIO, archive: str, start: int = 0, end: int | None = None) -> Iterator[Member]:
+def read_members(file: BinaryIO, archive: str, start: int = 0, end: int | None = None) -> Iterator[Piece]:
     """Yield the files in a tar file, or in one that is itself bytes [start, end) of `archive`; hard links as files.
 
     Raises:
         UserError: it is no tar file, compressed, cut off or damaged.
     """
-    known: dict[str, Member] = {}
+    known: dict[str, Piece] = {}
     try:
         file.seek(start)
         if file.read(6).startswith(_COMPRESSED):
@@ -68,7 +59,7 @@ def read_members(file: BinaryIO, archive: str, start: int = 0, end: int | None =
                 if header.islnk() and header.linkname in known:
                     known[header.name] = replace(known[header.linkname], name=header.name)
                 elif header.isreg() and not header.issparse():
-                    known[header.name] = Member(header.name, header.offset_data, header.size)
+                    known[header.name] = Piece(header.name, archive, header.offset_data, header.size)
                 else:
                     continue
                 yield known[header.name]
@@ -103,12 +94,12 @@ def class_folders(files: Files, archive: str, split: str, report: Report) -> Sou
                 report(f"listing {split} images", member.start, total)
             parts = PurePosixPath(member.name).parts
             if len(parts) >= 3 and parts[-3] == split and not parts[-2].startswith("."):
-                images.append((parts[-2], Member(parts[-1], member.start, member.size)))
+                images.append((parts[-2], replace(member, name=parts[-1])))
     report(f"listing {split} images", total, total)
     return _tar_source(files, archive, split, images)
 
 
-def _tar_source(files: Files, archive: str, split: str, members: Iterable[tuple[str, Member]]) -> Source:
+def _tar_source(files: Files, archive: str, split: str, members: Iterable[tuple[str, Piece]]) -> Source:
     """Find the images among a tar file's members, each with its class; the last of equal names counts, as unpacked.
 
     Raises:
@@ -133,16 +124,16 @@ def imagenet_source(files: Files, path: str, split: str, report: Report) -> Sour
     return _tar_source(files, archive, split, images)
 
 
-def _train(files: Files, archive: str, report: Report) -> list[tuple[str, Member]]:
+def _train(files: Files, archive: str, report: Report) -> list[tuple[str, Piece]]:
     with files.open(archive, _AHEAD_OF_CLASSES) as file:
         inner = [member for member in read_members(file, archive) if member.name.endswith(".tar")]
 
-    def images(tar: Member) -> list[tuple[str, Member]]:
+    def images(tar: Piece) -> list[tuple[str, Piece]]:
         with files.open(archive, AHEAD) as file:
             inside = read_members(file, archive, tar.start, tar.start + tar.size)
             return [(tar.name.removesuffix(".tar"), member) for member in inside]
 
-    contents: list[tuple[str, Member]] = []
+    contents: list[tuple[str, Piece]] = []
     with ThreadPoolExecutor(_READERS) as pool:
         try:
             for number, part in enumerate(pool.map(images, inner)):
@@ -153,7 +144,7 @@ def _train(files: Files, archive: str, report: Report) -> list[tuple[str, Member
     return contents
 
 
-def _val(files: Files, path: str, archive: str, report: Report) -> list[tuple[str, Member]]:
+def _val(files: Files, path: str, archive: str, report: Report) -> list[tuple[str, Piece]]:
     classes = _val_classes(files, path)
     with files.open(archive, AHEAD) as file:
         images = sorted(read_members(file, archive), key=lambda member: member.name)
