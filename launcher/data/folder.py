@@ -188,8 +188,6 @@ def is_file(path: Path) -> bool:
 def _scan(path: Path, root: Path, split: str) -> Folder:
     try:
         return _listed(path, root, split)
-    except PermissionError as error:
-        raise problem(path, f"no permission to read {error.filename}; change its permissions") from None
     except OSError as error:
         raise problem(path, f"{error.filename} cannot be read: {error.strerror}") from None
 

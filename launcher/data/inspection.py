@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
-from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.folder import Folder, evaluated, is_folder, numbered, only_prepared, part, splits, without
 from launcher.data.shapes import FIGURES
@@ -69,15 +68,34 @@ def held_out(dataset: Dataset, classes: Sequence[str] | None, report: Report = q
 
 
 def evaluated_as(path: Path, dataset: Dataset, classes: Sequence[str], report: Report) -> tuple[Folder, list[str]]:
-    """The images of a folder, with the numbers of a run's classes, and notes; `dataset.skip_bad` holds for them too.
+    """The images of a folder, with the numbers of a run's classes, matched by name; `dataset.skip_bad` holds for them.
+
+    Folders that are named by numbers alone, as ImageNet-v2's are, are the run's classes of those places, from 0. Also
+    returns notes on skipped images and on classes that only one of the two has.
 
     Raises:
         UserError: they are not there, or have no class of the run.
     """
     images = evaluated(path)
     bad = unreadable(path, [images], report) if dataset.skip_bad else {}
-    matched, notes = as_trained(without(images, bad), classes)
-    return matched, [*_unreadable_notes(bad), *notes]
+    images, notes = without(images, bad), _unreadable_notes(bad)
+    numbers = {name: number for number, name in enumerate(classes)}
+    if all(map(str.isdecimal, images.classes)) and numbers.keys().isdisjoint(images.classes):
+        numbers = {str(number): number for number in range(len(classes))}
+    matched = numbered(images, list(classes), numbers)
+    matched = part(matched, matched.labels >= 0)
+    if not matched.files:
+        message = f"contains no class of the run; its folders are {first_few(images.classes)}"
+        message += f", the run's classes {first_few(classes)}"
+        raise UserError(Problem(message, "dataset.path", images.root))
+    if others := [number for number, name in enumerate(images.classes) if name not in numbers]:
+        counts = np.bincount(images.labels, minlength=len(images.classes))
+        count = "1 folder" if len(others) == 1 else f"{len(others):,} folders"
+        notes.append(f"skipping {count} without a class of the run: {_named(images.classes, others, counts, '')}")
+    if missing := sorted(set(range(len(classes))) - set(matched.labels.tolist())):
+        shown = first_few([classes[number] for number in missing])
+        notes.append(f"no images of {len(missing):,} of the run's {len(classes):,} classes: {shown}")
+    return matched, notes
 
 
 def _look(config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report) -> Inspection:
@@ -150,18 +168,17 @@ def _look_at_files(config: RunConfig) -> Inspection:
         different = sorted({*train.manifest.classes} ^ {*val.manifest.classes})
         message = f"{train.path.name} and {val.path.name} have different classes: {first_few(different)}"
         raise UserError(Problem(message + "; remove both and run train prepare again", "dataloader.folder", where))
-    notes = check_classes(*_labelled(train, val), "dataloader.folder", where)
+    in_train, in_val = train.rows["f1"], val.rows["f1"]
+    if train.manifest and val.manifest:
+        names = train.manifest.classes
+    else:
+        # note: files of other programs hold no names; their classes are the numbers that occur
+        numbers = np.union1d(in_train, in_val)
+        names = [str(number) for number in numbers]
+        in_train, in_val = np.searchsorted(numbers, in_train), np.searchsorted(numbers, in_val)
+    notes = check_classes(names, in_train, in_val, "dataloader.folder", where)
     counted = _counted(config, where, (max(train.classes, val.classes), train.samples, val.samples), notes)
     return replace(counted, classes=train.manifest.classes if train.manifest else None)
-
-
-def _labelled(train: Beton, val: Beton) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Names of the classes and both splits' labels; of files by others, the numbers that occur."""
-    first, second = train.rows["f1"], val.rows["f1"]
-    if train.manifest and val.manifest:
-        return train.manifest.classes, first, second
-    numbers = np.union1d(first, second)
-    return [str(number) for number in numbers], np.searchsorted(numbers, first), np.searchsorted(numbers, second)
 
 
 def _look_at_shapes(dataset: Dataset) -> list[str]:
@@ -201,34 +218,6 @@ def _not_there(dataset: Dataset) -> Problem:
         f"val/CLASS/*.jpg (or use dataset=shapes, which is built in)"
     )
     return Problem(message, "dataset.path", dataset.path)
-
-
-def as_trained(images: Folder, classes: Sequence[str]) -> tuple[Folder, list[str]]:
-    """Images with the numbers of a run's classes, matched by name, and notes on classes that only one of them has.
-
-    Folders that are named by numbers alone, as ImageNet-v2's are, are the run's classes of those places, from 0.
-
-    Raises:
-        UserError: they have no class in common.
-    """
-    numbers = {name: number for number, name in enumerate(classes)}
-    if all(map(str.isdecimal, images.classes)) and numbers.keys().isdisjoint(images.classes):
-        numbers = {str(number): number for number in range(len(classes))}
-    matched = numbered(images, list(classes), numbers)
-    matched = part(matched, matched.labels >= 0)
-    if not matched.files:
-        message = f"contains no class of the run; its folders are {first_few(images.classes)}"
-        message += f", the run's classes {first_few(classes)}"
-        raise UserError(Problem(message, "dataset.path", images.root))
-    notes = []
-    if others := [number for number, name in enumerate(images.classes) if name not in numbers]:
-        counts = np.bincount(images.labels, minlength=len(images.classes))
-        count = "1 folder" if len(others) == 1 else f"{len(others):,} folders"
-        notes.append(f"skipping {count} without a class of the run: {_named(images.classes, others, counts, '')}")
-    if missing := sorted(set(range(len(classes))) - set(matched.labels.tolist())):
-        shown = first_few([classes[number] for number in missing])
-        notes.append(f"no images of {len(missing):,} of the run's {len(classes):,} classes: {shown}")
-    return matched, notes
 
 
 def check_classes(

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from launcher import atomic
 from launcher.config.schema import Dataset, FFCVFile
 from launcher.data.decode import UnreadableImage
-from launcher.data.ffcv.beton import Manifest, manifest_path, open_beton, write_manifest
+from launcher.data.ffcv.beton import Manifest, manifest_path, open_beton
 from launcher.data.ffcv.dataset import FFCVDataset, full_values, small_values
 from launcher.data.ffcv.writer import BetonWriter, encode_all
 from launcher.data.identity import divided, fingerprint
@@ -129,11 +130,12 @@ class _Job:
 
     def _write(self, writer: BetonWriter) -> Manifest:
         source, bad = self.source, self._add_all(writer)
+        listed = first_few([f"{file} ({reason})" for file, reason in bad.items()], 10)
         if len(bad) == len(source.names):
-            raise UserError(f"no image in {source.root} can be decoded: {_listed(bad)}")
+            raise UserError(f"no image in {source.root} can be decoded: {listed}")
         if bad and not self.skip_bad:
             raise UserError(
-                f"{len(bad)} of {len(source.names):,} images in {source.root} cannot be decoded: {_listed(bad)}; repair"
+                f"{len(bad)} of {len(source.names):,} images in {source.root} cannot be decoded: {listed}; repair"
                 " them and run the same command again, or skip them with dataset.skip_bad=true (the others are done)"
             )
         samples = writer.finish()
@@ -151,7 +153,7 @@ class _Job:
             source=source.known_as or fingerprint(stored),
         )
         # note: a manifest without its file counts as nothing, a file without its manifest could not be checked
-        write_manifest(self.path, manifest)
+        atomic.write_text(manifest_path(self.path), json.dumps(dataclasses.asdict(manifest), indent=1) + "\n")
         writer.publish()
         return manifest
 
@@ -186,7 +188,3 @@ def _checksum(path: Path, report: Report) -> str:
             done += len(chunk)
             report(f"checksum of {path.name.removesuffix('.partial')}", done, total)
     return digest.hexdigest()
-
-
-def _listed(bad: dict[str, str]) -> str:
-    return first_few([f"{file} ({reason})" for file, reason in bad.items()], 10)
