@@ -29,7 +29,7 @@ def quiet(what: str, done: int, total: int) -> None:
     """A `Report` to nobody."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """An image as bytes [start, start + size) of a file, to its end where `size` is None; `name` is the image's."""
 

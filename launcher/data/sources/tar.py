@@ -129,6 +129,7 @@ def _train(files: Files, archive: str, report: Report) -> list[tuple[str, Piece]
         inner = [member for member in read_members(file, archive) if member.name.endswith(".tar")]
 
     def images(tar: Piece) -> list[tuple[str, Piece]]:
+        assert tar.size is not None
         with files.open(archive, AHEAD) as file:
             inside = read_members(file, archive, tar.start, tar.start + tar.size)
             return [(tar.name.removesuffix(".tar"), member) for member in inside]
