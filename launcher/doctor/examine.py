@@ -9,6 +9,8 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
+import PIL
+
 from launcher.config.schema import FFCVLoader, RunConfig, TorchvisionLoader
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.folder import Folder, evaluated, splits
@@ -18,7 +20,6 @@ from launcher.data.unreadable import unreadable
 from launcher.data.workers import worker_count
 from launcher.doctor.machine import (
     Finding,
-    GpuState,
     Status,
     examine_machine,
     judge_cuda,
@@ -53,21 +54,15 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     if config.launch.device == "cuda" and not (gpus or others):
         yield problem("launch.device", "cuda, but no GPU works", "launch.device=cpu trains on the CPU")
     yield from examine_machine(ranks, shared_memory_need(config, ranks), Path(config.runs))
-    yield from examine_software(gpus, config.dataloader.name)
-    yield from examine_data(config, report)
-
-
-def examine_software(gpus: list[GpuState] | None, loader: str) -> Iterator[Finding]:
-    """Look at the installed packages, for a run with this dataloader; what takes seconds is looked up side by side."""
-    import PIL
-
+    # note: what takes seconds is looked up side by side
     with ThreadPoolExecutor() as probes:
         torch, ffcv = probes.submit(ask, TORCH, "thoroughly"), probes.submit(ask, _FFCV)
         yield ok("Python", platform.python_version())
         yield judge_pillow(PIL.__version__, processor_features())
         yield judge_torch(torch.result())
         yield from judge_cuda(torch.result(), gpus or [])
-        yield judge_ffcv(ffcv.result(), loader)
+        yield judge_ffcv(ffcv.result(), config.dataloader.name)
+    yield from examine_data(config, report)
 
 
 def shared_memory_need(config: RunConfig, ranks: int) -> int:

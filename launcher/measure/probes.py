@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from launcher.config.resolved import read
-from launcher.config.schema import RunConfig, SyntheticLoader
+from launcher.config.schema import SyntheticLoader
 from launcher.data.batch import Loaded
 from launcher.data.unreadable import read_skipped
 from launcher.data.workers import worker_count
@@ -215,7 +215,9 @@ class StepProfiler:
 def answer(scratch: Path, measure: Callable[[Trainer, float, float], object]) -> None:
     """Measure as the folder's request asks; rank 0 leaves the answer there, unless the measurement is asked to stop."""
     folder = RunFolder(scratch)
-    config = standing_still(read(folder.config))
+    config = read(folder.config)
+    # note: without a learning rate steps cost the same, and weights that jump about cannot overflow
+    config = replace(config, optimizer=replace(config.optimizer, lr=0.0))
     seconds, asked_at = json.loads((scratch / REQUEST).read_text())
     with join_ranks(config) as ranks:
         run = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset))
@@ -227,11 +229,6 @@ def answer(scratch: Path, measure: Callable[[Trainer, float, float], object]) ->
             run.loaders.close()
         if ranks.is_first:
             (scratch / ANSWER).write_text(json.dumps(found))
-
-
-def standing_still(config: RunConfig) -> RunConfig:
-    """The config with a learning rate of 0: steps cost the same, and weights that jump about cannot overflow."""
-    return replace(config, optimizer=replace(config.optimizer, lr=0.0))
 
 
 class StepTimer:

@@ -29,8 +29,7 @@ class RunFolder:
 
     skipped: the images that the run leaves out. initial: the weights that it started from, where `model.weights` gave
     some; a resume needs them no more. best: the checkpoint of the best evaluation. failure: why the run ended, where
-    the cause is an error of a value or an image; gone once it resumes. locks: of a run on one machine, and of this
-    machine in a run on several.
+    the cause is an error of a value or an image; gone once it resumes.
     """
 
     def __init__(self, path: Path):
@@ -47,7 +46,6 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.best = self.checkpoints / "best.pt"
         self.failure = path / "failure.txt"
-        self.locks = path / "lock", path / f"lock-{socket.gethostname()}"
 
     def exists(self) -> bool:
         """Is there a run's config? Not where a name is too long for a file, or what leads to it may not be read."""
@@ -85,7 +83,7 @@ class RunFolder:
         Raises:
             UserError: another process holds it.
         """
-        path = self.locks[each_host]
+        path = self.path / (f"lock-{socket.gethostname()}" if each_host else "lock")
         with path.open("a+", encoding="utf-8", errors="replace") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

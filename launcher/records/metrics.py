@@ -28,9 +28,7 @@ class Record:
 
     def row(self) -> Row:
         """The line's values; numbers that JSON lacks become null."""
-        row = _plain({"kind": self.kind, **asdict(self)})
-        assert isinstance(row, dict)
-        return row
+        return {"kind": self.kind, **{key: _plain(value) for key, value in asdict(self).items()}}
 
 
 @dataclass(frozen=True)
