@@ -125,7 +125,9 @@ def checked(*words: str) -> None:
 def test_a_whole_run_is_refused() -> None:
     words = ["algorithms=[backbone_freezing]", "model.weights=runs/first"]
     checked(*words, "epochs=2")
-    with pytest.raises(UserError, match=r"algorithms\.backbone_freezing\.until=1ep.*shorten it: 0\.1dur"):
+    with pytest.raises(
+        UserError, match=r"algorithms\.backbone_freezing\.until=1ep.*less than the run's 62 steps, such as 0\.1dur"
+    ):
         checked(*words, "epochs=1")
 
 

@@ -81,7 +81,7 @@ def test_a_table_by_class_and_its_files(run: RunFolder) -> None:
     assert code == 0
     lines = output.splitlines()
     assert lines[1] == "20 images on 1 process on the CPU"
-    assert lines[2].split() == ["class", "images", "top-1", "(recall)", "precision", "most", "often", "taken", "for"]
+    assert lines[2].split() == ["class", "images", "recall", "(top-1)", "precision", "most", "confused", "with"]
     rows = list(csv.DictReader((run.path / "by_class.csv").open()))
     assert [line.split()[0] for line in lines[3:]] == [row["name"] for row in rows]
     assert sum(int(row["pictures"]) for row in rows) == sum(int(row["found"]) for row in rows) == 20
