@@ -16,6 +16,7 @@ from launcher.config.tasks import Goal
 Row = dict[str, Any]
 
 _LARGEST = {int: 2**63, float: 1e100}
+_MOST_WAITING = 2**24  # bytes; some 50,000 records
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,14 @@ class EndRecord(Record):
     save_seconds: float
 
 
+@dataclass(frozen=True)
+class LostRecord(Record):
+    """So many records before this one are lost: the disk was full for longer than they could wait in memory."""
+
+    kind: ClassVar[str] = "lost"
+    records: int
+
+
 class MetricsWriter:
     """Appends records; those that a full disk does not take wait in memory, and are written once it takes them."""
 
@@ -131,6 +140,7 @@ class MetricsWriter:
         # note: a line torn by an earlier kill must not swallow the next one
         torn = path.stat().st_size and not path.read_bytes().endswith(b"\n")
         self._waiting = bytearray(b"\n" if torn else b"")
+        self._lost = 0
 
     def write(self, record: Record) -> None:
         """Write a record, after those that wait.
@@ -138,8 +148,15 @@ class MetricsWriter:
         Raises:
             OSError: the disk does not take them; they wait.
         """
-        self._waiting += json.dumps(record.row(), allow_nan=False).encode() + b"\n"
+        line = json.dumps(record.row(), allow_nan=False).encode() + b"\n"
+        if len(self._waiting) + len(line) > _MOST_WAITING:
+            self._lost += 1
+        else:
+            self._waiting += line
         self._flush()
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            self.write(LostRecord(record.step, record.time, lost))
 
     def close(self) -> None:
         """Raises OSError where the disk does not take what waits: it is lost."""

@@ -90,8 +90,11 @@ def _speed(rows: list[Row]) -> list[tuple[str, str]]:
 
 def _gaps(rows: list[Row]) -> list[tuple[str, str]]:
     """What the records lack, because the disk was full."""
-    ended = not rows or any(row["kind"] == "end" for row in rows)
-    return [] if ended else [("records lost", "the last ones: the disk was full")]
+    lost = sum(row["records"] for row in rows if row["kind"] == "lost")
+    gaps = [f"{lost:,} in the middle"] if lost else []
+    if rows and not any(row["kind"] == "end" for row in rows):
+        gaps.append("the last ones")
+    return [("records lost", f"{' and '.join(gaps)}: the disk was full")] if gaps else []
 
 
 def keep_estimate(config: RunConfig, estimate: dict[str, Any]) -> Path:

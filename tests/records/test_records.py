@@ -109,17 +109,23 @@ def test_records_that_a_full_disk_does_not_take_wait_and_are_written_later(
     assert "records lost" not in summary(written(folder, end(8)))
 
 
-def test_the_summary_tells_that_the_last_records_are_lost(
-    folder: RunFolder, disk: SmallDisk, capsys: pytest.CaptureFixture[str]
+def test_what_waits_is_bounded_and_the_summary_tells_what_is_missing(
+    folder: RunFolder, disk: SmallDisk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(metrics, "_MOST_WAITING", 1000)
     recorder = Recorder([MetricsWriter(folder.metrics)])
+    for step in range(1, 21):
+        recorder.record(training(step))
     disk.room = 10**6
-    recorder.record(training(1))
+    recorder.record(training(21))
+    rows = read_metrics(folder.metrics)
+    lost = 21 - sum(row["kind"] == "train" for row in rows)
+    assert (rows[-1]["kind"], rows[-1]["records"]) == ("lost", lost)
     disk.room = 0
-    recorder.record(end(1))
+    recorder.record(end(21))
     recorder.close()
     assert "warning: the last records are lost: No space left on device" in capsys.readouterr().out
-    assert "the last ones: the disk was full" in summary(folder)
+    assert f"{lost} in the middle and the last ones: the disk was full" in summary(folder)
 
 
 def test_numbers_that_json_lacks_become_null(folder: RunFolder) -> None:
