@@ -53,7 +53,7 @@ def test_a_run_outlives_a_worker_and_a_stall_and_ends_with_the_picture_that_is_g
     killed = loader_workers_of(run)[0]
     killed.kill()
     wait_for(lambda: "starting again from the last save (1 of 3)" in said.read_text())
-    assert f"(process {killed.pid}) was killed by SIGKILL; most often the machine ran out of memory" in said.read_text()
+    assert f"(process {killed.pid}) was killed by SIGKILL; usually out of memory" in said.read_text()
 
     before = steps_done(run)
     wait_for(lambda: steps_done(run) > before + 2)
@@ -112,7 +112,7 @@ def test_full_shared_memory_is_said(train: Train, pictures: Path) -> None:
     if process.returncode == NO_MOUNT:
         pytest.skip(f"no file system can be mounted here: {errors.strip()}")
     assert process.returncode == 2
-    assert errors.startswith("error: dataloader.workers=1: shared memory is full: /dev/shm has 0.0 of 0.1 MB left")
+    assert errors.startswith("error: dataloader.workers=1: shared memory is full: /dev/shm has 0.0 of 0.1 MB free")
     assert errors.count("\n") == 1
     assert "Traceback" not in output
     assert not processes_of(train.folder / "runs" / "run")

@@ -35,7 +35,7 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]
 def test_training_goes_on_and_the_last_save_must_succeed(here: Here, small_disk: Path) -> None:
     ended = here(*SHORT, "launch.nproc=1", f"runs={small_disk}", "run_name=full", code=2)
     unfolded = "".join(ended.stdout.split())  # the terminal's lines are shorter than the path
-    assert "step-00000004.pt:cannotbewritten:Nospaceleftondevice;traininggoeson" in unfolded
+    assert "step-00000004.pt:cannotbewritten:Nospaceleftondevice;trainingcontinues" in unfolded
     assert "step-00000018.pt: cannot be written: No space left on device" in ended.stderr
     run = small_disk / "full"
     assert max(row["step"] for row in read_metrics(run / "metrics.jsonl")) == 18

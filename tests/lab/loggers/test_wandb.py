@@ -99,4 +99,4 @@ def test_without_a_server_or_a_key_the_records_are_kept_for_later(
     log(folder, config, evaluation(10, 0.25), end(10))
     (part,) = logged(folder)
     assert points(part, "eval/top1") == [(10, 0.25)]
-    assert capsys.readouterr().out.count("for `wandb sync`") == 1
+    assert capsys.readouterr().out.count("by `wandb sync`") == 1
