@@ -13,7 +13,7 @@ from launcher.data.shapes import FIGURES, draw_figure, ensure_folder
 
 
 def dataset(path: Path) -> Dataset:
-    words = ["dataset.train_samples=40", "dataset.val_samples=20", f"dataset.path='{path}'"]
+    words = ["dataset=shapes", "dataset.train_samples=40", "dataset.val_samples=20", f"dataset.path='{path}'"]
     return compose(words).config.dataset
 
 
