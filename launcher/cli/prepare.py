@@ -10,7 +10,7 @@ from launcher.console import console, progress_bars, verbatim
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.inspection import inspect_data
 from launcher.errors import DONE, Problem, UserError
-from launcher.launch.stopping import Stopped, StopRequest, stop_requests
+from launcher.launch.stopping import StopAsked, StopRequest, stop_requests
 
 EXAMPLES = [
     "train prepare dataset=imagenet dataset.path=/data/imagenet",
@@ -32,9 +32,9 @@ def main(arguments: argparse.Namespace) -> int:
     with stop_requests() as request:
         try:
             _prepare(config, request, check=arguments.check)
-        except Stopped:
+        except StopAsked as stop:
             console().print("stopped; run the same command to continue")
-            return request.exit_code
+            return stop.exit_code
     return DONE
 
 
@@ -43,7 +43,7 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool) -> None:
 
     Raises:
         UserError: FFCV is missing; also those of prepare and verify.
-        Stopped: `request` is set.
+        StopAsked: `request` is set.
     """
     try:
         from launcher.data.ffcv.prepare import prepare, verify
@@ -53,8 +53,8 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool) -> None:
     with progress_bars(console()) as (out, show):
 
         def report(what: str, done: int, total: int) -> None:
-            if request.asked:
-                raise Stopped
+            if request.number is not None:
+                raise StopAsked(request.number)
             show(what, done, total)
 
         files = FFCVDataset.of(config)

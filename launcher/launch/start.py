@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -76,7 +75,8 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
     config = continued(before, words)
     with folder.locked(each_host=config.launch.nnodes > 1):
         skipped = read_skipped(folder.skipped, config.dataset)
-        prepared = prepare_run(Composed(config, {}), skipped=skipped, refuse=partial(_refuse_shorter, folder))
+        prepared = prepare_run(Composed(config, {}), skipped=skipped)
+        _refuse_shorter(folder, prepared.plan)
         config.logger.check()
         out = console()
         if config != before:

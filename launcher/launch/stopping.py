@@ -40,15 +40,11 @@ class StopRequest:
 
 
 class StopAsked(KeyboardInterrupt):
-    """A stop signal has come where nothing is to be saved."""
+    """A stop signal has come, where nothing is to be saved or between two parts of the work."""
 
     def __init__(self, number: int):
         self.exit_code = StopRequest(number).exit_code
         super().__init__(f"stopped by {signal.Signals(number).name}")
-
-
-class Stopped(Exception):
-    """Work has ended between two of its parts, as it was asked to."""
 
 
 def on_stop(handler: Any) -> dict[int, Any]:

@@ -52,7 +52,6 @@ class RankWatch:
         self._run_folder, self._folder_seen = run_folder, time.monotonic()
         self._ranks: frozenset[int] = frozenset()  # process ids
         self._sent: signal.Signals | None = None
-        self._deadline = float("inf")
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
@@ -89,13 +88,10 @@ class RankWatch:
     def _watch(self) -> None:
         while not self._closed.wait(_INTERVAL):
             self._find_ranks()
-            if self._folder_is_gone():
-                self.kill()
-                return
-            if not self.failed_first:
-                self.failed_first = self._failed_by_now()
-                self._deadline = time.monotonic() + _SECONDS_TO_END
-            elif time.monotonic() > self._deadline:
+            self.failed_first = self._failed_by_now()
+            if self.failed_first:
+                self._closed.wait(_SECONDS_TO_END)
+            if self.failed_first or self._folder_is_gone():
                 self.kill()
                 return
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -20,7 +21,7 @@ from launcher.config.schema import SyntheticLoader
 from launcher.data.batch import Loaded
 from launcher.data.unreadable import read_skipped
 from launcher.data.workers import worker_count
-from launcher.launch.stopping import Stopped
+from launcher.launch.stopping import StopAsked
 from launcher.measure.estimate import ANSWER, REQUEST, EvaluationTimes, Measurement, StepTimes
 from launcher.plan.step_kinds import StepSample, common_acting, step_kinds, step_samples
 from launcher.probe import rank_cores
@@ -223,7 +224,7 @@ def answer(scratch: Path, measure: Callable[[Trainer, float, float], object]) ->
         run = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset))
         try:
             found = measure(run, seconds, asked_at)
-        except Stopped:
+        except StopAsked:
             return
         finally:
             run.loaders.close()
@@ -239,14 +240,14 @@ class StepTimer:
         self._last: StepOutcome | None = None
 
     def step(self, batch: Loaded, sample: StepSample, number: int) -> None:
-        """A step on a batch, the `number`th of a sample's; raises Stopped once the ranks were asked to stop."""
+        """A step on a batch, the `number`th of a sample's; raises StopAsked once the ranks were asked to stop."""
         images, targets, indices = batch
         # note: where other parameters learn, DDP is made anew, which is no part of a step
         chosen = 0 if self.run.train_step.engine.changing_parameters else number % len(sample.steps)
         moment = self.run.moment(sample.steps[chosen])
         before, self._last = self._last, self.run.train_step(images, targets, indices, moment, Requests(STOP.asked))
         if before is not None and before.report().requests.stop:
-            raise Stopped
+            raise StopAsked(signal.SIGTERM)
 
     def mean(self, count: int, work: Callable[[int], object]) -> float:
         """Mean seconds of so many calls, which are given their number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from pathlib import Path
 
 from rich.console import Console
@@ -95,28 +96,23 @@ class ProgressView(TerminalView):
     def _show_training(self, row: Row) -> None:
         if self._live is None:
             return
-        left = (
-            (self._total_steps - row["step"]) * (row["train_seconds"] + self._evaluation_seconds) / max(1, row["step"])
-        )
+        spent = row["train_seconds"] + self._evaluation_seconds
+        left = (self._total_steps - row["step"]) * spent / max(1, row["step"])
         waiting = row["data_wait_seconds"] / row["step_seconds"] if row["step_seconds"] else 0.0
         step = f"step {row['step']:,}/{self._total_steps:,}"
-        facts = {
-            "epoch": f"epoch {row['epoch']:.1f}/{self._epochs}",
-            "rate": f"{row['images_per_second']:,.0f} im/s",
-            "data": f"data {waiting:.0%}",
-            "loss": f"loss {row['loss'] or float('nan'):.3f}",
-            "lr": f"lr {row['lr']:.4f}",
-            "size": f"{row['image_size']} px",
-            "left": f"{duration(left)} left",
-        }
-        room = self._console.width - len(step) - _BAR - len(facts["left"]) - 2
-        for name in ("epoch", "rate", "loss", "data", "size", "lr"):
-            room -= len(facts[name]) + 2
-            if room < 0:
-                del facts[name]
-        epoch = facts.pop("epoch", "")
-        description = f"{epoch}  {step}" if epoch else step
-        self._live.update(self._bar, completed=row["step"], description=description, facts="  ".join(facts.values()))
+        facts = [
+            f"epoch {row['epoch']:.1f}/{self._epochs}",
+            f"{row['images_per_second']:,.0f} im/s",
+            f"loss {row['loss'] or float('nan'):.3f}",
+            f"data {waiting:.0%}",
+            f"{row['image_size']} px",
+            f"lr {row['lr']:.4f}",
+        ]
+        end = f"{duration(left)} left"
+        room = self._console.width - len(step) - _BAR - len(end) - 2
+        widths = accumulate(len(fact) + 2 for fact in facts)
+        fitting = [fact for fact, width in zip(facts, widths, strict=True) if width <= room]
+        self._live.update(self._bar, completed=row["step"], description=step, facts="  ".join([*fitting, end]))
 
 
 def duration(seconds: float) -> str:

@@ -6,14 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from launcher import atomic
 from launcher.config.resolved import digest
 from launcher.config.schema import RunConfig
 from launcher.config.tasks import TaskConfig
-from launcher.errors import one_line
+from launcher.console import facts
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, reached, read_metrics
 from launcher.records.progress import duration
@@ -24,19 +23,9 @@ _ESTIMATES = ".estimates"
 def summary_table(folder: RunFolder, config: RunConfig) -> Table:
     """Epochs, metrics, times, speed, and where the run lies, without what is not known yet."""
     rows = read_metrics(folder.metrics)
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in [
-        *_metrics(config.task, rows),
-        *_target(config, rows),
-        *_speed(rows),
-        *_estimated(config, rows),
-        *_gaps(rows),
-        ("run folder", str(folder.path)),
-    ]:
-        table.add_row(f"[bold]{name}[/]", escape(one_line(value)))
-    if folder.curve.exists():
-        table.add_row("[bold]learning curve[/]", escape(one_line(str(folder.curve))))
-    return table
+    curve = [("learning curve", str(folder.curve))] if folder.curve.exists() else []
+    results = [*_metrics(config.task, rows), *_target(config, rows), *_speed(rows)]
+    return facts([*results, *_estimated(config, rows), *_gaps(rows), ("run folder", str(folder.path)), *curve])
 
 
 def _metrics(task: TaskConfig, rows: list[Row]) -> list[tuple[str, str]]:
@@ -71,12 +60,12 @@ def _target(config: RunConfig, rows: list[Row]) -> list[tuple[str, str]]:
 
 
 def _speed(rows: list[Row]) -> list[tuple[str, str]]:
-    facts = []
+    found = []
     ends = [row for row in rows if row["kind"] == "end"]
     if ends:
-        facts.append(("training time", duration(ends[-1]["train_seconds"])))
+        found.append(("training time", duration(ends[-1]["train_seconds"])))
         rest = f"{duration(ends[-1]['eval_seconds'])}, {duration(ends[-1]['save_seconds'])}"
-        facts.append(("evaluation, saving", rest))
+        found.append(("evaluation, saving", rest))
     training = [row for row in rows if row["kind"] == "train"]
     if training:
         seconds = sum(row["step_seconds"] for row in training)
@@ -84,8 +73,8 @@ def _speed(rows: list[Row]) -> list[tuple[str, str]]:
         rates = [row["images_per_second"] for row in training if row["images_per_second"] > 0]
         if rates and seconds > 0:
             mean = len(rates) / sum(1 / rate for rate in rates)
-            facts.append(("images/s", f"{mean:,.0f} ({waited / seconds:.0%} of the time waiting for data)"))
-    return facts
+            found.append(("images/s", f"{mean:,.0f} ({waited / seconds:.0%} of the time waiting for data)"))
+    return found
 
 
 def _gaps(rows: list[Row]) -> list[tuple[str, str]]:
