@@ -5,7 +5,7 @@ Torch is imported for GPUs, for models that are not torchvision's and for pretra
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,6 +46,7 @@ def prepare_run(
     must_exist: bool = True,
     skipped: Collection[str] | None = None,
     with_weights: bool = False,
+    refuse: Callable[[Plan], None] = lambda plan: None,
     report: Report = quiet,
 ) -> Prepared:
     """Make a composed config a run that can start, and check it.
@@ -56,6 +57,7 @@ def prepare_run(
         must_exist: The images must be there. Without it, numbers in the config stand for images that are not.
         skipped: Images that a run that is there already skips. Its model and precision are settled, and not checked.
         with_weights: Load what `model.weights` names.
+        refuse: Called with the plan before the checks; raises UserError where the run that is there forbids it.
         report: Called while images are read.
 
     Raises:
@@ -65,6 +67,7 @@ def prepare_run(
     data = _inspected(composed.config, must_exist, skipped, report)
     devices = devices or decide(data.config.launch)
     plan = plan_for(data.config, devices.processes * data.config.launch.nnodes)
+    refuse(plan)
     check(plan, composed.origins)
     pretrained = None
     if skipped is None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -75,8 +76,7 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
     config = continued(before, words)
     with folder.locked(each_host=config.launch.nnodes > 1):
         skipped = read_skipped(folder.skipped, config.dataset)
-        prepared = prepare_run(Composed(config, {}), skipped=skipped)
-        _refuse_shorter(folder, prepared.plan)
+        prepared = prepare_run(Composed(config, {}), skipped=skipped, refuse=partial(_refuse_shorter, folder))
         config.logger.check()
         out = console()
         if config != before:
