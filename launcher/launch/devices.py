@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from launcher.config.schema import Launch, RunConfig
 from launcher.errors import MachineError, Problem, UserError
@@ -38,7 +38,9 @@ def decide(launch: Launch) -> Devices:
         MachineError: GPUs are there, and torch cannot use them.
     """
     seen = visible_gpus() if launch.device != "cpu" else 0
-    values = _usable() if seen else {}
+    answer = ask(TORCH) if seen else Answer({})
+    if (values := answer.values) is None:
+        raise MachineError(f"GPUs are visible, and torch fails on them ({answer.error}): {_ADVICE}")
     if not seen or (not values["cuda"] and not values["hip"]):
         if launch.device == "cuda":
             raise UserError(Problem(f"no GPU is visible; {ON_THE_CPU}", "launch.device", "cuda"))
@@ -73,13 +75,6 @@ def with_precision(plan: Plan, devices: Devices) -> Plan:
     if plan.config.precision != "auto" or devices.kind != "cpu" or plan.image_size(0) < _AMX_FROM:
         return plan
     return replace(plan, config=replace(plan.config, precision="bf16")) if "amx_bf16" in processor_features() else plan
-
-
-def _usable() -> dict[str, Any]:
-    answer: Answer = ask(TORCH)
-    if answer.values is None:
-        raise MachineError(f"GPUs are visible, and torch fails on them ({answer.error}): {_ADVICE}")
-    return answer.values
 
 
 def _unused_cards(launch: Launch) -> list[str]:

@@ -99,7 +99,7 @@ class Launcher:
         if not request.asked:
             request.note(number)
             self._follower.say("stopping: the ranks finish their step and save; Ctrl-C again stops at once")
-            if watch is not None and (watch.started or self._launch.nnodes == 1):
+            if watch is not None and (watch.ranks or self._launch.nnodes == 1):
                 watch.send(signal.SIGTERM)
             elif self._launch.nnodes > 1:
                 raise SignalException("asked to stop while waiting for other nodes", signal.Signals(number))
@@ -137,7 +137,7 @@ class Launcher:
             except RendezvousClosedError:
                 raise MachineError("another machine has ended the run; its terminal says why") from None
             except RendezvousError as error:
-                if self._watch is not None and self._watch.started:
+                if self._watch is not None and self._watch.ranks:
                     lost = float("inf")
                 lost = min(lost, time.monotonic())
                 waited_in_vain = time.monotonic() - lost > self._launch.rdzv_timeout

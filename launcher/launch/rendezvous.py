@@ -17,7 +17,6 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRende
 from launcher.config.schema import Launch
 from launcher.errors import Problem, UserError
 
-_DEFAULT_PORT = 29400
 _STORE_SECONDS = 30  # the store's answer; a machine that was cut off notices after so long
 _RUN = "train"
 
@@ -48,11 +47,11 @@ def open_rendezvous(launch: Launch) -> Rendezvous:
     extra: dict[str, Any] = {}
     if nodes > 1:
         host, port = _host_and_port(launch)
-        address = _address_towards(host, port)
+        target, address = _addresses(host, port)
         _use_interface(address)
         # note: the ranks of a restart would find the keys of the ranks before them in elastic's own store
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-        endpoint, extra = f"{host}:{port}", {"is_host": address == _resolve(host), "read_timeout": _STORE_SECONDS}
+        endpoint, extra = f"{host}:{port}", {"is_host": address == target, "read_timeout": _STORE_SECONDS}
     backend, store = create_backend(RendezvousParameters("c10d", endpoint, _RUN, nodes, nodes, **extra))
     timeout = RendezvousTimeout(join=timedelta(seconds=launch.rdzv_timeout))
     rendezvous: Rendezvous = Rendezvous.from_backend(_RUN, store, backend, nodes, nodes, address, timeout)
@@ -63,7 +62,7 @@ def _host_and_port(launch: Launch) -> tuple[str, int]:
     if launch.rdzv is None:
         message = "is needed with launch.nnodes above 1: HOST:PORT of one of the machines, the same on all"
         raise UserError(Problem(message, "launch.rdzv", None))
-    host, _, port = launch.rdzv.rpartition(":") if ":" in launch.rdzv else (launch.rdzv, "", str(_DEFAULT_PORT))
+    host, _, port = launch.rdzv.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise UserError(Problem("is no HOST:PORT, such as 10.0.0.1:29400", "launch.rdzv", launch.rdzv))
     return host, int(port)
@@ -76,19 +75,12 @@ def _use_interface(address: str) -> None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
-def _resolve(host: str) -> str:
+def _addresses(host: str, port: int) -> tuple[str, str]:
+    """A host's address, and this machine's own on the way there: the same one on the host itself; nothing is sent."""
     try:
-        return socket.gethostbyname(host)
-    except OSError as error:
-        raise UserError(Problem(f"its host is not known here: {error.strerror}", "launch.rdzv", host)) from None
-
-
-def _address_towards(host: str, port: int) -> str:
-    """This machine's own address on the way to a host, which is the host's if that is this machine; nothing is sent."""
-    target = _resolve(host)
-    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
-        try:
+        target = socket.gethostbyname(host)
+        with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
             probe.connect((target, port))
-        except OSError as error:
-            raise UserError(Problem(f"cannot be reached: {error.strerror}", "launch.rdzv", host)) from None
-        return str(probe.getsockname()[0])
+            return target, str(probe.getsockname()[0])
+    except OSError as error:
+        raise UserError(Problem(f"cannot be reached: {error.strerror}", "launch.rdzv", host)) from None

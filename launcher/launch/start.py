@@ -155,10 +155,8 @@ def _folder(config: RunConfig) -> RunFolder:
             message = "is needed with launch.nnodes above 1, the same on all machines"
             raise UserError(Problem(message, "run_name", None))
         return create(Path(config.runs), config.run_name, join=True)
-    name = config.run_name or "-".join(
-        [config.recipe or config.model.architecture, config.dataset.name, time.strftime("%m%d")]
-    )
-    return create(Path(config.runs), name, unique=config.run_name is None)
+    words = config.recipe or config.model.architecture, config.dataset.name, time.strftime("%m%d")
+    return create(Path(config.runs), config.run_name or "-".join(words), unique=config.run_name is None)
 
 
 def _write_config(config: RunConfig, folder: RunFolder) -> None:

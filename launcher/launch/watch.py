@@ -47,10 +47,11 @@ class RankWatch:
     """
 
     def __init__(self, ids: Callable[[], Collection[int]], scratch: Path, run_folder: Path):
-        self.failed_first: frozenset[int] = frozenset()  # process ids
+        # process ids: of all ranks, and of those that were seen to fail first
+        self.ranks: frozenset[int] = frozenset()
+        self.failed_first: frozenset[int] = frozenset()
         self._ids, self._scratch = ids, scratch
         self._run_folder, self._folder_seen = run_folder, time.monotonic()
-        self._ranks: frozenset[int] = frozenset()  # process ids
         self._sent: signal.Signals | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
@@ -67,20 +68,16 @@ class RankWatch:
         self.failed_first = self.failed_first or self._failed_by_now()
         self.kill()
 
-    @property
-    def started(self) -> bool:
-        return bool(self._ranks)
-
     def send(self, number: signal.Signals) -> None:
         """Send a signal to each rank, also to those that start later, not to their loader workers."""
         self._find_ranks()
         self._sent = number
-        self._signal(self._ranks, number)
+        self._signal(self.ranks, number)
 
     def kill(self) -> None:
         """Kill every rank and what it has started."""
         self.send(signal.SIGKILL)
-        for rank in self._ranks:
+        for rank in self.ranks:
             # note: elastic makes each rank the leader of its own group, which loader workers join and outlive
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(rank, signal.SIGKILL)
@@ -96,8 +93,8 @@ class RankWatch:
                 return
 
     def _find_ranks(self) -> None:
-        new = frozenset(self._ids()) - self._ranks
-        self._ranks |= new
+        new = frozenset(self._ids()) - self.ranks
+        self.ranks |= new
         if self._sent is not None:
             self._signal(new, self._sent)
 
@@ -114,7 +111,7 @@ class RankWatch:
         return time.monotonic() - self._folder_seen > _SECONDS_WITHOUT_FOLDER
 
     def _failed_by_now(self) -> frozenset[int]:
-        ended = filter(_has_ended, self._ranks)
+        ended = filter(_has_ended, self.ranks)
         return frozenset(rank for rank in ended if not done_file(self._scratch, rank).exists())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -25,13 +26,14 @@ def draw_curve(folder: RunFolder, task: TaskConfig, title: str) -> Path:
     evaluations = [row for row in rows if row["kind"] == "eval"]
     figure = Figure(figsize=(8, 6), dpi=120, layout="constrained")
     canvas = FigureCanvasAgg(figure)
-    metrics, loss, schedule = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1.3, 1.3))
+    with rc_context({"axes.spines.top": False, "axes.grid": True, "axes.grid.axis": "y", "grid.alpha": 0.25}):
+        metrics, loss, schedule = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1.3, 1.3))
+        sizes = schedule.twinx()
     _metrics(metrics, evaluations, task, title)
     _line(loss, training, "loss", _ORANGE, "training loss")
     _line(schedule, training, "lr", _GREEN, "learning rate")
-    sizes = schedule.twinx()
     _line(sizes, training, "image_size", _GREY, "image px", linestyle="--")
-    sizes.spines["top"].set_visible(False)
+    sizes.grid(False)
     schedule.set_xlabel("epoch")
     with atomic.writing(folder.curve) as temporary:
         # note: savefig would lay all out twice
@@ -52,16 +54,9 @@ def _metrics(axes: Axes, evaluations: list[Row], task: TaskConfig, title: str) -
     axes.set_ylabel(f"{primary.title}, %" if primary.is_share else primary.title)
     axes.set_title(title, loc="left", weight="bold", fontsize=11, parse_math=False)
     axes.legend(loc="lower right", frameon=False)
-    _tidy(axes)
 
 
 def _line(axes: Axes, rows: list[Row], key: str, colour: str, label: str, linestyle: str = "-") -> None:
     points = [(row["epoch"], row[key]) for row in rows if row[key] is not None]
     axes.plot([x for x, _ in points], [y for _, y in points], color=colour, linewidth=1.2, linestyle=linestyle)
     axes.set_ylabel(label, color=colour)
-    _tidy(axes)
-
-
-def _tidy(axes: Axes) -> None:
-    axes.grid(axis="y", alpha=0.25)
-    axes.spines[["top"]].set_visible(False)

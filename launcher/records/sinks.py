@@ -28,24 +28,23 @@ class TensorBoardSink:
     def __init__(self, folder: Path):
         self._folder = folder
         self._writer: SummaryWriter | None = None
+        self._purge_step: int | None = None
 
     def write(self, record: Record) -> None:
         if isinstance(record, ResumeRecord):
             self.close()
-            self._writer = self._open(record.step + 1)
+            self._writer, self._purge_step = None, record.step + 1
         elif isinstance(record, TrainRecord | EvalRecord):
-            self._writer = self._writer or self._open(None)
+            if self._writer is None:
+                from torch.utils.tensorboard import SummaryWriter  # note: takes a second, which no first step waits for
+
+                self._writer = SummaryWriter(str(self._folder), purge_step=self._purge_step)
             for name, value in scalars(record).items():
                 self._writer.add_scalar(name, value, record.step, walltime=record.time)
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
-
-    def _open(self, purge_step: int | None) -> SummaryWriter:
-        from torch.utils.tensorboard import SummaryWriter  # note: a second of import, which no first step waits for
-
-        return SummaryWriter(str(self._folder), purge_step=purge_step)
 
 
 class Recorder:

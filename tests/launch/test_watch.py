@@ -49,7 +49,7 @@ def test_a_signal_reaches_ranks_that_start_later(tmp_path: Path) -> None:
     ranks: list[int] = []
     with RankWatch(lambda: ranks, tmp_path, tmp_path) as watch:
         watch.send(signal.SIGTERM)
-        assert not watch.started
+        assert not watch.ranks
         late = start("import time; time.sleep(600)")
         ranks.append(late.pid)
         assert late.wait(timeout=240) == -signal.SIGTERM
