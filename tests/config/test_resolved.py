@@ -1,3 +1,5 @@
+"""The words of a resume: every mistake at once, and what would change the past with the reason."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -6,6 +8,8 @@ import pytest
 
 from launcher.config import resolved
 from launcher.config.compose import compose
+from launcher.config.resolved import continued
+from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 
 
@@ -39,3 +43,53 @@ def test_a_file_of_another_version_says_what_to_do(tmp_path: Path) -> None:
         UserError, match=r"seed=.*config.yaml.*is missing; .*another version of train .* use that version"
     ):
         resolved.read(path)
+
+
+PAST = "cannot change when a run resumes; start a new run"
+
+
+@pytest.fixture(scope="module")
+def config() -> RunConfig:
+    return compose(["recipe=mild", "dataset=shapes"]).config
+
+
+def told(config: RunConfig, *words: str) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        continued(config, words)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_several_mistakes_are_told_at_once(config: RunConfig) -> None:
+    words = ["epoch=3", "seed=3", "precision=bf61", "batch_size=x", "model=resnet51", "launch=cpuu", "optimizer=lamb"]
+    found = told(config, *words, "algorithms.mixup=on", "algorithms.foo=on", "frobnicate")
+    for word in (*words, "algorithms.mixup=on", "algorithms.foo=on", "frobnicate"):
+        assert len([line for line in found if line.startswith(word)]) == 1, word
+    assert len(found) == len(words) + 3
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("algorithms.mixup=on", "algorithms.ema=off", "~algorithms.ema", "algorithms.sam.rho=0.1"),
+        *("algorithms.ema.half_life=7ba", "optimizer=lamb", "seed=3", "dataset.native_size=99"),
+        "compile=on",
+    ],
+)
+def test_the_past_stays_and_the_reason_is_told(config: RunConfig, word: str) -> None:
+    (line,) = told(config, word)
+    assert PAST in line
+    assert word.lstrip("~").partition("=")[0].split(".")[0] in line
+
+
+def test_algorithms_as_a_list_name_each_that_differs(config: RunConfig) -> None:
+    found = told(config, "algorithms=[ema,sam]")
+    assert any(line.startswith("algorithms.sam=on ") for line in found)
+    assert any(line.startswith("algorithms.blurpool=off ") for line in found)
+    assert not any("algorithms.ema" in line for line in found)
+
+
+def test_what_is_so_already_and_what_may_change_is_taken(config: RunConfig) -> None:
+    same = ["recipe=mild", "algorithms.ema=on", "algorithms.mixup=off", f"seed={config.seed}", "dataset=shapes"]
+    assert continued(config, same) == config
+    after = continued(config, [*same, "launch=cpu", "epochs=60", "run_name=e${epochs}", "checkpoint={keep: 5}"])
+    assert (after.launch.device, after.epochs, after.run_name, after.checkpoint.keep) == ("cpu", 60, "e60", 5)

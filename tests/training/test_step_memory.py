@@ -1,3 +1,5 @@
+"""The format of a step, and what becomes of one that runs out of memory."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -5,9 +7,18 @@ from typing import Any
 import pytest
 import torch
 
+from launcher.config.compose import compose
 from launcher.errors import UserError
+from launcher.training.precision import choose_precision
 from launcher.training.worker import explaining_memory
 from tests.trainers import build
+
+
+@pytest.mark.parametrize(("native", "dtype"), [(True, torch.bfloat16), (False, torch.float16)])
+def test_auto_takes_no_emulated_bfloat16(monkeypatch: pytest.MonkeyPatch, native: bool, dtype: torch.dtype) -> None:
+    # note: torch's answer of a T4 or V100 is yes with emulation
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: native or including_emulation)
+    assert choose_precision(compose([]).config, torch.device("cuda"), 224).dtype == dtype
 
 
 @pytest.mark.parametrize(
