@@ -44,7 +44,10 @@ def decide(launch: Launch) -> Devices:
     if not seen or (not values["cuda"] and not values["hip"]):
         if launch.device == "cuda":
             raise UserError(Problem(f"no GPU is visible; {ON_THE_CPU}", "launch.device", "cuda"))
-        return Devices("cpu", processes_of_node(launch, 0), notes=_unused_cards(launch))
+        hidden = launch.device == "cpu" or "CUDA_VISIBLE_DEVICES" in os.environ
+        cards = 0 if hidden else cards_on_the_bus()
+        unused = f"{cards} NVIDIA card{'s' * (cards > 1)} on the bus, and none visible to torch: {_ADVICE}"
+        return Devices("cpu", processes_of_node(launch, 0), [unused] if cards else [])
     gpus = values["gpus"]
     visible = "1 GPU is visible" if seen == 1 else f"{seen} GPUs are visible"
     if not gpus or values["error"]:
@@ -75,9 +78,3 @@ def with_precision(plan: Plan, devices: Devices) -> Plan:
     if plan.config.precision != "auto" or devices.kind != "cpu" or plan.image_size(0) < _AMX_FROM:
         return plan
     return replace(plan, config=replace(plan.config, precision="bf16")) if "amx_bf16" in processor_features() else plan
-
-
-def _unused_cards(launch: Launch) -> list[str]:
-    if launch.device == "cpu" or "CUDA_VISIBLE_DEVICES" in os.environ or not (cards := cards_on_the_bus()):
-        return []
-    return [f"{cards} NVIDIA card{'s' * (cards > 1)} on the bus, and none visible to torch: {_ADVICE}"]

@@ -15,7 +15,7 @@ from launcher.config.layers import COMMAND_LINE
 from launcher.config.models import TorchvisionModel
 from launcher.config.schema import FFCVLoader, RunConfig
 from launcher.data.folder import is_folder
-from launcher.data.inspection import Inspection, inspect_data
+from launcher.data.inspection import inspect_data
 from launcher.data.sources.source import Report, quiet
 from launcher.launch.devices import Devices, decide, planned, with_precision
 from launcher.plan.checks import check, notes
@@ -64,7 +64,11 @@ def prepare_run(
         UserError: something cannot work; nothing has been written then.
         MachineError: GPUs are there, and torch cannot use them.
     """
-    data = _inspected(composed.config, must_exist, skipped, report)
+    config = composed.config
+    folder = config.dataloader.folder if isinstance(config.dataloader, FFCVLoader) else config.dataset.path
+    # note: numbers in the config do not stand for a folder that is there
+    is_there = config.dataset.kind == "folder" and folder is not None and is_folder(Path(folder))
+    data = inspect_data(config, must_exist=must_exist or is_there, skipped=skipped, report=report)
     devices = devices or decide(data.config.launch)
     plan = plan_for(data.config, devices.processes * data.config.launch.nnodes)
     refuse(plan)
@@ -88,13 +92,6 @@ def planned_here(composed: Composed) -> Devices:
     """Describe the devices that a run would have on this machine, or on the one that the command line names."""
     named = COMMAND_LINE in (composed.origins.get("hardware.name"), composed.origins.get("hardware.gpus"))
     return planned(composed.config, composed.config.hardware.gpus if named else None)
-
-
-def _inspected(config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report) -> Inspection:
-    dataset = config.dataset
-    folder = config.dataloader.folder if isinstance(config.dataloader, FFCVLoader) else dataset.path
-    is_there = dataset.kind == "folder" and folder is not None and is_folder(Path(folder))
-    return inspect_data(config, must_exist=must_exist or is_there, skipped=skipped, report=report)
 
 
 def _pretrained(config: RunConfig, classes: list[str] | None, origins: Mapping[str, str]) -> Pretrained | None:

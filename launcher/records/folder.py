@@ -9,7 +9,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from launcher import atomic
@@ -149,13 +149,11 @@ def existing(path: str, *, saved: bool = False) -> RunFolder:
 
 def _like(path: Path) -> str:
     """The run folder beside a path whose name is most like it, as a question; empty where there is none."""
-    try:
-        runs = [config.parent.name for config in path.parent.glob("*/config.yaml")]
-    # note: a name that no file can have
-    except (OSError, ValueError):
-        runs = []
-    close = nearest(path.name, runs)
-    return f"; did you mean {path.parent / close}?" if close else ""
+    # note: a path may be one that no file can have
+    with suppress(OSError, ValueError):
+        if close := nearest(path.name, [config.parent.name for config in path.parent.glob("*/config.yaml")]):
+            return f"; did you mean {path.parent / close}?"
+    return ""
 
 
 def note_dataset(folder: RunFolder, identity: str) -> bool:

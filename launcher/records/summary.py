@@ -34,12 +34,9 @@ def _metrics(task: TaskConfig, rows: list[Row]) -> list[tuple[str, str]]:
         return []
     primary, last = task.primary, evaluations[-1]
     values = [row["metrics"].get(primary.name) for row in evaluations]
-    best = primary.best(values)
-    at = (
-        f" (best {primary.text(best)} at epoch {evaluations[values.index(best)]['epoch']:g})"
-        if best is not None
-        else ""
-    )
+    at, best = "", primary.best(values)
+    if best is not None:
+        at = f" (best {primary.text(best)} at epoch {evaluations[values.index(best)]['epoch']:g})"
     tests = [row for row in rows if row["kind"] == "test"]
     return [
         ("epochs", f"{last['epoch']:g}"),
@@ -52,10 +49,9 @@ def _metrics(task: TaskConfig, rows: list[Row]) -> list[tuple[str, str]]:
 def _target(config: RunConfig, rows: list[Row]) -> list[tuple[str, str]]:
     if config.target is None:
         return []
-    first = reached(rows, config.task.goal(config.target))
-    if first is None:
-        return [(f"target {config.target}", "not reached")]
-    at = f"reached at epoch {first['epoch']:g}, after {duration(first['train_seconds'])} of training"
+    at, first = "not reached", reached(rows, config.task.goal(config.target))
+    if first is not None:
+        at = f"reached at epoch {first['epoch']:g}, after {duration(first['train_seconds'])} of training"
     return [(f"target {config.target}", at)]
 
 

@@ -147,7 +147,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits_past_a_damaged_save_and_with_oth
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
     finished = train("resume", str(run))
-    assert f"checkpoint={newest}: is damaged" in finished.stdout
+    assert f"checkpoint={newest}: damaged" in finished.stdout
     assert_same_end(train, run, whole)
     assert results(run) == results(whole)
 
