@@ -212,7 +212,8 @@ def context(machine: Machine) -> str:
     code = (
         "import ctypes, json; from launcher.config.compose import compose; from launcher.launch.devices import decide\n"
         "import launcher.launch.elastic\n"
-        "count = len(decide(compose([]).config.launch).gpus)\n"
+        "devices = decide(compose([]).config.launch)\n"
+        "count = devices.processes if devices.kind == 'cuda' else 0\n"
         "held = []\n"
         "for number in range(count):\n"
         "    driver, flags, active = ctypes.CDLL('libcuda.so.1'), ctypes.c_uint(), ctypes.c_int()\n"

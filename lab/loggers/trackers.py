@@ -46,7 +46,7 @@ class WandbTracker:
             self._run = self._begin(run_id, self._logger.mode)
         except wandb.Error as error:
             wandb.teardown()  # note: otherwise its service blocks the id
-            warning = f"{error}: records go to {self._folder.path / 'wandb'}; send them later by `wandb sync`"
+            warning = f"records go to {self._folder.path / 'wandb'}; send them later by `wandb sync`: {error}"
             self._run = self._begin(run_id, "offline")
         self._drop_links()
         # note: W&B's own step counter rejects repeated steps, which a resumed run logs

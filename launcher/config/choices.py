@@ -191,7 +191,14 @@ class Records:
 
 
 @dataclass(frozen=True, config=STRICT)
-class LocalFiles(Records):
-    """Only files in the run folder."""
+class Jsonl(Records):
+    """Only metrics.jsonl in the run folder."""
 
-    name: Literal["jsonl", "tensorboard"]
+    name: Literal["jsonl"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class TensorBoard(Records):
+    """TensorBoard's files beside it."""
+
+    name: Literal["tensorboard"]

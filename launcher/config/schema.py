@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.algorithms import Algorithms
-from launcher.config.choices import LocalFiles, Optimizer, Records, by_name
+from launcher.config.choices import Jsonl, Optimizer, Records, TensorBoard, by_name
 from launcher.config.fields import (
     STRICT,
     AnyPath,
@@ -254,7 +254,7 @@ Dataloader = Annotated[TorchvisionLoader | FFCVLoader | SyntheticLoader, Field(d
 if TYPE_CHECKING:
     Logger = Records
 else:
-    Logger = by_name(LocalFiles, *registered(LOGGERS).values())
+    Logger = by_name(Jsonl, TensorBoard, *registered(LOGGERS).values())
 
 
 @dataclass(frozen=True, config=STRICT)

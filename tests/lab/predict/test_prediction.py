@@ -215,7 +215,7 @@ def test_an_evaluation_that_mirrors_takes_two_passes() -> None:
 
 def test_a_network_that_does_not_take_the_sides_is_refused_in_a_line() -> None:
     words = ("recipe=mild", "model=timm", "model.architecture=vit_tiny_patch16_224", "dataset=imagenet", "epochs=36")
-    with pytest.raises(UserError, match="does not take"):
+    with pytest.raises(UserError, match="does not accept"):
         prepare_run(compose(words), devices=Devices("cuda", 8), must_exist=False)
 
 
