@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -233,12 +233,19 @@ def reached(rows: Iterable[Row], goal: Goal) -> Row | None:
     return next((row for row in rows if row["kind"] == "eval" and goal.is_reached(row["metrics"])), None)
 
 
+def record_types(parent: type[Record] = Record) -> Iterator[type[Record]]:
+    """Yield every type of record, including those derived from another one."""
+    for record in parent.__subclasses__():
+        yield record
+        yield from record_types(record)
+
+
 @cache
 def _required() -> dict[str, dict[str, Any]]:
-    """Kind to the name and type of each field that a line of it must have."""
+    """Map each kind to the names and types of its fields."""
     return {
         record.kind: {field.name: get_type_hints(record)[field.name] for field in fields(record)}
-        for record in Record.__subclasses__()
+        for record in record_types()
     }
 
 

@@ -17,12 +17,12 @@ from lab.study.runs import read_run
 from launcher.config.compose import compose
 from launcher.records.curve import draw_curve
 from launcher.records.folder import RunFolder, create
-from launcher.records.metrics import Record, read_metrics
+from launcher.records.metrics import read_metrics, record_types
 from launcher.records.progress import ProgressView
 from launcher.records.summary import summary_table
 
 CONFIG = compose(["launch=cpu"]).config
-KINDS = {record.kind: [field.name for field in fields(record)] for record in Record.__subclasses__()}
+KINDS = {record.kind: [field.name for field in fields(record)] for record in record_types()}
 
 ODD = st.one_of(
     st.none(),
@@ -72,6 +72,7 @@ def shown(folder: RunFolder, *, terminal: bool) -> str:
 
 @settings(max_examples=100)
 @example(lines=[b'{"kind":"train","step":0}', b'{"kind":"end","step":0}', b'{"kind":"eval","step":1}'])
+@example(lines=[b'{"kind":"test","step":1}', b'{"kind":"test","step":1,"seconds":"2","metrics":[]}'])
 @example(lines=[b"[" * 100_000, b'{"kind":"resume","step":-1}', b"\xff\xfe", b"NaN", b"9" * 5000, b'{"a":' * 5000])
 @given(
     lines=st.lists(
