@@ -273,7 +273,7 @@ def main() -> int:
 
 def _train(folder: str, *words: str) -> subprocess.Popen[str]:
     """The real command, of this checkout."""
-    command = [sys.executable, "-m", "launcher.cli.main", *words]
+    command = [sys.executable, "-m", "launcher", *words]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -107,7 +107,9 @@ def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
 
 def _run_module(name: str, *words: str) -> None:
     sys.argv = ["", *words]
-    sys.modules.pop(name, None)
+    if "." in name:
+        # note: runpy warns about a module that is imported already; of a package it runs __main__, which is not
+        sys.modules.pop(name, None)
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 

@@ -84,7 +84,7 @@ class Train:
     around: tuple[Callable[[], object], ...] = ()
 
     def start(self, *words: str, **streams: Any) -> Command | subprocess.Popen[str]:
-        command, before = ["launcher.cli.main", *words], (*self.around, *self.before)
+        command, before = ["launcher", *words], (*self.around, *self.before)
         environment = {**self.environment, **in_ranks(*self.before)}
         return Command(command, self.folder, environment, before=before, **streams)
 
@@ -116,7 +116,7 @@ class Cold(Train):
     """The same as a user starts it: each command in an interpreter that has imported nothing, on its network."""
 
     def start(self, *words: str, **streams: Any) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "launcher.cli.main", *words]
+        command = [sys.executable, "-m", "launcher", *words]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
         return subprocess.Popen(command, cwd=self.folder, env=self.environment, text=True, **pipes)
 

@@ -156,7 +156,7 @@ def _train(words: list[str]) -> int:
     """Train one run in its own process, forwarding stop signals; return its exit code."""
     # note: if this process is killed, the run saves a checkpoint and stops
     die_together = partial(die_with, os.getpid(), signal.SIGTERM)
-    process = subprocess.Popen([sys.executable, "-m", "launcher.cli.main", *words], preexec_fn=die_together)
+    process = subprocess.Popen([sys.executable, "-m", "launcher", *words], preexec_fn=die_together)
 
     def forward(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)

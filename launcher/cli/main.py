@@ -148,7 +148,3 @@ def _overview() -> str:
     verbs = "\n".join(f"  {verb:10} {meaning}" for verb, meaning in VERBS.items())
     usage = "usage: train [verb] [recipe=NAME] [key=value ...]"
     return f"{usage}\n\nTrain image classifiers with efficient recipes.\n\nverbs:\n{verbs}\n\n{_EXAMPLES}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -59,7 +59,7 @@ def test_each_command_of_the_page_works(copy: Path, command: str) -> None:
         install = [sys.executable, "-m", "pip", *words, "--quiet", "--no-deps", "--no-build-isolation", "--target=site"]
         subprocess.run(install, cwd=copy, check=True)
         return
-    module, *words = words[1:] if "python" in program else ["launcher.cli.main", *words]
+    module, *words = words[1:] if "python" in program else ["launcher", *words]
     code = "import runpy, sys; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
     path = os.pathsep.join(map(str, (copy, copy / "site")))
     output = python(code, module, *words, folder=copy, environment={**os.environ, "PYTHONPATH": path})
