@@ -27,6 +27,8 @@ _SECONDS_TO_END = 2.0
 _SECONDS_WITHOUT_FOLDER = 1.0
 _LAST_LINES = 20
 _HUNG = re.compile(r"^Timeout \(", re.MULTILINE)  # faulthandler's first line
+# note: faulthandler reads the frames of running threads without the GIL, and may crash there
+_HUNG_CODES = (FAILED, -signal.SIGSEGV)
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ def describe(rank: int, process: ProcessFailure, run_folder: Path) -> Failure:
             text += "\nfewer images at a time need less memory: device_batch_size=N, in evaluation eval_batch_size=N"
     else:
         reason, text = _ending(code), log.read_text(errors="replace") if log.exists() else ""
-        if code == FAILED and _HUNG.search(text):
+        if code in _HUNG_CODES and _HUNG.search(text):
             message = f"rank {rank} has made no progress for launch.hang_timeout; its stacks are in its log: {log}"
             return Failure(f"error: {message}", from_outside=True, exit_code=code)
         text = "\n".join(text.splitlines()[-_LAST_LINES:])
