@@ -42,24 +42,24 @@ print(json.dumps({"torch": torch.__version__, "cuda": torch.version.cuda, "hip":
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProbeResult:
     """What a probe printed, or the last line of its error."""
 
     values: dict[str, Any] | None
     error: str = ""
 
 
-def ask(script: str, *words: str) -> Answer:
+def run_probe(script: str, *words: str) -> ProbeResult:
     """Run a probe with arguments in this Python; it prints one JSON object."""
     try:
         command = [sys.executable, "-c", script, *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     except subprocess.TimeoutExpired:
-        return Answer(None, "no result within five minutes")
+        return ProbeResult(None, "no result within five minutes")
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exited with code {done.returncode}"]
-        return Answer(None, lines[-1])
-    return Answer(json.loads(done.stdout.splitlines()[-1]))
+        return ProbeResult(None, lines[-1])
+    return ProbeResult(json.loads(done.stdout.splitlines()[-1]))
 
 
 def rank_cores(local_world_size: int) -> int:

@@ -25,7 +25,7 @@ from launcher.errors import DONE, TERMINATED
 from launcher.rank.signs import DEVICE, STOP
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
-from tests.commands import said
+from tests.commands import execute
 from tests.forked import Command, piped
 
 SMALL = [
@@ -134,7 +134,7 @@ class Here(Train):
         steps, advance = itertools.count(1), Trainer.advance
 
         def advanced(*given: Any) -> None:
-            STOP.asked = STOP.asked or next(steps) == stop_after
+            STOP.requested = STOP.requested or next(steps) == stop_after
             advance(*given)
 
         with ExitStack() as restored:
@@ -143,13 +143,13 @@ class Here(Train):
             restored.callback(os.chdir, Path.cwd())
             restored.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
             restored.enter_context(patch.dict(os.environ, self.environment))
-            restored.enter_context(patch.object(STOP, "asked", False))
+            restored.enter_context(patch.object(STOP, "requested", False))
             restored.enter_context(patch.object(Trainer, "advance", advanced))
             restored.enter_context(patch("launcher.launch.elastic.Launcher", _InThisProcess))
             restored.enter_context(patch("launcher.records.curve.draw_curve", _undrawn))
             restored.enter_context(patch("launcher.models.build.get_model", networks.tiny))
             os.chdir(self.folder)
-            found, output, errors = said(*words)
+            found, output, errors = execute(*words)
         assert found == code, f"{output}\n{errors}"
         return subprocess.CompletedProcess(words, code, output, errors)
 
@@ -176,7 +176,7 @@ class _InThisProcess:
             self._view.close()
             if dist.is_initialized():
                 dist.destroy_process_group()
-        return TERMINATED if STOP.asked else DONE
+        return TERMINATED if STOP.requested else DONE
 
 
 def ended(process: Command | subprocess.Popen[str], code: int = 0) -> tuple[str, str]:

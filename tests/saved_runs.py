@@ -8,7 +8,7 @@ from pathlib import Path
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.data.inspection import inspect_data
-from launcher.records.folder import RunFolder, create, save_name
+from launcher.records.folder import RunFolder, checkpoint_name, create
 from launcher.training import checkpoint
 from tests.trainers import alone
 
@@ -33,5 +33,5 @@ def finished(runs: Path, *words: str) -> RunFolder:
         {"kind": "eval", "step": 0, "time": 0.0, "epoch": 0.0, "seconds": 1.0, "train_seconds": 1.0, **vars(result)},
     ]
     folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    checkpoint.save(run.state_dict(), folder.checkpoints / save_name(0))
+    checkpoint.save(run.state_dict(), folder.checkpoints / checkpoint_name(0))
     return folder

@@ -130,14 +130,14 @@ def _holds_runs(path: Path) -> bool:
 
 def _parts(composed: Composed, each: float) -> dict[str, float]:
     """Measure the mean seconds of each part of a step, including waits for data and copies."""
-    from launcher.measure.launch import ask, measure_steps, prepare_here
+    from launcher.measure.launch import measure, measure_steps, prepare_here
 
     prepared = prepare_here(composed)
     from lab.predict.split import waiting  # note: imports torch, so only after all checks
 
     return {
         **waiting(prepared.plan, measure_steps(prepared, each)),
-        **ask(prepared, "lab.predict.split:work", each, dict[str, float]),
+        **measure(prepared, "lab.predict.split:work", each, dict[str, float]),
     }
 
 

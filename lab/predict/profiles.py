@@ -27,7 +27,7 @@ from launcher.plan.plan import Plan, plan_for
 from launcher.plan.step_kinds import StepKind, step_kinds
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
-from launcher.records.summary import kept_estimates
+from launcher.records.summary import saved_estimates
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def gpu_named(device: str) -> str | None:
 def read_profiles(runs: Path) -> tuple[list[Profile], list[str]]:
     """The profiles of all estimates and finished runs below a folder; and a line for each estimate that is damaged."""
     profiles, notes = [], []
-    for path in kept_estimates(runs):
+    for path in saved_estimates(runs):
         try:
             profiles.append(_of_estimate(_ESTIMATE.validate_json(path.read_bytes())))
         except (OSError, ValidationError, AssertionError):

@@ -13,7 +13,7 @@ from typing import Any
 
 from launcher.algorithms.base import Algorithm, Transform
 from launcher.measure.estimate import Measurement, mean_sizes, sizes_by_round
-from launcher.measure.probes import WARMUP_STEPS, StepTimer, agreed_count, answer
+from launcher.measure.probes import WARMUP_STEPS, StepTimer, agreed_count, write_result
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, StepSample, step_kinds, step_samples
 from launcher.training.trainer import Trainer
@@ -80,7 +80,7 @@ class Splitter:
 
 def work(scratch: Path) -> None:
     """Split the steps of the scratch folder's config into mean seconds of each part of a step."""
-    answer(scratch, lambda run, seconds, _: split(run, seconds))
+    write_result(scratch, lambda run, seconds, _: split(run, seconds))
 
 
 def split(run: Trainer, seconds: float) -> dict[str, float]:

@@ -197,11 +197,11 @@ def _state(
         return "damaged", problem
     ends = [row for row in without_void(rows) if row["kind"] == "end"]
     if not ends:
-        return ("running", None) if folder.is_held() else ("unfinished", folder.failure_reason())
+        return ("running", None) if folder.is_locked() else ("unfinished", folder.failure_reason())
     if facts["times"] is None:
         return "damaged", f"{folder.metrics.name} has no record of the start"
     if not ends[-1].get("finished"):
-        return ("running", None) if folder.is_held() else ("stopped", None)
+        return ("running", None) if folder.is_locked() else ("stopped", None)
     last = facts["evaluations"][-1] if facts["evaluations"] else None
     if last is None:
         return "damaged", "the run ended without an evaluation"

@@ -17,7 +17,7 @@ from launcher.console import console, facts, table, verbatim
 from launcher.measure.estimate import CONFIDENCE, Estimate, Measurement, Price, SizeCost, Span, estimate, prices
 from launcher.plan.plan import Plan
 from launcher.records.progress import duration
-from launcher.records.summary import keep_estimate
+from launcher.records.summary import save_estimate
 
 EXAMPLES = [
     "train estimate recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 schedule.dilate=0.25",
@@ -56,7 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
     offers = prices(result, hardware(plan.config.hardware, measured.device))
     machine = {"device": measured.device, "processes": measured.world_size}
     steps = [asdict(step) for step in measured.steps]
-    path = keep_estimate(plan.config, {"config": as_mapping(plan.config), **machine, "steps": steps, **asdict(result)})
+    path = save_estimate(plan.config, {"config": as_mapping(plan.config), **machine, "steps": steps, **asdict(result)})
     if arguments.json:
         print(json.dumps({**machine, **asdict(result), "prices": list(map(asdict, offers))}, indent=2))
         return 0

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from launcher import __version__, plugins
 from launcher.errors import EXIT_USER_ERROR, FAILED, MachineError, UserError, one_line
-from launcher.launch.stopping import StopAsked, on_stop, raise_stop
+from launcher.launch.stopping import StopRequested, on_stop, raise_stop
 from launcher.plugins import registered
 
 VERBS = {
@@ -83,7 +83,7 @@ def main(words: Sequence[str] | None = None) -> int:
             # note: otherwise Python flushes again at exit and prints its own error
             os._exit(FAILED)
         return FAILED
-    except StopAsked as stop:
+    except StopRequested as stop:
         print(stop, file=sys.stderr)
         return stop.exit_code
     finally:

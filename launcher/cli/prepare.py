@@ -10,7 +10,7 @@ from launcher.console import console, progress_bars, verbatim
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.inspection import inspect_data
 from launcher.errors import DONE, Problem, UserError
-from launcher.launch.stopping import StopAsked, StopRequest, stop_requests
+from launcher.launch.stopping import StopRequest, StopRequested, stop_requests
 
 EXAMPLES = [
     "train prepare dataset=imagenet dataset.path=/data/imagenet",
@@ -32,7 +32,7 @@ def main(arguments: argparse.Namespace) -> int:
     with stop_requests() as request:
         try:
             _prepare(config, request, check=arguments.check)
-        except StopAsked as stop:
+        except StopRequested as stop:
             console().print("stopped; run the same command to continue")
             return stop.exit_code
     return DONE
@@ -43,7 +43,7 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool) -> None:
 
     Raises:
         UserError: FFCV is missing; also those of prepare and verify.
-        StopAsked: `request` is set.
+        StopRequested: `request` is set.
     """
     try:
         from launcher.data.ffcv.prepare import prepare, verify
@@ -54,7 +54,7 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool) -> None:
 
         def report(what: str, done: int, total: int) -> None:
             if request.number is not None:
-                raise StopAsked(request.number)
+                raise StopRequested(request.number)
             show(what, done, total)
 
         files = FFCVDataset.of(config)

@@ -56,6 +56,6 @@ def newest_unfinished(runs: Path) -> Path:
     folders = [RunFolder(path.parent) for path in runs.glob("**/config.yaml")]
     written = [(file.metrics if file.metrics.exists() else file.path).stat().st_mtime for file in folders]
     for _, folder in sorted(zip(written, folders, strict=True), key=lambda pair: -pair[0]):
-        if not folder.is_held() and not is_finished(folder.metrics):
+        if not folder.is_locked() and not is_finished(folder.metrics):
             return folder.path
     raise UserError(f"no unfinished run in {runs}; type train resume RUN")

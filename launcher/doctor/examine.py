@@ -34,7 +34,7 @@ from launcher.doctor.machine import (
 )
 from launcher.errors import UserError
 from launcher.plan.plan import Plan, processes_of_node
-from launcher.probe import TORCH, ask, cards_on_the_bus, processor_features
+from launcher.probe import TORCH, cards_on_the_bus, processor_features, run_probe
 
 _FFCV = """
 import json, launcher.data.ffcv.decoder
@@ -46,7 +46,7 @@ print(json.dumps({"ffcv": version("ffcv")}))
 def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     """Findings in the order of a reader's questions; slow ones come last."""
     gpus = read_gpus()
-    of_rocm = ask(TORCH).values if not gpus and "rocm" in version("torch") else None
+    of_rocm = run_probe(TORCH).values if not gpus and "rocm" in version("torch") else None
     others = [gpu["name"] for gpu in of_rocm["gpus"]] if of_rocm else []
     # note: of cards that are cut into MIG parts CUDA gives a process one part
     ranks = processes_of_node(config.launch, 1 if gpus and any(gpu.mig for gpu in gpus) else len(gpus or others))
@@ -56,7 +56,7 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     yield from examine_machine(ranks, shared_memory_need(config, ranks), Path(config.runs))
     # note: what takes seconds is looked up side by side
     with ThreadPoolExecutor() as probes:
-        torch, ffcv = probes.submit(ask, TORCH, "thoroughly"), probes.submit(ask, _FFCV)
+        torch, ffcv = probes.submit(run_probe, TORCH, "thoroughly"), probes.submit(run_probe, _FFCV)
         yield ok("Python", platform.python_version())
         yield judge_pillow(PIL.__version__, processor_features())
         yield judge_torch(torch.result())

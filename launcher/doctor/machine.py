@@ -12,7 +12,7 @@ from typing import Literal
 
 from rich.filesize import decimal
 
-from launcher.probe import Answer, usable_cores, usable_memory
+from launcher.probe import ProbeResult, usable_cores, usable_memory
 
 _CORES_A_RANK = 8  # the most loader workers that a rank takes
 _MEMORY_A_RANK = 4 * 10**9  # a process with torch and its loader workers
@@ -113,7 +113,7 @@ def allowed_cores(cgroup: Path) -> float | None:
     return None if quota == "max" else int(quota) / int(period)
 
 
-def judge_torch(answer: Answer) -> Finding:
+def judge_torch(answer: ProbeResult) -> Finding:
     if answer.values is None:
         return problem("torch", answer.error, "run make setup, which installs the versions of requirements.lock")
     return ok("torch", f"{answer.values['torch']}, torchvision {version('torchvision')}")
@@ -129,7 +129,7 @@ def judge_pillow(version: str, flags: list[str]) -> Finding:
     return warning(name, f"Pillow {version}, not Pillow-SIMD", advice)
 
 
-def judge_ffcv(answer: Answer, loader: str) -> Finding:
+def judge_ffcv(answer: ProbeResult, loader: str) -> Finding:
     if answer.values is not None:
         return ok("FFCV", answer.values["ffcv"])
     missing = "not installed" if "No module named 'ffcv'" in answer.error else answer.error
@@ -195,7 +195,7 @@ def judge_gpus(gpus: list[GpuState] | None, cards: int, others: list[str]) -> li
     return [ok("GPUs", found), driver]
 
 
-def judge_cuda(answer: Answer, gpus: list[GpuState]) -> list[Finding]:
+def judge_cuda(answer: ProbeResult, gpus: list[GpuState]) -> list[Finding]:
     """CUDA and NCCL as torch brings them, against the driver of the GPUs that are there."""
     values = answer.values
     if values is None:

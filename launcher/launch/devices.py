@@ -9,7 +9,7 @@ from typing import Literal
 from launcher.config.schema import Launch, RunConfig
 from launcher.errors import MachineError, Problem, UserError
 from launcher.plan.plan import Plan, processes_of_node
-from launcher.probe import TORCH, Answer, ask, cards_on_the_bus, processor_features, visible_gpus
+from launcher.probe import TORCH, ProbeResult, cards_on_the_bus, processor_features, run_probe, visible_gpus
 
 ON_THE_CPU = "launch.device=cpu trains on the CPU"
 _AMX_FROM = 64  # pixels: ResNet-18 406 against 283 images/s, ResNet-50 88 against 60; smaller ones were not measured
@@ -38,7 +38,7 @@ def decide(launch: Launch) -> Devices:
         MachineError: GPUs are there, and torch cannot use them.
     """
     seen = visible_gpus() if launch.device != "cpu" else 0
-    answer = ask(TORCH) if seen else Answer({})
+    answer = run_probe(TORCH) if seen else ProbeResult({})
     if (values := answer.values) is None:
         raise MachineError(f"GPUs are visible, and torch fails on them ({answer.error}): {_ADVICE}")
     if not seen or (not values["cuda"] and not values["hip"]):

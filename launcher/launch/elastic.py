@@ -19,7 +19,7 @@ from launcher.config.schema import Launch
 from launcher.errors import DONE, FAILED, MachineError, UserError, one_line
 from launcher.launch.devices import Devices
 from launcher.launch.rendezvous import PeersRejoin, Rendezvous, open_rendezvous
-from launcher.launch.stopping import ASKING, StopRequest, stop_signals
+from launcher.launch.stopping import ALL_STOP_SIGNALS, StopRequest, stop_signals
 from launcher.launch.terminal import LogFollower
 from launcher.launch.watch import Failure, RankWatch, describe, first_failure
 from launcher.probe import rank_cores
@@ -73,7 +73,7 @@ class Launcher:
         failure: Failure | None = None
         try:
             with stop_signals(self._stop):
-                failure = None if self._request.asked else self._attempts()
+                failure = None if self._request.requested else self._attempts()
         except SignalException:
             self._killed = True
         except UserError:
@@ -91,12 +91,12 @@ class Launcher:
         if failure is not None:
             print(failure.message, file=sys.stderr)
             return FAILED
-        return self._request.exit_code if self._request.asked or self._killed else DONE
+        return self._request.exit_code if self._request.requested or self._killed else DONE
 
     def _stop(self, number: int) -> None:
         """Pass the first stop request on to the ranks, or stop now where they wait for others; kill at a 2nd Ctrl-C."""
         request, watch = self._request, self._watch
-        if not request.asked:
+        if not request.requested:
             request.note(number)
             self._follower.say("stopping: the ranks finish their step and save; Ctrl-C again stops at once")
             if watch is not None and (watch.ranks or self._launch.nnodes == 1):
@@ -112,7 +112,7 @@ class Launcher:
         most = self._launch.max_restarts
         for restart in range(1, most + 2):
             failure = self._attempt_with_all_nodes()
-            if failure is None or self._request.asked or not self._run_folder.is_dir():
+            if failure is None or self._request.requested or not self._run_folder.is_dir():
                 break
             # note: an error that a rank raises before the first checkpoint would come again
             has_saved = RunFolder(self._run_folder).newest_step() is not None
@@ -164,7 +164,7 @@ class Launcher:
             self._watch = watch = RankWatch(ids, scratch, self._run_folder)
             try:
                 with watch:
-                    if self._request.asked:
+                    if self._request.requested:
                         watch.send(signal.SIGTERM)
                     result = agent.run()
             finally:
@@ -175,7 +175,7 @@ class Launcher:
                 return None
             failure = describe(*first_failure(result.failures, watch.failed_first), self._run_folder)
             # note: a rank that was asked to stop before it listened ends by the signal
-            return None if self._request.asked and -(failure.exit_code or 0) in ASKING else failure
+            return None if self._request.requested and -(failure.exit_code or 0) in ALL_STOP_SIGNALS else failure
 
     def _agent(self, rendezvous: Rendezvous, scratch: str) -> LocalElasticAgent:
         """Make elastic's agent, which runs launcher.rank.main in each process and never restarts one."""

@@ -1,6 +1,6 @@
 """Signals that ask a command to stop, from its first line to its last.
 
-While the command is imported they end it. Then they raise `StopAsked`, as Ctrl-C raises KeyboardInterrupt; where
+While the command is imported they end it. Then they raise `StopRequested`, as Ctrl-C raises KeyboardInterrupt; where
 something is to be saved, a `StopRequest` notes the first one. Once the exit code is known they are ignored.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from launcher.errors import INTERRUPTED, TERMINATED
 
-ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+ALL_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
 @dataclass
@@ -28,7 +28,7 @@ class StopRequest:
     time: float = 0.0
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         return self.number is not None
 
     @property
@@ -39,7 +39,7 @@ class StopRequest:
         self.number, self.time = number, time.monotonic()
 
 
-class StopAsked(KeyboardInterrupt):
+class StopRequested(KeyboardInterrupt):
     """A stop signal has come, where nothing is to be saved or between two parts of the work."""
 
     def __init__(self, number: int):
@@ -50,19 +50,19 @@ class StopAsked(KeyboardInterrupt):
 def on_stop(handler: Any) -> dict[int, Any]:
     """Set the handler of all stop signals, or signal.SIG_IGN; returns the handlers before."""
     # note: nohup ignores SIGHUP so that the run outlives the terminal
-    numbers = [n for n in ASKING if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    numbers = [n for n in ALL_STOP_SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
     return {number: signal.signal(number, handler) for number in numbers}
 
 
 def end_now(number: int, frame: FrameType | None) -> None:
     """End this process, which has nothing to clean up."""
-    os.write(2, f"{StopAsked(number)}\n".encode())
+    os.write(2, f"{StopRequested(number)}\n".encode())
     os._exit(StopRequest(number).exit_code)
 
 
 def raise_stop(number: int, frame: FrameType | None) -> None:
-    """Raise `StopAsked`."""
-    raise StopAsked(number)
+    """Raise `StopRequested`."""
+    raise StopRequested(number)
 
 
 @contextmanager

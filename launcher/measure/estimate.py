@@ -21,7 +21,7 @@ from launcher.plan.step_kinds import StepKind, common_acting, step_kinds
 CONFIDENCE = 0.9
 # Files in the folder that a measurement works in. A request holds the seconds for each thing to measure, and when the
 # command was given, in seconds since 1970.
-REQUEST, ANSWER = "request.json", "answer.json"
+REQUEST, RESULT = "request.json", "result.json"
 
 Rounds = list[float]
 

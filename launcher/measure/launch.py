@@ -19,7 +19,7 @@ from launcher.data.shapes import ensure_folder
 from launcher.data.unreadable import write_skipped
 from launcher.errors import Problem, UserError
 from launcher.launch.prepare_run import Prepared, prepare_run
-from launcher.measure.estimate import ANSWER, REQUEST, Measurement
+from launcher.measure.estimate import REQUEST, RESULT, Measurement
 from launcher.records.folder import RunFolder
 from launcher.records.progress import TerminalView
 
@@ -47,10 +47,10 @@ def prepare_here(composed: Composed) -> Prepared:
 
 def measure_steps(prepared: Prepared, seconds: float) -> Measurement:
     """Measure every kind of step, loading and evaluation of a run, for so many seconds each."""
-    return ask(prepared, "launcher.measure.probes:work", seconds, Measurement)
+    return measure(prepared, "launcher.measure.probes:work", seconds, Measurement)
 
 
-def ask(prepared: Prepared, target: str, seconds: float, answer: type[T]) -> T:
+def measure(prepared: Prepared, target: str, seconds: float, result: type[T]) -> T:
     """Launch a target on a folder that holds the plan's config and the request, and read its answer.
 
     Raises:
@@ -72,4 +72,4 @@ def ask(prepared: Prepared, target: str, seconds: float, answer: type[T]) -> T:
         code = Launcher(folder.path, prepared.devices, once, TerminalView(console(sys.stderr)), target).run()
         if code != 0:
             raise UserError(f"the measurement failed with exit code {code}; see the messages above")
-        return TypeAdapter(answer).validate_json((folder.path / ANSWER).read_bytes())
+        return TypeAdapter(result).validate_json((folder.path / RESULT).read_bytes())

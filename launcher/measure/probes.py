@@ -21,8 +21,8 @@ from launcher.config.schema import SyntheticLoader
 from launcher.data.batch import Loaded
 from launcher.data.unreadable import read_skipped
 from launcher.data.workers import worker_count
-from launcher.launch.stopping import StopAsked
-from launcher.measure.estimate import ANSWER, REQUEST, EvaluationTimes, Measurement, StepTimes
+from launcher.launch.stopping import StopRequested
+from launcher.measure.estimate import REQUEST, RESULT, EvaluationTimes, Measurement, StepTimes
 from launcher.plan.step_kinds import StepSample, common_acting, step_kinds, step_samples
 from launcher.probe import rank_cores
 from launcher.rank.group import join_ranks
@@ -41,7 +41,7 @@ _COPIES = 8
 
 def work(scratch: Path) -> None:
     """Measure every kind of step, loading, evaluation and saving of the scratch folder's config."""
-    answer(scratch, lambda *asked: asdict(StepProfiler(*asked).measure(scratch)))
+    write_result(scratch, lambda *request: asdict(StepProfiler(*request).measure(scratch)))
 
 
 class StepProfiler:
@@ -213,7 +213,7 @@ class StepProfiler:
         return max(1, min(math.ceil(count / turns) * turns, self.run.plan.steps_per_epoch - self._ahead))
 
 
-def answer(scratch: Path, measure: Callable[[Trainer, float, float], object]) -> None:
+def write_result(scratch: Path, measure: Callable[[Trainer, float, float], object]) -> None:
     """Measure as the folder's request asks; rank 0 leaves the answer there, unless the measurement is asked to stop."""
     folder = RunFolder(scratch)
     config = read(folder.config)
@@ -224,12 +224,12 @@ def answer(scratch: Path, measure: Callable[[Trainer, float, float], object]) ->
         run = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset))
         try:
             found = measure(run, seconds, asked_at)
-        except StopAsked:
+        except StopRequested:
             return
         finally:
             run.loaders.close()
         if ranks.is_first:
-            (scratch / ANSWER).write_text(json.dumps(found))
+            (scratch / RESULT).write_text(json.dumps(found))
 
 
 class StepTimer:
@@ -240,14 +240,14 @@ class StepTimer:
         self._last: StepOutcome | None = None
 
     def step(self, batch: Loaded, sample: StepSample, number: int) -> None:
-        """A step on a batch, the `number`th of a sample's; raises StopAsked once the ranks were asked to stop."""
+        """A step on a batch, the `number`th of a sample's; raises StopRequested once the ranks were asked to stop."""
         images, targets, indices = batch
         # note: where other parameters learn, DDP is made anew, which is no part of a step
         chosen = 0 if self.run.train_step.engine.changing_parameters else number % len(sample.steps)
         moment = self.run.moment(sample.steps[chosen])
-        before, self._last = self._last, self.run.train_step(images, targets, indices, moment, Requests(STOP.asked))
+        before, self._last = self._last, self.run.train_step(images, targets, indices, moment, Requests(STOP.requested))
         if before is not None and before.report().requests.stop:
-            raise StopAsked(signal.SIGTERM)
+            raise StopRequested(signal.SIGTERM)
 
     def mean(self, count: int, work: Callable[[int], object]) -> float:
         """Mean seconds of so many calls, which are given their number."""

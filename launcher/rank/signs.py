@@ -44,7 +44,7 @@ class StopFlag:
     """Set by SIGTERM or SIGUSR1 in a rank."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     def install(self) -> None:
         """Take over the signals; a terminal's Ctrl-C is the launcher's to handle, which asks with SIGTERM."""
@@ -53,7 +53,7 @@ class StopFlag:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def _set(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+        self.requested = True
 
 
 class Heartbeat:

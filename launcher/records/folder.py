@@ -37,7 +37,7 @@ class RunFolder:
         self.config = path / "config.yaml"
         self.environment = path / "environment.json"
         self.dataset = path / "dataset.json"
-        self.skipped = path / "left_out.json"
+        self.skipped = path / "skipped.json"
         self.initial = path / "initial.safetensors"
         self.metrics = path / "metrics.jsonl"
         self.tensorboard = path / "tensorboard"
@@ -56,7 +56,7 @@ class RunFolder:
 
     def newest_step(self) -> int | None:
         """Optimizer steps done at the newest save, whole or not; None without one."""
-        return max((step for step, _ in saves(self.checkpoints)), default=None)
+        return max((step for step, _ in checkpoint_files(self.checkpoints)), default=None)
 
     def failure_reason(self) -> str | None:
         """Why the run ended, in one line, where that was written down."""
@@ -65,7 +65,7 @@ class RunFolder:
         except OSError:
             return None
 
-    def is_held(self) -> bool:
+    def is_locked(self) -> bool:
         """Does a process of this machine hold the lock; asked without taking it, which could turn a run away."""
         try:
             inodes = [f":{lock.stat().st_ino} " for lock in self.path.glob("lock*")]
@@ -97,12 +97,12 @@ class RunFolder:
             yield
 
 
-def save_name(step: int, kind: str = "step") -> str:
+def checkpoint_name(step: int, kind: str = "step") -> str:
     """File name of a checkpoint whose next optimizer step is `step`; kind: `replay` if that was not finite."""
     return f"{kind}-{step:08d}.pt"
 
 
-def saves(checkpoints: Path, *kinds: str) -> list[tuple[int, Path]]:
+def checkpoint_files(checkpoints: Path, *kinds: str) -> list[tuple[int, Path]]:
     """Steps and files of the checkpoints of these kinds, `step` unless said, whole or not; the oldest first."""
     files = [path for path in checkpoints.glob("*-*.pt") if path.is_file()]
     named = [(match, path) for path in files if (match := _CHECKPOINT.fullmatch(path.name))]

@@ -82,7 +82,7 @@ def _gaps(rows: list[Row]) -> list[tuple[str, str]]:
     return [("records lost", f"{' and '.join(gaps)}: the disk was full")] if gaps else []
 
 
-def keep_estimate(config: RunConfig, estimate: dict[str, Any]) -> Path:
+def save_estimate(config: RunConfig, estimate: dict[str, Any]) -> Path:
     """Write an estimate where the summary of a run of this config finds it; returns where."""
     path = _estimate_file(config)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def keep_estimate(config: RunConfig, estimate: dict[str, Any]) -> Path:
     return path
 
 
-def kept_estimates(runs: Path) -> list[Path]:
+def saved_estimates(runs: Path) -> list[Path]:
     """The files of all estimates below a folder of runs."""
     return sorted((runs / _ESTIMATES).glob("*.json"))
 

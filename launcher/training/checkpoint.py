@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from launcher import atomic
 from launcher.errors import Problem, UserError, is_of_the_machine
-from launcher.records.folder import saves
+from launcher.records.folder import checkpoint_files
 
 FORMAT = 1
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -81,7 +81,7 @@ def newest_valid(folder: Path) -> dict[str, Any] | None:
     Raises:
         UserError: a newer file of another format version, or one that holds code.
     """
-    for _, path in reversed(saves(folder)):
+    for _, path in reversed(checkpoint_files(folder)):
         try:
             return load(path)
         except DamagedCheckpoint as error:
@@ -92,7 +92,7 @@ def newest_valid(folder: Path) -> dict[str, Any] | None:
 def prune(folder: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints, and what interrupted saves have left; no save may be under way."""
     for path in [
-        *(path for _, path in saves(folder)[:-keep]),
+        *(path for _, path in checkpoint_files(folder)[:-keep]),
         *folder.glob(".step-*.tmp"),
         *folder.glob(".best.pt.*.tmp"),
     ]:

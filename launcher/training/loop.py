@@ -35,7 +35,7 @@ def train(trainer: Trainer, logger: MetricLogger, saver: Saver, guard: NonFinite
         trainer.clock.switch("training")
         batches = trainer.rest_of_epoch()
         for batch in batches:
-            requests = guard.step(batch, Requests(stop.asked, saver.is_due()), batches.waited)
+            requests = guard.step(batch, Requests(stop.requested, saver.is_due()), batches.waited)
             if requests is None:
                 break
             stopping = requests.stop
@@ -53,7 +53,7 @@ def train(trainer: Trainer, logger: MetricLogger, saver: Saver, guard: NonFinite
 def evaluate(trainer: Trainer, logger: MetricLogger, stop: StopFlag) -> bool:
     """Evaluate, and note and log the result; returns False if a rank requested a stop meanwhile."""
     with trainer.clock.counting("evaluation") as spent:
-        result = trainer.evaluate(should_stop=lambda: stop.asked)
+        result = trainer.evaluate(should_stop=lambda: stop.requested)
     if result is None:
         return False
     trainer.note_evaluation(result)
@@ -81,7 +81,7 @@ def evaluate_held_out(trainer: Trainer, logger: MetricLogger, stop: StopFlag) ->
     images, _ = held_out(dataset, **trainer.loaders.facts(), report=lambda *_: HEARTBEAT.beat())
     with closing(build_evaluation(trainer.plan, images, ranks)) as loader:
         with trainer.clock.counting("evaluation") as spent:
-            result = trainer.evaluate(should_stop=lambda: stop.asked, loader=loader)
+            result = trainer.evaluate(should_stop=lambda: stop.requested, loader=loader)
         if result is not None:
             logger.log_evaluation(result, spent(), held_out=True)
     return result is not None

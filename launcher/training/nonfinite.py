@@ -8,7 +8,7 @@ from launcher.data.batch import Loaded
 from launcher.errors import UserError
 from launcher.rank.group import gather
 from launcher.rank.signs import NO_REQUESTS, Requests
-from launcher.records.folder import RunFolder, save_name, saves
+from launcher.records.folder import RunFolder, checkpoint_files, checkpoint_name
 from launcher.records.metrics import NonFiniteRecord
 from launcher.training import checkpoint
 from launcher.training.meters import StepOutcome, StepReport
@@ -111,9 +111,9 @@ class NonFiniteGuard:
         """Save the state before this step, which neither it nor one queued since has changed."""
         checkpoints, state = self._folder.checkpoints, {**self._trainer.state_dict(), "step": step}
         if self._trainer.ranks.is_first:
-            for _, earlier in saves(checkpoints, "replay"):
+            for _, earlier in checkpoint_files(checkpoints, "replay"):
                 earlier.unlink()
-            checkpoint.save(state, checkpoints / save_name(step, "replay"))
+            checkpoint.save(state, checkpoints / checkpoint_name(step, "replay"))
 
     def _warn(self, line: str) -> None:
         if self._trainer.ranks.is_first:

@@ -16,7 +16,7 @@ from launcher.config.resolved import read
 from launcher.data.unreadable import read_skipped
 from launcher.rank.group import gather, join_ranks
 from launcher.rank.signs import REPLAY_STEP
-from launcher.records.folder import RunFolder, saves
+from launcher.records.folder import RunFolder, checkpoint_files
 from launcher.training import checkpoint
 from launcher.training.compiled import compile_run
 from launcher.training.meters import StepOutcome
@@ -30,7 +30,7 @@ def work(run_folder: Path) -> None:
     with join_ranks(config) as ranks:
         trainer = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset))
         # note: without a checkpoint the run starts again
-        before = [path for done, path in saves(folder.checkpoints, "step", "replay") if done <= step]
+        before = [path for done, path in checkpoint_files(folder.checkpoints, "step", "replay") if done <= step]
         if before:
             trainer.load_state_dict(checkpoint.load(before[-1]))
         compile_run(trainer)

@@ -19,7 +19,7 @@ from launcher.config.schema import Checkpoint
 from launcher.errors import UserError
 from launcher.rank.group import Ranks
 from launcher.rank.signs import HEARTBEAT
-from launcher.records.folder import RunFolder, save_name
+from launcher.records.folder import RunFolder, checkpoint_name
 from launcher.training import checkpoint
 
 
@@ -81,7 +81,7 @@ class Saver:
 
     def _write(self, state: dict[str, Any], best: bool) -> None:
         folder = self._folder
-        path = folder.checkpoints / save_name(state["step"])
+        path = folder.checkpoints / checkpoint_name(state["step"])
         checkpoint.save(state, path)
         try:
             if best:

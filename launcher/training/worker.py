@@ -45,7 +45,7 @@ def work(run_folder: Path) -> None:
             trainer.load_state_dict(state)
         compile_run(trainer)
         capture_run(trainer)
-        if not any_rank(STOP.asked):
+        if not any_rank(STOP.requested):
             with (
                 MetricLogger(trainer, folder, resumed=state is not None) as logger,
                 Saver(folder, config.checkpoint, ranks) as saver,

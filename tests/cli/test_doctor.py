@@ -13,7 +13,7 @@ import pytest
 from launcher.cli import doctor
 from launcher.cli import main as cli
 from launcher.doctor.machine import Finding, ok, problem, warning
-from launcher.probe import Answer
+from launcher.probe import ProbeResult
 from tests.commands import output_of
 from tests.forked import python
 
@@ -54,11 +54,11 @@ def test_findings_are_shown_as_they_come(monkeypatch: pytest.MonkeyPatch, capsys
 def test_this_machine_has_all_that_the_demo_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     one_at_a_time = Lock()
 
-    def forked(*probe: str) -> Answer:
+    def forked(*probe: str) -> ProbeResult:
         with one_at_a_time:
-            return Answer(json.loads(python(*probe, folder=tmp_path)))
+            return ProbeResult(json.loads(python(*probe, folder=tmp_path)))
 
-    monkeypatch.setattr("launcher.doctor.examine.ask", cache(forked))
+    monkeypatch.setattr("launcher.doctor.examine.run_probe", cache(forked))
     found = {row["name"]: row for row in json.loads(output_of("doctor", "launch=cpu", "--json"))}
     assert set(found) >= {"GPUs", "cores", "memory", "shared memory", "disk", "data set", "torch", "Pillow", "FFCV"}
     assert found["torch"]["status"] == "ok"

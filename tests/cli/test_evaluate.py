@@ -17,10 +17,10 @@ from launcher.config import resolved
 from launcher.data.identity import identity
 from launcher.data.shapes import FIGURES, draw_figure
 from launcher.plan.plan import plan_for
-from launcher.records.folder import RunFolder, note_dataset, save_name
+from launcher.records.folder import RunFolder, checkpoint_name, note_dataset
 from launcher.training import checkpoint
 from launcher.weights.classifier import trained_network
-from tests.commands import refused, said
+from tests.commands import execute, refused
 from tests.saved_runs import finished
 
 pytestmark = pytest.mark.usefixtures("tiny_networks")
@@ -45,7 +45,7 @@ def other(tmp_path: Path) -> Path:
 def expected(run: RunFolder, folder: Path) -> np.ndarray:
     """What is taken for what, by torchvision's preset, one image at a time."""
     config = resolved.read(run.config)
-    state = checkpoint.load(run.checkpoints / save_name(0))
+    state = checkpoint.load(run.checkpoints / checkpoint_name(0))
     network, _ = trained_network(plan_for(config, 1), state)
     resize = plan_for(config, 1).image_side(config.image.eval_resize)
     preset, names = ImageClassification(crop_size=32, resize_size=resize), state["classes"]
@@ -60,7 +60,7 @@ def expected(run: RunFolder, folder: Path) -> np.ndarray:
 
 def test_classes_of_another_folder_are_found_by_their_names(run: RunFolder, other: Path, tmp_path: Path) -> None:
     files = ["--by-class", "-o", str(tmp_path / "new" / "classes")]
-    code, output, errors = said("eval", str(run.path), f"dataset.path={other}", *files, "--json")
+    code, output, errors = execute("eval", str(run.path), f"dataset.path={other}", *files, "--json")
     assert code == 0, errors
     counts, found = expected(run, other), json.loads(output)
     assert found["confusion"] == counts.tolist()
@@ -72,12 +72,12 @@ def test_classes_of_another_folder_are_found_by_their_names(run: RunFolder, othe
     (other / "val").mkdir()
     for name in ("star", "aaa"):
         (other / name).rename(other / "val" / name)
-    code, output, _ = said("eval", str(run.path), f"dataset.path={other}", "--json")
+    code, output, _ = execute("eval", str(run.path), f"dataset.path={other}", "--json")
     assert json.loads(output)["samples"] == 5
 
 
 def test_a_table_by_class_and_its_files(run: RunFolder) -> None:
-    code, output, _ = said("eval", str(run.path), "--by-class")
+    code, output, _ = execute("eval", str(run.path), "--by-class")
     assert code == 0
     lines = output.splitlines()
     assert lines[1] == "20 images on 1 process on the CPU"
@@ -93,7 +93,7 @@ def test_a_table_by_class_and_its_files(run: RunFolder) -> None:
 
 def test_a_class_folder_whose_name_is_no_text_has_a_row_in_each_form(run: RunFolder, tmp_path: Path) -> None:
     """And a name that a spreadsheet would take for a formula."""
-    path = run.checkpoints / save_name(0)
+    path = run.checkpoints / checkpoint_name(0)
     state = checkpoint.load(path)
     state["classes"][0], state["classes"][1] = os.fsdecode(b"\xff"), "=1+1"
     path.unlink()
@@ -101,18 +101,18 @@ def test_a_class_folder_whose_name_is_no_text_has_a_row_in_each_form(run: RunFol
     (tmp_path / "other" / os.fsdecode(b"\xff")).mkdir(parents=True)
     draw_figure("star", 40, "other", 0).save(tmp_path / "other" / os.fsdecode(b"\xff") / "0.png")
     words = ["eval", str(run.path), f"dataset.path={tmp_path}/other", "--by-class", "-o", str(tmp_path)]
-    code, output, errors = said(*words)
+    code, output, errors = execute(*words)
     assert code == 0, errors
     assert r"\udcff" in output
     names = [row["name"] for row in csv.DictReader((tmp_path / "by_class.csv").open())]
     assert names[0] == r"\udcff"
     assert "'=1+1" in names
-    assert json.loads(said(*words, "--json")[1])["classes"][:2] == [os.fsdecode(b"\xff"), "=1+1"]
+    assert json.loads(execute(*words, "--json")[1])["classes"][:2] == [os.fsdecode(b"\xff"), "=1+1"]
 
 
 def test_what_is_evaluated_again_is_what_the_run_recorded(run: RunFolder) -> None:
     recorded = json.loads(run.metrics.read_text().splitlines()[-1])
-    found = json.loads(said("eval", str(run.path), "--json", "eval_batch_size=256")[1])
+    found = json.loads(execute("eval", str(run.path), "--json", "eval_batch_size=256")[1])
     assert found["loss"] == pytest.approx(recorded["loss"], rel=1e-6)
     assert [found[name] for name in ("metrics", "samples")] == [recorded[name] for name in ("metrics", "samples")]
 
@@ -124,11 +124,11 @@ def test_the_runs_own_pictures_elsewhere_keep_their_share_for_validation(tmp_pat
     )  # fmt: skip
     note_dataset(run, identity(resolved.read(run.config)))
     other.rename(tmp_path / "moved")
-    found = json.loads(said("eval", str(run.path), "--json", f"dataset.path={tmp_path}/moved")[1])
+    found = json.loads(execute("eval", str(run.path), "--json", f"dataset.path={tmp_path}/moved")[1])
     recorded = json.loads(run.metrics.read_text().splitlines()[-1])
     assert found["samples"] == recorded["samples"] == 6
     (tmp_path / "moved" / "aaa" / "0.png").unlink()
-    found = json.loads(said("eval", str(run.path), "--json", f"dataset.path={tmp_path}/moved")[1])
+    found = json.loads(execute("eval", str(run.path), "--json", f"dataset.path={tmp_path}/moved")[1])
     assert found["samples"] == 13
 
 

@@ -20,12 +20,12 @@ from torchvision.transforms._presets import ImageClassification
 from launcher.config import resolved
 from launcher.data.workers import worker_count
 from launcher.plan.plan import plan_for
-from launcher.records.folder import RunFolder, save_name
+from launcher.records.folder import RunFolder, checkpoint_name
 from launcher.training import checkpoint
 from launcher.weights import classifier as predict_module
 from launcher.weights.classifier import model_card, trained_network
 from launcher.weights.export_files import write_export
-from tests.commands import refused, said
+from tests.commands import execute, refused
 from tests.saved_runs import finished
 
 pytestmark = pytest.mark.usefixtures("tiny_networks")
@@ -42,7 +42,7 @@ def run(tmp_path: Path) -> RunFolder:
 def export(run: RunFolder, tmp_path: Path) -> Path:
     """The run's three files, less the check of them, which needs torchvision's own networks."""
     config = resolved.read(run.config)
-    state = checkpoint.load(run.checkpoints / save_name(0))
+    state = checkpoint.load(run.checkpoints / checkpoint_name(0))
     plan = plan_for(config, 1)
     _, surgeries = trained_network(plan, state)
     assert list(surgeries) == ["blurpool"]
@@ -73,7 +73,7 @@ def expected(run: RunFolder, file: Path) -> list[tuple[str, float]]:
     """By torchvision's own preset, one image at a time."""
     config = resolved.read(run.config)
     plan = plan_for(config, 1)
-    state = checkpoint.load(run.checkpoints / save_name(0))
+    state = checkpoint.load(run.checkpoints / checkpoint_name(0))
     network, _ = trained_network(plan, state)
     preset = ImageClassification(crop_size=SIDE, resize_size=plan.image_side(config.image.eval_resize))
     with torch.inference_mode():
@@ -84,7 +84,7 @@ def expected(run: RunFolder, file: Path) -> list[tuple[str, float]]:
 
 
 def answers(*words: str, code: int = 0) -> list[dict[str, object]]:
-    found, output, errors = said("predict", *words, "--json")
+    found, output, errors = execute("predict", *words, "--json")
     assert found == code, errors
     return [json.loads(line) for line in output.splitlines()]
 
@@ -116,7 +116,7 @@ def test_pictures_have_the_networks_classes_in_the_order_given(
 
 def test_what_cannot_be_read_is_a_line_and_the_others_are_answered(run: RunFolder, pictures: Path) -> None:
     bad = [f"{pictures}/{name}" for name in ("broken.jpg", "notes.txt", "missing.jpg")]
-    code, output, errors = said("predict", str(run.path), bad[0], f"{pictures}/a.png", *bad[1:], "--top", "1")
+    code, output, errors = execute("predict", str(run.path), bad[0], f"{pictures}/a.png", *bad[1:], "--top", "1")
     assert code == 1
     (best, score) = expected(run, pictures / "a.png")[0]
     assert output == f"{pictures}/a.png: {best} {score:.2%}\n"
@@ -134,7 +134,7 @@ def test_rows_and_objects_say_the_same(
     assert [row["file"] for row in rows] == names
     assert all(close(row, Path(name), run, 10) for row, name in zip(rows, names, strict=True))
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(names)))
-    code, output, _ = said("predict", str(run.path), "--list", "-", "--csv", "--top", "99")
+    code, output, _ = execute("predict", str(run.path), "--list", "-", "--csv", "--top", "99")
     assert code == 0
     table = list(csv.DictReader(io.StringIO(output)))
     flat = [
@@ -152,7 +152,7 @@ def test_rows_hold_no_formulas_and_no_escapes(
     for name in names:
         shutil.copy(pictures / "a.png", tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    code, output, errors = said("predict", str(run.path), *names, "--csv", "--top", "1")
+    code, output, errors = execute("predict", str(run.path), *names, "--csv", "--top", "1")
     assert (code, errors) == (0, "")
     shown = [row["file"] for row in csv.DictReader(io.StringIO(output))]
     assert shown == ["'=HYPERLINK(1).png", "'@a.png", r"\x1b[2J.png", r"\udcff.png"]
@@ -231,11 +231,11 @@ def test_files_that_are_no_weights_are_one_line_and_never_run(
 def test_a_checkpoint_with_a_pickle_in_it_is_one_line_and_never_run(
     run: RunFolder, pictures: Path, tmp_path: Path
 ) -> None:
-    trap, file = tmp_path / "executed", run.checkpoints / save_name(0)
+    trap, file = tmp_path / "executed", run.checkpoints / checkpoint_name(0)
     good = file.read_bytes()
     for content in (good[:9000], b"none", pickle.dumps(Executed(trap))):
         file.write_bytes(content)
-        code, _, errors = said("predict", str(run.path), f"{pictures}/a.png")
+        code, _, errors = execute("predict", str(run.path), f"{pictures}/a.png")
         assert (code, errors.count("\n")) == (2, 1)
         assert "has no valid checkpoint" in errors
     assert not trap.exists()

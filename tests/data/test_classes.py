@@ -13,7 +13,7 @@ from launcher.data.inspection import inspect_data
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
-from tests.commands import refused, said
+from tests.commands import execute, refused
 
 from .conftest import make_loaders, words_for, write_files
 
@@ -49,7 +49,7 @@ def test_built_in_pictures_have_ten_classes_in_both_splits() -> None:
     assert "have 10 classes" in refused("plan", "dataset=shapes", "dataset.classes=1")
     few = ["dataset=shapes", "dataset.train_samples=7", "batch_size=7", "schedule.warmup=0ba"]
     assert "3 classes have no training images: square (100 validation images)" in refused("plan", *few)
-    code, out, _ = said("plan", "dataset=shapes", "dataset.val_samples=9")
+    code, out, _ = execute("plan", "dataset=shapes", "dataset.val_samples=9")
     assert code == 0
     assert "1 class has no validation images, so top-1 does not cover it: triangle (400 training" in out
 

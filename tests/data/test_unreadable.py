@@ -14,7 +14,7 @@ from launcher.data.sources.source import quiet
 from launcher.data.unreadable import read_skipped, unreadable, write_skipped
 from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
-from tests.commands import said
+from tests.commands import execute
 from tests.images import write_images
 
 from .conftest import words_for, write_files
@@ -102,7 +102,7 @@ def test_doctor_names_them_all(folder: Path) -> None:
 
 
 def test_prepare_leaves_them_out_by_the_same_key(folder: Path) -> None:
-    code, out, _ = said("prepare", *words_for(folder)[:2], "dataset.skip_bad=true", "dataloader.workers=1")
+    code, out, _ = execute("prepare", *words_for(folder)[:2], "dataset.skip_bad=true", "dataloader.workers=1")
     assert code == 0
     assert "12 images" in out
 

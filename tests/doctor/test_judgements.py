@@ -11,7 +11,7 @@ from launcher.config.compose import compose
 from launcher.doctor import machine
 from launcher.doctor.examine import examine_data, shared_memory_need
 from launcher.doctor.machine import Finding
-from launcher.probe import Answer
+from launcher.probe import ProbeResult
 from tests.images import write_images
 
 SMI = """0, NVIDIA A100-SXM4-80GB, 550.54.15, 81920, 3, Disabled
@@ -39,8 +39,8 @@ def test_every_line_but_ok_says_what_to_do() -> None:
         machine.shared_memory(None, 0),
         machine.disk(10**8, True, Path("runs")),
         machine.disk(10**12, False, Path("runs")),
-        machine.judge_torch(Answer(None, "no torch")),
-        machine.judge_ffcv(Answer(None, "No module named 'ffcv'"), "ffcv"),
+        machine.judge_torch(ProbeResult(None, "no torch")),
+        machine.judge_ffcv(ProbeResult(None, "No module named 'ffcv'"), "ffcv"),
         machine.judge_pillow("13.0.0", ["avx2"]),
     ]
     assert all(finding.status != "ok" and finding.advice for finding in findings)
@@ -83,18 +83,18 @@ def test_cards_without_a_driver_are_a_problem(tmp_path: Path) -> None:
 
 def test_cuda_is_judged_with_the_driver() -> None:
     both = machine.parse_gpus(SMI)
-    assert statuses(machine.judge_cuda(Answer(TORCH), both)) == {"CUDA": "ok", "NCCL": "ok"}
+    assert statuses(machine.judge_cuda(ProbeResult(TORCH), both)) == {"CUDA": "ok", "NCCL": "ok"}
     too_old = "The NVIDIA driver on your system is too old (found version 11040)."
-    (blind,) = machine.judge_cuda(Answer({**TORCH, "gpus": [], "nccl": None, "error": too_old}), both)
+    (blind,) = machine.judge_cuda(ProbeResult({**TORCH, "gpus": [], "nccl": None, "error": too_old}), both)
     assert blind.status == "problem"
     assert f"CUDA_VISIBLE_DEVICES; CUDA's error: {too_old}" in blind.advice
-    assert machine.judge_cuda(Answer({**TORCH, "cuda": None, "gpus": []}), both)[0].status == "problem"
-    assert statuses(machine.judge_cuda(Answer({**TORCH, "nccl": None}), both))["NCCL"] == "problem"
-    assert statuses(machine.judge_cuda(Answer({**TORCH, "gpus": []}), [])) == {"CUDA": "ok"}
+    assert machine.judge_cuda(ProbeResult({**TORCH, "cuda": None, "gpus": []}), both)[0].status == "problem"
+    assert statuses(machine.judge_cuda(ProbeResult({**TORCH, "nccl": None}), both))["NCCL"] == "problem"
+    assert statuses(machine.judge_cuda(ProbeResult({**TORCH, "gpus": []}), [])) == {"CUDA": "ok"}
 
 
 def test_a_gpu_that_fails_is_a_problem() -> None:
-    (failing,) = machine.judge_cuda(Answer({**TORCH, "error": "CUDA error: uncorrectable ECC error\nmore"}), [])
+    (failing,) = machine.judge_cuda(ProbeResult({**TORCH, "error": "CUDA error: uncorrectable ECC error\nmore"}), [])
     assert failing.found == "a GPU fails: CUDA error: uncorrectable ECC error"
 
 
@@ -108,7 +108,7 @@ class Old:
     name, total_memory, major, minor = "V100", 0, 7, 0
 torch.cuda.get_device_properties = lambda number: Old
 """
-    values = probe.ask(f"{lacks}\n{probe.TORCH}").values
+    values = probe.run_probe(f"{lacks}\n{probe.TORCH}").values
     assert values["error"].endswith("has no kernels for V100; use an older one or a build for CUDA 12.6")
 
 
@@ -116,23 +116,23 @@ def test_amds_gpus_are_no_cpu() -> None:
     (seen,) = machine.judge_gpus(None, 0, ["AMD Instinct MI300X"] * 8)
     assert seen.found == "8 x AMD Instinct MI300X, through ROCm"
     rocm = {**TORCH, "cuda": None, "hip": "7.1"}
-    assert machine.judge_cuda(Answer(rocm), [])[0].found == "ROCm 7.1, torch detects 2 GPUs, bfloat16"
+    assert machine.judge_cuda(ProbeResult(rocm), [])[0].found == "ROCm 7.1, torch detects 2 GPUs, bfloat16"
 
 
 def test_a_probe_answers_or_says_why_not() -> None:
-    assert probe.ask("print('{\"a\": 1}')").values == {"a": 1}
-    assert probe.ask("import nosuchmodule").error == "ModuleNotFoundError: No module named 'nosuchmodule'"
-    assert probe.ask("import os; os._exit(3)").error == "exited with code 3"
+    assert probe.run_probe("print('{\"a\": 1}')").values == {"a": 1}
+    assert probe.run_probe("import nosuchmodule").error == "ModuleNotFoundError: No module named 'nosuchmodule'"
+    assert probe.run_probe("import os; os._exit(3)").error == "exited with code 3"
 
 
 def test_pillow_and_ffcv() -> None:
     assert machine.judge_pillow("12.1.1.post0", ["avx2"]).status == "ok"
     assert machine.judge_pillow("13.0.0", ["avx2"]).status == "warning"
     assert machine.judge_pillow("13.0.0", ["sse2"]).status == "ok"
-    missing = Answer(None, "ModuleNotFoundError: No module named 'ffcv'")
+    missing = ProbeResult(None, "ModuleNotFoundError: No module named 'ffcv'")
     assert machine.judge_ffcv(missing, "torchvision").status == "warning"
     assert machine.judge_ffcv(missing, "ffcv").status == "problem"
-    assert machine.judge_ffcv(Answer({"ffcv": "1.0.2"}), "ffcv").status == "ok"
+    assert machine.judge_ffcv(ProbeResult({"ffcv": "1.0.2"}), "ffcv").status == "ok"
 
 
 @pytest.mark.parametrize(("text", "cores"), [("max 100000", None), ("250000 100000", 2.5), ("", None)])

@@ -149,8 +149,8 @@ def test_broken_pictures_and_a_drawn_share_stay_what_they_were_through_eval_and_
     said = told(here(*FOLDER, *choice).stdout)
     assert "skipping 2 images that cannot be decoded" in said
     assert "dataset.val_split=0.2: holding out 2 of 12 images" in said
-    notes = {file: (run / file).read_bytes() for file in ("left_out.json", "dataset.json")}
-    assert {*json.loads(notes["left_out.json"])} == {*bad}
+    notes = {file: (run / file).read_bytes() for file in ("skipped.json", "dataset.json")}
+    assert {*json.loads(notes["skipped.json"])} == {*bad}
     # note: from now on they can be read, for a step more an epoch; the list of the run decides all the same
     for name in bad:
         Image.new("RGB", (40, 48)).save(pictures / name)

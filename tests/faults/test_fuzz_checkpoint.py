@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import UserError
-from launcher.records.folder import save_name
+from launcher.records.folder import checkpoint_name
 from launcher.training import checkpoint
 from launcher.training.checkpoint import load, newest_valid, prune
 
@@ -28,7 +28,7 @@ STATE = {"step": 1, "w": torch.arange(50.0), "nested": [1, 2.5, None, True, ("a"
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("checkpoints") / save_name(1)
+    return tmp_path_factory.mktemp("checkpoints") / checkpoint_name(1)
 
 
 @pytest.fixture(scope="module")
@@ -205,13 +205,13 @@ def test_a_tensor_larger_than_its_record_is_refused(path: Path) -> None:
 
 
 def test_what_is_no_file_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    checkpoint.save(STATE, tmp_path / save_name(1))
-    os.mkfifo(tmp_path / save_name(5))
-    (tmp_path / save_name(6)).mkdir()
-    (tmp_path / save_name(7)).symlink_to(tmp_path / save_name(7))
-    (tmp_path / save_name(8)).symlink_to("/dev/zero")
+    checkpoint.save(STATE, tmp_path / checkpoint_name(1))
+    os.mkfifo(tmp_path / checkpoint_name(5))
+    (tmp_path / checkpoint_name(6)).mkdir()
+    (tmp_path / checkpoint_name(7)).symlink_to(tmp_path / checkpoint_name(7))
+    (tmp_path / checkpoint_name(8)).symlink_to("/dev/zero")
     (tmp_path / f"step-{'9' * 200}.pt").symlink_to("nowhere")
     assert newest_valid(tmp_path) is not None
     assert not capsys.readouterr().out
     prune(tmp_path, keep=1)
-    assert (tmp_path / save_name(1)).exists()
+    assert (tmp_path / checkpoint_name(1)).exists()

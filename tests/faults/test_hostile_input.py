@@ -15,7 +15,7 @@ from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, UserError
-from tests.commands import refused, said
+from tests.commands import execute, refused
 
 HEADER = "defaults: [train, _self_]\nabout: {summary: odd, epochs: [1, null]}\n"
 
@@ -62,7 +62,7 @@ def test_yaml_that_is_more_than_plain_values_is_refused(recipes: Path, text: str
         read_mapping(recipes / "odd.yaml")
     assert str(caught.value).startswith(str(recipes / "odd.yaml"))
     refused("plan", "recipe=odd")
-    code, listed, noted = said("ls", "recipes")
+    code, listed, noted = execute("ls", "recipes")
     assert (code, "mild" in listed, noted.startswith(f"note: skipped: {recipes}/odd.yaml")) == (0, True, True)
     assert list(recipes.parent.iterdir()) == [recipes]
 
@@ -121,12 +121,12 @@ def test_a_recipe_cannot_draw_on_the_terminal(recipes: Path, summary: str) -> No
     about = {"summary": summary, "epochs": [1, 5]}
     values = {"defaults": ["train", {"override optimizer": "sgd"}, "_self_"], "about": about, "optimizer": {"lr": 1.0}}
     (recipes / "[[odd]].yaml").write_text(yaml.safe_dump(values))
-    code, out, _ = said("ls", "recipes")
+    code, out, _ = execute("ls", "recipes")
     assert code == 0
     assert "[[odd]]" in out
     assert "\x1b" not in out
     for verb in ("plan", "show"):
-        assert said(verb, "recipe='[[odd]]'", "optimizer=lamb", "epochs=9")[0] == 0
+        assert execute(verb, "recipe='[[odd]]'", "optimizer=lamb", "epochs=9")[0] == 0
 
 
 def test_odd_names_among_the_recipes_are_listed(recipes: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_reference_names_a_key_and_nothing_else(
 def test_references_do_not_multiply(recipes: Path) -> None:
     chain = "".join(f"x{n}: '{f'${{x{n + 1}}}' * 50}'\n" for n in range(9))
     (recipes / "odd.yaml").write_text(f"{HEADER}{chain}x9: '{'a' * 5000}'\nrun_name: '${{x0}}'\n")
-    told = said("plan", "recipe=odd")[2]
+    told = execute("plan", "recipe=odd")[2]
     assert "run_name=${x0} (recipe odd): cannot be resolved: x0 is a reference itself" in told
     assert "x9 has more than 1000 characters" in told
 

@@ -20,7 +20,7 @@ from launcher.data.folder import scan, splits
 from launcher.data.images import Images
 from launcher.errors import UserError
 from launcher.measure.diagnosis import image_advice
-from tests.commands import refused, said
+from tests.commands import execute, refused
 
 
 def folder_of(path: Path, *names: bytes) -> Path:
@@ -69,7 +69,7 @@ def test_what_is_wrong_with_an_odd_name_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["new\nline", "-rf", "emoji🙂", "[/x]", "a b"])
 def test_the_folder_itself_may_have_an_odd_name(tmp_path: Path, name: str) -> None:
     words = ["dataset=image_folder", f"dataset.path='{folder_of(tmp_path / name)}'", "batch_size=1"]
-    code, out, errors = said("plan", *words)
+    code, out, errors = execute("plan", *words)
     assert (code, errors) == (0, "")
     assert "2 training images" in out
 

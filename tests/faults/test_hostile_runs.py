@@ -11,9 +11,9 @@ from lab.study.runs import read_run
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.errors import UserError
-from launcher.records.folder import RunFolder, create, existing, save_name
+from launcher.records.folder import RunFolder, checkpoint_name, create, existing
 from launcher.training import checkpoint
-from tests.commands import refused, said
+from tests.commands import execute, refused
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_a_run_folder_does_not_write_through_links(run: RunFolder, tmp_path: Pat
 
 @pytest.mark.parametrize("verb", ["eval", "export"])
 def test_a_checkpoint_that_no_run_has_left_is_refused(run: RunFolder, verb: str) -> None:
-    checkpoint.save({"step": 3}, run.checkpoints / save_name(3))
+    checkpoint.save({"step": 3}, run.checkpoints / checkpoint_name(3))
     assert "the checkpoint has no weights" in refused(verb, str(run.path))
 
 
@@ -77,7 +77,7 @@ def test_a_config_that_was_edited_by_hand_is_refused_by_name(
     run: RunFolder, edit: Callable[[str], str], expected: str
 ) -> None:
     run.config.write_text(edit(run.config.read_text()), encoding="utf-8")
-    code, _, errors = said("resume", str(run.path))
+    code, _, errors = execute("resume", str(run.path))
     assert code == 2
     assert all(line.startswith("error: ") and str(run.config) in line for line in errors.splitlines())
     assert any(word in errors for word in expected.split("|"))

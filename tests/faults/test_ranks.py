@@ -16,7 +16,7 @@ from typing import Literal
 
 import pytest
 
-from launcher.records.folder import saves
+from launcher.records.folder import checkpoint_files
 from tests.forked import Command
 from tests.runs import SHORT, Here, Train, ended, processes_of, ranks_of, results, same, steps_done, wait_for
 
@@ -142,7 +142,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits_past_a_damaged_save_and_with_oth
     assert 9 <= train.state(run)["step"] < 18  # type: ignore[operator]
     other = Path(shutil.copytree(run, run.with_name("other")))
 
-    _, newest = saves(run / "checkpoints", "step")[-1]
+    _, newest = checkpoint_files(run / "checkpoints", "step")[-1]
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)

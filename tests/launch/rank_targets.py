@@ -85,7 +85,7 @@ def second_is_misused(run: Path) -> None:
 def save_when_asked(run: Path) -> None:
     _start_child(run)
     _say(run, "ready", str(os.getpid()))
-    while not STOP.asked:
+    while not STOP.requested:
         time.sleep(0.02)
     time.sleep(0.5)
     _say(run, "saved")
@@ -94,7 +94,7 @@ def save_when_asked(run: Path) -> None:
 
 def fail_when_asked(run: Path) -> None:
     _say(run, "ready")
-    while not STOP.asked:
+    while not STOP.requested:
         time.sleep(0.02)
     if RANK == "1":
         raise OSError("no space to save")
@@ -154,7 +154,7 @@ def agree_on_a_step(run: Path) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         if RANK == "0":
             time.sleep(0.01)
-        if any_rank(STOP.asked):
+        if any_rank(STOP.requested):
             _say(run, "stopped", str(step))
             break
     dist.destroy_process_group()

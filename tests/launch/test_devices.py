@@ -20,7 +20,7 @@ from launcher.errors import MachineError, UserError
 from launcher.launch import devices
 from launcher.launch.devices import Devices, decide
 from launcher.plan.plan import Plan
-from launcher.probe import Answer, has_driver, visible_gpus
+from launcher.probe import ProbeResult, has_driver, visible_gpus
 from launcher.rank.group import check_same, claim
 from launcher.training import checkpoint
 from tests.two_ranks import on_two_ranks
@@ -46,7 +46,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     def of(nvml: int, cuda: int, error: str = "", build: str | None = "13.0") -> None:
         told = {"torch": "2.15.0", "cuda": build, "hip": None, "gpus": [A100] * cuda, "error": error}
         monkeypatch.setattr(devices, "visible_gpus", lambda: nvml)
-        monkeypatch.setattr(devices, "ask", lambda script: Answer(told))
+        monkeypatch.setattr(devices, "run_probe", lambda script: ProbeResult(told))
 
     return of
 

@@ -10,7 +10,7 @@ from PIL import Image
 from launcher.config.compose import compose
 from launcher.launch import devices
 from launcher.launch.prepare_run import planned_here, prepare_run
-from tests.commands import said
+from tests.commands import execute
 
 
 @pytest.mark.parametrize(
@@ -43,5 +43,5 @@ def test_a_plan_is_of_the_images_that_are_there(tmp_path: Path) -> None:
     composed = compose(["recipe=mild", *words, "dataset.val_samples=50", "device_batch_size=null"])
     prepared = prepare_run(composed, devices=planned_here(composed), must_exist=False)
     assert (prepared.plan.train_samples, prepared.plan.config.dataset.val_samples) == (3, 2)
-    code, _, errors = said("plan", "recipe=mild", *words, "dataset.val_samples=50", "dataset.classes=5")
+    code, _, errors = execute("plan", "recipe=mild", *words, "dataset.val_samples=50", "dataset.classes=5")
     assert (code, "has 2 classes" in errors) == (2, True)

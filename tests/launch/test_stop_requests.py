@@ -16,7 +16,7 @@ def test_a_signal_is_a_request_and_the_handlers_come_back(asked: signal.Signals,
     request = StopRequest()
     with stop_signals(request.note):
         os.kill(os.getpid(), asked)
-    assert (request.asked, request.exit_code) == (True, code)
+    assert (request.requested, request.exit_code) == (True, code)
     assert [signal.getsignal(number) for number in ASKING] == before
 
 
@@ -28,7 +28,7 @@ def test_nohup_is_respected() -> None:
             os.kill(os.getpid(), signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert not request.asked
+    assert not request.requested
 
 
 @pytest.mark.parametrize("asked", ASKING)

@@ -109,7 +109,9 @@ def test_a_rank_that_hangs_ends_with_its_stacks_in_its_log(
 @pytest.mark.parametrize("code", [1, -signal.SIGSEGV])
 def test_a_rank_that_crashes_while_it_writes_its_stacks_counts_as_hanging(tmp_path: Path, code: int) -> None:
     (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "rank-0.log").write_text("epoch 1\nTimeout (0:30:00)!\nThread 0x7f (most recent call first):\n")
+    (tmp_path / "logs" / "rank-0.log").write_text(
+        "epoch 1\nTimeout (0:30:00)!\nThread 0x7f (most recent call first):\n"
+    )
     failure = describe(0, failures(tmp_path, (code, None))[0], tmp_path)
     assert "made no progress for launch.hang_timeout" in failure.message
     assert failure.from_outside

@@ -33,7 +33,7 @@ from launcher.records.metrics import (
 )
 from launcher.records.progress import ProgressView, duration
 from launcher.records.sinks import Recorder, TensorBoardSink
-from launcher.records.summary import keep_estimate, summary_table
+from launcher.records.summary import save_estimate, summary_table
 from launcher.training.meters import Clock
 from tests.made_runs import append, end, evaluation, log
 
@@ -242,7 +242,7 @@ def test_the_summary_is_computed_from_the_records(folder: RunFolder) -> None:
 
 def test_the_summary_shows_how_far_off_the_estimate_of_this_config_was(folder: RunFolder, tmp_path: Path) -> None:
     config = replace(CONFIG, runs=str(tmp_path))
-    kept = keep_estimate(config, {clock: {"seconds": 33.0} for clock in ("training", "evaluation", "saving")})
+    kept = save_estimate(config, {clock: {"seconds": 33.0} for clock in ("training", "evaluation", "saving")})
     chosen = replace(config, run_name="chosen")
     assert "estimated" not in summary(written(folder, end(10, finished=False)), chosen)
     assert "training 33 s (+10.0%), evaluation 33 s (+725.0%)" in summary(written(folder, end(20)), chosen)

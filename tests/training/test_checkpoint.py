@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import UserError
-from launcher.records.folder import save_name
+from launcher.records.folder import checkpoint_name
 from launcher.training import checkpoint
 from launcher.training.checkpoint import DamagedCheckpoint, load, newest_valid, prune, save
 from tests.runs import same
@@ -31,7 +31,7 @@ def state(step: int) -> dict:
 
 
 def write(folder: Path, *steps: int) -> list[Path]:
-    paths = [folder / save_name(step) for step in steps]
+    paths = [folder / checkpoint_name(step) for step in steps]
     for step, path in zip(steps, paths, strict=True):
         save(state(step), path)
     return paths
@@ -70,16 +70,16 @@ def test_any_changed_bit_and_any_missing_end_is_noticed(tmp_path_factory, whole,
     position = data.draw(st.integers(0, len(whole) - 1))
     changed = bytearray(whole)
     changed[position] ^= 1 << data.draw(st.integers(0, 7))
-    path = tmp_path_factory.mktemp("damaged") / save_name(1)
+    path = tmp_path_factory.mktemp("damaged") / checkpoint_name(1)
     for content in (bytes(changed), whole[:position]):
         path.write_bytes(content)
-        with pytest.raises(DamagedCheckpoint, match=f"{save_name(1)}.*damaged"):
+        with pytest.raises(DamagedCheckpoint, match=f"{checkpoint_name(1)}.*damaged"):
             load(path)
 
 
 def test_a_missing_file_is_a_clear_error(tmp_path):
     with pytest.raises(UserError, match=r"step-00000001\.pt: cannot be read: No such file"):
-        load(tmp_path / save_name(1))
+        load(tmp_path / checkpoint_name(1))
 
 
 def test_the_newest_is_found_by_its_step(tmp_path, capsys):
@@ -125,7 +125,7 @@ def signed(path: Path, content: object) -> None:
 
 @pytest.mark.parametrize("content", [{"format": 2, "state": {}}, {"model": torch.zeros(1)}, [1]])
 def test_another_format_is_not_taken_for_damage(tmp_path, content):
-    signed(tmp_path / save_name(1), content)
+    signed(tmp_path / checkpoint_name(1), content)
     with pytest.raises(UserError, match="format") as caught:
         newest_valid(tmp_path)
     assert not isinstance(caught.value, DamagedCheckpoint)
@@ -135,8 +135,8 @@ def test_another_format_is_not_taken_for_damage(tmp_path, content):
 def test_what_could_not_be_loaded_is_refused_when_saving(tmp_path, content):
     write(tmp_path, 1)
     with pytest.raises(TypeError, match="tensors, numbers, strings"):
-        save({"content": content}, tmp_path / save_name(2))
-    assert [path.name for path in tmp_path.iterdir()] == [save_name(1)]
+        save({"content": content}, tmp_path / checkpoint_name(2))
+    assert [path.name for path in tmp_path.iterdir()] == [checkpoint_name(1)]
 
 
 @pytest.mark.parametrize("room", [0, 2000, 300_000])
@@ -147,10 +147,10 @@ def test_a_full_disk_is_a_clear_error_and_leaves_nothing_behind(tmp_path, room):
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, former[1]))
     try:
         with pytest.raises(UserError, match=r"step-00000002\.pt: cannot be written: File too large"):
-            save({"w": torch.ones(100_000)}, tmp_path / save_name(2))
+            save({"w": torch.ones(100_000)}, tmp_path / checkpoint_name(2))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, former)
-    assert [path.name for path in tmp_path.iterdir()] == [save_name(1)]
+    assert [path.name for path in tmp_path.iterdir()] == [checkpoint_name(1)]
 
 
 def test_a_save_over_an_older_file_replaces_it(tmp_path):
@@ -161,7 +161,7 @@ def test_a_save_over_an_older_file_replaces_it(tmp_path):
 
 def save_and_be_killed(folder, step):
     """A whole save, and the first half of another."""
-    save({"step": 1, "w": torch.ones(5000)}, folder / save_name(1))
+    save({"step": 1, "w": torch.ones(5000)}, folder / checkpoint_name(1))
     whole_save = torch.save
 
     def half_save(state, file):
@@ -172,17 +172,17 @@ def save_and_be_killed(folder, step):
         os.kill(os.getpid(), signal.SIGKILL)
 
     torch.save = half_save
-    save({"step": 2, "w": torch.ones(5000)}, folder / save_name(step))
+    save({"step": 2, "w": torch.ones(5000)}, folder / checkpoint_name(step))
 
 
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_process_killed_while_saving_leaves_the_former_file(tmp_path, step):
     """Saved under a new name, or over the only file there is."""
     in_a_fork(save_and_be_killed, tmp_path, step, code=-signal.SIGKILL)
-    assert [path.name for path in tmp_path.glob("*.pt")] == [save_name(1)]
+    assert [path.name for path in tmp_path.glob("*.pt")] == [checkpoint_name(1)]
     assert newest_valid(tmp_path)["step"] == 1
     prune(tmp_path, keep=1)
-    assert [path.name for path in tmp_path.iterdir()] == [save_name(1)]
+    assert [path.name for path in tmp_path.iterdir()] == [checkpoint_name(1)]
 
 
 def test_bytes_reach_the_disk_before_the_name(tmp_path, monkeypatch):
@@ -190,5 +190,5 @@ def test_bytes_reach_the_disk_before_the_name(tmp_path, monkeypatch):
     sync, replace = os.fsync, Path.replace
     monkeypatch.setattr(os, "fsync", lambda descriptor: (events.append("sync"), sync(descriptor)))
     monkeypatch.setattr(Path, "replace", lambda self, target: (events.append("rename"), replace(self, target))[1])
-    checkpoint.save({"step": 1}, tmp_path / save_name(1))
+    checkpoint.save({"step": 1}, tmp_path / checkpoint_name(1))
     assert events == ["sync", "rename", "sync"]

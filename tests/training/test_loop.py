@@ -52,8 +52,8 @@ def test_the_best_is_kept_where_its_evaluation_was_interrupted(
 
     def evaluated(run: Trainer, **_: Any) -> Evaluation | None:
         epoch = run.next_step // run.plan.steps_per_epoch
-        if epoch == interrupted and not stop.asked:
-            stop.asked = True
+        if epoch == interrupted and not stop.requested:
+            stop.requested = True
             return None
         return Evaluation({"top1": 0.9 if epoch == interrupted else 0.1, "top5": 1.0}, 1.0, 10)
 

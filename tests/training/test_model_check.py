@@ -8,7 +8,7 @@ from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.plan.plan import plan_for
 from launcher.training.model_check import check_model
-from tests.commands import said
+from tests.commands import execute
 from tests.trainers import VIT as SMALL_VIT
 
 SHAPES = [
@@ -108,7 +108,7 @@ def test_sides_that_no_window_divides_or_no_stem_takes_are_refused_by_the_model_
 def test_what_plans_trains_or_measures_refuses_before_anything_is_written(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for verb in (["plan"], ["estimate"], ["diagnose"], []):
-        code, output, errors = said(*verb, *SHAPES, VIT, "model.img_size=64", "algorithms=[blurpool]")
+        code, output, errors = execute(*verb, *SHAPES, VIT, "model.img_size=64", "algorithms=[blurpool]")
         assert (code, output) == (2, "")
         assert errors.startswith("error: algorithms.blurpool=on")
     assert not (tmp_path / "runs").exists()

@@ -21,8 +21,8 @@ from launcher.errors import UserError
 from launcher.records.folder import RunFolder
 from launcher.weights import export as export_module
 from launcher.weights.export import export_run
+from tests.commands import execute
 from tests.commands import refused as told
-from tests.commands import said
 from tests.forked import python
 from tests.saved_runs import finished
 from tests.trainers import alone
@@ -196,13 +196,13 @@ def test_a_run_of_timms_answers_alike_in_every_form(tmp_path: Path) -> None:
     file = tmp_path / "image.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 77, 3), dtype=np.uint8)).save(file)
     own, exported = (
-        said("predict", str(source), str(file), "--csv")[1] for source in (folder.path, tmp_path / "export")
+        execute("predict", str(source), str(file), "--csv")[1] for source in (folder.path, tmp_path / "export")
     )
     assert own == exported
     printed = python(BARE, str(onnx / "model.py"), str(file), folder=tmp_path)
     likeliest = [line.split(",")[2:] for line in own.splitlines()[1:]]
     assert printed.splitlines()[1:] == [f"{float(score):8.2%}  {name}" for name, score in likeliest]
-    assert said("eval", str(folder.path), "--by-class")[1].splitlines()[1] == "20 images on 1 process on the CPU"
+    assert execute("eval", str(folder.path), "--by-class")[1].splitlines()[1] == "20 images on 1 process on the CPU"
 
 
 # What a program of onnxruntime's users finds: neither this project nor torch.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.config.groups import machines
-from tests.commands import refused, said
+from tests.commands import execute, refused
 from tests.counted_steps import made_up
 
 PLAN = ("plan", "recipe=mild", "epochs=36", "dataset=imagenet")
@@ -21,13 +21,13 @@ def _by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def offered(*words: str) -> list[dict[str, object]]:
-    code, out, errors = said(*words, "--json")
+    code, out, errors = execute(*words, "--json")
     assert code == 0, errors
     return list(json.loads(out)["offers"])
 
 
 def test_a_machine_is_told_with_minutes_money_and_bounds() -> None:
-    code, out, _ = said(*PLAN, "--on", "8xH100")
+    code, out, _ = execute(*PLAN, "--on", "8xH100")
     assert code == 0
     assert "lambda_8x_h100" in out
     assert "source: published rates of other programs" in out
@@ -55,21 +55,21 @@ def test_all_machines_are_compared_and_the_front_marked() -> None:
 
 
 def test_a_quality_is_of_the_length_that_its_curve_says() -> None:
-    code, out, _ = said("plan", "recipe=hot", "dataset=imagenet", "--quality", "80.78", "--on", "8xH100")
+    code, out, _ = execute("plan", "recipe=hot", "dataset=imagenet", "--quality", "80.78", "--on", "8xH100")
     assert code == 0
     assert "note: 450 epochs for 80.78 %: Mosaic ResNet deep dive, 2022: hot on 8x A100 80GB" in out
-    code, out, _ = said("plan", "recipe=mild", "--quality", "76.6", "--on", "8xH100")
+    code, out, _ = execute("plan", "recipe=mild", "--quality", "76.6", "--on", "8xH100")
     assert "25.3 minutes at the throughput predicted there" in out
 
 
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
-    code, _, _ = said(*PLAN, "--on", "all", "--image", "machines.png")
+    code, _, _ = execute(*PLAN, "--on", "all", "--image", "machines.png")
     assert code == 0
     assert (tmp_path / "machines.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_machine_without_a_price_is_told_in_a_line() -> None:
-    code, out, _ = said(*PLAN, "--on", "8xH100", "hardware.price_per_hour=null")
+    code, out, _ = execute(*PLAN, "--on", "8xH100", "hardware.price_per_hour=null")
     assert code == 0
     assert "note: no price for lambda_8x_h100; set hardware.price_per_hour=2.5" in out
 
@@ -113,4 +113,4 @@ def test_prices_of_a_catalogue_that_is_not_there(monkeypatch: pytest.MonkeyPatch
     assert "--prices=sky: SkyPilot's catalogue has no price for p4d_24xlarge" in refused(
         *PLAN, "--on", "p4d_24xlarge", "--prices", "sky"
     )
-    assert "1 prices from SkyPilot's catalogue" in said(*PLAN, "--on", "all", "--prices", "sky")[1]
+    assert "1 prices from SkyPilot's catalogue" in execute(*PLAN, "--on", "all", "--prices", "sky")[1]

@@ -20,7 +20,7 @@ from launcher.data.inspection import inspect_data
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from launcher.records.folder import RunFolder, create, note_dataset
-from tests.commands import output_of, refused, said
+from tests.commands import execute, output_of, refused
 from tests.made_runs import MakeRun
 
 SHAPES = ["dataset=shapes", "model=resnet18", "launch=cpu", "batch_size=64"]
@@ -236,5 +236,5 @@ def test_an_ablation_trains_its_grid_and_reads_it_at_each_length(
     ],
 )
 def test_an_ablation_takes_several_values_of_a_length_or_seed_alone(words: list[str], told: str) -> None:
-    code, _, errors = said("ablate", "--grid", "recipe=small", *SHAPES, "algorithms=[]", *words)
+    code, _, errors = execute("ablate", "--grid", "recipe=small", *SHAPES, "algorithms=[]", *words)
     assert (code, told in errors) == (2, True)

@@ -16,7 +16,7 @@ from launcher.measure.estimate import StepTimes
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Record, StartRecord, TrainRecord
-from launcher.records.summary import keep_estimate
+from launcher.records.summary import save_estimate
 from tests.counted_steps import made_up
 from tests.made_runs import append, end
 
@@ -41,7 +41,7 @@ def keep(run: Plan, device: str, times: float) -> Path:
         seconds = times * rates.parts(step, run.config).seconds
         steps.append(asdict(StepTimes(step.image_size, list(step.acting), [seconds, seconds], None, None)))
     machine = {"device": device, "processes": run.world_size}
-    return keep_estimate(run.config, {"config": as_mapping(run.config), **machine, "steps": steps, "wall": {}})
+    return save_estimate(run.config, {"config": as_mapping(run.config), **machine, "steps": steps, "wall": {}})
 
 
 @pytest.mark.parametrize(
