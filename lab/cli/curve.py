@@ -34,7 +34,7 @@ from launcher.plan.plan import dilated_epochs
 from launcher.rank.main import die_with
 from launcher.records.folder import RunFolder
 from launcher.submit import slurm
-from launcher.submit.job import PREFIX, make_job, read_values
+from launcher.submit.job import PREFIX, gpus_of_node, make_job, read_values
 
 EXAMPLES = [
     "train curve recipe=baseline,mild,medium epochs=18,36,72 seed=0,1,2 dataset.path=/data/imagenet",
@@ -143,8 +143,8 @@ def check_all(cells: list[Cell], *, here: bool) -> None:
     problems = Problems()
     for cell in cells:
         with problems.collected():
-            gpus = None if here else cell.composed.config.hardware.gpus
-            devices = planned(cell.composed.config, gpus)
+            launch = cell.composed.config.launch
+            devices = planned(launch, None if here else gpus_of_node(cell.composed.config))
             config = prepare_run(cell.composed, devices=devices, must_exist=here).plan.config
             check_existing(cell.folder, config)
             if here:

@@ -44,9 +44,10 @@ def main(arguments: argparse.Namespace) -> int:
     of_the_job = [word for word in arguments.overrides if word.startswith(PREFIX)]
     words = [word for word in arguments.overrides if not word.startswith(PREFIX)]
     composed = compose(words)
-    prepare_run(composed, devices=planned(composed.config, composed.config.hardware.gpus), must_exist=False)
+    job = make_job(composed.config, words)
+    prepare_run(composed, devices=planned(composed.config.launch, job.gpus), must_exist=False)
     values, render, command, file = _KINDS[arguments.kind]
-    text = render(make_job(composed.config, words), read_values(values, of_the_job))
+    text = render(job, read_values(values, of_the_job))
     if arguments.run:
         return _submit(text, command, file)
     print(text, end="")

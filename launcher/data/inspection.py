@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -41,10 +42,16 @@ def inspect_data(
     What `dataset.skip_bad` skips is `skipped`; where that is None, all images are read to find it.
 
     Raises:
-        UserError: a folder is not given, not there, or not what the config says; without `must_exist` only if
-            the counts are neither in the config nor in a folder.
+        UserError: a folder is not given, not there, or not what the config says; without `must_exist` a folder that is
+            not there is no error if the config has the counts.
     """
+    folder = _folder(config)
+    # note: counts in the config do not replace those of a folder that is there
+    must_exist = must_exist or (folder is not None and is_folder(folder))
     inspection = _look(config, must_exist, skipped, report)
+    if not must_exist and folder is not None:
+        used = f"using the counts of dataset={config.dataset.name}, {config.dataset.train_samples:,} training images"
+        inspection.notes.append(f"{folder} is not on this machine; {used}")
     if must_exist and config.dataset.test_path is not None:
         _, notes = held_out(config.dataset, inspection.classes, report)
         inspection.notes.extend(f"dataset.test_path: {note}" for note in notes)
@@ -121,6 +128,17 @@ def _look(config: RunConfig, must_exist: bool, skipped: Collection[str] | None, 
     notes += _skipped(train, val, bad)
     counts = len(train.classes), len(train.files), len(val.files)
     return replace(_counted(config, dataset.path, counts, notes), skipped=bad, classes=train.classes)
+
+
+def _folder(config: RunConfig) -> Path | None:
+    """Return the folder of the images or FFCV files that a run reads; None if the config has none."""
+    if config.dataset.kind != "folder" or config.dataloader.name == "synthetic":
+        return None
+    if not isinstance(config.dataloader, FFCVLoader):
+        return Path(config.dataset.path) if config.dataset.path else None
+    with suppress(UserError):
+        return FFCVDataset.of(config).path("train").parent
+    return None
 
 
 def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:

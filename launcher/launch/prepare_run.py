@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.models import TorchvisionModel
-from launcher.config.schema import FFCVLoader, RunConfig
-from launcher.data.folder import is_folder
+from launcher.config.schema import RunConfig
 from launcher.data.inspection import inspect_data
 from launcher.data.sources.source import Report, quiet
 from launcher.launch.devices import Devices, decide, planned, with_precision
@@ -54,7 +52,7 @@ def prepare_run(
     Args:
         composed: The config, and where its values come from, for the messages.
         devices: Those to plan for; None takes what this machine has, and asks CUDA what it can use.
-        must_exist: The images must be there. Without it, numbers in the config stand for images that are not.
+        must_exist: The images must be on this machine. Without it, counts in the config replace images that are not.
         skipped: Images that a run that is there already skips. Its model and precision are settled, and not checked.
         with_weights: Load what `model.weights` names.
         refuse: Called with the plan before the checks; raises UserError where the run that is there forbids it.
@@ -64,11 +62,7 @@ def prepare_run(
         UserError: something cannot work; nothing has been written then.
         MachineError: GPUs are there, and torch cannot use them.
     """
-    config = composed.config
-    folder = config.dataloader.folder if isinstance(config.dataloader, FFCVLoader) else config.dataset.path
-    # note: numbers in the config do not stand for a folder that is there
-    is_there = config.dataset.kind == "folder" and folder is not None and is_folder(Path(folder))
-    data = inspect_data(config, must_exist=must_exist or is_there, skipped=skipped, report=report)
+    data = inspect_data(composed.config, must_exist=must_exist, skipped=skipped, report=report)
     devices = devices or decide(data.config.launch)
     plan = plan_for(data.config, devices.processes * data.config.launch.nnodes)
     refuse(plan)
@@ -91,7 +85,7 @@ def prepare_run(
 def planned_here(composed: Composed) -> Devices:
     """Describe the devices that a run would have on this machine, or on the one that the command line names."""
     named = COMMAND_LINE in (composed.origins.get("hardware.name"), composed.origins.get("hardware.gpus"))
-    return planned(composed.config, composed.config.hardware.gpus if named else None)
+    return planned(composed.config.launch, composed.config.hardware.gpus if named else None)
 
 
 def _pretrained(config: RunConfig, classes: list[str] | None, origins: Mapping[str, str]) -> Pretrained | None:

@@ -52,11 +52,9 @@ def make_job(config: RunConfig, words: Sequence[str]) -> Job:
     """
     name = config.run_name or "-".join([config.recipe or config.model.architecture, config.dataset.name])
     job_words = [word for word in words if word.partition("=")[0] not in _OF_THE_JOB]
-    hardware = config.hardware
-    return Job(
-        name, config.run_name is not None, job_words, config.launch.nnodes, _gpus(config), hardware.gpu, config.runs,
-        price_line(config),
-    )  # fmt: skip
+    nodes, gpus = config.launch.nnodes, gpus_of_node(config)
+    named = config.run_name is not None
+    return Job(name, named, job_words, nodes, gpus, config.hardware.gpu, config.runs, price_line(config))
 
 
 def price_line(config: RunConfig) -> str:
@@ -113,8 +111,12 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_str)
 
 
-def _gpus(config: RunConfig) -> int:
-    """Return the GPUs per node; 0 on the CPU."""
+def gpus_of_node(config: RunConfig) -> int:
+    """Return the GPUs per node; 0 on the CPU.
+
+    Raises:
+        UserError: the config has neither the machine's number nor that of its processes.
+    """
     launch, gpus = config.launch, config.hardware.gpus
     if launch.device == "cpu":
         return 0

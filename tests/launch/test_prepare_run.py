@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.launch import devices
 from launcher.launch.prepare_run import planned_here, prepare_run
-from tests.commands import execute
+from launcher.probe import ProbeResult
+from tests.commands import output_of, refused
+from tests.images import write_images
 
 
 @pytest.mark.parametrize(
@@ -34,14 +36,46 @@ def test_a_plan_is_of_this_machine_unless_the_words_say_otherwise(
     assert prepared.plan.world_size == processes
 
 
-def test_a_plan_is_of_the_images_that_are_there(tmp_path: Path) -> None:
-    for name in ("train/cat/0", "train/cat/1", "train/dog/0", "val/cat/0", "val/dog/0"):
-        path = tmp_path / f"{name}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (8, 8)).save(path)
-    words = [f"dataset.path={tmp_path}", "batch_size=1", "launch=cpu", "dataset.train_samples=99", "dataset.classes=2"]
-    composed = compose(["recipe=mild", *words, "dataset.val_samples=50", "device_batch_size=null"])
-    prepared = prepare_run(composed, devices=planned_here(composed), must_exist=False)
-    assert (prepared.plan.train_samples, prepared.plan.config.dataset.val_samples) == (3, 2)
-    code, _, errors = execute("plan", "recipe=mild", *words, "dataset.val_samples=50", "dataset.classes=5")
-    assert (code, "has 2 classes" in errors) == (2, True)
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Twelve training images of two classes, and four for validation."""
+    return write_images(tmp_path / "images", {"train": 6, "val": 2})
+
+
+@pytest.mark.parametrize("gpus", [0, 3])
+@pytest.mark.parametrize("named", ["dataset.path", "environment"])
+@pytest.mark.parametrize("recipe", [["recipe=hot"], ["schedule.warmup=1ba"]], ids=["hot", "no recipe"])
+@pytest.mark.parametrize("launch", [[], ["launch=cpu"], ["launch.nproc=3"], ["launch=cpu", "launch.nproc=3"]])
+def test_a_plan_has_the_images_and_processes_of_the_run(
+    gpus: int, named: str, recipe: list[str], launch: list[str], images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "visible_gpus", lambda: gpus)
+    monkeypatch.setattr(
+        devices, "run_probe", lambda script: ProbeResult({"cuda": "13.0", "gpus": [{}] * gpus, "error": ""})
+    )
+    words = [*recipe, *launch, "batch_size=6", "device_batch_size=null", "schedule.fit=on"]
+    if named == "environment":
+        monkeypatch.setenv("TRAIN_DATA", str(images))
+    else:
+        words.append(f"dataset.path={images}")
+    planned = json.loads(output_of("plan", *words, "--json"))
+    run = prepare_run(compose(words)).plan
+    assert planned["train_samples"] == run.train_samples == 12
+    processes = 1 if launch == ["launch=cpu"] else 3 if launch or gpus else 1
+    assert planned["processes"] == run.world_size == processes
+
+
+@pytest.mark.parametrize("word", ["launch.nproc=4", "launch.device=cuda"])
+def test_a_plan_refuses_processes_that_this_machine_does_not_start(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "visible_gpus", lambda: 3 if "nproc" in word else 0)
+    assert f"{word}: " in refused("plan", "recipe=mild", word)
+
+
+def test_counts_of_the_config_are_of_images_that_are_not_here(images: Path) -> None:
+    counts = ["dataset.train_samples=99", "dataset.classes=2", "dataset.val_samples=50", "batch_size=6"]
+    words = ["plan", "recipe=mild", "schedule.fit=on", *counts, "launch=cpu"]
+    missing = f"{images}/not is not on this machine; using the counts of dataset=imagenet, 99 training images"
+    assert f"note: {missing}" in output_of(*words, f"dataset.path={images}/not")
+    assert "2 classes" in output_of(*words, f"dataset.path={images}", "dataset.train_samples=null")
+    assert "not on this machine" not in output_of(*words)
+    assert "has 2 classes" in refused(*words, f"dataset.path={images}", "dataset.classes=5")
