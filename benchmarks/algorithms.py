@@ -1,9 +1,9 @@
-"""The cost of each algorithm: seconds of a training step with it, as a ratio of the step without any.
+"""Measure the cost of each algorithm: the time of a training step with it, as a ratio to the step without any.
 
     python -m benchmarks.algorithms --size 176 --batch 256 --json algorithms.json
 
-Every step runs on uint8 pictures already on the device; algorithms take turns with the plain step, and medians count.
-An algorithm that acts on some steps alone (SAM, selective backprop) is timed over whole intervals.
+Every step runs on uint8 images that are already on the device. Each algorithm alternates with the plain step; the
+results are medians. An algorithm that acts only at some steps (SAM, selective backprop) is timed over whole intervals.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from launcher.config.algorithms import Algorithms
 from launcher.training.precision import Precision
 
 PLAIN = "none"
-# What acts in part of a run alone is timed while it acts.
+# Algorithms that act only in a part of the run are timed in that part.
 _ACTING = {
     "swa": ["algorithms.swa.start=0ba"],
     "selective_backprop": ["algorithms.selective_backprop.start=0.0"],
@@ -55,7 +55,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _beside_plain(name: str, arguments: argparse.Namespace, device: torch.device, precision: Precision) -> list[Result]:
-    """The plain step and the step with one algorithm, in turn."""
+    """Time the plain step and the step with one algorithm, alternating."""
     size, batch = arguments.size, arguments.batch
     random = np.random.default_rng(0)
     pixels = torch.from_numpy(random.integers(0, 256, (batch, size, size, 3), dtype=np.uint8))
@@ -73,32 +73,34 @@ def _beside_plain(name: str, arguments: argparse.Namespace, device: torch.device
 
 
 def _costs(results: list[Result]) -> list[tuple[str, float, Result]]:
-    """Name, seconds relative to the plain step measured beside it, and the rates."""
+    """Return each algorithm's name, its step time relative to the plain step, and its throughput."""
     pairs = zip(results[::2], results[1::2], strict=True)
     return [(result.contender, plain.median / result.median, result) for plain, result in pairs]
 
 
 def _table(results: list[Result]) -> Table:
-    table = Table("algorithm", "step time / plain", "images/s", "least-most", box=None, header_style="bold")
+    table = Table("algorithm", "step time / plain", "images/s", "min-max", box=None, header_style="bold")
     for name, cost, result in _costs(results):
-        table.add_row(name, f"{cost:.3f}", f"{result.median:,.1f}", f"{result.least:,.1f}-{result.most:,.1f}")
+        table.add_row(name, f"{cost:.3f}", f"{result.median:,.1f}", f"{result.minimum:,.1f}-{result.maximum:,.1f}")
     return table
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     on_gpu = torch.cuda.is_available()
-    # note: the order of samples costs nothing in the step
-    names = [name for name, method in Algorithms.declarations().items() if method.places.keys() - {"change_order"}]
-    parser = argparse.ArgumentParser(description="The cost of each algorithm as a ratio of the plain training step.")
+    # note: an algorithm that only changes the order of samples costs nothing in the step
+    names = [name for name, one in Algorithms.declarations().items() if one.places.keys() - {"change_order"}]
+    parser = argparse.ArgumentParser(
+        description="Measure the cost of each algorithm as a ratio to the plain training step."
+    )
     parser.add_argument("--algorithms", nargs="+", default=names, choices=names, metavar="NAME")
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--size", type=int, default=176, metavar="PX")
     parser.add_argument("--batch", type=int, default=256 if on_gpu else 16)
-    parser.add_argument("--steps", type=int, default=30 if on_gpu else 10, help="timed at a stretch")
+    parser.add_argument("--steps", type=int, default=30 if on_gpu else 10, help="steps per measurement")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--precision", choices=["bf16", "fp16", "fp32"], default="bf16" if on_gpu else "fp32")
-    parser.add_argument("--json", metavar="FILE", help="also write the figures there")
+    parser.add_argument("--json", metavar="FILE", help="also write the results to this file")
     return parser.parse_args(words)
 
 

@@ -1,9 +1,9 @@
-"""What saving and resuming cost: training's stall a save, and the first batch at 90 % of an epoch.
+"""Measure checkpoints: the stall of training per checkpoint, and the first batch at 90 % of an epoch.
 
     python -m benchmarks.checkpoint --model resnet50 --folder runs --json checkpoint.json
 
-The stall is the time in which no step can start. Its peer is a plain `torch.save` of the same state to the same folder.
-The first batch in the middle of an epoch has the first batch of an epoch as its peer. Medians of several turns.
+The stall is the time in which no step can start, beside a plain `torch.save` of the same state to the same folder. The
+first batch in the middle of an epoch is timed beside the first one of an epoch. Results are medians of several rounds.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _step(run: Trainer, step: int) -> None:
-    """Begin an epoch at a step, and take that step."""
+    """Start an epoch at a step, and train that step."""
     images, labels, indices = next(iter(run.loaders.train.epoch(0, step)))
     run.train_step(images, labels, indices, run.moment(step))
 
@@ -76,13 +76,13 @@ def _step(run: Trainer, step: int) -> None:
 def _in_turn(
     first: Callable[[], Any], second: Callable[[], Any], repeats: int, between: Callable[[], None]
 ) -> tuple[float, float]:
-    """Median seconds of two things done by turns; `between` is not counted."""
+    """Return the median seconds of two alternating functions; `between` is not timed."""
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(repeats):
-        for do, times in zip((first, second), seconds, strict=True):
-            begun = time.perf_counter()
-            do()
-            times.append(time.perf_counter() - begun)
+        for function, times in zip((first, second), seconds, strict=True):
+            start = time.perf_counter()
+            function()
+            times.append(time.perf_counter() - start)
             between()
     return statistics.median(seconds[0]), statistics.median(seconds[1])
 
@@ -90,7 +90,7 @@ def _in_turn(
 def _table(facts: dict[str, Any]) -> Table:
     table = Table("what", "seconds", "ratio", box=None, header_style="bold")
     table.add_row(f"plain torch.save of {facts['megabytes']:.0f} MB", f"{facts['plain_save_seconds']:.3f}", "1.000")
-    table.add_row("stall of training a save", f"{facts['stall_seconds']:.3f}", f"{facts['stall_ratio']:.3f}")
+    table.add_row("stall of training per checkpoint", f"{facts['stall_seconds']:.3f}", f"{facts['stall_ratio']:.3f}")
     table.add_row("first batch of an epoch, and its step", f"{facts['first_batch_seconds']:.3f}", "1.000")
     resumed = f"{facts['batch_at_90_percent_seconds']:.3f}"
     table.add_row("first batch at 90 % of an epoch, and its step", resumed, f"{facts['resume_ratio']:.3f}")
@@ -102,10 +102,10 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--recipe", default="mild")
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--folder", help="where to save (default: the system's temporary folder)")
+    parser.add_argument("--folder", help="folder of the checkpoints (default: the system's temporary folder)")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", help="write the figures to this file")
-    parser.add_argument("words", nargs="*", metavar="key=value", help="more words of the run")
+    parser.add_argument("--json", help="also write the results to this file")
+    parser.add_argument("words", nargs="*", metavar="key=value", help="more values of the run")
     return parser.parse_args(words)
 
 

@@ -1,4 +1,4 @@
-"""A headless chromium, told what to do over its own pipe (https://chromedevtools.github.io/devtools-protocol)."""
+"""A headless chromium, controlled through its pipe (https://chromedevtools.github.io/devtools-protocol)."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "
 
 
 def installed() -> str | None:
-    """Path of the browser; None where there is none."""
+    """Return the path of the browser; None if none is installed."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Chromium:
-    """One browser with one page; ends with the object.
+    """One browser with one page; it ends with the object.
 
     Raises:
-        RuntimeError: the page threw an error that it did not catch, or the browser refuses a command.
+        RuntimeError: the page throws an error that it does not catch, or the browser refuses a command.
     """
 
     def __init__(self, program: str):
         profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         (reads, self._to), (self._from, writes) = os.pipe(), os.pipe()
-        # note: the browser reads descriptor 3 and writes 4, so ours are put out of their way
+        # note: the browser reads descriptor 3 and writes 4, so these ends get higher numbers
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (reads, writes)]
         command = shlex.join([program, *_FLAGS, f"--user-data-dir={profile.name}", "about:blank"])
         self._process = subprocess.Popen(
@@ -52,40 +52,40 @@ class Chromium:
         self.call("Page.enable")
 
     def call(self, method: str, **values: Any) -> dict[str, Any]:
-        """The browser's answer to one command."""
+        """Send one command and return its result."""
         self._number += 1
         session = {"sessionId": self._session} if self._session else {}
         message = {"id": self._number, "method": method, "params": values, **session}
         os.write(self._to, json.dumps(message).encode() + b"\0")
         while True:
-            answer = self._next()
-            if answer.get("id") == self._number:
-                if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']['message']}")
-                return dict(answer["result"])
+            reply = self._next()
+            if reply.get("id") == self._number:
+                if "error" in reply:
+                    raise RuntimeError(f"{method}: {reply['error']['message']}")
+                return dict(reply["result"])
 
     def open(self, url: str) -> None:
-        """Load a page, and wait until it has drawn itself."""
+        """Load a page, and wait until it is drawn."""
         self.call("Page.navigate", url="about:blank")
         self.call("Page.navigate", url=url)
         while self.run("document.readyState + location.protocol") not in ("completefile:", "completehttp:"):
             pass
 
     def run(self, script: str) -> Any:
-        """The value of an expression, awaited, as JSON holds it."""
+        """Return the awaited value of an expression, as JSON has it."""
         done = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in done:
             raise RuntimeError(str(done["exceptionDetails"].get("exception", done["exceptionDetails"])))
         return done["result"].get("value")
 
     def look(self, *, width: int = 1000, height: int = 900, dark: bool = False) -> None:
-        """How wide and high the window is in pixels, and whether the system is dark."""
+        """Set the size of the window in pixels, and the system's light or dark mode."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="", features=[scheme])
 
     def press(self, keys: Sequence[str]) -> None:
-        """Real key presses, by their names: Tab, ArrowRight, Enter."""
+        """Press real keys, given by name: Tab, ArrowRight, Enter."""
         codes = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
         for key in keys:
             text = {"text": "\r"} if key == "Enter" else {}
@@ -93,11 +93,11 @@ class Chromium:
             self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=codes[key])
 
     def screenshot(self, path: Path) -> None:
-        """The whole page as PNG."""
+        """Save the whole page as PNG."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]))
 
     def pdf(self, path: Path) -> None:
-        """The page as it is printed."""
+        """Save the printed page as PDF."""
         path.write_bytes(base64.b64decode(self.call("Page.printToPDF")["data"]))
 
     def _next(self) -> dict[str, Any]:

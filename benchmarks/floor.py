@@ -1,9 +1,9 @@
-"""What a training step must do at least on a GPU: calls, waits, bytes and operations, counted without values.
+"""Compute the minimum work of a training step on a GPU: launches, synchronizations, bytes and operations.
 
     python -m benchmarks.floor --recipe none mild hot --batch 256 --json floor.json
 
-Nothing is computed and no GPU is needed; `trace`, `fusion` and `roofline` of launcher.measure say what is counted and
-how. Eager and compiled stand side by side: compiled is all but the update.
+The step is traced on tensors without values, so no GPU is needed; `lab.predict.trace`, `lab.predict.fusion` and
+`benchmarks.roofline` define the counts. Each row has the eager and the compiled step; the update is never compiled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from benchmarks.peers import ComposerPeer, has_composer, peer_step
-from benchmarks.roofline import exchange, least_seconds, traced
+from benchmarks.roofline import all_reduce, minimum_seconds, traced
 from benchmarks.step import CLASSES, words_of
 from lab.predict.fusion import Kernel, compiled_kernels, eager_kernels
 from lab.predict.machines import gpus
@@ -45,35 +45,35 @@ from launcher.training.trainer import build_step
 
 BF16 = Precision("cpu", torch.bfloat16)
 PLAIN = "plain PyTorch loop"
-# Bytes of each number of `launch.gradient_dtype`.
+# Bytes per number of each `launch.gradient_dtype`.
 GRADIENTS = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
 class Counts:
-    """A step's kernels added up: least milliseconds and those of the gradients' exchange by the GPU's name.
+    """The sums over a step's kernels; times are in milliseconds by the name of the GPU.
 
-    `exposed_ms` is what the exchange over all of the machine's GPUs adds to the step, `exchange_ms` all that it takes,
-    each by the format that gradients cross in.
+    By gradient format, `all_reduce_ms` is the time of the all-reduce over all ranks, and `exposed_ms` the part of it
+    that the backward pass does not hide.
     """
 
-    calls: int
+    launches: int
     gigabytes: float
     gigabytes_by_kind: dict[str, float]
     gigabytes_by_phase: dict[str, float]
-    least_ms: dict[str, float]
-    exchange_ms: dict[str, dict[str, float]]
+    minimum_ms: dict[str, float]
+    all_reduce_ms: dict[str, dict[str, float]]
     exposed_ms: dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
 class Floor:
-    """One step of a contender: its side in pixels, the methods that act at some steps alone, and its counts."""
+    """One step of a contender: its image size in pixels, the algorithms that act only at some steps, and its counts."""
 
     contender: str
     size: int
     acting: str
-    waits: int
+    synchronizations: int
     teraoperations: float
     gradient_megabytes: float
     eager: Counts
@@ -81,14 +81,14 @@ class Floor:
 
 
 def counts(kernels: Sequence[Kernel], gradients: Sequence[Gradient], ranks: int) -> Counts:
-    """Add up the kernels of a step on one of so many ranks."""
+    """Sum the kernels of a step on one rank of `ranks`."""
     kinds: Counter[str] = Counter()
     phases: Counter[str] = Counter()
     for kernel in kernels:
         kinds[kernel.kind] += kernel.moved
         phases[kernel.phase] += kernel.moved
-    exchanges = {
-        dtype: {name: exchange(kernels, gradients, gpu, ranks, size) for name, gpu in gpus().items()}
+    all_reduces = {
+        dtype: {name: all_reduce(kernels, gradients, gpu, ranks, size) for name, gpu in gpus().items()}
         for dtype, size in GRADIENTS.items()
     }
     return Counts(
@@ -96,37 +96,37 @@ def counts(kernels: Sequence[Kernel], gradients: Sequence[Gradient], ranks: int)
         sum(kinds.values()) / 1e9,
         {kind: moved / 1e9 for kind, moved in kinds.items()},
         {phase: moved / 1e9 for phase, moved in phases.items()},
-        {name: 1000 * least_seconds(kernels, gpu) for name, gpu in gpus().items()},
-        {dtype: {name: 1000 * one.seconds for name, one in found.items()} for dtype, found in exchanges.items()},
-        {dtype: {name: 1000 * one.exposed for name, one in found.items()} for dtype, found in exchanges.items()},
+        {name: 1000 * minimum_seconds(kernels, gpu) for name, gpu in gpus().items()},
+        {dtype: {name: 1000 * one.seconds for name, one in row.items()} for dtype, row in all_reduces.items()},
+        {dtype: {name: 1000 * one.exposed for name, one in row.items()} for dtype, row in all_reduces.items()},
     )
 
 
 def floor_of(
-    contender: str, size: int, calls: Sequence[Call], waits: int, gradients: Sequence[Gradient], ranks: int,
+    contender: str, size: int, calls: Sequence[Call], synchronizations: int, gradients: Sequence[Gradient], ranks: int,
     acting: Sequence[str] = (),
 ) -> Floor:  # fmt: skip
-    """The counts of a trace."""
+    """Return the counts of a trace."""
     return Floor(
-        contender, size, " ".join(acting), waits,
+        contender, size, " ".join(acting), synchronizations,
         sum(call.operations for call in calls) / 1e12, sum(4 * gradient.elements for gradient in gradients) / 1e6,
         counts(eager_kernels(calls), gradients, ranks), counts(compiled_kernels(calls), gradients, ranks),
     )  # fmt: skip
 
 
 def recipe_floors(
-    name: str, model: str, batch: int, sides: Sequence[int] | None, extra: Sequence[str], ranks: int
+    name: str, model: str, batch: int, sizes: Sequence[int] | None, extra: Sequence[str], ranks: int
 ) -> list[Floor]:
-    """Our step at sides of the recipe's schedule, the largest also with what acts at some steps alone, such as SAM.
+    """Return the floors of our step at image sizes of the recipe's schedule; [] means all, None three of them.
 
-    Without sides those are the smallest, the middle and the largest.
+    The largest size is also counted with the algorithms that act only at some steps, such as SAM.
     """
     words = [*words_of(name), *model_words(model), *extra, "dataset=imagenet", "dataloader=synthetic", "precision=bf16"]
     plan = Plan(compose(words).config, 1, 1_281_167)
     kinds = step_kinds(plan)
     usual = common_acting(kinds)
     known = sorted({kind.image_size for kind in kinds})
-    chosen = known if sides == [] else sides or sorted({known[0], known[len(known) // 2], known[-1]})
+    chosen = known if sizes == [] else sizes or sorted({known[0], known[len(known) // 2], known[-1]})
     floors = []
     for kind in sorted(kinds):
         if kind.image_size in chosen and (kind.acting == usual or kind.image_size == chosen[-1]):
@@ -138,7 +138,7 @@ def recipe_floors(
 
 
 def _traced_step(plan: Plan, number: int, batch: int) -> Trace:
-    """Step `number` of a run, on pictures as its loader makes them."""
+    """Trace step `number` of a run, on images as its loader makes them."""
     images, labels = _batch(plan.loaded_size(number), batch)
     step = build_step(plan, Ranks(0, 1, 0, 1, torch.device("cpu")), Engine(Context(plan, CLASSES)))
     moment = Moment(seed=0, epoch=0, step=number, total_steps=plan.total_steps)
@@ -146,44 +146,44 @@ def _traced_step(plan: Plan, number: int, batch: int) -> Trace:
 
 
 def model_words(model: str) -> list[str]:
-    """The command line of a network of conf/model, or of timm by its own name."""
+    """Return the command line of a network of conf/model, or else of timm."""
     return [f"model={model}"] if model in options("model") else ["model=timm", f"model.architecture={model}"]
 
 
 def _network(model: str) -> nn.Module:
-    """The network as its library builds it."""
-    made: nn.Module
+    """Build the network with its library."""
+    network: nn.Module
     if model in options("model"):
-        made = torchvision.models.get_model(model, weights=None, num_classes=CLASSES)
+        network = torchvision.models.get_model(model, weights=None, num_classes=CLASSES)
     else:
-        import timm  # note: a second
+        import timm  # note: the import takes a second
 
-        made = timm.create_model(model, num_classes=CLASSES)
-    return made
+        network = timm.create_model(model, num_classes=CLASSES)
+    return network
 
 
 def plain_floor(model: str, size: int, batch: int, ranks: int) -> Floor:
-    """The plain PyTorch loop with the same model."""
+    """Return the floor of the plain PyTorch loop with the same model."""
     network = _network(model)
     trace = traced(peer_step(network, *_batch(size, batch), BF16), network)
     return floor_of(PLAIN, size, trace.calls, trace.waits, trace.gradients, ranks)
 
 
 def composer_floor(recipe: str, model: str, size: int, batch: int, ranks: int) -> Floor:
-    """Composer's second step with the recipe's methods.
+    """Return the floor of Composer's second step with the recipe's algorithms.
 
-    Its trainer does not run without values: steps of 2 and 4 pictures are computed, and their counts go on in a line.
+    Its trainer needs values: steps of 2 and 4 images are computed, and their counts are extrapolated linearly.
     """
-    (few, _), (more, waits) = (_composer_calls(recipe, model, size, pictures) for pictures in (2, 4))
+    (few, _), (more, waits) = (_composer_calls(recipe, model, size, images) for images in (2, 4))
     calls = [at_batch(one, other, 2, 4, batch) for one, other in zip(few, more, strict=True)]
     return floor_of(f"Composer, {recipe}", size, calls, waits, [], ranks)
 
 
-def at_batch(few: Call, more: Call, least: int, most: int, batch: int) -> Call:
-    """A call at another batch, by the same call at two: what it moves grows with the pictures, or not at all."""
+def at_batch(few: Call, more: Call, low: int, high: int, batch: int) -> Call:
+    """Extrapolate a call linearly from the batch sizes `low` and `high` to another one."""
 
     def grown(one: int, other: int) -> int:
-        return one + (other - one) * (batch - least) // (most - least)
+        return one + (other - one) * (batch - low) // (high - low)
 
     def by_storage(one: dict[int, int], other: dict[int, int]) -> dict[int, int]:
         return dict(zip(other, map(grown, one.values(), other.values()), strict=True))
@@ -194,7 +194,7 @@ def at_batch(few: Call, more: Call, least: int, most: int, batch: int) -> Call:
 
 
 class _WithoutProducts(Trace):
-    """A trace on real tensors, whose convolutions give zeros of the right shape: their values are of no account."""
+    """A trace on real tensors whose convolutions return zeros of the right shape, since no value is read."""
 
     def compute(self, func: Any, args: Any, kwargs: Any) -> Any:
         if kind_of(func.overloadpacket.__name__) != "convolution":
@@ -203,10 +203,10 @@ class _WithoutProducts(Trace):
         return tree_map(lambda like: torch.zeros_like(like, device="cpu") if isinstance(like, Tensor) else like, shapes)
 
 
-def _composer_calls(recipe: str, model: str, size: int, pictures: int) -> tuple[list[Call], int]:
-    """The calls and waits from one batch to the next."""
+def _composer_calls(recipe: str, model: str, size: int, images: int) -> tuple[list[Call], int]:
+    """Return the calls and the number of synchronizations from one batch to the next."""
     network = _network(model)
-    peer = ComposerPeer(recipe, network, CLASSES, *_batch(size, pictures), BF16)
+    peer = ComposerPeer(recipe, network, CLASSES, *_batch(size, images), BF16)
     trace, marks = _WithoutProducts(), []
 
     def fetched() -> None:
@@ -234,17 +234,17 @@ def main(words: Sequence[str] | None = None) -> int:
     floors: list[Floor] = []
     for recipe in arguments.recipe:
         floors += recipe_floors(
-            recipe, model, batch, [] if arguments.every_side else arguments.sides, arguments.set, ranks
+            recipe, model, batch, [] if arguments.every_size else arguments.sizes, arguments.set, ranks
         )
-    sides = sorted({floor.size for floor in floors})
-    if not arguments.every_side:
-        floors += [plain_floor(model, size, batch, ranks) for size in sides]
+    sizes = sorted({floor.size for floor in floors})
+    if not arguments.every_size:
+        floors += [plain_floor(model, size, batch, ranks) for size in sizes]
         if has_composer():
-            floors += [composer_floor(recipe, model, sides[-1], batch, ranks) for recipe in arguments.recipe]
+            floors += [composer_floor(recipe, model, sizes[-1], batch, ranks) for recipe in arguments.recipe]
     console = Console(width=200)
     console.print(table(floors))
     console.print(
-        ranks_table([floor for floor in floors if floor.size == sides[-1] and floor.gradient_megabytes], ranks)
+        ranks_table([floor for floor in floors if floor.size == sizes[-1] and floor.gradient_megabytes], ranks)
     )
     if arguments.json:
         Path(arguments.json).write_text(json.dumps([asdict(floor) for floor in floors], indent=2) + "\n")
@@ -252,27 +252,27 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def table(floors: Sequence[Floor]) -> Table:
-    """A row a step, each count eager and compiled; then the least milliseconds on each GPU."""
-    heads = ["step", "px", "acting", "waits", "calls", "GB", "TFLOP", *gpus()]
+    """Return one row per step: each count eager and compiled, then the minimum milliseconds on each GPU."""
+    heads = ["step", "px", "acting", "synchronizations", "launches", "GB", "TFLOP", *gpus()]
     shown = Table(*heads, box=None, header_style="bold")
     for floor in floors:
         eager, compiled = floor.eager, floor.compiled
-        times = (f"{eager.least_ms[name]:.1f} {compiled.least_ms[name]:.1f}" for name in gpus())
-        called, moved = f"{eager.calls} {compiled.calls}", f"{eager.gigabytes:.1f} {compiled.gigabytes:.1f}"
-        step = (floor.contender, str(floor.size), floor.acting, str(floor.waits))
-        shown.add_row(*step, called, moved, f"{floor.teraoperations:.2f}", *times)
+        times = (f"{eager.minimum_ms[name]:.1f} {compiled.minimum_ms[name]:.1f}" for name in gpus())
+        launches, moved = f"{eager.launches} {compiled.launches}", f"{eager.gigabytes:.1f} {compiled.gigabytes:.1f}"
+        step = (floor.contender, str(floor.size), floor.acting, str(floor.synchronizations))
+        shown.add_row(*step, launches, moved, f"{floor.teraoperations:.2f}", *times)
     return shown
 
 
 def ranks_table(floors: Sequence[Floor], ranks: int) -> Table:
-    """What so many GPUs bring compiled: milliseconds of the exchange, those that nothing hides, and the scaling."""
+    """Return milliseconds of the compiled step's all-reduce, those that are not hidden, and the scaling."""
     heads = ["step", "gradients", "MB", *gpus()]
     shown = Table(*heads, box=None, header_style="bold", title=f"all-reduce over {ranks} GPUs")
     for floor, (dtype, size) in itertools.product(floors, GRADIENTS.items()):
-        step, exchanged, exposed = floor.compiled, floor.compiled.exchange_ms[dtype], floor.compiled.exposed_ms[dtype]
+        step, whole, exposed = floor.compiled, floor.compiled.all_reduce_ms[dtype], floor.compiled.exposed_ms[dtype]
         times = (
-            f"{exchanged[name]:.1f} {exposed[name]:.2f} "
-            f"{ranks * step.least_ms[name] / (step.least_ms[name] + exposed[name]):.2f}x"
+            f"{whole[name]:.1f} {exposed[name]:.2f} "
+            f"{ranks * step.minimum_ms[name] / (step.minimum_ms[name] + exposed[name]):.2f}x"
             for name in gpus()
         )
         shown.add_row(floor.contender, dtype, f"{floor.gradient_megabytes * size / 4:.0f}", *times)
@@ -280,15 +280,15 @@ def ranks_table(floors: Sequence[Floor], ranks: int) -> Table:
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Count what a training step must do at least, without a GPU.")
-    parser.add_argument("--recipe", nargs="+", default=["mild"], help="none is channels last alone")
-    parser.add_argument("--model", default="resnet50", help="of conf/model, or timm's name of one")
+    parser = argparse.ArgumentParser(description="Count the minimum work of a training step, without a GPU.")
+    parser.add_argument("--recipe", nargs="+", default=["mild"], help="none has only channels last")
+    parser.add_argument("--model", default="resnet50", help="a model of conf/model or of timm")
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--sides", type=int, nargs="+", metavar="PX", help="of the recipe's schedule")
-    parser.add_argument("--every-side", action="store_true", help="all sides of the schedule, without the peers")
-    parser.add_argument("--gpus", type=int, default=8, metavar="N", help="that exchange gradients")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further words of the command line")
-    parser.add_argument("--json", metavar="FILE", help="also write the figures there")
+    parser.add_argument("--sizes", type=int, nargs="+", metavar="PX", help="image sizes of the recipe's schedule")
+    parser.add_argument("--every-size", action="store_true", help="all image sizes of the schedule, without the peers")
+    parser.add_argument("--gpus", type=int, default=8, metavar="N", help="GPUs that reduce gradients")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further values of the run")
+    parser.add_argument("--json", metavar="FILE", help="also write the results to this file")
     return parser.parse_args(words)
 
 

@@ -1,4 +1,4 @@
-"""What our step is measured beside: the loop that a PyTorch user would write, and Composer's trainer."""
+"""The peers of the training step: the loop that a PyTorch user would write, and Composer's trainer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def repeat(step: Callable[[], object]) -> Steps:
-    """A step as a function of how many to take."""
+    """Return a function that repeats a step."""
 
     def steps(count: int) -> None:
         for _ in range(count):
@@ -29,9 +29,9 @@ def repeat(step: Callable[[], object]) -> Steps:
 def peer_step(
     model: nn.Module, images: Tensor, labels: Tensor, precision: Precision, *, compiled: bool = False
 ) -> Callable[[], object]:
-    """The loop a PyTorch user would write: channels last, mixed precision, SGD with momentum."""
+    """Return a step of the loop that a PyTorch user would write: channels last, mixed precision, SGD with momentum."""
     model = model.to(images.device).to(memory_format=torch.channels_last).train()
-    # note: on a GPU PyTorch takes this form by itself
+    # note: PyTorch's default on a GPU
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-5, foreach=True)
     scaler, network = precision.scaler(), torch.compile(model) if compiled else model
     normalize = _normalization(images.device)
@@ -54,7 +54,7 @@ def _normalization(device: torch.device) -> Callable[[Tensor], Tensor]:
 
 
 class _Batches:
-    """Composer's loader: the same batch again and again; `fetched` is called before each."""
+    """A loader for Composer that repeats one batch; `fetched` is called before each."""
 
     def __init__(self, images: Tensor, labels: Tensor):
         self.batch_size = len(images)
@@ -71,7 +71,7 @@ class _Batches:
 
 
 class ComposerPeer:
-    """Composer's trainer with a recipe's methods; RandAugment is left out, as its loader workers do it there."""
+    """Composer's trainer with a recipe's algorithms, without RandAugment, which Composer runs in loader workers."""
 
     def __init__(
         self, recipe: str, model: nn.Module, classes: int, images: Tensor, labels: Tensor, precision: Precision
@@ -87,12 +87,12 @@ class ComposerPeer:
 
         config = compose([f"recipe={recipe}"]).config if recipe != "none" else None
         extra = {"loss_fn": _loss(config.loss.name)} if config else {}
-        # note: without its measures of training, which our step does not take either
+        # note: without training metrics, which our step does not compute either
         network = Classifier(model, classes, MetricCollection([]), MetricCollection([]), **extra)
         self.model, self.batches = model, _Batches(images, labels)
         self._trainer = Trainer(
             model=network, train_dataloader=self.batches, max_duration="1000000000ba", progress_bar=False,
-            optimizers=_optimizer(network), algorithms=_methods(config), precision="fp32",
+            optimizers=_optimizer(network), algorithms=_algorithms(config), precision="fp32",
             device="gpu" if images.device.type == "cuda" else "cpu",
         )  # fmt: skip
 
@@ -116,24 +116,24 @@ def _loss(name: str) -> Any:
     return loss.binary_cross_entropy_with_logits if name == "bce" else loss.soft_cross_entropy
 
 
-def _methods(config: Any) -> list[Any]:
-    """Composer's own algorithms with a recipe's values; channels last alone without one."""
-    from composer import algorithms as those
+def _algorithms(config: Any) -> list[Any]:
+    """Return Composer's algorithms with a recipe's values; only channels last without a recipe."""
+    from composer import algorithms as composers
 
     ours = config.algorithms if config else None
-    methods = [those.ChannelsLast()]
+    chosen = [composers.ChannelsLast()]
     if ours and (values := ours.blurpool):
-        methods.append(those.BlurPool(values.replace_convs, values.replace_maxpool, values.blur_first))
+        chosen.append(composers.BlurPool(values.replace_convs, values.replace_maxpool, values.blur_first))
     if ours and (values := ours.ema):
-        methods.append(those.EMA(half_life=values.half_life, update_interval=values.update_interval))
+        chosen.append(composers.EMA(half_life=values.half_life, update_interval=values.update_interval))
     if ours and (values := ours.label_smoothing):
-        methods.append(those.LabelSmoothing(values.smoothing))
+        chosen.append(composers.LabelSmoothing(values.smoothing))
     if ours and (values := ours.mixup):
-        methods.append(those.MixUp(alpha=values.alpha))
+        chosen.append(composers.MixUp(alpha=values.alpha))
     if ours and (values := ours.colout):
-        methods.append(those.ColOut(values.rows, values.columns, batch=True))
+        chosen.append(composers.ColOut(values.rows, values.columns, batch=True))
     if ours and (values := ours.stochastic_depth):
-        methods.append(those.StochasticDepth("ResNetBottleneck", "sample", values.drop_rate, "linear"))
+        chosen.append(composers.StochasticDepth("ResNetBottleneck", "sample", values.drop_rate, "linear"))
     if ours and (values := ours.sam):
-        methods.append(those.SAM(rho=values.rho, interval=values.interval))
-    return methods
+        chosen.append(composers.SAM(rho=values.rho, interval=values.interval))
+    return chosen

@@ -1,8 +1,8 @@
-"""How far predictions are from published rates: those that the efficiencies are fitted to, and those held out.
+"""Compare predictions with published throughput: fitted figures, and held-out ones.
 
     python -m benchmarks.prediction --page docs/prediction.md    # --fit prints the fitted values
 
-Steps are traced on tensors without values, two minutes in all; nothing is trained, and no GPU is needed.
+Steps are traced on tensors without values in two minutes; no GPU is needed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _BATCH = 256
 _WORKERS = 8
 _BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"
 GOAL_MEDIAN, GOAL_WORST = 0.10, 0.25
-# Each value is held to what is usual, as if that were known to a factor of exp(0.3), a figure to exp(0.1).
+# Standard deviations of the logarithms: of each fitted value around its usual value, and of a figure.
 _PRIOR, _FIGURE = 0.3, 0.1
-# Fitted value of each stack, by its table and name -> what is usual of it.
+# For each stack, table and name of the fitted values -> their usual value.
 _FITTED: dict[str, dict[tuple[str, str], float]] = {
     "eager": {
         ("products", "convolution"): 0.75,
@@ -57,10 +57,10 @@ _FITTED: dict[str, dict[tuple[str, str], float]] = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A published figure, images/s or minutes, and what it was measured on; `fits` is empty where it was held out.
+    """A published figure, images/s or minutes, and its machine; `fits` is empty if the figure is held out.
 
-    `network` is the batch, the pixels and the layout of one of timm's. `whole` minutes are those of a run with its
-    start, evaluations and saves.
+    `network` is the batch, image size and layout of a network of timm. `whole` minutes include the start, evaluations
+    and checkpoints of the run.
     """
 
     name: str
@@ -92,7 +92,7 @@ def _file() -> dict[str, Any]:
 
 
 def figures() -> list[Figure]:
-    """Every figure of published_rates.yaml, and each network of published_networks.yaml."""
+    """Return the figures of published_rates.yaml and the networks of published_networks.yaml."""
     listed = [
         Figure(**{**entry, "loader": tuple(entry["loader"])} if "loader" in entry else entry)
         for entry in _file()["figures"]
@@ -106,7 +106,7 @@ def figures() -> list[Figure]:
 
 
 def machine_of(figure: Figure) -> tuple[Hardware, Gpu]:
-    """The figure's machine; a GPU that nobody rents out has its rates in the file."""
+    """Return the figure's machine; the file has the values of GPUs that are not in conf/gpus.yaml."""
     facts = dict(_file()["machines"][figure.machine])
     gpu = gpus()[facts["gpu"]] if isinstance(facts["gpu"], str) else Gpu(**facts.pop("gpu"))
     known = replace(machines()["this_machine"], name=figure.machine, gpus=facts["gpus"], cores=facts["cores"])
@@ -123,7 +123,7 @@ def _predictor(step: str, gpu_count: int, batch: int, epochs: int | None, fused:
 
 @cache
 def _network(name: str, batch: int, size: int, layout: str) -> Predictor:
-    """Trace a network of timm's, with attention in several kernels as it was in 2022."""
+    """Trace a network of timm, with attention in several kernels as in 2022."""
     sizes = [f"image.train_size={size}", f"image.eval_size={size}", f"image.eval_resize={size}"]
     words = ["recipe=baseline", "dataset=imagenet", "dataloader=synthetic", f"batch_size={batch}", *sizes]
     words += ["model=timm", f"model.architecture={name}"]
@@ -138,12 +138,12 @@ def _network(name: str, batch: int, size: int, layout: str) -> Predictor:
 
 
 def predicted(figure: Figure, values: Mapping[str, Any]) -> float:
-    """The figure as predicted, in its unit."""
+    """Return the prediction of a figure, in its unit."""
     machine, gpu = machine_of(figure)
     if figure.loader:
-        kind, workers, side, operations = figure.loader
+        kind, workers, size, operations = figure.loader
         threads = decoding_threads(kind, workers * (machine.gpus or 1), machine.cores, values)
-        return threads * thread_rate(kind, side, operations, values)
+        return threads * thread_rate(kind, size, operations, values)
     if figure.network:
         predictor = _network(figure.name, *figure.network)
     else:
@@ -151,25 +151,25 @@ def predicted(figure: Figure, values: Mapping[str, Any]) -> float:
         assert machine.gpus is not None
         predictor = _predictor(figure.step, machine.gpus, figure.batch, figure.epochs, figure.stack == "fused")
     plan = predictor.plan
-    # note: published runs load by FFCV's own loader
+    # note: published runs use FFCV's own loader
     loaders = {**values["loaders"], "ffcv": values["loaders"]["ffcv_plain"]}
-    found = predictor.on(machine, gpu, {**values, "loaders": loaders})
-    seconds = found.found.wall.seconds if figure.whole else found.steps_seconds
+    prediction = predictor.on(machine, gpu, {**values, "loaders": loaders})
+    seconds = prediction.found.wall.seconds if figure.whole else prediction.steps_seconds
     return seconds / 60 if figure.minutes else plan.total_steps * plan.config.batch_size / seconds
 
 
 def error(figure: Figure, values: Mapping[str, Any]) -> float:
-    """Of the predicted figure, relative to the published one."""
+    """Return the relative error of the prediction of a figure."""
     return predicted(figure, values) / figure.published - 1
 
 
 def fit(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with those that are fitted, each group to its own figures alone: least squares of the logarithms."""
+    """Fit each group of values to its own figures by least squares of the logarithms; return all values."""
     fitted = copy.deepcopy(dict(values))
     one, two = (figure for figure in figures() if figure.fits == "operation")
     machine, _ = machine_of(one)
     threads = decoding_threads("torchvision", _WORKERS * (machine.gpus or 1), machine.cores, fitted)
-    # note: of the two figures' difference, since what they have in common is the loader's
+    # note: from the difference of the two figures, which removes the loader's own time
     fitted["loaders"]["operation"] = round(threads * (1 / two.published - 1 / one.published), 6)
     for name, usual in _FITTED.items():
         stack = fitted["stacks"][name]
@@ -183,7 +183,7 @@ def fit(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _copy(stacks: dict[str, Any], table: str, key: str) -> None:
-    """Give the fused stack a value of the eager one, if it has such a place."""
+    """Copy a value of the eager stack to the fused one, if that has the key."""
     eager, fused = ((stacks[name][table] if table else stacks[name]) for name in ("eager", "fused"))
     if key in fused:
         fused[key] = eager[key]
@@ -193,46 +193,46 @@ def _fit_group(
     values: dict[str, Any], own: Sequence[Figure], places: Sequence[tuple[dict[str, Any], str, float]],
     prior: float = _PRIOR,
 ) -> None:  # fmt: skip
-    """Change the values at places, each with what is usual, to what is nearest to figures and to the usual."""
+    """Fit the values at `places` (table, key, usual value) to the figures, with a prior around the usual values."""
     usual = np.log([start for _, _, start in places])
 
-    def misses(found: np.ndarray) -> np.ndarray:
-        for (table, name, _), value in zip(places, np.exp(found), strict=True):
+    def residuals(logs: np.ndarray) -> np.ndarray:
+        for (table, name, _), value in zip(places, np.exp(logs), strict=True):
             table[name] = float(f"{value:.6g}")
-        off = [np.log1p(error(figure, values)) / _FIGURE for figure in own]
-        return np.array([*off, *((found - usual) / prior)])
+        errors = [np.log1p(error(figure, values)) / _FIGURE for figure in own]
+        return np.array([*errors, *((logs - usual) / prior)])
 
-    # note: no kernel exceeds a rate; a fit would let it where published kernels fuse more than was counted
-    found = least_squares(misses, usual, bounds=(-np.inf, np.log(0.98)), diff_step=1e-3).x
-    for (table, name, _), value in zip(places, np.exp(found), strict=True):
+    # note: the bound keeps fractions below 1 where published kernels fuse more than the model counts
+    fitted = least_squares(residuals, usual, bounds=(-np.inf, np.log(0.98)), diff_step=1e-3).x
+    for (table, name, _), value in zip(places, np.exp(fitted), strict=True):
         table[name] = float(f"{value:.3g}")
 
 
 def row(figure: Figure, values: Mapping[str, Any]) -> str:
-    """A line of the page's tables."""
-    found = predicted(figure, values)
-    off = f"{found / figure.published - 1:+.0%}"
+    """Return a row of the page's tables."""
+    value = predicted(figure, values)
+    relative = f"{value / figure.published - 1:+.0%}"
     if figure.network:
         batch, size, layout = figure.network
-        cells = (figure.name, str(batch), str(size), layout, f"{figure.published:,.0f}", f"{found:,.0f}", off)
+        cells = (figure.name, str(batch), str(size), layout, f"{figure.published:,.0f}", f"{value:,.0f}", relative)
         return f"| {' | '.join(cells)} |"
     digits = 1 if figure.minutes else 0
     kind = "loader" if figure.loader else figure.stack
     cells = (
-        figure.name, figure.machine, kind, f"{figure.published:,g} {figure.unit}", f"{found:,.{digits}f}", off,
+        figure.name, figure.machine, kind, f"{figure.published:,g} {figure.unit}", f"{value:,.{digits}f}", relative,
         figure.source,
     )  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
 
 def page(values: Mapping[str, Any]) -> str:
-    """The tables of what was fitted and what was held out, and how far held-out figures are off."""
+    """Return the tables of fitted and held-out figures, and the summary of the held-out errors."""
     head = "| figure | machine | stack | published | predicted | error | source |\n|---|---|---|---|---|---|---|"
     network_head = "| network | batch | px | layout | published | predicted | error |\n|---|---|---|---|---|---|---|"
     parts = []
-    for title, wanted in (("Fitted", True), ("Held out", False)):
-        those = [figure for figure in figures() if bool(figure.fits) is wanted]
-        listed, networks = ([f for f in those if bool(f.network) is timms] for timms in (False, True))
+    for title, is_fitted in (("Fitted", True), ("Held out", False)):
+        group = [figure for figure in figures() if bool(figure.fits) is is_fitted]
+        listed, networks = ([f for f in group if bool(f.network) is timms] for timms in (False, True))
         parts.append("\n".join([f"{title}:", "", head, *(row(figure, values) for figure in listed)]))
         parts.append(
             "\n".join([f"{title}, timm's networks:", "", network_head, *(row(one, values) for one in networks)])
@@ -241,7 +241,7 @@ def page(values: Mapping[str, Any]) -> str:
 
 
 def summary(values: Mapping[str, Any]) -> list[str]:
-    """How far held-out figures are off, in a sentence each: timm's networks, the others, and all."""
+    """Return a sentence each on the errors of held-out figures: timm's networks, the others, and all."""
     held = [(figure, abs(error(figure, values))) for figure in figures() if not figure.fits]
     parts = {
         "networks of timm": [one for one in held if one[0].network],
@@ -252,19 +252,20 @@ def summary(values: Mapping[str, Any]) -> list[str]:
 
 
 def _sentence(what: str, own: Sequence[tuple[Figure, float]]) -> str:
-    off = sorted(miss for _, miss in own)
-    beyond = [f"{figure.name}, {figure.machine}" for figure, miss in own if miss > GOAL_WORST]
+    errors = sorted(size for _, size in own)
+    tenth = errors[int(np.ceil(0.9 * len(errors))) - 1]
+    beyond = [f"{figure.name}, {figure.machine}" for figure, size in own if size > GOAL_WORST]
     return (
-        f"{what}: median error {statistics.median(off):.0%} (goal {GOAL_MEDIAN:.0%}), nine tenths within "
-        f"{off[int(np.ceil(0.9 * len(off))) - 1]:.0%}, worst {off[-1]:.0%} (goal {GOAL_WORST:.0%}); beyond it: "
+        f"{what}: median error {statistics.median(errors):.0%} (goal {GOAL_MEDIAN:.0%}), nine tenths within "
+        f"{tenth:.0%}, worst {errors[-1]:.0%} (goal {GOAL_WORST:.0%}); beyond it: "
         f"{'; '.join(beyond) or 'none'}."
     )
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Compare predictions with published rates.")
-    parser.add_argument("--fit", action="store_true", help="fit again, and print what was found")
-    parser.add_argument("--page", metavar="FILE", help="also write the tables there, between its marks")
+    parser = argparse.ArgumentParser(description="Compare predictions with published throughput.")
+    parser.add_argument("--fit", action="store_true", help="repeat the fit, and print its values")
+    parser.add_argument("--page", metavar="FILE", help="also write the tables to this file, between its marks")
     arguments = parser.parse_args(words)
     values: Mapping[str, Any] = efficiencies()
     if arguments.fit:

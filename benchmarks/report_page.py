@@ -1,10 +1,10 @@
-"""How long the page of `train report` over many runs takes to open and to filter, in a headless chromium.
+"""Measure how long a page of `train report` with many runs takes to open and to filter, in a headless chromium.
 
     python -m benchmarks.report_page --runs 2000 --curves 250 --json report_page.json
 
-To open counts from the navigation until the first picture is on the screen and the scripts are done. To filter counts
-from the click on a recipe's box until the new picture is on the screen; its processor time is that of the page's main
-thread, which other work on the machine does not lengthen as much. Medians of several turns, in milliseconds.
+Opening is the time from the navigation until the page is painted and the scripts are done. Filtering is the time from
+the click on a recipe's box until the page is painted again; its processor time is that of the page's main thread, which
+depends less on the load of the machine. Results are medians of several rounds, in milliseconds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = _arguments(words)
     program = installed()
     if program is None:
-        Console().print("there is no chromium here: apt-get install chromium")
+        Console().print("chromium is not installed; install it: apt-get install chromium")
         return 1
     text = page(made_results(arguments.runs, arguments.curves), title="many runs", written="today")
     facts = {"runs": arguments.runs, "curves": arguments.curves, "megabytes": len(text.encode()) / 1e6}
@@ -54,7 +54,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def measured(program: str, text: str, repeats: int) -> dict[str, float]:
-    """Milliseconds to open and to filter, and the nodes of the page."""
+    """Return the milliseconds to open and to filter the page, and its number of nodes."""
     browser = Chromium(program)
     browser.look(width=1200)
     browser.call("Performance.enable", timeDomain="threadTicks")
@@ -80,22 +80,22 @@ def _busy_ms(browser: Chromium) -> float:
 
 
 def made_results(runs: int, curves: int) -> Results:
-    """Runs of as many recipes as curves, of several lengths and seeds, each with an evaluation an epoch."""
-    made = [_run(number, curves) for number in range(runs)]
-    return Results(made, build_curves(made), published_curves())
+    """Make runs of `curves` recipes, of several lengths and seeds, each with one evaluation per epoch."""
+    summaries = [_run(number, curves) for number in range(runs)]
+    return Results(summaries, build_curves(summaries), published_curves())
 
 
 def _run(number: int, curves: int) -> RunSummary:
-    method, length = number % curves, _LENGTHS[number // curves % len(_LENGTHS)]
+    recipe, length = number % curves, _LENGTHS[number // curves % len(_LENGTHS)]
     seed = number // (curves * len(_LENGTHS))
-    end = 60 + 10 * (1 - 18 / length) + method % 37 / 10 + seed % 7 / 20
+    end = 60 + 10 * (1 - 18 / length) + recipe % 37 / 10 + seed % 7 / 20
     evaluations = tuple(
         Evaluated(float(epoch), epoch * 0.5, epoch * 0.5, end * (1 - 0.5 / epoch), 1.0)
         for epoch in range(1, length + 1)
     )
-    seconds = 30.0 * length * (1 + method % 11 / 10)
+    seconds = 30.0 * length * (1 + recipe % 11 / 10)
     config: dict[str, Any] = {
-        "recipe": f"recipe {method}",
+        "recipe": f"recipe {recipe}",
         "epochs": length,
         "seed": seed,
         "model": {"name": "resnet50"},
@@ -103,9 +103,9 @@ def _run(number: int, curves: int) -> RunSummary:
         "optimizer": {f"value_{key}": key / 7 for key in range(60)},
         "schedule": {"name": "cosine", "dilate": 1.0},
     }
-    command = ("train", f"recipe={method}", f"seed={seed}", f"epochs={length}")
+    command = ("train", f"recipe={recipe}", f"seed={seed}", f"epochs={length}")
     times = Times(seconds, seconds + 5, seconds + 60)
-    path = Path(f"runs/recipe {method}-{length}-{seed}")
+    path = Path(f"runs/recipe {recipe}-{length}-{seed}")
     return RunSummary(
         path, "finished", None, config, command, length, 8, "A100", evaluations, times, identities=("x" * 64,)
     )
@@ -116,7 +116,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=2000)
     parser.add_argument("--curves", type=int, default=250)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    parser.add_argument("--json", metavar="FILE", help="also write the results to this file")
     return parser.parse_args(words)
 
 

@@ -1,4 +1,4 @@
-"""What a contender reaches."""
+"""The throughput of a contender."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Result:
-    """Images a second of one contender at one side in pixels: median, least and most over the repeats."""
+    """Images/s of one contender at one image size in pixels: median, minimum and maximum over the repeats."""
 
     contender: str
     size: int
     median: float
-    least: float
-    most: float
+    minimum: float
+    maximum: float

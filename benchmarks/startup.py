@@ -1,9 +1,9 @@
-"""Processor time of commands that start no training, and the time from Enter to the first optimizer step.
+"""Measure the processor time of commands that start no training, and the time to the first optimizer step.
 
     python -m benchmarks.startup --repeats 9 --json startup.json
 
-Each command is a process of its own; they take turns, and the medians of user and system time count. The peer is a
-process in which Hydra composes conf/ once, and does nothing else.
+Each command runs in its own process, in alternation; results are medians of user and system time. The peer is a process
+in which Hydra only composes conf/ once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TRAIN = [sys.executable, "-m", "launcher"]
 COMMANDS = {
     PEER: [sys.executable, "-c", _HYDRA],
     **{words: [*_TRAIN, *words.split()] for words in ("plan recipe=hot", "show recipe=hot", "ls", "diff mild hot")},
-    "a mistake": [*_TRAIN, "dataset=imagenet", "dataset.path=/nowhere"],
+    "an error": [*_TRAIN, "dataset=imagenet", "dataset.path=/nowhere"],
 }
 _WORDS = ("recipe=mild", "dataset=shapes", "model=resnet18", "launch=cpu", "run_name=x", "logger.interval=1ba")
 _RUN = [*_TRAIN, *_WORDS]
@@ -42,12 +42,12 @@ _RUN = [*_TRAIN, *_WORDS]
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=9, metavar="N")
-    parser.add_argument("--first-step", action="store_true", help="also start a run, which wants two idle cores")
+    parser.add_argument("--first-step", action="store_true", help="also start a run; needs two idle cores")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args(words)
     facts: dict[str, float] = {}
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
-    # note: the first turn reads files from the disk, and is not counted
+    # note: the first round reads files from the disk, and is not counted
     for turn in range(arguments.repeats + 1):
         for name, command in COMMANDS.items():
             times[name] += [_processor_seconds(command)] * (turn > 0)
@@ -64,7 +64,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _processor_seconds(command: list[str]) -> float:
-    """User and system time of a process, with those that it waited for."""
+    """Return the user and system time of a process and the children it waited for."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -72,7 +72,7 @@ def _processor_seconds(command: list[str]) -> float:
 
 
 def _first_step_seconds() -> tuple[float, float]:
-    """Wall time until a run has recorded its first optimizer step, and all its processes' time; it is stopped then."""
+    """Return the wall time to a run's first recorded optimizer step, and the processor time of all its processes."""
     with tempfile.TemporaryDirectory() as folder:
         metrics, start = Path(folder) / "runs" / "x" / "metrics.jsonl", time.perf_counter()
         process = subprocess.Popen(_RUN, cwd=folder, stdout=subprocess.DEVNULL)

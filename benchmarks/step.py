@@ -1,9 +1,9 @@
-"""Images a second of a recipe's training step, beside a plain PyTorch loop, timm's ResNet and Composer in the same run.
+"""Measure the throughput of a recipe's training step beside a plain PyTorch loop, timm's ResNet and Composer.
 
     python -m benchmarks.step --recipe mild --sizes 128 176 224 --batch 256 --compiled --json step.json
 
-Every contender trains on the same uint8 pictures, already on the device; they take turns, and the medians count.
-Composer takes part where it is installed; what cannot run is named with the reason.
+All contenders train on the same uint8 images, which are already on the device, and alternate in one process; results
+are medians. Composer is included if it is installed. A contender that cannot run is skipped with the reason.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ def main(words: Sequence[str] | None = None) -> int:
     results: list[Result] = []
     facts = {"arguments": {**vars(arguments), "json": None}, "machine": machine(device)}
     for size in arguments.sizes:
-        found = contenders(
+        steps_of = contenders(
             arguments.recipe, arguments.model, size, arguments.batch, device, precision, compiled=arguments.compiled
         )
         results += measure(
-            found, size=size, batch=arguments.batch, steps=arguments.steps, repeats=arguments.repeats, device=device
+            steps_of, size=size, batch=arguments.batch, steps=arguments.steps, repeats=arguments.repeats, device=device
         )
-        if arguments.json:  # note: after each side, since compiling may take longer than there is time
-            told = json.dumps({**facts, "results": list(map(asdict, results))}, indent=2) + "\n"
-            atomic.write_text(Path(arguments.json), told)
+        if arguments.json:  # note: after each size, since a time limit may end the process during compilation
+            text = json.dumps({**facts, "results": list(map(asdict, results))}, indent=2) + "\n"
+            atomic.write_text(Path(arguments.json), text)
     Console().print(table(results, arguments.recipe))
     return 0
 
@@ -76,7 +76,7 @@ def contenders(
     *,
     compiled: bool = False,
 ) -> dict[str, Steps]:
-    """Name to a function that takes so many training steps."""
+    """Return each contender's name, and a function that trains a number of steps."""
     random = np.random.default_rng(0)
     pixels = torch.from_numpy(random.integers(0, 256, (batch, size, size, 3), dtype=np.uint8))
     images = pixels.permute(0, 3, 1, 2).to(device)
@@ -85,55 +85,57 @@ def contenders(
     def ours(name: str, *extra: str) -> Callable[[], Steps]:
         return lambda: launcher_step(name, model, size, images, labels, precision, extra)
 
-    def plain(build: Callable[[], nn.Module], whether: bool = False) -> Callable[[], Steps]:
-        return lambda: repeat(peer_step(build(), images, labels, precision, compiled=whether))
+    def plain(build: Callable[[], nn.Module], compiled: bool = False) -> Callable[[], Steps]:
+        return lambda: repeat(peer_step(build(), images, labels, precision, compiled=compiled))
 
     def torchvisions() -> nn.Module:
-        found: nn.Module = torchvision.models.get_model(model, weights=None, num_classes=CLASSES)
-        return found
+        network: nn.Module = torchvision.models.get_model(model, weights=None, num_classes=CLASSES)
+        return network
 
     def timms() -> nn.Module:
-        found: nn.Module = timm.create_model(model, num_classes=CLASSES)
-        return found
+        network: nn.Module = timm.create_model(model, num_classes=CLASSES)
+        return network
 
-    wanted = {
+    builders = {
         f"recipe {recipe}": ours(recipe),
         "plain recipe-free step": ours("none"),
         PLAIN: plain(torchvisions),
         "timm model, same loop": plain(timms),
     }
     if compiled:
-        wanted |= {
+        builders |= {
             f"recipe {recipe}, compiled": ours(recipe, "compile=on"),
             f"recipe {recipe}, compiled and captured": ours(recipe, "compile=on", "cuda_graphs=on"),
             "plain PyTorch loop, compiled": plain(torchvisions, True),
             "timm model, same loop, compiled": plain(timms, True),
         }
     if has_composer():
-        wanted[f"Composer, {recipe}"] = lambda: ComposerPeer(recipe, torchvisions(), CLASSES, images, labels, precision)
-    return {name: steps for name, build in wanted.items() if (steps := _built(name, build)) is not None}
+        builders[f"Composer, {recipe}"] = lambda: ComposerPeer(
+            recipe, torchvisions(), CLASSES, images, labels, precision
+        )
+    return {name: steps for name, build in builders.items() if (steps := _built(name, build)) is not None}
 
 
 def _built(name: str, build: Callable[[], Steps]) -> Steps | None:
-    """None where a contender cannot run here, which is told."""
+    """Build a contender; print the reason and return None if it cannot run."""
     try:
         steps = build()
         steps(1)
     except (UserError, RuntimeError) as error:
-        print(f"{name} left out: {one_line(str(error))[:300]}")
+        print(f"skipped {name}: {one_line(str(error))[:300]}")
         return None
     return steps
 
 
 def words_of(recipe: str) -> list[str]:
-    """The command line of a recipe; `none` is channels last alone."""
+    """Return the command line of a recipe; `none` has only channels last."""
     return ["algorithms=[channels_last]"] if recipe == "none" else [f"recipe={recipe}"]
 
 
 def launcher_step(
     recipe: str, model: str, size: int, images: Tensor, labels: Tensor, precision: Precision, extra: Sequence[str] = ()
 ) -> Steps:
-    """Our step with the recipe's algorithms at the full size."""
+    """Return our step with the recipe's algorithms at full size."""
     words = [*words_of(recipe), "algorithms.progressive_resizing=off", f"model={model}", *extra]
     return repeat(composed_step(words, size, images, labels, precision))
 
@@ -141,7 +143,7 @@ def launcher_step(
 def composed_step(
     words: Sequence[str], size: int, images: Tensor, labels: Tensor, precision: Precision
 ) -> Callable[[], object]:
-    """Our step of any command line, after its warmup, on ImageNet's number of classes."""
+    """Return our step of a command line, after the warmup, with ImageNet's number of classes."""
     base = ["dataset=imagenet", "dataloader=synthetic", f"batch_size={len(images)}", f"image.train_size={size}"]
     base.append(
         f"precision={ {torch.bfloat16: 'bf16', torch.float16: 'fp16', torch.float32: 'fp32'}[precision.dtype] }"
@@ -166,20 +168,20 @@ def composed_step(
 def measure(
     steps_of: dict[str, Steps], *, size: int, batch: int, steps: int, repeats: int, device: torch.device
 ) -> list[Result]:
-    """Time each contender in turn, `repeats` times over, after a warmup of as many steps as are timed."""
-    rates: dict[str, list[float]] = {name: [] for name in steps_of}
+    """Time each contender in alternation, `repeats` times, after a warmup of `steps` steps."""
+    throughput: dict[str, list[float]] = {name: [] for name in steps_of}
     for step in steps_of.values():
         _seconds(step, steps, device)
     for _ in range(repeats):
         for name, step in steps_of.items():
-            rates[name].append(batch * steps / _seconds(step, steps, device))
-    return [Result(name, size, statistics.median(r), min(r), max(r)) for name, r in rates.items()]
+            throughput[name].append(batch * steps / _seconds(step, steps, device))
+    return [Result(name, size, statistics.median(r), min(r), max(r)) for name, r in throughput.items()]
 
 
-def _seconds(take: Steps, steps: int, device: torch.device) -> float:
+def _seconds(train: Steps, steps: int, device: torch.device) -> float:
     _synchronize(device)
     start = time.perf_counter()
-    take(steps)
+    train(steps)
     _synchronize(device)
     return time.perf_counter() - start
 
@@ -190,34 +192,34 @@ def _synchronize(device: torch.device) -> None:
 
 
 def table(results: list[Result], recipe: str) -> Table:
-    """Images a second, and the ratio to the plain PyTorch loop at the same size."""
-    shown = Table("px", "contender", "images/s", "least-most", "ratio to plain PyTorch", box=None, header_style="bold")
+    """Return images/s, and the ratio to the plain PyTorch loop at the same size."""
+    shown = Table("px", "contender", "images/s", "min-max", "ratio to plain PyTorch", box=None, header_style="bold")
     base = {r.size: r.median for r in results if r.contender == PLAIN}
     for r in results:
-        spread = f"{r.least:,.1f}-{r.most:,.1f}"
+        spread = f"{r.minimum:,.1f}-{r.maximum:,.1f}"
         shown.add_row(str(r.size), r.contender, f"{r.median:,.1f}", spread, f"{r.median / base[r.size]:.3f}")
     return shown
 
 
 def machine(device: torch.device) -> dict[str, str]:
-    """Hardware and versions that the figures belong to."""
+    """Return the hardware and versions of the measurement."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
     return {"device": name, "torch": torch.__version__, "timm": timm.__version__, "python": platform.python_version()}
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     on_gpu = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(description="Images a second of a recipe's training step, beside its peers.")
+    parser = argparse.ArgumentParser(description="Measure the throughput of a recipe's training step beside its peers.")
     parser.add_argument("--recipe", default="mild")
     parser.add_argument("--model", default="resnet50", help="a ResNet that torchvision and timm both have")
     parser.add_argument("--sizes", type=int, nargs="+", default=[128, 176, 224], metavar="PX")
     parser.add_argument("--batch", type=int, default=256 if on_gpu else 16)
-    parser.add_argument("--steps", type=int, default=30 if on_gpu else 3, help="timed at a stretch")
+    parser.add_argument("--steps", type=int, default=30 if on_gpu else 3, help="steps per measurement")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--precision", choices=["bf16", "fp16", "fp32"], default="bf16" if on_gpu else "fp32")
-    parser.add_argument("--compiled", action="store_true", help="also ours and the peers compiled")
-    parser.add_argument("--json", metavar="FILE", help="also write the figures there")
+    parser.add_argument("--compiled", action="store_true", help="also measure compiled steps")
+    parser.add_argument("--json", metavar="FILE", help="also write the results to this file")
     return parser.parse_args(words)
 
 

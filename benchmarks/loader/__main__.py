@@ -17,7 +17,7 @@ from rich.console import Console
 import benchmarks.loader as package
 from benchmarks.loader import memory, recipes, timing
 from benchmarks.loader.contenders import OPENERS, PEERS
-from benchmarks.loader.files import pictures, repeated, write_all
+from benchmarks.loader.files import repeated, unpacked, write_all
 from benchmarks.loader.process import started
 from launcher.config.compose import compose
 from launcher.config.schema import FFCVLoader
@@ -33,22 +33,22 @@ def main(words: Sequence[str] | None = None) -> int:
     steps = dict(Counter(map(plan.image_size, range(plan.total_steps))))
     out = Console(width=160)
     facts: dict[str, object] = {"opencv": cv2.__version__, "torchvision": torchvision.__version__}
-    with pictures(Path(arguments.images)) as folder:
+    with unpacked(Path(arguments.images)) as folder:
         files = write_all(folder, composed.dataloader.files)
         with ExitStack() as stack:
-            asked = [started(name, folder, files) for name in OPENERS]
-            asked += [started(name, folder, files, Path(arguments.peers)) for name in PEERS if arguments.peers]
-            found = [contender for start in asked if (contender := stack.enter_context(start))]
-            results = timing.measure(found, composed.image, arguments.sizes, arguments.repeats)
+            starts = [started(name, folder, files) for name in OPENERS]
+            starts += [started(name, folder, files, Path(arguments.peers)) for name in PEERS if arguments.peers]
+            contenders = [contender for start in starts if (contender := stack.enter_context(start))]
+            results = timing.measure(contenders, composed.image, arguments.sizes, arguments.repeats)
         out.print(timing.table(results, steps))
         ratios = recipes.compare(folder, arguments.repeats)
         out.print(recipes.table(ratios))
-        needs = memory.measure(repeated(folder, arguments.copies), arguments.batch_size)
-        out.print(memory.table(needs))
+        peaks = memory.measure(repeated(folder, arguments.copies), arguments.batch_size)
+        out.print(memory.table(peaks))
     if arguments.json:
         facts["results"] = [asdict(result) for result in results]
         facts["recipes"] = [asdict(ratio) for ratio in ratios]
-        facts["memory"] = [asdict(need) for need in needs]
+        facts["memory"] = [asdict(peak) for peak in peaks]
         Path(arguments.json).write_text(json.dumps(facts, indent=2) + "\n")
     return 0
 
@@ -58,10 +58,10 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--images", required=True, metavar="TAR", help="a tar file of JPEGs")
     parser.add_argument("--sizes", type=int, nargs="+", default=[88, 132, 176], metavar="PX")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=64, help="of the loaders whose memory is measured")
-    parser.add_argument("--copies", type=int, default=8, help="of each picture in the data set that they load")
-    parser.add_argument("--peers", metavar="FOLDER", help="where another Pillow and DALI are installed")
-    parser.add_argument("--json", metavar="FILE", help="also write the figures there")
+    parser.add_argument("--batch-size", type=int, default=64, help="batch size of the memory measurement")
+    parser.add_argument("--copies", type=int, default=8, help="copies of each image in the memory measurement")
+    parser.add_argument("--peers", metavar="FOLDER", help="folder with another Pillow and DALI")
+    parser.add_argument("--json", metavar="FILE", help="also write the results to this file")
     return parser.parse_args(words)
 
 

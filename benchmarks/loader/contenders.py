@@ -1,4 +1,4 @@
-"""What is timed: each contender opens the pictures once and then makes passes over all of them."""
+"""The contenders: each opens the images once and then makes passes over all of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks.loader.files import Files, originals
 
-# One pass: (boxes int64 [N, 5] for the pictures as stored, side in pixels) to pictures, which are thrown away.
+# One pass: (boxes int64 [N, 5] in the stored images, image size in pixels) to images, which are discarded.
 Run = Callable[[np.ndarray, int], object]
-# The picture of a file's bytes: (bytes, (top, left, height, width, mirrored), side in pixels) to uint8 pixels.
+# Decode one image: (bytes, (top, left, height, width, mirrored), image size in pixels) to uint8 pixels.
 Decode = Callable[[bytes, list[int], int], object]
 
 PLAIN = "plain FFCV, file as published"
@@ -23,7 +23,7 @@ PLAIN = "plain FFCV, file as published"
 
 @dataclass(frozen=True)
 class Opened:
-    """`sizes` are the heights and widths [N, 2] of its stored pictures, `stored` their bytes."""
+    """An opened contender: the heights and widths [N, 2] of its stored images, and their bytes."""
 
     name: str
     sizes: np.ndarray
@@ -32,13 +32,13 @@ class Opened:
 
 
 def from_originals(name: str, decode: Decode, folder: Path, files: Files) -> Opened:
-    """A decoder of one picture after another, from bytes in memory."""
+    """Return a contender that decodes one image after another, from bytes in memory."""
     from PIL import Image
 
     contents = [path.read_bytes() for path in originals(folder)]
 
-    def run(boxes: np.ndarray, side: int) -> object:
-        return [decode(data, box, side) for data, box in zip(contents, boxes.tolist(), strict=True)]
+    def run(boxes: np.ndarray, size: int) -> object:
+        return [decode(data, box, size) for data, box in zip(contents, boxes.tolist(), strict=True)]
 
     sizes = np.array([Image.open(io.BytesIO(data)).size[::-1] for data in contents])
     return Opened(name, sizes, sum(map(len, contents)), run)
@@ -52,45 +52,45 @@ def _torchvision_on_pillow(folder: Path, files: Files) -> Opened:
     )
 
 
-def _pillow(data: bytes, box: list[int], side: int) -> object:
+def _pillow(data: bytes, box: list[int], size: int) -> object:
     from PIL import Image
 
     from launcher.data.crops import cut
 
     top, left, height, width, mirrored = box
-    return cut(Image.open(io.BytesIO(data)).convert("RGB"), (top, left, height, width, mirrored), side, "bilinear")
+    return cut(Image.open(io.BytesIO(data)).convert("RGB"), (top, left, height, width, mirrored), size, "bilinear")
 
 
-def _torchvision(data: bytes, box: list[int], side: int) -> object:
+def _torchvision(data: bytes, box: list[int], size: int) -> object:
     import torch
     from torchvision.io import ImageReadMode, decode_jpeg
     from torchvision.transforms.v2 import functional as F
 
     top, left, height, width, flip = box
-    picture = decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode=ImageReadMode.RGB)
-    picture = F.resized_crop(picture, top, left, height, width, [side, side], antialias=True)
-    return F.horizontal_flip(picture) if flip else picture
+    image = decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode=ImageReadMode.RGB)
+    image = F.resized_crop(image, top, left, height, width, [size, size], antialias=True)
+    return F.horizontal_flip(image) if flip else image
 
 
-def _opencv(data: bytes, box: list[int], side: int) -> object:
+def _opencv(data: bytes, box: list[int], size: int) -> object:
     import cv2
 
     cv2.setNumThreads(1)
     top, left, height, width, flip = box
-    picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
-    assert picture is not None
-    part = cv2.resize(picture[top : top + height, left : left + width], (side, side), interpolation=cv2.INTER_AREA)
-    return part[:, ::-1] if flip else part
+    image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
+    assert image is not None
+    crop = cv2.resize(image[top : top + height, left : left + width], (size, size), interpolation=cv2.INTER_AREA)
+    return crop[:, ::-1] if flip else crop
 
 
 def _dali(folder: Path, files: Files) -> Opened:
-    """DALI's CPU path, in one thread of its own."""
+    """Return DALI's CPU pipeline with one thread."""
     from nvidia.dali import fn, pipeline_def  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     contents = [np.frombuffer(path.read_bytes(), np.uint8) for path in originals(folder)]
 
     @cache
-    def pipeline(side: int) -> Any:
+    def pipeline(size: int) -> Any:
         @pipeline_def(
             batch_size=len(contents), num_threads=1, device_id=None, exec_async=False, exec_pipelined=False, seed=0
         )
@@ -99,18 +99,18 @@ def _dali(folder: Path, files: Files) -> Opened:
             crop = fn.decoders.image_random_crop(
                 data, device="cpu", random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
             )
-            return fn.flip(fn.resize(crop, size=[side, side]), horizontal=fn.random.coin_flip())
+            return fn.flip(fn.resize(crop, size=[size, size]), horizontal=fn.random.coin_flip())
 
         built = load()
         built.build()
         return built
 
     opened = from_originals("DALI, CPU", _pillow, folder, files)
-    return Opened(opened.name, opened.sizes, opened.stored, lambda _, side: pipeline(side).run())
+    return Opened(opened.name, opened.sizes, opened.stored, lambda _, size: pipeline(size).run())
 
 
 def _plain_ffcv(name: str, kind: str, folder: Path, files: Files) -> Opened:
-    """FFCV's own loader, decoder and flip."""
+    """Return FFCV's own loader, decoder and flip."""
     from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder
     from ffcv.loader import Loader
     from ffcv.transforms import RandomHorizontalFlip, ToTensor
@@ -118,18 +118,18 @@ def _plain_ffcv(name: str, kind: str, folder: Path, files: Files) -> Opened:
     opened = _keyed_ffcv(name, kind, False, False, folder, files)
 
     @cache
-    def loader(side: int) -> Any:
-        decoder = RandomResizedCropRGBImageDecoder((side, side), (0.08, 1.0), (3 / 4, 4 / 3))
+    def loader(size: int) -> Any:
+        decoder = RandomResizedCropRGBImageDecoder((size, size), (0.08, 1.0), (3 / 4, 4 / 3))
         pipelines = {"image": [decoder, RandomHorizontalFlip(), ToTensor()], "label": None}
         return Loader(
             str(getattr(files, kind)), len(opened.sizes), 1, os_cache=True, drop_last=False, pipelines=pipelines
         )
 
-    return Opened(name, opened.sizes, opened.stored, lambda _, side: list(loader(side)))
+    return Opened(name, opened.sizes, opened.stored, lambda _, size: list(loader(size)))
 
 
 def _keyed_ffcv(name: str, kind: str, only_crop: bool, scaled: bool, folder: Path, files: Files) -> Opened:
-    """The project's decoding of an FFCV file."""
+    """Return this project's decoding of an FFCV file."""
     import torch
 
     from launcher.data.ffcv.beton import open_beton
@@ -141,23 +141,23 @@ def _keyed_ffcv(name: str, kind: str, only_crop: bool, scaled: bool, folder: Pat
     @cache
     def pool() -> DecodingPool:
         shard = Shard(0, 1, workers=1, prefetch=1, device=torch.device("cpu"))
-        return DecodingPool(file, lambda _: asked[-1], shard=shard, preload=True, only_crop=only_crop, scaled=scaled)
+        return DecodingPool(file, lambda _: crops[-1], shard=shard, preload=True, only_crop=only_crop, scaled=scaled)
 
-    asked: list[np.ndarray] = []
+    crops: list[np.ndarray] = []
 
-    def run(boxes: np.ndarray, side: int) -> object:
-        asked.append(boxes)
-        return list(pool().batches([Request(0, 0, np.arange(file.samples), side)]))
+    def run(boxes: np.ndarray, size: int) -> object:
+        crops.append(boxes)
+        return list(pool().batches([Request(0, 0, np.arange(file.samples), size)]))
 
-    pictures = file.rows["f0"]
+    images = file.rows["f0"]
     table = int(np.fromfile(file.path, "<u8", 1, offset=16)[0])
-    # note: all stored pieces, without the padding of pages
+    # note: without the padding of pages
     stored = int(np.fromfile(file.path, "<u8", offset=table)[2::3].sum())
-    return Opened(name, np.column_stack([pictures["height"], pictures["width"]]), stored, run)
+    return Opened(name, np.column_stack([images["height"], images["width"]]), stored, run)
 
 
 Open = Callable[[Path, Files], Opened]
-# Those of the folder of peers, which may not be there.
+# Contenders of the folder of peers, which may be missing.
 PEERS: dict[str, Open] = {"another Pillow": _torchvision_on_pillow, "DALI": _dali}
 OPENERS: dict[str, Open] = {
     "Pillow": _torchvision_on_pillow,
@@ -171,8 +171,8 @@ OPENERS: dict[str, Open] = {
             ("dataloader=ffcv, file as published", "published", False, False),
             ("the same, dct_scaling=true", "published", False, True),
             ("dataloader=ffcv, JPEG alone", "jpegs", False, False),
-            ("the same, decode=crop", "stretches", True, False),
-            ("the same, decode=crop dct_scaling=true", "stretches", True, True),
+            ("the same, decode=crop", "restart_markers", True, False),
+            ("the same, decode=crop dct_scaling=true", "restart_markers", True, True),
             ("dataloader=ffcv, pixels alone, max_side=320", "small", False, False),
         )
     },

@@ -1,4 +1,4 @@
-"""The pictures to load: a tar file's JPEGs in class folders, and the FFCV files that are made of them."""
+"""The images to load: the JPEGs of a tar file in class folders, and FFCV files of them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from launcher.data.sources.source import Piece
 
 @dataclass(frozen=True)
 class Files:
-    """FFCV files of the same pictures: as published, JPEGs alone, those with restart markers, and small pixels."""
+    """FFCV files of the same images: as published, only JPEGs, JPEGs with restart markers, small raw pixels."""
 
     published: Path
     jpegs: Path
-    stretches: Path
+    restart_markers: Path
     small: Path
 
 
@@ -33,8 +33,8 @@ _CLASSES = ("a", "b")
 
 
 @contextmanager
-def pictures(tar: Path) -> Iterator[Path]:
-    """A data set for as long as it is needed: the tar file's JPEGs, for training and for validation, in one class."""
+def unpacked(tar: Path) -> Iterator[Path]:
+    """Unpack the JPEGs of a tar file into a temporary data set of one class, the same for training and validation."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         folder_of_class = root / "train" / _CLASSES[0]
@@ -53,10 +53,10 @@ def originals(folder: Path) -> list[Path]:
 
 
 def write_all(folder: Path, files: FFCVFiles) -> Files:
-    """Write them where a run looks for those of its own values."""
+    """Write the FFCV files to the paths where a run with the same values looks for them."""
     (folder / "ffcv").mkdir()
     jpegs = replace(files, jpeg_share=1.0)
-    made = Files(
+    written = Files(
         *(
             _write(folder, values)
             for values in (
@@ -67,14 +67,14 @@ def write_all(folder: Path, files: FFCVFiles) -> Files:
             )
         )
     )
-    (folder / "ffcv" / file_name("val", files)).symlink_to(made.published)
-    return made
+    (folder / "ffcv" / file_name("val", files)).symlink_to(written.published)
+    return written
 
 
 def repeated(folder: Path, copies: int) -> Path:
-    """A data set of so many copies of each picture, with its FFCV files."""
+    """Write a data set with `copies` copies of each image, and its FFCV files."""
     root = folder / "copies"
-    # note: a run refuses one class alone
+    # note: a run needs two classes
     for name in _CLASSES:
         (root / "train" / name).mkdir(parents=True)
     (root / "val").symlink_to("train")
@@ -94,9 +94,9 @@ def _write(folder: Path, values: FFCVFiles) -> Path:
     labels = np.arange(len(pieces)) % len(_CLASSES)
     writer = BetonWriter(target, labels, max_side=values.max_side, identity="")
     numbered = list(enumerate(pieces))
-    for number, picture in enumerate(encode_all(SourceFiles("/"), numbered, values=values, upright=False)):
-        assert isinstance(picture, Encoded)
-        writer.add(number, picture)
+    for number, image in enumerate(encode_all(SourceFiles("/"), numbered, values=values, upright=False)):
+        assert isinstance(image, Encoded)
+        writer.add(number, image)
     writer.finish()
     writer.publish()
     writer.close()

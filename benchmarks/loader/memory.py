@@ -1,6 +1,6 @@
-"""What loaders need in memory: `python -m benchmarks.loader.memory WORD...` prints the peak of a loader in bytes.
+"""Measure the memory of loaders; `python -m benchmarks.loader.memory KEY=VALUE...` prints the peak of one in bytes.
 
-Proportional set sizes of the process and all it has started: pages that processes share count once.
+Memory is the proportional set size of the process and its children, so shared pages count once.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ _LOADERS = {
 
 
 @dataclass(frozen=True)
-class Need:
-    """Peak bytes of a process that loads with five workers, and what a worker more or less makes of it."""
+class PeakMemory:
+    """Peak bytes of a process that loads with five workers, and bytes per additional worker."""
 
     loader: str
     whole: int
     worker: float
 
 
-def measure(folder: Path, batch_size: int) -> list[Need]:
-    """Two epochs of the data set of a folder, each loader and number of workers in a process of its own."""
+def measure(folder: Path, batch_size: int) -> list[PeakMemory]:
+    """Load two epochs of a folder with each loader and number of workers, each in its own process."""
     words = ["dataset=image_folder", f"dataset.path={folder}", f"batch_size={batch_size}"]
-    found = []
+    peaks = []
     for name, loader in _LOADERS.items():
         few, many = (_peak_of([*loader, *words, f"dataloader.workers={workers}"]) for workers in (_FEW, _MANY))
-        found.append(Need(name, many, (many - few) / (_MANY - _FEW)))
-    return found
+        peaks.append(PeakMemory(name, many, (many - few) / (_MANY - _FEW)))
+    return peaks
 
 
-def table(needs: list[Need]) -> Table:
-    """As ratios to the first."""
-    shown = Table("loader", "MB a worker", "ratio", f"MB in all, {_MANY} workers", "ratio", box=None)
-    for need in needs:
+def table(peaks: list[PeakMemory]) -> Table:
+    """Return memory, and ratios to the first loader."""
+    shown = Table("loader", "MB per worker", "ratio", f"MB with {_MANY} workers", "ratio", box=None)
+    for peak in peaks:
         shown.add_row(
-            need.loader, f"{need.worker / 1e6:,.1f}", f"{need.worker / needs[0].worker:.2f}",
-            f"{need.whole / 1e6:,.0f}", f"{need.whole / needs[0].whole:.2f}",
+            peak.loader, f"{peak.worker / 1e6:,.1f}", f"{peak.worker / peaks[0].worker:.2f}",
+            f"{peak.whole / 1e6:,.0f}", f"{peak.whole / peaks[0].whole:.2f}",
         )  # fmt: skip
     return shown
 
@@ -61,7 +61,7 @@ def _peak_of(words: Sequence[str]) -> int:
 
 
 def _load(words: Sequence[str]) -> int:
-    """Peak bytes while two epochs are loaded."""
+    """Return the peak bytes while two epochs are loaded."""
     import torch
 
     from launcher.config.compose import compose
@@ -85,7 +85,7 @@ def _load(words: Sequence[str]) -> int:
     watch.start()
     for epoch in range(2):
         for _ in loaders.train.epoch(epoch):
-            # note: as a step would, so that the loader gets ahead as far as it may
+            # note: as long as a step, so that the loader fills its queue
             time.sleep(_SECONDS)
     ended.set()
     watch.join()

@@ -1,4 +1,4 @@
-"""A contender in a process of its own: `python -m benchmarks.loader.process NAME FOLDER CONNECTION`."""
+"""A contender in its own process: `python -m benchmarks.loader.process NAME FOLDER CONNECTION`."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from benchmarks.loader.files import Files
 
 @dataclass(frozen=True)
 class Contender:
-    """A contender's process: the heights and widths [N, 2] of its stored pictures, and their bytes."""
+    """A contender's process: the heights and widths [N, 2] of its stored images, and their bytes."""
 
     name: str
     sizes: np.ndarray
     stored: int
     connection: Connection
 
-    def run(self, boxes: np.ndarray, side: int) -> float:
-        """Processor seconds of one pass over all pictures."""
-        self.connection.send((boxes, side))
+    def run(self, boxes: np.ndarray, size: int) -> float:
+        """Return the processor seconds of one pass over all images."""
+        self.connection.send((boxes, size))
         seconds: float = self.connection.recv()
         return seconds
 
 
 @contextmanager
 def started(name: str, folder: Path, files: Files, peers: Path | None = None) -> Iterator[Contender | None]:
-    """A contender, until the end; None if it is not installed. Modules of the folder of peers come first."""
+    """Start a contender for the block; None if it is not installed. Modules in `peers` take precedence."""
     ours, theirs = Pipe()
     environment = dict(os.environ)
     if peers is not None:
@@ -56,7 +56,7 @@ def started(name: str, folder: Path, files: Files, peers: Path | None = None) ->
 
 
 def serve(name: str, folder: Path, connection: Connection) -> None:
-    """Open a contender and time its passes until nobody asks any more."""
+    """Open a contender and time its passes until the connection closes."""
     import torch
 
     torch.set_num_threads(1)
@@ -69,11 +69,11 @@ def serve(name: str, folder: Path, connection: Connection) -> None:
     connection.send((opened.name, opened.sizes, opened.stored))
     while True:
         try:
-            boxes, side = connection.recv()
+            boxes, size = connection.recv()
         except EOFError:
             return
         start = time.process_time()
-        opened.run(boxes, side)
+        opened.run(boxes, size)
         connection.send(time.process_time() - start)
 
 

@@ -1,4 +1,4 @@
-"""Each benchmark runs at a toy size and writes what it measured."""
+"""Each benchmark runs at a toy size and writes its results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_stall_and_resume_are_timed_at_a_toy_size(
     facts = json.loads((tmp_path / "out.json").read_text())
     assert all(facts[name] > 0 for name in ("stall_seconds", "plain_save_seconds", "stall_ratio", "resume_ratio"))
     assert 0.4 < facts["megabytes"] < 0.6, "weights, averages and momentum of 37,000 parameters"
-    assert "stall of training a save" in capsys.readouterr().out
+    assert "stall of training per checkpoint" in capsys.readouterr().out
     assert not list(tmp_path.glob("tmp*"))
 
 
@@ -60,7 +60,7 @@ def test_the_step_benchmark_runs_at_a_toy_size(
     assert step.main([*words.split(), "--json", str(tmp_path / "out.json")]) == 0
     results = json.loads((tmp_path / "out.json").read_text())["results"]
     assert len(results) == 4
-    assert all(0 < r["least"] <= r["median"] <= r["most"] for r in results)
+    assert all(0 < r["minimum"] <= r["median"] <= r["maximum"] for r in results)
     assert "plain PyTorch loop" in capsys.readouterr().out
 
 
@@ -70,12 +70,12 @@ def test_medians_and_ratios_come_from_the_measured_times(monkeypatch: pytest.Mon
     contenders = {"plain PyTorch loop": lambda: None, "ours": lambda: None}
     device = step.torch.device("cpu")
     results = step.measure(contenders, size=32, batch=8, steps=3, repeats=3, device=device)
-    assert [(r.median, r.least, r.most) for r in results] == [(12, 8, 24), (8, 6, 12)]
+    assert [(r.median, r.minimum, r.maximum) for r in results] == [(12, 8, 24), (8, 6, 12)]
     ratios = list(step.table(results, "x").columns[-1].cells)
     assert ratios == ["1.000", "0.667"]
 
 
-def test_it_measures_a_small_page(tmp_path: Path) -> None:
+def test_a_small_report_page_is_measured(tmp_path: Path) -> None:
     if installed() is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")
     words = ["--runs", "40", "--curves", "5", "--repeats", "1", "--json", str(tmp_path / "figures.json")]
@@ -85,31 +85,31 @@ def test_it_measures_a_small_page(tmp_path: Path) -> None:
     assert all(figures[name] > 0 for name in ("megabytes", "open_ms", "filter_ms", "filter_cpu_ms", "nodes"))
 
 
-def test_the_made_runs_are_as_many_as_asked_for() -> None:
+def test_the_generated_runs_have_the_requested_numbers() -> None:
     results = report_page.made_results(40, 5)
     assert len(results.runs) == 40
     assert (len(results.curves), sum(len(point.paths) for c in results.curves for point in c.points)) == (5, 40)
 
 
-def test_the_floor_of_a_recipe_and_the_plain_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = "--recipe none hot --model resnet18 --batch 4 --sides 176 --set image.train_size=176 --json"
+def test_the_floor_of_a_recipe_beside_the_plain_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--recipe none hot --model resnet18 --batch 4 --sizes 176 --set image.train_size=176 --json"
     assert floor.main([*words.split(), str(tmp_path / "floor.json")]) == 0
     floors = {(f["contender"], f["acting"]): f for f in json.loads((tmp_path / "floor.json").read_text())}
     plain, none = floors["plain PyTorch loop", ""], floors["none", ""]
     hot, sam = floors["hot", ""], floors["hot", "sam"]
     for one in floors.values():
         assert one["compiled"]["gigabytes"] < one["eager"]["gigabytes"]
-        assert all(0 < one["compiled"]["least_ms"][gpu] <= ms for gpu, ms in one["eager"]["least_ms"].items())
-        for kind, ms in one["compiled"]["exchange_ms"]["bfloat16"].items():
-            assert ms == pytest.approx(one["compiled"]["exchange_ms"]["float32"][kind] / 2)
-    # note: the same network, and SAM goes through it twice
+        assert all(0 < one["compiled"]["minimum_ms"][gpu] <= ms for gpu, ms in one["eager"]["minimum_ms"].items())
+        for kind, ms in one["compiled"]["all_reduce_ms"]["bfloat16"].items():
+            assert ms == pytest.approx(one["compiled"]["all_reduce_ms"]["float32"][kind] / 2)
+    # note: the same network; SAM has two passes
     assert none["teraoperations"] == pytest.approx(plain["teraoperations"])
     assert sam["teraoperations"] == pytest.approx(2 * hot["teraoperations"], rel=0.01)
     assert "all-reduce over 8 GPUs" in capsys.readouterr().out
 
 
-def test_a_call_is_continued_in_a_line_to_another_batch() -> None:
-    # note: weights of 50 bytes stay, 10 bytes a picture grow
+def test_a_call_is_extrapolated_linearly_to_another_batch_size() -> None:
+    # note: 50 bytes of weights, 10 bytes per image
     few, more = (Call("mul", "elementwise", "network", {1: 10 * n, 2: 50}, {3: 10 * n}, 7 * n, n) for n in (2, 4))
-    wanted = Call("mul", "elementwise", "network", {1: 2560, 2: 50}, {3: 2560}, 1792, 256)
-    assert floor.at_batch(few, more, 2, 4, 256) == wanted
+    expected = Call("mul", "elementwise", "network", {1: 2560, 2: 50}, {3: 2560}, 1792, 256)
+    assert floor.at_batch(few, more, 2, 4, 256) == expected

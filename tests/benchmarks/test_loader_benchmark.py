@@ -14,7 +14,7 @@ from PIL import Image
 from benchmarks.loader import __main__ as command
 from benchmarks.loader import memory, process, timing
 from benchmarks.loader.contenders import OPENERS, PLAIN
-from benchmarks.loader.files import Files, originals, pictures, write_all
+from benchmarks.loader.files import Files, originals, unpacked, write_all
 from launcher.config.compose import compose
 from launcher.config.schema import FFCVLoader
 from tests.forked import Command
@@ -22,26 +22,26 @@ from tests.forked import Command
 
 @pytest.fixture(scope="module")
 def tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four pictures of noise."""
+    """Four images of noise."""
     folder, random = tmp_path_factory.mktemp("tar"), np.random.default_rng(0)
-    with tarfile.open(folder / "pictures.tar", "w") as archive:
+    with tarfile.open(folder / "images.tar", "w") as archive:
         for number in range(4):
             path = folder / f"{number}.jpg"
             Image.fromarray(random.integers(0, 256, (60, 80, 3), dtype=np.uint8)).save(path)
             archive.add(path, f"some/{path.name}")
-    return folder / "pictures.tar"
+    return folder / "images.tar"
 
 
 @pytest.fixture(scope="module")
 def opened(tar: Path) -> Iterator[tuple[Path, Files]]:
     loader = compose(["dataloader=ffcv"]).config.dataloader
     assert isinstance(loader, FFCVLoader)
-    with pictures(tar) as folder:
+    with unpacked(tar) as folder:
         yield folder, write_all(folder, loader.files)
 
 
 def _loaded(words: list[str]) -> int:
-    """What a process with loader workers prints; FFCV has none, and is compiled here already."""
+    """Return the output of a process with loader workers; FFCV has none, and is already compiled here."""
     if "dataloader=ffcv" in words:
         return memory._load(words)
     command = Command(["benchmarks.loader.memory", *words], Path.cwd(), os.environ)
@@ -51,7 +51,7 @@ def _loaded(words: list[str]) -> int:
 
 
 def _forked(command: list[str], pass_fds: list[int], env: dict[str, str]) -> Command:
-    """The contender's process, whose connection is its input."""
+    """Fork the contender's process, whose connection is its standard input."""
     return Command([*command[2:-1], "0"], Path.cwd(), env, 1, 2, stdin=pass_fds[0])
 
 
@@ -65,28 +65,28 @@ def test_the_whole_benchmark_runs(
     assert command.main(words.split()) == 0
     figures = json.loads((tmp_path / "out.json").read_text())
     assert [row["contender"] for row in figures["results"]] == [PLAIN, "torchvision's decode_jpeg"]
-    assert all(0 < row["least"] <= row["median"] <= row["most"] for row in figures["results"])
-    assert [row["sides"] == [176] for row in figures["recipes"]] == [True, False]
+    assert all(0 < row["minimum"] <= row["median"] <= row["maximum"] for row in figures["results"])
+    assert [row["sizes"] == [176] for row in figures["recipes"]] == [True, False]
     assert all(row["whole"] > 0 for row in figures["memory"])
     assert PLAIN in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", [name for name in OPENERS if not name.startswith("plain")])
-def test_each_contender_decodes_all_pictures(name: str, opened: tuple[Path, Files]) -> None:
+def test_each_contender_decodes_all_images(name: str, opened: tuple[Path, Files]) -> None:
     folder, files = opened
-    found = OPENERS[name](folder, files)
-    assert found.sizes.tolist() == [[60, 80]] * 4
-    assert found.stored > 0
-    loaded = found.run(np.array([[10, 20, 40, 30, 1]] * 4), 32)
+    contender = OPENERS[name](folder, files)
+    assert contender.sizes.tolist() == [[60, 80]] * 4
+    assert contender.stored > 0
+    loaded = contender.run(np.array([[10, 20, 40, 30, 1]] * 4), 32)
     assert isinstance(loaded, list)
     assert sum(len(batch[0]) if isinstance(batch, tuple) else 1 for batch in loaded) == len(originals(folder)) == 4
 
 
-def result(name: str, size: int, rate: float) -> timing.OneCore:
-    return timing.OneCore(name, size, rate, rate, rate, 1e3)
+def result(name: str, size: int, throughput: float) -> timing.OneCore:
+    return timing.OneCore(name, size, throughput, throughput, throughput, 1e3)
 
 
-def test_a_schedule_counts_seconds_not_rates() -> None:
+def test_the_throughput_of_a_schedule_averages_times() -> None:
     results = [result("a", 100, 100.0), result("a", 200, 25.0)]
     assert timing.over_schedule(results, "a", {100: 3, 200: 1}) == pytest.approx(4 / (3 / 100 + 1 / 25))
     between = round((100**2 / 2 + 200**2 / 2) ** 0.5)
@@ -94,6 +94,6 @@ def test_a_schedule_counts_seconds_not_rates() -> None:
 
 
 def test_ratios_are_to_plain_ffcv() -> None:
-    rates = {(PLAIN, 88): 100.0, ("b", 88): 250.0, (PLAIN, 176): 50.0, ("b", 176): 75.0}
-    shown = timing.table([result(*key, rate) for key, rate in rates.items()], {88: 1, 176: 1})
+    throughput = {(PLAIN, 88): 100.0, ("b", 88): 250.0, (PLAIN, 176): 50.0, ("b", 176): 75.0}
+    shown = timing.table([result(*key, value) for key, value in throughput.items()], {88: 1, 176: 1})
     assert [list(column.cells) for column in shown.columns][-2:] == [["1.00", "1.50"], ["1.00", "1.73"]]
