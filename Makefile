@@ -1,4 +1,4 @@
-# `make demo` trains on built-in images; `make test` passes every check. Both set up what they need first.
+# `make demo` trains on built-in images; `make test` runs every check. Both install what they need first.
 .PHONY: demo test quick gpu setup setup-tests check soak
 
 TEXTS = *.md Dockerfile Makefile benchmarks conf docs lab launcher recipes tests
@@ -13,7 +13,7 @@ quick: setup check
 	.venv/bin/python -m pytest -m "not system"
 
 gpu:
-	@scripts/gpu.sh --out gpu-results $(PICTURES)
+	@scripts/gpu.sh --out gpu-results $(IMAGES)
 
 soak: setup-tests
 	KILLS=100 .venv/bin/python -m pytest -n 0 tests/faults/test_ranks.py -k killed_over_and_over

@@ -1,7 +1,7 @@
-"""What only a GPU can settle, asked of the machine at hand: one line an answer. Needs the checkout and its packages.
+"""Run the checks that need a GPU, and print one line per result. Needs this checkout and its packages.
 
-python scripts/gpu_checks.py: every check that this machine allows; with names: these; with --dry: all, small and on
-the CPU, which shows only that they still run.
+python scripts/gpu_checks.py [CHECK...] runs the given checks, by default all that this machine supports. --dry runs
+them small on the CPU, which shows only that they still run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LARGE = ["dataset=imagenet", "dataset.path=/", "dataloader=synthetic", "batch_si
 
 @dataclass(frozen=True)
 class Machine:
-    """Where the checks run; `dry` is small, on the CPU, and starts no other process."""
+    """The machine of the checks; `dry` runs them small, on the CPU, without other processes."""
 
     device: torch.device
     gpus: int
@@ -51,7 +51,7 @@ class Machine:
     benchmark_limit: int
 
     def build(self, *words: str) -> Trainer:
-        """A run of this device alone on pictures of noise, ImageNet's in size and number unless dry."""
+        """Build a run of this device on images of noise, with ImageNet's size and number unless dry."""
         config = compose([*words, *(SMALL if self.dry else LARGE)]).config
         run = build_trainer(config, Ranks(0, 1, 0, 1, self.device))
         torch.backends.cudnn.benchmark_limit = self.benchmark_limit
@@ -63,7 +63,7 @@ class Machine:
 
 
 def step(run: Trainer, number: int) -> None:
-    """Step `number` of a run's schedule, on a batch that is there."""
+    """Train step `number` of a run's schedule."""
     epoch, first = divmod(number, run.plan.steps_per_epoch)
     images, labels, indices = next(iter(run.loaders.train.epoch(epoch, first)))
     run.train_step(images, labels, indices, run.moment(number))
@@ -116,15 +116,15 @@ def deterministic(machine: Machine) -> str:
 
 def depthwise(machine: Machine) -> str:
     shape = (2, 64, 14, 14) if machine.dry else (256, 128, 56, 56)
-    told = []
+    times = []
     for dtype in (torch.float32, torch.bfloat16):
         for layout in (torch.contiguous_format, torch.channels_last):
             images = torch.rand(shape, device=machine.device, dtype=dtype).contiguous(memory_format=layout)
             kernel = binomial_filter().to(machine.device)
             timer = Timer("blur(images, kernel, 2)", globals={"blur": blur, "images": images, "kernel": kernel})
             seconds = timer.blocked_autorange(min_run_time=0.01 if machine.dry else 1.0).median
-            told.append(f"{dtype} {layout} {1000 * seconds:.2f} ms".replace("torch.", ""))
-    return ", ".join(told)
+            times.append(f"{dtype} {layout} {1000 * seconds:.2f} ms".replace("torch.", ""))
+    return ", ".join(times)
 
 
 def sizes(machine: Machine) -> str:
@@ -142,11 +142,11 @@ def sizes(machine: Machine) -> str:
             machine.wait()
             seconds.append(time.perf_counter() - start)
         extra.append(seconds[0] - seconds[1])
-    told = f"{len(first_steps)} sizes, {sum(extra):.1f} s more for the first step of each"
+    result = f"{len(first_steps)} sizes, {sum(extra):.1f} s more for the first step of each"
     if machine.device.type != "cuda":
-        return told
+        return result
     reserved, used = torch.cuda.memory_reserved() / 1e9, torch.cuda.max_memory_allocated() / 1e9
-    return f"{told}; {reserved:.1f} GB reserved for {used:.1f} GB (benchmark_limit {machine.benchmark_limit})"
+    return f"{result}; {reserved:.1f} GB reserved for {used:.1f} GB (benchmark_limit {machine.benchmark_limit})"
 
 
 def resumed(machine: Machine) -> str:
@@ -167,9 +167,9 @@ def resumed(machine: Machine) -> str:
         whole, parts = Path(folder, "runs", "whole"), Path(folder, "runs", "parts")
         _train_to_the_end(folder, *words, "run_name=whole")
         shutil.copytree(whole, parts)
-        for save in parts.glob("checkpoints/*.pt"):
-            if save.stem != "step-00000002":
-                save.unlink()
+        for path in parts.glob("checkpoints/*.pt"):
+            if path.stem != "step-00000002":
+                path.unlink()
         _train_to_the_end(folder, "resume", str(parts))
         names = sorted(path.name for path in whole.glob("checkpoints/step-*.pt"))
         models = [checkpoint.load(run / "checkpoints" / names[-1])["model"] for run in (whole, parts)]
@@ -189,7 +189,7 @@ def killed(machine: Machine) -> str:
             time.sleep(0.1)
         ranks = [p for p in psutil.Process(process.pid).children() if p.environ().get("RANK") == "1"]
         ranks[0].send_signal(signal.SIGSTOP)
-        time.sleep(2)  # note: by now its peer waits in an all-reduce
+        time.sleep(2)  # note: the other rank now waits in an all-reduce
         ranks[0].kill()
         start = time.monotonic()
         for line in process.stdout or ():
@@ -198,17 +198,17 @@ def killed(machine: Machine) -> str:
         seconds = time.monotonic() - start
         process.communicate()
     assert process.returncode == 0, f"the run ended with exit code {process.returncode}"
-    return f"its peer was ended and all started again {seconds:.1f} s after the kill"
+    return f"all ranks restarted {seconds:.1f} s after the kill"
 
 
-def parts(machine: Machine) -> str:
-    found = decide(compose([]).config.launch)
-    counted = torch.cuda.device_count()
-    return f"NVML counts {counted}, a run gets {found}{''.join('; ' + note for note in found.notes)}"
+def mig(machine: Machine) -> str:
+    devices = decide(compose([]).config.launch)
+    count = torch.cuda.device_count()
+    return f"NVML counts {count}, a run uses {devices}{''.join('; ' + note for note in devices.notes)}"
 
 
 def context(machine: Machine) -> str:
-    """Asked in a process that has done what the launcher does before its ranks start, and no more."""
+    """Check in a new process, after the launcher's own steps before its ranks start."""
     code = (
         "import ctypes, json; from launcher.config.compose import compose; from launcher.launch.devices import decide\n"
         "import launcher.launch.elastic\n"
@@ -223,18 +223,18 @@ def context(machine: Machine) -> str:
         "print(json.dumps({'count': count, 'held': held}))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert not found["held"], f"the launcher holds a context on GPUs {found['held']}"
-    return f"the launcher holds none on {found['count']} GPUs"
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert not result["held"], f"the launcher holds a context on GPUs {result['held']}"
+    return f"the launcher holds none on {result['count']} GPUs"
 
 
 @dataclass(frozen=True)
 class Check:
-    """What is asked, and how many GPUs the answer needs."""
+    """A check: its question, the number of GPUs that it needs, and the function that returns the result."""
 
     question: str
     gpus: int
-    answer: Callable[[Machine], str]
+    run: Callable[[Machine], str]
 
 
 CHECKS = {
@@ -243,36 +243,40 @@ CHECKS = {
     "deterministic": Check("are 20 deterministic steps the same bits twice", 1, deterministic),
     "blur": Check("what does the depthwise blur cost in bf16, channels last", 1, depthwise),
     "sizes": Check("what do mild's image sizes cost in tuning and reserved memory", 1, sizes),
-    "mig": Check("do NVML and CUDA count alike; with MIG, does a run take one part", 1, parts),
+    "mig": Check("do NVML and CUDA count the same GPUs; with MIG, does a run use one instance", 1, mig),
     "context": Check("does the launcher hold a context on a GPU", 1, context),
-    "killed": Check("how soon does a run go on after a rank was killed in an all-reduce", 2, killed),
-    "resumed": Check("is a run on all GPUs, NCCL, resumed from step 2 to the same bits", 2, resumed),
+    "killed": Check("how soon does a run restart after a rank was killed in an all-reduce", 2, killed),
+    "resumed": Check("does a run on all GPUs, resumed from step 2, end with the same bits (NCCL)", 2, resumed),
 }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="What only a GPU can settle.")
+    parser = argparse.ArgumentParser(description="Run the checks that need a GPU.")
     parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"some of {', '.join(CHECKS)} (default: all)")
-    parser.add_argument("--dry", action="store_true", help="on the CPU and small: only that the checks still run")
-    parser.add_argument("--benchmark-limit", type=int, default=10, metavar="N", help="convolutions that cuDNN tries")
+    parser.add_argument(
+        "--dry", action="store_true", help="run the checks small on the CPU, to show that they still run"
+    )
+    parser.add_argument(
+        "--benchmark-limit", type=int, default=10, metavar="N", help="kernels that cuDNN tries per convolution"
+    )
     arguments = parser.parse_args()
     if unknown := set(arguments.checks) - CHECKS.keys():
-        parser.error(f"no such check: {', '.join(sorted(unknown))}; there are {', '.join(CHECKS)}")
+        parser.error(f"no such check: {', '.join(sorted(unknown))}; use {', '.join(CHECKS)}")
     gpus = 0 if arguments.dry else torch.cuda.device_count()
     machine = Machine(claim("cuda" if gpus else "cpu", 0), gpus or 2, arguments.dry, arguments.benchmark_limit)
     failed = 0
     for name in arguments.checks or CHECKS:
         check = CHECKS[name]
         try:
-            told = check.answer(machine) if arguments.dry or gpus >= check.gpus else f"needs {check.gpus} GPUs"
+            result = check.run(machine) if arguments.dry or gpus >= check.gpus else f"needs {check.gpus} GPUs"
         except Exception as error:
-            failed, told = failed + 1, f"FAILED: {type(error).__name__}: {error}"
-        print(f"{name:14} {check.question}?\n{'':14} {told}", flush=True)
+            failed, result = failed + 1, f"FAILED: {type(error).__name__}: {error}"
+        print(f"{name:14} {check.question}?\n{'':14} {result}", flush=True)
     return 1 if failed else 0
 
 
 def _train(folder: str, *words: str) -> subprocess.Popen[str]:
-    """The real command, of this checkout."""
+    """Start the real command from this checkout."""
     command = [sys.executable, "-m", "launcher", *words]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(

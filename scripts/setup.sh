@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Make .venv with everything that requirements.lock names, FFCV, Pillow-SIMD and the launcher; does nothing when done.
-# With the word `tests` also what some tests need.
+# Install requirements.lock, FFCV, Pillow-SIMD and the launcher into .venv; does nothing if that is up to date.
+# `setup.sh tests` also installs what some tests need.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 ffcv="ffcv==1.0.2"
 pillow_simd="pillow-simd==12.1.1.post0"
 packages=(python3-venv)
-# Headers and libraries that FFCV and Pillow-SIMD are built against.
+# Headers and libraries to build FFCV and Pillow-SIMD.
 libraries=(g++ pkg-config libopencv-dev libturbojpeg0-dev libjpeg62-turbo-dev zlib1g-dev libtiff-dev libwebp-dev
     libopenjp2-7-dev liblcms2-dev libfreetype6-dev)
 
@@ -41,11 +41,11 @@ if ! have_venv || ! have_libraries; then
         echo "setup: system packages are missing; run this once, then the same command again:" >&2
         echo "  sudo apt-get install -y --no-install-recommends ${packages[*]}" >&2
         have_venv || exit 2
-        echo "setup: going on without FFCV and with plain Pillow" >&2
+        echo "setup: continuing without FFCV and with plain Pillow" >&2
     fi
 fi
 if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
-    echo "setup: Python 3.10 or newer is needed, python3 is $(python3 --version)" >&2
+    echo "setup: needs Python 3.10 or newer, python3 is $(python3 --version)" >&2
     exit 2
 fi
 
@@ -54,10 +54,10 @@ pip=".venv/bin/python -m pip --quiet --disable-pip-version-check"
 for_tests "${1:-}" &
 tests_job=$!
 
-# note: both compile while the other packages are fetched; a fresh Debian has no `wheel` for builds outside PEP 517
+# note: both compile while the other packages are downloaded; a fresh Debian has no `wheel` for builds outside PEP 517
 build() { $pip wheel --use-pep517 --no-deps --wheel-dir "$wheels" "$1" >"$wheels/$2.log" 2>&1; }
 if have_libraries; then
-    echo "setup: building FFCV and Pillow-SIMD beside the installation"
+    echo "setup: building FFCV and Pillow-SIMD in the background"
     rm -rf "$wheels"
     mkdir -p "$wheels"
     build "$ffcv" ffcv &
@@ -78,13 +78,13 @@ if have_libraries; then
     if wait "$ffcv_job"; then
         $pip install --no-deps --force-reinstall "$wheels"/ffcv-*.whl
     else
-        echo "setup: FFCV does not build here ($wheels/ffcv.log); dataloader=ffcv will say so" >&2
+        echo "setup: FFCV does not build here ($wheels/ffcv.log); dataloader=ffcv is not available" >&2
     fi
     if wait "$pillow_job" && $pip install --no-deps --force-reinstall "$wheels"/pillow_simd-*.whl; then
         .venv/bin/python -c 'import PIL; assert ".post" in PIL.__version__'
     else
         echo "setup: Pillow-SIMD does not build here ($wheels/pillow-simd.log); plain Pillow loads about 25 % fewer" \
-            "images a second, see docs/performance.md" >&2
+            "images/s, see docs/performance.md" >&2
     fi
     echo "$wanted" > "$built"
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Into .venv and the system what some tests need: requirements-tests.lock and a browser. Never fails: without them those
-# tests are skipped and say so.
+# Install what some tests need: requirements-tests.lock into .venv, and a browser. Never fails: without them these tests
+# are skipped with a reason.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 0
 
@@ -13,13 +13,13 @@ browser() {
     [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
     { apt-get install -y -qq --no-install-recommends chromium ||
         { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }; } >/dev/null 2>&1 ||
-        echo "setup: no chromium to be had; the tests of the report's page are skipped" >&2
+        echo "setup: chromium cannot be installed; the tests of the report page are skipped" >&2
 }
 
-echo "setup: installing what some tests need"
+echo "setup: installing packages for the tests"
 export DEBIAN_FRONTEND=noninteractive
 browser &
 .venv/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --requirement requirements-tests.lock ||
-    echo "setup: not all of requirements-tests.lock installs here; the tests that need it are skipped" >&2
+    echo "setup: some packages of requirements-tests.lock cannot be installed; the tests that need them are skipped" >&2
 wait
 echo "$wanted" > "$stamp"

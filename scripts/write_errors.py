@@ -1,6 +1,6 @@
-"""Write docs/errors.md, the page of every error that a command prints: its key and message, as the source has them.
+"""Write docs/errors.md, the list of all error messages in the source, with their keys.
 
-Run it after a change of a message: .venv/bin/python scripts/write_errors.py
+Run it after a message changes: .venv/bin/python scripts/write_errors.py
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _HEAD = """\
     $ train recipe=hot optimizer.lrr=1
     error: optimizer.lrr=1 (command line): no such key; did you mean optimizer.lr?
 
-A command that cannot go on prints `error: KEY=VALUE (where the value is from): MESSAGE` for each wrong value and exits
-with code 2; with code 1 if the machine is at fault. `scripts/write_errors.py` writes this page from the source: `...`
-stands for names and numbers, `KEY` for one of several keys.
+A command that cannot continue prints `error: KEY=VALUE (origin of the value): MESSAGE` for each wrong value and exits
+with code 2, or with code 1 if the machine is at fault. `scripts/write_errors.py` writes this page from the source:
+`...` stands for names and numbers, `KEY` for one of several keys.
 """
 
 
 @dataclass(frozen=True)
 class Message:
-    """One error of the source: its file, line, class, key (none: empty) and text."""
+    """One error in the source: its file, line, class, key (empty without one) and text."""
 
     file: str
     line: int
@@ -37,29 +37,29 @@ class Message:
     text: str
 
     @property
-    def begins(self) -> str:
-        """The text from its first word of its own."""
+    def sort_key(self) -> str:
+        """Return the text in lower case, from its first letter on."""
         return self.text.lstrip(". :'\"/(").lower()
 
 
 def messages() -> list[Message]:
-    """Every error whose text stands in launcher/ or lab/, by room and then by its first words."""
+    """Return every error whose text is in launcher/ or lab/, in the order of the files."""
     files = [path for package in ("launcher", "lab") for path in sorted((ROOT / package).rglob("*.py"))]
     return [one for path in files for one in _in_file(path.relative_to(ROOT), ast.parse(path.read_text()))]
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page: errors by package, sorted by their first words."""
     parts = [_HEAD]
-    found = sorted(messages(), key=lambda one: (_room(one), one.begins))
-    for room, of_room in groupby(found, key=_room):
-        rows = dict.fromkeys(f"| {_cell(one.key)} | {_escaped(one.text)} |" for one in of_room)
-        parts.append("\n".join([f"## {room}\n", "| key | message |", "|---|---|", *rows, ""]))
+    ordered = sorted(messages(), key=lambda one: (_package(one), one.sort_key))
+    for package, group in groupby(ordered, key=_package):
+        rows = dict.fromkeys(f"| {_cell(one.key)} | {_escaped(one.text)} |" for one in group)
+        parts.append("\n".join([f"## {package}\n", "| key | message |", "|---|---|", *rows, ""]))
     return "\n".join(parts)
 
 
-def _room(message: Message) -> str:
-    """The folder of its file; `launcher` or `lab` for what lies at the top."""
+def _package(message: Message) -> str:
+    """Return the folder of the message's file."""
     return str(Path(message.file).parent)
 
 
@@ -76,7 +76,7 @@ def _in_file(path: Path, tree: ast.Module) -> Iterator[Message]:
 
 
 def _message(path: Path, call: ast.Call, names: dict[str, ast.expr]) -> Iterator[Message]:
-    """The error of a call, if its text stands in the function; a `problem` of a room may take its value first."""
+    """Yield the error of a call if its text is in the function; `problem` functions take the value first."""
     assert isinstance(call.func, ast.Name)
     arguments = call.args[1:] if call.func.id in ("problem", "_problem") else call.args[:1]
     for text in (_text(argument, names) for argument in arguments[:1]):
@@ -90,7 +90,7 @@ def _inside(function: ast.FunctionDef) -> Iterator[ast.AST]:
 
 
 def _names(nodes: list[ast.stmt] | list[ast.AST]) -> dict[str, ast.expr]:
-    """What each name is set to, the last one if there are several."""
+    """Return the value that each name is set to, the last one of several."""
     return {
         node.targets[0].id: node.value
         for node in nodes
@@ -99,7 +99,7 @@ def _names(nodes: list[ast.stmt] | list[ast.AST]) -> dict[str, ast.expr]:
 
 
 def _text(node: ast.expr, names: dict[str, ast.expr]) -> str:
-    """A text as far as the source says it; `...` for the rest."""
+    """Return a text as far as it is literal in the source, with `...` for the rest."""
     match node:
         case ast.Constant(value=str(text)):
             return text

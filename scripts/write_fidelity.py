@@ -1,6 +1,6 @@
-"""Write docs/fidelity.md, what is computed compared with the published code, from docs/fidelity.yaml.
+"""Write docs/fidelity.md, the comparison with the published code, from docs/fidelity.yaml.
 
-Run it after a change of the table: .venv/bin/python scripts/write_fidelity.py
+Run it after docs/fidelity.yaml changes: .venv/bin/python scripts/write_fidelity.py
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ with this code.
 
 
 def table() -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Section to name to rows."""
+    """Return the rows of docs/fidelity.yaml by section and name."""
     loaded: dict[str, dict[str, list[dict[str, Any]]]] = yaml.safe_load((DOCS / "fidelity.yaml").read_text())
     return loaded
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [_HEAD]
     for section, names in table().items():
         rows = [_row(name, row) for name, rows in names.items() for row in rows]

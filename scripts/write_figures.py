@@ -1,6 +1,6 @@
-"""Write the tables of README.md, docs/recipes.md and docs/efficiency.md that hold published figures.
+"""Write the tables of published figures in README.md, docs/recipes.md and docs/efficiency.md.
 
-Run it after a change of published.yaml or of a recipe's header: .venv/bin/python scripts/write_figures.py
+Run it after published.yaml or a recipe's header changes: .venv/bin/python scripts/write_figures.py
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PAGES = ("README.md", "docs/recipes.md", "docs/efficiency.md")
 
 @cache
 def tables() -> dict[str, str]:
-    """Name of each table's mark in the pages, and the table."""
+    """Return each table by the name of its mark in the pages."""
     return {
         "recipes": _recipes(),
         "results": _results(listing()),
@@ -32,7 +32,7 @@ def tables() -> dict[str, str]:
 
 
 def written(page: str) -> str:
-    """A page with its tables of now between their marks."""
+    """Return a page with the current tables between their marks."""
     for name, table in tables().items():
         page = re.sub(f"(<!-- {name}: [^\n]*-->\n).*?(<!-- end -->)", rf"\g<1>\n{table}\n\g<2>", page, flags=re.DOTALL)
     return page
@@ -44,7 +44,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _recipes() -> str:
-    """A line a recipe, with the figures of the first machine of its header."""
+    """Return one row per recipe, with the figures of the first machine in its header."""
     rows = []
     for recipe in listing():
         results = recipe.about.published
@@ -54,14 +54,14 @@ def _recipes() -> str:
 
 
 def _results(recipes: Sequence[Recipe]) -> str:
-    """A line a recipe, machine and source."""
+    """Return one row per recipe, machine and source."""
     rows = []
     for recipe in recipes:
         groups = groupby(recipe.about.published, key=lambda one: (one.hardware, one.source))
         for (_, source), results in groups:
-            found = list(results)
-            epochs = ", ".join(str(one.epochs or "–") for one in found)
-            rows.append([f"`{recipe.name}`", epochs, *_figures(found), source])
+            listed = list(results)
+            epochs = ", ".join(str(one.epochs or "–") for one in listed)
+            rows.append([f"`{recipe.name}`", epochs, *_figures(listed), source])
         if not recipe.about.published:
             rows.append(
                 [f"`{recipe.name}`", "–", "–", "–", "–", f"{recipe.about.summary}; no figure of it is published"]
@@ -70,7 +70,7 @@ def _results(recipes: Sequence[Recipe]) -> str:
 
 
 def _figures(results: Sequence[Published]) -> list[str]:
-    """Accuracies, minutes and the machine of results on one machine."""
+    """Return accuracies, minutes and machine of results on one machine."""
     if not results:
         return ["–", "–", "–"]
     minutes = [one.minutes for one in results]

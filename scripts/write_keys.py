@@ -1,6 +1,6 @@
-"""Write docs/keys.md, the page of every key: types from the schema, defaults and meanings from conf/.
+"""Write docs/keys.md, the list of all keys: types from the schema, defaults and descriptions from conf/.
 
-Run it after a change of either: .venv/bin/python scripts/write_keys.py
+Run it after either changes: .venv/bin/python scripts/write_keys.py
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "keys.md"
 _KEY = re.compile(r"^( *)(\w[\w ]*):(?:\s+(?:\"[^\"]*\"|[^#]*?))?(?:\s+#\s(.*))?$")
 _WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", NoneType: "null"}
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-_MANY = 8  # options, from which on each one's value is not written out
+_MANY = 8  # with more options than this, the values of each are not listed
 _HEAD = """\
 # Every key
 
@@ -42,16 +42,16 @@ run). `scripts/write_keys.py` writes this page from the schema and `conf/`.
 
 @dataclass(frozen=True)
 class Option:
-    """One file of conf/: its name, what its first lines say, its values and the remarks beside them by dotted key."""
+    """One file of conf/: its name, the comment at its head, its values, and the comments beside them by dotted key."""
 
     name: str
-    says: str
+    description: str
     values: dict[str, Any]
     remarks: dict[str, str]
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     train = read(CONF / "train.yaml")
     types = hints(RunConfig)
     parts = [_HEAD, "## The run\n", table("", RunConfig, [train])]
@@ -68,11 +68,13 @@ def page() -> str:
 
 
 def section(prefix: str, group: str, schemas: list[type]) -> Iterator[str]:
-    """A group's options, those of one type together."""
-    found = [read(path) for path in sorted((CONF / group).glob("*.yaml"))]
+    """Yield the parts of a group: its options by type, and their keys."""
+    files = [read(path) for path in sorted((CONF / group).glob("*.yaml"))]
     for schema in schemas:
-        same = [option for option in found if len(schemas) == 1 or option.name in own_names(schema)]
-        yield "".join(f"`{group}={option.name}`{': ' * bool(option.says)}{option.says}  \n" for option in same)
+        same = [option for option in files if len(schemas) == 1 or option.name in own_names(schema)]
+        yield "".join(
+            f"`{group}={option.name}`{': ' * bool(option.description)}{option.description}  \n" for option in same
+        )
         yield table(prefix, schema, same)
 
 
@@ -80,47 +82,47 @@ def algorithms() -> Iterator[str]:
     for name, hint in hints(Algorithms).items():
         option = read(CONF / "algorithms" / f"{name}.yaml")
         (schema,) = options(hint)
-        yield f"### {name}\n\n{option.says}\n"
+        yield f"### {name}\n\n{option.description}\n"
         yield table(f"algorithms.{name}.", schema, [option]) if option.values else "No values: on or off.\n"
 
 
 def own_names(schema: type) -> list[str]:
-    """The options that a type is for: the words its `name` may be."""
+    """Return the options of a type: the values that its `name` can have."""
     return in_words(own_types(schema)["name"]).split(" or ")
 
 
-def table(prefix: str, schema: type, found: list[Option]) -> str:
-    """Key, values it takes, default of the options and meaning; mappings inside come after their own keys."""
-    rows = list(_rows(prefix, schema, found))
+def table(prefix: str, schema: type, files: list[Option]) -> str:
+    """Return the table of keys: accepted values, defaults and descriptions; nested mappings follow."""
+    rows = list(_rows(prefix, schema, files))
     if not rows:
         return "No values of its own.\n"
     return "\n".join(["| key | takes | default | |", "|---|---|---|---|", *rows]) + "\n"
 
 
-def _rows(prefix: str, schema: type, found: list[Option]) -> Iterator[str]:
+def _rows(prefix: str, schema: type, files: list[Option]) -> Iterator[str]:
     for name, hint in own_types(schema).items():
         if name == "name" and prefix != "submit.":
             continue
-        yield f"| `{prefix}{name}` | {in_words(hint)} | {default(name, found)} | {remark(name, found)} |"
+        yield f"| `{prefix}{name}` | {in_words(hint)} | {default(name, files)} | {remark(name, files)} |"
     for name, hint in hints(schema).items():
         inner = options(hint)
         if inner and schema is not RunConfig:
-            yield from _rows(f"{prefix}{name}.", inner[0], [inside(option, name) for option in found])
+            yield from _rows(f"{prefix}{name}.", inner[0], [inside(option, name) for option in files])
 
 
 def hints(schema: type) -> dict[str, Any]:
-    """Name to type of each field, bounds included."""
+    """Return the type of each field, with its bounds, by name."""
     known = get_type_hints(schema, include_extras=True)
     return {field.name: known[field.name] for field in fields(schema)}
 
 
 def own_types(schema: type) -> dict[str, Any]:
-    """Name to type of each field that is no group or mapping of its own, bounds included."""
+    """Return the type of each field that is not a group or mapping, with its bounds, by name."""
     return {name: hint for name, hint in hints(schema).items() if not options(hint)}
 
 
 def in_words(hint: Any) -> str:
-    """`whole number, at least 1, or auto`."""
+    """Describe a type, as in `whole number, at least 1, or auto`."""
     if hint in (Duration, AnyPath):
         return "duration" if hint == Duration else "path"
     origin, parts = get_origin(hint), get_args(hint)
@@ -150,21 +152,21 @@ def _bounds(extras: tuple[Any, ...]) -> Iterator[str]:
                 yield f"{length} of them"
 
 
-def remark(name: str, found: Sequence[Option]) -> str:
-    """What conf/ says beside the key; named after its option where only some of them say something."""
-    said = {option.name: option.remarks[name] for option in found if name in option.remarks}
-    if len(set(said.values())) == 1 and (len(said) == len(found) or len(found) > _MANY):
-        return next(iter(said.values()))
-    return "; ".join(f"{option}: {text}" for option, text in said.items())
+def remark(name: str, files: Sequence[Option]) -> str:
+    """Return the comment beside a key in conf/, with the option's name where the options differ."""
+    comments = {option.name: option.remarks[name] for option in files if name in option.remarks}
+    if len(set(comments.values())) == 1 and (len(comments) == len(files) or len(files) > _MANY):
+        return next(iter(comments.values()))
+    return "; ".join(f"{option}: {text}" for option, text in comments.items())
 
 
-def default(name: str, found: Iterable[Option]) -> str:
-    """The value that all options have, or each option's own."""
-    values = {option.name: shown(option.values[name]) for option in found if name in option.values}
+def default(name: str, files: Iterable[Option]) -> str:
+    """Return the value that all options have, or the value of each option."""
+    values = {option.name: shown(option.values[name]) for option in files if name in option.values}
     if len(set(values.values())) == 1:
         return next(iter(values.values()))
     if len(values) > _MANY:
-        return "each its own"
+        return "depends on the option"
     return ", ".join(f"{option}: {value}" for option, value in values.items())
 
 
@@ -174,27 +176,29 @@ def shown(value: Any) -> str:
 
 
 def read(path: Path) -> Option:
-    """A file of conf/, over the options of the same group that its defaults name."""
+    """Read a file of conf/ on top of the options in its defaults list."""
     text = path.read_text()
     values = yaml.safe_load(text) or {}
-    own = Option(path.stem, _says(text), {k: v for k, v in values.items() if k != "defaults"}, dict(_remarks(text)))
+    own = Option(
+        path.stem, _description(text), {k: v for k, v in values.items() if k != "defaults"}, dict(_remarks(text))
+    )
     if path.stem == "train":
         return own
     for base in values.get("defaults", []):
         if base != "_self_":
             below = read(path.with_name(f"{base}.yaml"))
-            own = Option(own.name, own.says, {**below.values, **own.values}, {**below.remarks, **own.remarks})
+            own = Option(own.name, own.description, {**below.values, **own.values}, {**below.remarks, **own.remarks})
     return own
 
 
 def inside(option: Option, name: str) -> Option:
-    """The part of an option below one of its keys."""
+    """Return the part of an option below one of its keys."""
     inner = option.values.get(name) or {}
     remarks = {key.removeprefix(f"{name}."): text for key, text in option.remarks.items() if key.startswith(f"{name}.")}
     return Option(option.name, "", inner if isinstance(inner, Mapping) else {}, remarks)
 
 
-def _says(text: str) -> str:
+def _description(text: str) -> str:
     lines = []
     for line in text.splitlines():
         if not line.startswith("# "):

@@ -1,4 +1,4 @@
-"""The device of the tests that a GPU is for; `scripts/gpu.sh --dry` has them run small on the CPU."""
+"""The device of the GPU tests; `scripts/gpu.sh --dry` runs them small on the CPU."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def device() -> torch.device:
     if torch.cuda.is_available() and not DRY:
         return torch.device("cuda", 0)
     if not DRY:
-        pytest.skip("no GPU here; scripts/gpu.sh --dry runs this on the CPU")
+        pytest.skip("no GPU; scripts/gpu.sh --dry runs this on the CPU")
     use_tiny()
     return torch.device("cpu")

@@ -1,4 +1,4 @@
-"""What a GPU must show of the step: equal compiled and captured, without a wait, in its memory, resumed bit for bit."""
+"""The step on a GPU: equal when compiled or captured, no synchronization, constant memory, bit-for-bit resume."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ WORDS = [
     *("dataloader=synthetic", "model=resnet18", "optimizer.scale_lr=off", "optimizer.lr=0.01", "epochs=3"),
     "schedule.warmup=1ba",
 ]
-# What makes a method act within a few steps.
+# Values with which an algorithm acts within a few steps.
 EARLY = {"ema": "algorithms.ema.update_interval=2ba", "sam": "algorithms.sam.interval=2"}
-# What of CUDA's calls the host waits in; a step may wait for an event of the step before alone.
+# CUDA calls that synchronize the host; a step may only wait for an event of the previous step.
 WAITS = {"cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaMemcpy"}
 DRY = os.environ.get("GPU_TESTS") == "dry"
 NAMES = ["mild"] if DRY else [recipe.name for recipe in recipes.listing()]
 
 
 def build(device: torch.device, *words: str) -> Trainer:
-    """A run on this device alone; small where it is the CPU."""
+    """Build a run on this device, small on the CPU."""
     size = (
         ["batch_size=64", "dataset.native_size=64"]
         if device.type == "cuda"
@@ -47,23 +47,23 @@ def build(device: torch.device, *words: str) -> Trainer:
 
 
 def losses(run: Trainer, count: int) -> list[float]:
-    """Those of so many steps."""
-    found = []
+    """Return the losses of the next `count` steps."""
+    outcomes = []
     for _ in range(count):
         images, labels, indices = next(iter(run.rest_of_epoch()))
-        found.append(run.train_step(images, labels, indices, run.moment(run.next_step)))
+        outcomes.append(run.train_step(images, labels, indices, run.moment(run.next_step)))
         run.next_step += 1
-    return [outcome.report().loss for outcome in found]
+    return [outcome.report().loss for outcome in outcomes]
 
 
 @pytest.fixture
 def compiling(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    # note: recipes share graphs, and the cache spares compiling them again
+    # note: recipes share graphs through the cache
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "compiled"))
     if DRY:
         from tests.networks import tiny
 
-        # note: the same way but for the compiler of C++, which takes minutes
+        # note: everything but the C++ compiler, which takes minutes
         monkeypatch.setattr("launcher.training.compiled.BACKEND", "eager")
         monkeypatch.setattr("launcher.models.build.get_model", tiny)
     yield
@@ -73,7 +73,9 @@ def compiling(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
 @pytest.mark.usefixtures("compiling")
 @pytest.mark.parametrize("recipe", NAMES)
 @pytest.mark.parametrize("switch", ["compile", "cuda_graphs"])
-def test_a_recipe_computes_the_same_compiled_and_captured(recipe: str, switch: str, device: torch.device) -> None:
+def test_compiled_and_captured_steps_have_the_losses_of_eager_ones(
+    recipe: str, switch: str, device: torch.device
+) -> None:
     words = [f"recipe={recipe}", "precision=fp32"]
     changed = build(device, *words, f"{switch}=on")
     compile_run(changed)
@@ -83,7 +85,7 @@ def test_a_recipe_computes_the_same_compiled_and_captured(recipe: str, switch: s
 
 
 @pytest.mark.parametrize("recipe", ["hot"] if DRY else NAMES)
-def test_no_step_waits_for_the_device(recipe: str, device: torch.device) -> None:
+def test_no_step_synchronizes_with_the_device(recipe: str, device: torch.device) -> None:
     run = build(device, f"recipe={recipe}")
     images, labels, indices = next(iter(run.rest_of_epoch()))
     for number in range(3):
@@ -93,26 +95,26 @@ def test_no_step_waits_for_the_device(recipe: str, device: torch.device) -> None
             run.train_step(images, labels, indices, run.moment(number))
         names = [event.name for event in profile.events() or []]
     if device.type != "cuda":
-        pytest.skip("only a GPU is waited for; on a CPU tests/training/test_no_wait.py tells")
+        pytest.skip("only a GPU can be waited for; tests/training/test_no_wait.py covers the CPU")
     assert not WAITS & set(names)
 
 
-def test_memory_does_not_grow_from_step_to_step(device: torch.device) -> None:
+def test_memory_does_not_grow_over_steps(device: torch.device) -> None:
     run = build(device, "recipe=hot")
     losses(run, 2)
     if device.type != "cuda":
-        pytest.skip("a CPU's memory is not counted by torch")
-    held = []
+        pytest.skip("torch does not count the memory of a CPU")
+    peaks = []
     for _ in range(2):
         torch.cuda.reset_peak_memory_stats(device)
         losses(run, 4)
-        held.append(torch.cuda.max_memory_allocated(device))
-    assert held[1] <= 1.02 * held[0]
+        peaks.append(torch.cuda.max_memory_allocated(device))
+    assert peaks[1] <= 1.02 * peaks[0]
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_resumed_run_ends_in_the_same_bits(precision: str, device: torch.device, tmp_path: Path) -> None:
-    # note: bf16 is slow on a CPU, and wrong at the smallest sides of medium
+    # note: bf16 is slow on a CPU, and wrong at the smallest image sizes of medium
     recipe = "medium" if device.type == "cuda" else "baseline"
     words = [f"recipe={recipe}", f"precision={precision}", "deterministic=true"]
     try:
@@ -128,9 +130,9 @@ def test_a_resumed_run_ends_in_the_same_bits(precision: str, device: torch.devic
         torch.use_deterministic_algorithms(False)
 
 
-def test_a_batch_that_does_not_fit_is_told_with_one_that_does(device: torch.device) -> None:
+def test_an_out_of_memory_error_recommends_a_device_batch_size(device: torch.device) -> None:
     if device.type != "cuda":
-        pytest.skip("tests/training/test_memory.py has a stand-in")
+        pytest.skip("tests/training/test_step_memory.py has a stand-in")
     run = build(device, "recipe=baseline")
     losses(run, 1)
     free, total = torch.cuda.mem_get_info(device)

@@ -1,4 +1,4 @@
-"""`make gpu` and scripts/gpu_checks.py on a CPU at toy size, so that they still run where a GPU is at hand."""
+"""`make gpu` and scripts/gpu_checks.py at toy size on a CPU, to show that they still run."""
 
 from __future__ import annotations
 
@@ -31,33 +31,38 @@ def run(tmp_path: Path, *words: str, **environment: str) -> subprocess.Completed
     script = tmp_path / "python"
     script.write_text(FORKING)
     script.chmod(0o755)
-    # note: the process that is forked is there by now, and found by the first of these
+    # note: starts the process that the others fork from
     python("pass", folder=tmp_path)
-    told = {"PYTEST_XDIST_TESTRUNUID": str(os.getpid()), **os.environ, "PYTHON": str(script), "PYTHONPATH": str(ROOT)}
+    variables = {
+        "PYTEST_XDIST_TESTRUNUID": str(os.getpid()),
+        **os.environ,
+        "PYTHON": str(script),
+        "PYTHONPATH": str(ROOT),
+    }
     command = [str(SCRIPT), *words]
-    return subprocess.run(command, env={**told, **environment}, capture_output=True, text=True, check=False)
+    return subprocess.run(command, env={**variables, **environment}, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.system
-def test_all_that_a_gpu_is_asked_runs_dry(tmp_path: Path) -> None:
+def test_the_gpu_script_runs_dry(tmp_path: Path) -> None:
     done = run(tmp_path, "--dry", "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
-    found = json.loads((tmp_path / "gpu.json").read_text())
-    assert [part["part"] for part in found["parts"]] == ["tests", "step-mild", "algorithms", "training"]
-    assert {part["exit_code"] for part in found["parts"]} == {0}
-    assert {"plain PyTorch loop", "recipe mild"} <= {one["contender"] for one in found["step-mild"]["results"]}
-    assert found["algorithms"]["ratios"].keys() == {"blurpool", "sam"}
+    results = json.loads((tmp_path / "gpu.json").read_text())
+    assert [part["part"] for part in results["parts"]] == ["tests", "step-mild", "algorithms", "training"]
+    assert {part["exit_code"] for part in results["parts"]} == {0}
+    assert {"plain PyTorch loop", "recipe mild"} <= {one["contender"] for one in results["step-mild"]["results"]}
+    assert results["algorithms"]["ratios"].keys() == {"blurpool", "sam"}
     assert "ratio to plain PyTorch" in (tmp_path / "gpu.txt").read_text()
     assert list((tmp_path / "short" / "checkpoints").glob("step-*"))
 
 
-def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+def test_without_a_gpu_the_script_ends_with_a_one_line_error(tmp_path: Path) -> None:
     done = run(tmp_path, CUDA_VISIBLE_DEVICES="")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "gpu.sh: torch finds no GPU here; --dry runs the same small on the CPU\n"
+    assert done.stderr == "gpu.sh: torch detects no GPU; use --dry for a small run on the CPU\n"
 
 
-def test_the_script_is_plain_shell() -> None:
+def test_shellcheck_accepts_the_script() -> None:
     checker = shutil.which("shellcheck", path=str(Path(sys.executable).parent))
     if checker is None:
         pytest.skip("shellcheck is not installed")
@@ -65,7 +70,7 @@ def test_the_script_is_plain_shell() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_every_check_still_runs_and_is_on_the_page(tmp_path: Path) -> None:
+def test_every_check_runs_and_is_documented(tmp_path: Path) -> None:
     code = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     names = re.findall(r"^(\w+) +\S.*\?$", python(code, str(CHECKS), "--dry", folder=tmp_path), re.MULTILINE)
     page = (ROOT / "docs" / "reliability.md").read_text()
