@@ -108,7 +108,7 @@ def _print(checkpoint: CheckpointResult) -> None:
     for row in by_class(checkpoint.classes, checkpoint.confusion):
         shares = ("-" if share is None else f"{share:.1%}" for share in (row.top1, row.precision))
         taken = f"{row.taken_for} ({row.times:,})" if row.taken_for is not None else "-"
-        shown.add_row(verbatim(row.name), f"{row.pictures:,}", *shares, verbatim(taken))
+        shown.add_row(verbatim(row.name), f"{row.images:,}", *shares, verbatim(taken))
     console().print(shown)
 
 

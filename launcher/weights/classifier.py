@@ -113,7 +113,7 @@ def model_card(
         "averaged": config.algorithms.acting("evaluation_weights"),
         "top1": None,
         "top5": None,
-        "pictures": None,
+        "images": None,
         "precision": None,
         # note: an export may go anywhere, and its images stay where they are
         "config": as_mapping(replace(config, dataset=replace(dataset, path=None, test_path=None))),

@@ -104,13 +104,13 @@ def _images(
 
 @dataclass(frozen=True)
 class ClassResult:
-    """One class: its number of `pictures`, the share that is found, and the share of those `found` that are of it.
+    """One class: its number of `images`, the share that is found, and the share of those `found` that are of it.
 
     `taken_for` is the class that most others of its images were taken for, and `times` how many.
     """
 
     name: str
-    pictures: int
+    images: int
     top1: float | None
     found: int
     precision: float | None
@@ -131,7 +131,7 @@ def by_class(classes: Sequence[str], confusion: np.ndarray) -> list[ClassResult]
     return [
         ClassResult(
             name=classes[n],
-            pictures=int(images[n]),
+            images=int(images[n]),
             top1=float(right[n] / images[n]) if images[n] else None,
             found=int(predicted[n]),
             precision=float(right[n] / predicted[n]) if predicted[n] else None,

@@ -86,7 +86,7 @@ def _add_recorded(card: dict[str, Any], rows: list[Row]) -> tuple[float, int] | 
     if not evaluations or not starts or "top1" not in evaluations[-1]["metrics"]:
         return None
     row = evaluations[-1]
-    card |= {**row["metrics"], "pictures": row["samples"], "precision": starts[-1]["precision"]}
+    card |= {**row["metrics"], "images": row["samples"], "precision": starts[-1]["precision"]}
     return row["metrics"]["top1"], row["samples"]
 
 

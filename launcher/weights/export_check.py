@@ -58,7 +58,7 @@ class Checked:
     """What the export was checked on, and its top-1 in [0, 1] there; None on noise."""
 
     on: Literal["validation images", "noise"]
-    pictures: int
+    images: int
     top1: float | None
 
 

@@ -19,7 +19,7 @@ COUNTS = np.array([[3, 1, 1, 0], [0, 5, 3, 0], [0, 0, 0, 0], [2, 0, 0, 0]])
 
 
 def test_the_worst_comes_first_and_what_was_not_there_last() -> None:
-    rows = [(r.name, r.pictures, r.top1, r.found, r.precision, r.taken_for, r.times) for r in by_class(CLASSES, COUNTS)]
+    rows = [(r.name, r.images, r.top1, r.found, r.precision, r.taken_for, r.times) for r in by_class(CLASSES, COUNTS)]
     assert rows == [
         ("dog", 2, 0.0, 0, None, "ant", 2),
         ("ant", 5, 0.6, 5, 0.6, "bee", 1),

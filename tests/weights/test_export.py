@@ -57,8 +57,8 @@ def test_what_is_written_and_for_whom(tmp_path: Path, tiny_networks: None) -> No
     assert {path.name for path in output.iterdir()} == {"model.safetensors", "model.py", "model_card.json"}
     assert {path.stat().st_mode & 0o777 for path in output.iterdir()} == {0o644}
     recorded = json.loads(folder.metrics.read_text().splitlines()[-1])
-    assert card["checked"] == {"on": "validation images", "pictures": 20, "top1": recorded["metrics"]["top1"]}
-    assert (card["top1"], card["pictures"], card["precision"]) == (recorded["metrics"]["top1"], 20, "float32")
+    assert card["checked"] == {"on": "validation images", "images": 20, "top1": recorded["metrics"]["top1"]}
+    assert (card["top1"], card["images"], card["precision"]) == (recorded["metrics"]["top1"], 20, "float32")
     assert (card["recipe"], card["scores"], card["flip_average"]) == ("mild", "sigmoid", True)
     assert card["classes"][::8] == ["arrow", "star"]  # type: ignore[index]
     assert {key: card["input"][key] for key in ("resize", "size", "interpolation", "mean", "std")} == {  # type: ignore[index]
@@ -105,7 +105,7 @@ def test_without_the_pictures_logits_are_compared_and_classes_told(tmp_path: Pat
     (tmp_path / "file").write_text("")
     folder.config.write_text(folder.config.read_text().replace("path: null", f"path: {tmp_path}/file/images"))
     card = export(folder, tmp_path / "export")
-    assert card["checked"] == {"on": "noise", "pictures": 8, "top1": None}
+    assert card["checked"] == {"on": "noise", "images": 8, "top1": None}
     assert card["classes"][0] == "arrow"  # type: ignore[index]
     assert (card["surgery"], card["scores"]) == ({}, "softmax")
     code = str(card["load"])
@@ -157,7 +157,7 @@ def test_onnx_predicts_where_only_onnxruntime_is_and_what_differs_is_not_kept(
     with_onnx()
     folder, output = finished(tmp_path, *EVERYTHING), tmp_path / "new" / "onnx"
     checked = export_run(folder, output, best=False, onnx=True, report=lambda done, total: None)
-    assert (checked.on, checked.pictures) == ("validation images", 20)
+    assert (checked.on, checked.images) == ("validation images", 20)
     assert {path.name for path in output.iterdir()} == {"model.onnx", "model.py", "model_card.json"}
     card = json.loads((output / "model_card.json").read_text())
     assert set(card["surgery"]) == {"silu", "squeeze_excite", "blurpool", "stochastic_depth"}
@@ -191,7 +191,7 @@ def test_a_run_of_timms_answers_alike_in_every_form(tmp_path: Path) -> None:
     with_onnx()
     folder, onnx = finished(tmp_path, *TIMM), tmp_path / "onnx"
     checked = export_run(folder, onnx, best=False, onnx=True, report=lambda done, total: None)
-    assert (checked.on, checked.pictures) == ("validation images", 20)
+    assert (checked.on, checked.images) == ("validation images", 20)
     export(folder, tmp_path / "export")
     file = tmp_path / "image.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 77, 3), dtype=np.uint8)).save(file)
