@@ -107,8 +107,8 @@ def _print(checkpoint: CheckpointResult) -> None:
     shown = table("class", *numbers, "most confused with", numbers=numbers)
     for row in by_class(checkpoint.classes, checkpoint.confusion):
         shares = ("-" if share is None else f"{share:.1%}" for share in (row.top1, row.precision))
-        taken = f"{row.taken_for} ({row.times:,})" if row.taken_for is not None else "-"
-        shown.add_row(verbatim(row.name), f"{row.images:,}", *shares, verbatim(taken))
+        confused = f"{row.confused_with} ({row.confused:,})" if row.confused_with is not None else "-"
+        shown.add_row(verbatim(row.name), f"{row.images:,}", *shares, verbatim(confused))
     console().print(shown)
 
 

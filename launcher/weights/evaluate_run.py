@@ -1,4 +1,4 @@
-"""Evaluate a checkpoint of a run in one process; its result class by class, as a table, files and an image."""
+"""Evaluate a checkpoint of a run in one process, and write its result by class as a table and an image."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _MOST_DRAWN, _MOST_NUMBERED = 40, 20
 
 @dataclass(frozen=True)
 class CheckpointResult:
-    """A checkpoint's step and result; of each class `confusion` int64 [classes, classes] counts images.
+    """A checkpoint's step and result; `confusion`, int64 [classes, classes], counts images.
 
-    Its rows are the images' own classes, its columns those found. `notes` list classes that were not evaluated.
+    Its rows are true classes, its columns predicted ones. `notes` list classes that were not evaluated.
     """
 
     step: int
@@ -48,16 +48,16 @@ class CheckpointResult:
 def evaluate_run(
     folder: RunFolder, config: RunConfig, device: str, *, best: bool = False, other: Path | None = None
 ) -> CheckpointResult:
-    """Evaluate the newest checkpoint, or the best, on the validation set or on an`other` folder, on `cpu` or `cuda`.
+    """Evaluate the newest checkpoint, or the best, on the validation set or an `other` folder, on `cpu` or `cuda`.
 
-    config: the run's, with what may differ here.
+    config: the run's, with the changes that an evaluation allows.
 
     Raises:
-        UserError: the run has no valid checkpoint, or its data are gone; or the folder has none of its classes.
+        UserError: the run has no valid checkpoint, its data are missing, or the folder has none of its classes.
         MachineError: the GPU cannot be used.
     """
     if config.dataset.classes == 1:
-        raise UserError(f"{folder.path} was trained on one class, of which every image is right; there is no top-1")
+        raise UserError(f"{folder.path} was trained on one class, so every prediction is correct; evaluate another run")
     state, plan = saved(folder, best=best), plan_for(config, 1)
     classifier = classifier_of(plan, state, device)
     classes: list[str] = classifier.card["classes"]
@@ -79,8 +79,8 @@ def evaluate_run(
 
 
 def count_confused(confusion: Tensor, outputs: Tensor, targets: Tensor) -> None:
-    """Add a batch to int64 [classes, classes], its images' own classes by those of the largest outputs."""
-    # note: without a host-device synchronization, which bincount would be
+    """Add a batch to the counts int64 [classes, classes] of images by true and predicted class."""
+    # note: bincount would synchronize host and device
     confusion.view(-1).index_add_(0, targets * len(confusion) + outputs.argmax(1), torch.ones_like(targets))
 
 
@@ -88,14 +88,14 @@ def count_confused(confusion: Tensor, outputs: Tensor, targets: Tensor) -> None:
 def _images(
     plan: Plan, state: dict[str, Any], folder: RunFolder, other: Path | None, device: torch.device
 ) -> Iterator[tuple[EvaluationLoader, list[str]]]:
-    """The run's validation images or those of another folder, and notes on their classes."""
+    """Yield the run's validation images or those of another folder, and notes on their classes."""
     if other is None:
         skipped = read_skipped(folder.skipped, plan.config.dataset)
         with closing(build_loaders(plan, alone(device), skipped=skipped)) as loaders:
             yield loaders.evaluate, []
         return
     if not (classes := state.get("classes")):
-        message = "the checkpoint has no names of classes, by which those of another folder are found"
+        message = "the checkpoint has no class names to match the folders by; remove dataset.path"
         raise UserError(Problem(message, "dataset.path", other))
     images, notes = evaluated_as(other, plan.config.dataset, classes, quiet)
     with closing(build_evaluation(plan, images, alone(device))) as loader:
@@ -104,24 +104,24 @@ def _images(
 
 @dataclass(frozen=True)
 class ClassResult:
-    """One class: its number of `images`, the share that is found, and the share of those `found` that are of it.
+    """One class: its number of `images`, its recall `top1`, and the `precision` of the images `predicted` as it.
 
-    `taken_for` is the class that most others of its images were taken for, and `times` how many.
+    `confused_with` is the class that most of its other images are predicted as, and `confused` their number.
     """
 
     name: str
     images: int
     top1: float | None
-    found: int
+    predicted: int
     precision: float | None
-    taken_for: str | None
-    times: int
+    confused_with: str | None
+    confused: int
 
 
 def by_class(classes: Sequence[str], confusion: np.ndarray) -> list[ClassResult]:
-    """Each class of int64 [classes, classes] by label and class found, the worst top-1 first, without images last.
+    """Return each class of a confusion matrix int64 [classes, classes], lowest top-1 first, without images last.
 
-    Equal ones in the order of the most images that are wrong, then of the classes.
+    Ties are ordered by the number of wrong predictions, then by class.
     """
     right, images, predicted = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
     wrong = confusion - np.diag(right)
@@ -133,17 +133,17 @@ def by_class(classes: Sequence[str], confusion: np.ndarray) -> list[ClassResult]
             name=classes[n],
             images=int(images[n]),
             top1=float(right[n] / images[n]) if images[n] else None,
-            found=int(predicted[n]),
+            predicted=int(predicted[n]),
             precision=float(right[n] / predicted[n]) if predicted[n] else None,
-            taken_for=classes[int(wrong[n].argmax())] if wrong[n].any() else None,
-            times=int(wrong[n].max()),
+            confused_with=classes[int(wrong[n].argmax())] if wrong[n].any() else None,
+            confused=int(wrong[n].max()),
         )
         for n in order
     ]
 
 
 def write_by_class(classes: Sequence[str], confusion: np.ndarray, folder: Path, title: str) -> list[Path]:
-    """Write by_class.csv, a row a class, and confusion.png, the matrix, into a folder; atomically."""
+    """Write by_class.csv, with a row for each class, and confusion.png, the matrix, into a folder; atomically."""
     table, drawing = folder / "by_class.csv", folder / "confusion.png"
     rows = [asdict(row) for row in by_class(classes, confusion)]
     with atomic.writing(table) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
@@ -156,35 +156,35 @@ def write_by_class(classes: Sequence[str], confusion: np.ndarray, folder: Path, 
 
 
 def most_confused(confusion: np.ndarray, count: int) -> np.ndarray:
-    """The numbers of so many classes that take part in the most mistakes, in their own order."""
+    """Return the numbers of the `count` classes with the most errors as true or predicted class, in class order."""
     wrong = confusion - np.diag(confusion.diagonal())
     worst = np.argsort(-(wrong.sum(0) + wrong.sum(1)), kind="stable")[:count]
     return np.sort(worst)
 
 
 def _draw(classes: Sequence[str], confusion: np.ndarray, path: Path, title: str) -> None:
-    """Shares of each row's images as shades, with the counts where there is room for them."""
+    """Draw the fraction of each row's images as shades, with the counts where they fit."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     chosen = most_confused(confusion, _MOST_DRAWN)
     counts = confusion[np.ix_(chosen, chosen)]
     shares = counts / np.maximum(1, confusion.sum(1)[chosen])[:, None]
-    side = max(4.5, 2.5 + 0.28 * len(chosen))
-    figure = Figure(figsize=(side, side), dpi=130, layout="constrained")
+    size = max(4.5, 2.5 + 0.28 * len(chosen))
+    figure = Figure(figsize=(size, size), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     names = [one_line(classes[number]).replace("$", r"\$") for number in chosen]
     axes.set_xticks(range(len(chosen)), names, rotation=90, fontsize=7)
     axes.set_yticks(range(len(chosen)), names, fontsize=7)
-    axes.set_xlabel("found")
-    axes.set_ylabel("class")
+    axes.set_xlabel("predicted class")
+    axes.set_ylabel("true class")
     more = f"\nthe {len(chosen)} most confused of {len(classes):,} classes" * (len(chosen) < len(classes))
     axes.set_title(title + more, loc="left", weight="bold", fontsize=9)
     if len(chosen) <= _MOST_NUMBERED:
         for row, column in zip(*counts.nonzero(), strict=True):
             colour = "white" if shares[row, column] > 0.5 else "black"
             axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", fontsize=6, color=colour)
-    # note: the temporary name's suffix says nothing of the format
+    # note: the temporary name has another suffix
     figure.savefig(path, format="png")

@@ -84,10 +84,10 @@ def test_a_table_by_class_and_its_files(run: RunFolder) -> None:
     assert lines[2].split() == ["class", "images", "recall", "(top-1)", "precision", "most", "confused", "with"]
     rows = list(csv.DictReader((run.path / "by_class.csv").open()))
     assert [line.split()[0] for line in lines[3:]] == [row["name"] for row in rows]
-    assert sum(int(row["pictures"]) for row in rows) == sum(int(row["found"]) for row in rows) == 20
+    assert sum(int(row["images"]) for row in rows) == sum(int(row["predicted"]) for row in rows) == 20
     assert (run.path / "confusion.png").is_file()
     recorded = json.loads(run.metrics.read_text().splitlines()[-1])
-    right = sum(float(row["top1"]) * int(row["pictures"]) for row in rows)
+    right = sum(float(row["top1"]) * int(row["images"]) for row in rows)
     assert right / 20 == pytest.approx(recorded["metrics"]["top1"])
 
 

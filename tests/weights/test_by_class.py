@@ -1,4 +1,4 @@
-"""Classes of an evaluation: their shares, their order, and the files."""
+"""Results by class: their values, their order, and the files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from torchmetrics.functional.classification import multiclass_confusion_matrix
 from launcher.weights.evaluate_run import by_class, count_confused, most_confused, write_by_class
 
 CLASSES = ["ant", "bee", "cat", "dog"]
-# of five ants three are found; no cat was there, and three of the found cats were bees; a dog is never found
+# three of five ants are correct; there are no cats, and three of the predicted cats are bees; no dog is correct
 COUNTS = np.array([[3, 1, 1, 0], [0, 5, 3, 0], [0, 0, 0, 0], [2, 0, 0, 0]])
 
 
-def test_the_worst_comes_first_and_what_was_not_there_last() -> None:
-    rows = [(r.name, r.images, r.top1, r.found, r.precision, r.taken_for, r.times) for r in by_class(CLASSES, COUNTS)]
-    assert rows == [
+def test_the_worst_class_is_first_and_a_class_without_images_last() -> None:
+    assert [tuple(vars(row).values()) for row in by_class(CLASSES, COUNTS)] == [
         ("dog", 2, 0.0, 0, None, "ant", 2),
         ("ant", 5, 0.6, 5, 0.6, "bee", 1),
         ("bee", 8, 0.625, 6, pytest.approx(5 / 6), "cat", 3),
@@ -28,29 +27,29 @@ def test_the_worst_comes_first_and_what_was_not_there_last() -> None:
     ]
 
 
-def test_equal_shares_stand_by_how_many_are_wrong() -> None:
+def test_classes_of_equal_top1_are_ordered_by_their_wrong_predictions() -> None:
     assert [row.name for row in by_class(CLASSES[:3], np.array([[1, 1, 0], [0, 2, 2], [0, 1, 1]]))] == [
         *("bee", "ant", "cat"),
     ]
 
 
-def test_files_hold_what_the_table_says(tmp_path: Path) -> None:
+def test_the_files_contain_the_values_of_the_table(tmp_path: Path) -> None:
     write_by_class(CLASSES, COUNTS, tmp_path, "title")
     rows = list(csv.DictReader((tmp_path / "by_class.csv").open()))
     assert [row["name"] for row in rows] == ["dog", "ant", "bee", "cat"]
     assert [row["top1"] for row in rows] == ["0.0", "0.6", "0.625", ""]
-    assert [row["times"] for row in rows] == ["2", "1", "3", "0"]
+    assert [row["confused"] for row in rows] == ["2", "1", "3", "0"]
     assert {path.name for path in tmp_path.iterdir()} == {"by_class.csv", "confusion.png"}
 
 
-def test_the_picture_shows_the_most_confused(tmp_path: Path) -> None:
+def test_the_image_shows_the_most_confused_classes(tmp_path: Path) -> None:
     counts = np.diag(np.full(200, 9))
     counts[150, 7], counts[3, 150], counts[60, 61] = 5, 2, 1
     assert most_confused(counts, 3).tolist() == [3, 7, 150]
     many = Image.open(write_by_class([f"$c{n}_" for n in range(200)], counts, tmp_path, "a run")[1]).copy()
     few = Image.open(write_by_class(CLASSES, COUNTS, tmp_path, "a run")[1])
     assert few.width < many.width < 3000
-    # the darkest cell of a row is where all its pictures went: the last row, dog, is taken for ant alone
+    # a cell with all images of its row is the darkest: dogs are only predicted as ants
     pixels = np.asarray(few.convert("RGB")).astype(int)
     assert (np.abs(pixels - (8, 48, 107)).sum(2) < 12).sum() > 500
 
