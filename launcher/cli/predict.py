@@ -84,12 +84,12 @@ def _exported(path: str) -> Path | None:
 
 
 def _classifier(exported: Path | None, folder: RunFolder | None, *, best: bool) -> Classifier:
-    from launcher.weights.classifier import classifier_of, classifier_of_export, saved
+    from launcher.weights.classifier import classifier_of, classifier_of_export, load_checkpoint
 
     config = read(folder.config) if folder else compose([]).config
     kind = decide(replace(config.launch, nproc=1)).kind
     if folder:
-        return classifier_of(plan_for(config, 1), saved(folder, best=best), kind)
+        return classifier_of(plan_for(config, 1), load_checkpoint(folder, best=best), kind)
     assert exported is not None
     return classifier_of_export(exported, kind)
 

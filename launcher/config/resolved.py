@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher import atomic
+from launcher.config.choices import Jsonl
 from launcher.config.compose import compose, sort_words
 from launcher.config.groups import values as group_values
+from launcher.config.keys import path_keys
 from launcher.config.layers import COMMAND_LINE, get, leaves, put, resolve
 from launcher.config.overrides import OFF, ON, Switches, parse
 from launcher.config.schema import RunConfig
@@ -49,6 +51,19 @@ def as_mapping(config: RunConfig) -> dict[str, Any]:
     """Return plain nested values without inactive algorithms."""
     values = asdict(config)
     values["algorithms"] = {name: inner for name, inner in values["algorithms"].items() if inner is not None}
+    return values
+
+
+def portable(config: RunConfig) -> dict[str, Any]:
+    """Return plain nested values without those that name a place or an account, for files that leave the machine.
+
+    Paths and the rendezvous become null, `runs` its default, the logger metrics.jsonl; a library's weights stay.
+    """
+    logger = Jsonl(name="jsonl", interval=config.logger.interval, tensorboard=False)
+    values = as_mapping(replace(config, runs="runs", logger=logger))
+    for key in {*path_keys(), "launch.rdzv"} - {"runs"}:
+        if get(values, key) not in (None, config.model.library):
+            put(values, key, None)
     return values
 
 

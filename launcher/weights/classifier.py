@@ -1,9 +1,9 @@
-"""A trained classifier: the network that a run evaluates or `train export` has written, its card, its predictions."""
+"""A trained classifier: the network of a run or an export, its model card, and its predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
-from launcher.config.resolved import as_mapping, fingerprint
+from launcher.config.resolved import fingerprint, portable
 from launcher.config.schema import TorchvisionLoader
 from launcher.data.batch import normalize
 from launcher.data.images import UNREADABLE, ReadableImages, evaluated_input
@@ -32,17 +32,17 @@ from launcher.training import checkpoint
 from launcher.training.evaluation import outputs_of
 from launcher.training.precision import Precision, choose_precision
 from launcher.training.trainer import of_this_run, set_backend
-from launcher.weights.export_files import CARD, WEIGHTS, network_card, read_card, read_weights
+from launcher.weights.export_files import CARD, FLIP_AVERAGE, WEIGHTS, network_card, read_card, read_weights
 
 _BATCH = 64
 _LOADER = TorchvisionLoader(name="torchvision", workers="auto", prefetch=2)
-# note: so many are read sooner than worker processes start
+# note: the main process reads this many before worker processes have started
 _FEW = 256
 
 
 @dataclass(frozen=True)
 class Classifier:
-    """A network in evaluation mode on its device, and the card of what it takes and gives."""
+    """A network in evaluation mode on its device, and the model card that describes its input and output."""
 
     network: nn.Module
     card: dict[str, Any]
@@ -51,22 +51,22 @@ class Classifier:
     task: Task
 
     def normalize(self, pixels: Tensor) -> Tensor:
-        """uint8 [B, 3, H, W] on the device to what the network takes."""
+        """Convert pixels uint8 [B, 3, H, W] on the device to the network's input."""
         return normalize(pixels, self.card["input"]["mean"], self.card["input"]["std"], self.precision.dtype)
 
     @torch.inference_mode()
     def predictions(self, pixels: Tensor, top: int) -> list[list[tuple[str, float]]]:
-        """The same to the likeliest names of each image, at most `top`, with their probabilities."""
+        """Return the `top` likeliest class names of each image uint8 [B, 3, H, W], with their probabilities."""
         images, mirrored = self.normalize(pixels), self.card["flip_average"]
         outputs = outputs_of(self.network, images, self.precision.autocast, flip_average=mirrored)
         return self.task.predictions(outputs, self.card["classes"], top)
 
 
 def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:
-    """A checkpoint's evaluated weights, in the run's precision, on `cpu` or `cuda`.
+    """Build a classifier from a checkpoint's evaluated weights, in the run's precision, on `cpu` or `cuda`.
 
     Raises:
-        UserError: the checkpoint is of another run.
+        UserError: the checkpoint belongs to another run.
         MachineError: the GPU cannot be used.
     """
     config, device = plan.config, claim(kind, 0)
@@ -78,14 +78,14 @@ def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:
 
 
 def trained_network(plan: Plan, state: dict[str, Any]) -> tuple[nn.Module, dict[str, Surgery]]:
-    """The network that the run evaluates, on the CPU, and what makes it from torchvision's."""
+    """Return the network that the run evaluates, on the CPU, and the surgeries that make it from the library's."""
     network, surgeries = initial_network(plan)
     network.load_state_dict(state["weights"])
     return network, surgeries
 
 
 def initial_network(plan: Plan) -> tuple[nn.Module, dict[str, Surgery]]:
-    """The same with the run's initial weights."""
+    """Return the run's network with initial weights, on the CPU, and its surgeries."""
     config = plan.config
     outputs = config.task.outputs(config.dataset)
     engine = Engine(Context(plan, outputs))
@@ -97,7 +97,7 @@ def initial_network(plan: Plan) -> tuple[nn.Module, dict[str, Surgery]]:
 def model_card(
     plan: Plan, state: dict[str, Any], surgeries: dict[str, Surgery], classes: list[str] | None
 ) -> dict[str, Any]:
-    """What a checkpoint's network takes and gives; names of classes are the checkpoint's, else these, else numbers."""
+    """Describe a checkpoint's network; class names come from the checkpoint, else `classes`, else they are numbers."""
     config, dataset = plan.config, plan.config.dataset
     return {
         **network_card(config.model, dataset.classes or 0, changed=bool(surgeries)),
@@ -105,6 +105,7 @@ def model_card(
         "classes": state.get("classes") or classes or [str(number) for number in range(dataset.classes or 0)],
         "input": evaluated_input(plan),
         "flip_average": config.image.eval_flip_average,
+        "note": FLIP_AVERAGE if config.image.eval_flip_average else None,
         "scores": config.task.scores(config.loss),
         "recipe": config.recipe,
         "dataset": dataset.name,
@@ -115,28 +116,27 @@ def model_card(
         "top5": None,
         "images": None,
         "precision": None,
-        # note: an export may go anywhere, and its images stay where they are
-        "config": as_mapping(replace(config, dataset=replace(dataset, path=None, test_path=None))),
+        "config": portable(config),
     }
 
 
-def saved(folder: RunFolder, *, best: bool) -> dict[str, Any]:
-    """The newest valid checkpoint, or that of the best evaluation.
+def load_checkpoint(folder: RunFolder, *, best: bool) -> dict[str, Any]:
+    """Load the newest valid checkpoint, or that of the best evaluation.
 
     Raises:
-        UserError: there is none, or no run has left it.
+        UserError: there is none, or another program wrote it.
     """
     state = checkpoint.load(folder.best) if best else checkpoint.newest_valid(folder.checkpoints)
     if state is None:
-        raise UserError(f"{folder.path} has no valid checkpoint yet")
+        raise UserError(f"{folder.path} has no valid checkpoint yet; continue it by: train resume {folder.path}")
     if not {"step", "weights"} <= state.keys():
-        raise UserError(f"{folder.path}: the checkpoint has no weights or no step; no run of this program left it")
+        raise UserError(f"{folder.path}: the checkpoint has no weights or no step; start a new run")
     return state
 
 
 @dataclass(frozen=True)
 class ClassifiedImage:
-    """The likeliest classes of a file and their probabilities, the likeliest first; or why it cannot be read."""
+    """The likeliest classes of a file with their probabilities, likeliest first; or the reason it cannot be read."""
 
     file: str
     classes: list[tuple[str, float]]
@@ -144,10 +144,10 @@ class ClassifiedImage:
 
 
 def classifier_of_export(folder: Path, kind: str) -> Classifier:
-    """What `train export` has written, as the run's own.
+    """Build a classifier from an export, which computes the same as from its run.
 
     Raises:
-        UserError: a file of it is missing, damaged, or of another network.
+        UserError: a file is missing, damaged, or belongs to another network.
         MachineError: the GPU cannot be used.
     """
     config, classes = read_card(folder / CARD)
@@ -158,12 +158,12 @@ def classifier_of_export(folder: Path, kind: str) -> Classifier:
     state = {"weights": weights, "classes": classes, "step": 0, "config": fingerprint(config)}
     classifier = classifier_of(plan_for(config, 1), state, kind)
     if surgery != classifier.card["surgery"]:
-        raise UserError(f"{folder / WEIGHTS} is of another network than {CARD} says; export the run again")
+        raise UserError(f"{folder / WEIGHTS} does not belong to the network in {CARD}; export the run again")
     return classifier
 
 
 def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Iterator[ClassifiedImage]:
-    """The likeliest `top` classes of each file, in the order of the files."""
+    """Yield the `top` likeliest classes of each file, in the order of the files."""
     images = ReadableImages(Path(), files, np.zeros(len(files), np.int64), classifier.card["input"])
     workers = worker_count(_LOADER, 1) if len(files) > _FEW else 0
     shard = Shard(0, 1, workers, _LOADER.prefetch, classifier.device)
@@ -174,7 +174,7 @@ def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Itera
             for index, label, classes in zip(indices.tolist(), labels.tolist(), likeliest, strict=True):
                 file = files[index]
                 if label == UNREADABLE:
-                    yield ClassifiedImage(file, [], reason(Path(file)) or "it has changed meanwhile")
+                    yield ClassifiedImage(file, [], reason(Path(file)) or "it has changed since")
                 else:
                     yield ClassifiedImage(file, classes)
     finally:

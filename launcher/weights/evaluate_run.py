@@ -26,7 +26,7 @@ from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import alone
 from launcher.records.folder import RunFolder
 from launcher.training.evaluation import Evaluation, evaluate
-from launcher.weights.classifier import classifier_of, saved
+from launcher.weights.classifier import classifier_of, load_checkpoint
 
 _MOST_DRAWN, _MOST_NUMBERED = 40, 20
 
@@ -58,7 +58,7 @@ def evaluate_run(
     """
     if config.dataset.classes == 1:
         raise UserError(f"{folder.path} was trained on one class, so every prediction is correct; evaluate another run")
-    state, plan = saved(folder, best=best), plan_for(config, 1)
+    state, plan = load_checkpoint(folder, best=best), plan_for(config, 1)
     classifier = classifier_of(plan, state, device)
     classes: list[str] = classifier.card["classes"]
     confusion = torch.zeros(len(classes), len(classes), dtype=torch.int64, device=classifier.device)

@@ -1,4 +1,4 @@
-"""`train export`: a checkpoint as a model that needs nothing of this project, checked before it is kept."""
+"""`train export`: write a checkpoint as a model that runs without this project, after checking it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from launcher.rank.group import alone
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics
 from launcher.training.trainer import of_this_run
-from launcher.weights.classifier import model_card, saved, trained_network
-from launcher.weights.export_check import Checked, check_export
+from launcher.weights.classifier import load_checkpoint, model_card, trained_network
+from launcher.weights.export_check import ExportCheck, check_export
 from launcher.weights.export_files import LOAD, MODEL, ONNX, module_source, write_card, write_export
 
 _BATCH = 64
@@ -34,22 +34,26 @@ _MOST_ONNX_BYTES = 2**31 - 1
 
 def export_run(
     folder: RunFolder, output: Path, *, best: bool, report: Callable[[int, int], None], onnx: bool = False
-) -> Checked:
-    """Write the evaluated weights of the newest or best checkpoint, or an ONNX file, and what uses them elsewhere.
+) -> ExportCheck:
+    """Write the evaluated weights of the newest or best checkpoint, or an ONNX file, with a module that loads them.
 
-    The files reach `output` only after a process without this project has loaded them and computed the run's logits
-    and, where the validation images are present, its top-1. Calls `report` with the images done and their total.
+    The files move to `output` only after a process without this project has loaded them and computed the run's logits
+    and, if the validation images are present, its top-1. Calls `report` with the images checked and their total.
 
     Raises:
         UserError: the run has no valid checkpoint, the folder cannot be written, the model differs from the run's, or
-            it is larger than an ONNX file may be.
+            it exceeds the size of an ONNX file.
     """
     config = read(folder.config)
     if config.task.scores(config.loss) is None:
         raise UserError(
-            Problem("its outputs are no scores of classes, which is what an export gives", "task", config.task.name)
+            Problem(
+                "cannot be exported: its outputs are not class scores; use task=classification",
+                "task",
+                config.task.name,
+            )
         )
-    state = saved(folder, best=best)
+    state = load_checkpoint(folder, best=best)
     plan = plan_for(replace(config, eval_batch_size=_BATCH), 1)
     with of_this_run(state, config):
         network, surgeries = trained_network(plan, state)
@@ -57,18 +61,18 @@ def export_run(
         card = model_card(plan, state, surgeries, images.reader.classes if images else None)
         recorded = _add_recorded(card, read_metrics(folder.metrics))
         if onnx:
-            card |= {"load": LOAD}
+            card["load"] = LOAD
             write_onnx(network.eval(), staged, card)
         else:
             write_export(state["weights"], staged, card, surgeries)
-        checked = check_export(staged, network, plan, images, recorded, report)
-        write_card(staged, card | {"checked": vars(checked)})
-    return checked
+        check = check_export(staged, network, plan, images, recorded, report)
+        write_card(staged, card | {"checked": vars(check)})
+    return check
 
 
 @contextmanager
 def _validation_images(plan: Plan, folder: RunFolder) -> Iterator[EvaluationLoader | None]:
-    """The run's validation images; None where they are missing."""
+    """Yield the run's validation images; None if they are missing."""
     try:
         skipped = read_skipped(folder.skipped, plan.config.dataset)
         loaders = build_loaders(plan, alone(torch.device("cpu")), skipped=skipped)
@@ -80,7 +84,7 @@ def _validation_images(plan: Plan, folder: RunFolder) -> Iterator[EvaluationLoad
 
 
 def _add_recorded(card: dict[str, Any], rows: list[Row]) -> tuple[float, int] | None:
-    """Add to the card what the run recorded of these weights; returns its top-1, and of how many images."""
+    """Add the run's recorded metrics of these weights to the card; return their top-1 and number of images."""
     evaluations = [row for row in rows if row["kind"] == "eval" and row["step"] == card["step"]]
     starts = [row for row in rows if row["kind"] == "start"]
     if not evaluations or not starts or "top1" not in evaluations[-1]["metrics"]:
@@ -97,7 +101,7 @@ def _staged(output: Path) -> Iterator[Path]:
     Raises:
         UserError: `output` cannot be written.
     """
-    made = [path for path in (output, *output.parents) if not path.exists()]
+    created = [path for path in (output, *output.parents) if not path.exists()]
     try:
         output.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".export-", dir=output) as staged:
@@ -106,7 +110,7 @@ def _staged(output: Path) -> Iterator[Path]:
                 if path.is_file():
                     path.replace(output / path.name)
     except BaseException as error:
-        for path in made:
+        for path in created:
             with suppress(OSError):
                 path.rmdir()
         if isinstance(error, OSError):
@@ -117,13 +121,17 @@ def _staged(output: Path) -> Iterator[Path]:
 def write_onnx(network: nn.Module, folder: Path, card: Mapping[str, Any]) -> None:
     """Write the files of a network in evaluation mode, float32 on the CPU, for batches of any size.
 
+    The graph has no metadata but the card's `note`: those of torch's exporter contain paths of this machine.
+
     Raises:
-        UserError: it is larger than an ONNX file may be.
+        UserError: the weights exceed the size of an ONNX file.
     """
     size = sum(tensor.nbytes for tensor in network.state_dict().values())
     if size > _MOST_ONNX_BYTES:
-        raise UserError(f"the network has {size / 1e9:.1f} GB of weights, and one ONNX file holds 2.1 GB at most")
-    # note: the exporter takes a batch of one for a fixed size
+        raise UserError(f"ONNX files hold 2.1 GB, but the weights have {size / 1e9:.1f} GB; export without --onnx")
+    # note: torch would fix a batch size of one
+    from onnxscript.ir.passes.common import ClearMetadataAndDocStringPass
+
     images = torch.zeros(2, 3, card["input"]["size"], card["input"]["size"])
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -137,6 +145,9 @@ def write_onnx(network: nn.Module, folder: Path, card: Mapping[str, Any]) -> Non
             verbose=False,
         )
     assert program is not None
+    ClearMetadataAndDocStringPass()(program.model)
+    if card["note"]:
+        program.model.metadata_props["note"] = card["note"]
     (folder / ONNX).write_bytes(program.model_proto.SerializeToString())
     (folder / MODEL).write_text(module_source("standalone_onnx.py"), encoding="utf-8")
     write_card(folder, card)

@@ -1,4 +1,4 @@
-"""Check that an exported model computes what the run did, in a process that cannot import this project."""
+"""Check in a process that cannot import this project that an exported model computes the same as the run."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from launcher.weights.export_files import ONNX
 
-# Rounding of a logit relative to the image's largest one, measured on ResNet-18, 50 and 152: up to 10 of float32's.
+# Error of a logit relative to the image's largest one; ResNet-18, 50 and 152 reach 10 * 2^-24.
 _ROUNDING = 64 * 2**-24
-# Of a logit that onnxruntime computes, which sums in another order than torch.
+# The same for onnxruntime, which sums in another order than torch.
 _ONNX_ROUNDING = 1e-4
-# Share of the images whose class may differ from the run's, which may have evaluated in a shorter format.
+# Fraction of images whose class may differ from the run's, which may have evaluated in lower precision.
 _MOST_DIFFERENT = 0.01
 _NOISE = 8
-# Batch sizes that another runtime may treat differently, as where one image loses its dimension.
+# Batch sizes that another runtime may treat differently, such as one image without its batch dimension.
 _COUNTS = (1, 3)
 
 _PROGRAM = """
@@ -46,16 +46,16 @@ while True:
         pixels, files = pickle.load(sys.stdin.buffer)
     except EOFError:
         break
-    read = [np.asarray(model.transform(Image.open(file))) for file in files]
-    answer = np.asarray(model.predict(network, model.normalize(pixels))), np.stack(read) if read else np.empty(0)
-    pickle.dump(answer, sys.stdout.buffer)
+    inputs = [np.asarray(model.transform(Image.open(file))) for file in files]
+    logits = np.asarray(model.predict(network, model.normalize(pixels)))
+    pickle.dump((logits, np.stack(inputs) if inputs else np.empty(0)), sys.stdout.buffer)
     sys.stdout.buffer.flush()
 """
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What the export was checked on, and its top-1 in [0, 1] there; None on noise."""
+class ExportCheck:
+    """The images that an export was checked on, their number, and its top-1 in [0, 1]; None on noise."""
 
     on: Literal["validation images", "noise"]
     images: int
@@ -63,7 +63,7 @@ class Checked:
 
 
 class _ExportedModel:
-    """The exported model in a process of its own; a context."""
+    """The exported model in a separate process; a context manager."""
 
     def __init__(self, path: Path, blocked: Sequence[str]):
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
@@ -81,7 +81,7 @@ class _ExportedModel:
         self._errors.close()
 
     def compute(self, pixels: Tensor, files: Sequence[Path] = ()) -> tuple[Tensor, Tensor]:
-        """Return logits of uint8 pixels, and the network's input that the files become.
+        """Return the logits of uint8 pixels, and the network's inputs made from the files.
 
         Raises:
             UserError: the process fails.
@@ -97,7 +97,7 @@ class _ExportedModel:
             self._errors.seek(0)
             lines = self._errors.read().decode(errors="replace").strip().splitlines() or ["nothing"]
             raise UserError(
-                f"the exported model fails where this project is not: {lines[-1]}; nothing is kept"
+                f"the exported model fails without this project: {lines[-1]}; no file was written"
             ) from None
         return logits, inputs
 
@@ -110,14 +110,15 @@ def check_export(
     loader: EvaluationLoader | None,
     recorded: tuple[float, int] | None,
     report: Callable[[int, int], None],
-) -> Checked:
-    """Compare an export, also one as ONNX, with the run's network, and its top-1 with the recorded one.
+) -> ExportCheck:
+    """Compare the logits of an export or an ONNX file with those of the run's network, and its top-1 with the recorded.
 
-    network: as the run evaluates, float32 on the CPU. Without a loader, noise replaces the images.
-    recorded: the run's top-1 in [0, 1], and of how many images.
+    Both average over mirror images if the run does; an export's `predict` is what is compared.
+    network: the one that the run evaluates, float32 on the CPU. Without a loader, noise replaces the images.
+    recorded: the run's top-1 in [0, 1], and its number of images.
 
     Raises:
-        UserError: logits differ by more than rounding, or classes of more than a hundredth of the images.
+        UserError: logits differ by more than rounding, or top-1 by more than a hundredth.
     """
     correct = images = 0
     onnx = (path / ONNX).exists()
@@ -130,16 +131,16 @@ def check_export(
             images += len(labels)
             report(images, plan.config.dataset.val_samples or images)
     if loader is None:
-        return Checked("noise", images, None)
+        return ExportCheck("noise", images, None)
     top1 = correct / images
     before, samples = recorded or (top1, images)
     if samples == images and abs(top1 - before) > max(_MOST_DIFFERENT, 1.01 / images):
         raise UserError(
-            f"the exported model has a top-1 of {top1:.2%} on the {images:,} validation images, where the run recorded "
-            f"{before:.2%}: have they been changed since? Nothing is kept; without images in their place only logits "
-            "are compared, and those agree"
+            f"the exported model has a top-1 of {top1:.2%} on the {images:,} validation images, but the run recorded "
+            f"{before:.2%}; no file was written; if the images have changed, restore them or move them away to compare "
+            "only logits, which are equal"
         )
-    return Checked("validation images", images, top1)
+    return ExportCheck("validation images", images, top1)
 
 
 def _files(loader: EvaluationLoader | None, indices: np.ndarray) -> list[Path]:
@@ -150,7 +151,7 @@ def _files(loader: EvaluationLoader | None, indices: np.ndarray) -> list[Path]:
 def _compare(
     exported: _ExportedModel, network: nn.Module, plan: Plan, pixels: Tensor, files: list[Path], *, exact: bool
 ) -> None:
-    """Compare logits of a batch and of its first images, and the inputs made of its files; `exact` but for rounding."""
+    """Compare the logits of a batch and of its first images, and the inputs from its files; `exact` up to rounding."""
     dataset = plan.config.dataset
     images = normalize(pixels, dataset.mean, dataset.std, torch.float32)
     expected = network(images)
@@ -159,16 +160,18 @@ def _compare(
     whole, inputs = exported.compute(pixels, files)
     for logits in (whole, *(exported.compute(pixels[:count])[0] for count in _COUNTS)):
         ours = expected[: len(logits)]
-        # note: where all logits are small, as of a network that has hardly trained, the bound is no tighter
+        # note: the bound stays the same for logits below 1, such as those of an untrained network
         most = _ONNX_ROUNDING * ours.abs().max().clamp(max=1)
         if not (_close(logits, ours) if exact else (logits - ours).abs().max() <= most):
-            raise UserError("the exported model's logits are not those of the run's own network; nothing is kept")
+            raise UserError(
+                "the exported model's logits differ from the run's; no file was written; report this as a bug"
+            )
     if files and not _close(inputs, images[: len(files)], least=1.0):
-        raise UserError("the exported model prepares images in another way than the run did; nothing is kept")
+        raise UserError("the exported model prepares images differently; no file was written; report this as a bug")
 
 
 def _close(values: Tensor, expected: Tensor, least: float = 0.0) -> bool:
-    """Return whether they are equal but for the rounding of each image's largest number, or of `least` if larger."""
+    """Return whether values are equal up to rounding of each image's largest value, or of `least` if that is larger."""
     largest = expected.abs().flatten(1).amax(1).clamp(min=least)
     return bool(((values - expected).abs().flatten(1).amax(1) <= _ROUNDING * largest).all())
 

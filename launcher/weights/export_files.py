@@ -1,6 +1,6 @@
-"""The files of an export, written and read: weights, a model card, and a module that rebuilds the network anywhere.
+"""Write and read the files of an export: weights, a model card, and a module that rebuilds the network anywhere.
 
-Nothing is executed where an export is read: its weights and its card describe the network.
+Reading an export executes nothing: its weights and its card describe the network.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ from launcher.models.vision_transformer import PARTS
 
 WEIGHTS, ONNX, MODEL, CARD = "model.safetensors", "model.onnx", "model.py", "model_card.json"
 LOAD = "from model import load; network = load()"
+# In the card, and in an ONNX file's metadata.
+FLIP_AVERAGE = (
+    "The network computes one forward pass. The run's predictions and metrics average the logits of each image and its "
+    "horizontal mirror image; predict() in model.py does so, any other program must."
+)
 
 _NO_NETWORK = "NETWORK: Callable[..., nn.Module] | None = None\n"
 _NO_SURGERY = "SURGERY: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}\n"
@@ -35,15 +40,15 @@ def write_export(
 ) -> None:
     """Write the three files into an existing folder.
 
-    Without surgeries the weights load into the library's network, if it is of one, and compute the same there. With
-    surgeries every name starts with theirs: a library's network refuses the file, and only model.py loads it. The
-    metadata of the file hold the architecture and the surgeries.
-    card: what JSON can hold; at least the values of `network_card`, `classes`, and the values of `surgery` by name.
+    Without surgeries the weights also load into the library's own network and compute the same there. With surgeries
+    every tensor name starts with the names of the surgeries: the library's network refuses the file, and only model.py
+    loads it. The file's metadata contain the architecture and the surgeries.
+    card: JSON values; at least those of `network_card`, `classes`, and `surgery` with its values by name.
     """
     prefix = _prefix(surgeries)
     tensors = {prefix + name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     metadata = {"format": "pt", "architecture": card["architecture"], "surgery": json.dumps(card["surgery"])}
-    # note: safetensors' own writer makes files that nobody else may read
+    # note: safetensors' save_file makes files that only their owner can read
     (folder / WEIGHTS).write_bytes(save(tensors, metadata))
     network = PARTS if card["library"] == VisionTransformerModel.library else ()
     (folder / MODEL).write_text(model_source(surgeries, network), encoding="utf-8")
@@ -51,13 +56,13 @@ def write_export(
 
 
 def write_card(folder: Path, card: Mapping[str, Any]) -> None:
-    """Write or replace the card alone."""
+    """Write or replace the model card only."""
     (folder / CARD).write_text(json.dumps(dict(card), indent=2) + "\n", encoding="utf-8")
 
 
 def network_card(model: schema.Model, classes: int, *, changed: bool) -> dict[str, Any]:
-    """Return the card's values on the network and how to load it; `changed`: there are surgeries."""
-    # note: dropout and stochastic depth act in training only
+    """Return the card's values that describe the network and how to load it; `changed` if there are surgeries."""
+    # note: dropout and stochastic depth only act in training
     arguments = {name: value for name, value in model.keywords().items() if "drop" not in name}
     keywords = ", ".join(f"{name}={value!r}" for name, value in {"num_classes": classes, **arguments}.items())
     constructors = {
@@ -73,7 +78,8 @@ def network_card(model: schema.Model, classes: int, *, changed: bool) -> dict[st
 def model_source(surgeries: Mapping[str, Surgery], network: Sequence[Callable[..., Any]] = ()) -> str:
     """Return the source of a module that rebuilds a network with these surgeries, by name and in this order.
 
-    network: its parts and then itself, if it is no library's; their source may use what that of surgeries may.
+    network: for a network of this project, the classes and functions that it needs and then itself. The source of
+    networks and surgeries may use the imports of standalone_torch.py.
     """
     parts = dict.fromkeys(part for surgery in surgeries.values() for part in (*surgery.parts, surgery.change))
     rows = "".join(f'    "{name}": ({s.change.__name__}, {s.values!r}),\n' for name, s in surgeries.items())
@@ -89,32 +95,34 @@ def model_source(surgeries: Mapping[str, Surgery], network: Sequence[Callable[..
 
 
 def module_source(name: str) -> str:
-    """Return the source of a module of this room with that of `standalone`, from which it imports, in it."""
-    here = Path(__file__).parent
-    before, line, after = (here / name).read_text(encoding="utf-8").partition("from launcher.weights.standalone import")
-    shared = (here / "standalone.py").read_text(encoding="utf-8").partition("import annotations\n\n")[2]
+    """Return the source of a module of this folder, with its import of `standalone` replaced by that source."""
+    folder = Path(__file__).parent
+    before, line, after = (
+        (folder / name).read_text(encoding="utf-8").partition("from launcher.weights.standalone import")
+    )
+    shared = (folder / "standalone.py").read_text(encoding="utf-8").partition("import annotations\n\n")[2]
     assert line
     return before + shared + after.partition("\n")[2]
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], str | None, dict[str, Any] | None]:
-    """Return a safetensors file's tensors by the network's own names, its architecture, and its surgery's values.
+    """Return the tensors of a safetensors file by the network's names, its architecture and its surgery values.
 
-    Architecture and surgery are None in a file that is no export's.
+    Architecture and surgery are None if the file is not from an export.
 
     Raises:
-        ValueError: the file cannot be read, is not whole, or its metadata are damaged.
+        ValueError: the file cannot be read or is incomplete, or its metadata are damaged.
     """
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata = file.metadata() or {}
     except (OSError, SafetensorError) as error:
-        raise ValueError(f"is no whole safetensors file: {error}") from None
+        raise ValueError(f"is not a complete safetensors file: {error}") from None
     try:
         surgery = json.loads(metadata.get("surgery", "null"))
     except ValueError as error:
-        raise ValueError(f"has metadata that are no JSON: {error}") from None
+        raise ValueError(f"has metadata that are not JSON: {error}") from None
     if not isinstance(surgery, dict):
         return tensors, metadata.get("architecture"), None
     plain = {name.removeprefix(_prefix(surgery)): tensor for name, tensor in tensors.items()}
@@ -122,38 +130,38 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], str | None, dict[str, A
 
 
 def read_card(path: Path) -> tuple[RunConfig, list[str]]:
-    """Read the run's config and the names of its classes from a model's card.
+    """Read the run's config and its class names from a model card.
 
     Raises:
-        UserError: the card is missing, no JSON, or lacks a value.
+        UserError: the card is missing, is not JSON, or lacks a value.
     """
     try:
         card = json.loads(path.read_bytes())
         config, classes = validate(card["config"]), card["classes"]
     except FileNotFoundError:
-        raise UserError(f"{path} is missing, which says what the weights beside it are") from None
+        raise UserError(f"{path} is missing, and the weights cannot be used without it; export the run again") from None
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is no model's card ({type(error).__name__}: {error}); export the run again") from None
+        raise UserError(f"{path} is not a model card ({type(error).__name__}: {error}); export the run again") from None
     except UserError as error:
-        raise UserError(f"{path} describes no run: {one_line(str(error))}; export the run again") from None
+        raise UserError(f"{path} has no valid config: {one_line(str(error))}; export the run again") from None
     if not isinstance(classes, list) or len(classes) != config.dataset.classes:
-        raise UserError(f"{path} has no proper classes; export the run again")
+        raise UserError(f"{path} does not list the classes of its config; export the run again")
     return config, [str(name) for name in classes]
 
 
 def differences(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
-    """Describe each name and shape in which weights differ from those that a network expects."""
+    """Describe each tensor whose name or shape differs from the network's."""
     shapes = [
         f"{name} is {_shape(weights[name])} instead of {_shape(tensor)}"
         for name, tensor in expected.items()
         if name in weights and weights[name].shape != tensor.shape
     ]
     missing = [f"{name} is missing" for name in expected if name not in weights]
-    return shapes + missing + [f"{name} has no place here" for name in weights if name not in expected]
+    return shapes + missing + [f"{name} is not part of the network" for name in weights if name not in expected]
 
 
 def _shape(tensor: Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "a number"
+    return "x".join(map(str, tensor.shape)) or "a scalar"
 
 
 def _prefix(surgeries: Mapping[str, Any]) -> str:

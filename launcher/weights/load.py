@@ -1,6 +1,6 @@
-"""Load weights from elsewhere: a run, an export, a safetensors file, a file of `torch.save`, or a library's own.
+"""Load weights from a run, an export, a safetensors file, a file of `torch.save`, or a library.
 
-Nothing of a file is executed.
+Loading executes no code of a file.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from launcher.errors import Problem, UserError, is_of_the_machine
 from launcher.plan.plan import plan_for
 from launcher.records.folder import RunFolder
 from launcher.training import checkpoint
-from launcher.weights.classifier import initial_network, saved
+from launcher.weights.classifier import initial_network, load_checkpoint
 from launcher.weights.export_files import CARD, WEIGHTS, read_card, read_weights
 
-# The keys under which published files keep their weights beside other things; averaged weights come first.
+# The keys of the weights in published files that contain other values too; averaged weights come first.
 _KEYS_OF_WEIGHTS = ("state_dict_ema", "model_ema", "ema", "weights", "state_dict", "model")
 _WRAPPERS = ("module.", "_orig_mod.")
 
 
 @dataclass(frozen=True)
 class SourceWeights:
-    """Weights by the library's names, and what is known of them.
+    """Weights by the library's names, and the facts that their source contains.
 
-    `origin` is what messages call them; `surgery` holds the values of what changed the library's network; `mean` and
-    `std` are those that images were normalised with.
+    `origin` describes them in messages; `surgery` has the values of each change of the library's network; `mean` and
+    `std` are those of the normalization.
     """
 
     origin: str
@@ -50,28 +50,28 @@ class SourceWeights:
 
 
 def load_weights(model: BaseModel) -> SourceWeights:
-    """Load the weights that `model.weights` names.
+    """Load the weights of `model.weights`.
 
     Raises:
-        UserError: there are none, or they cannot be read.
+        UserError: they do not exist or cannot be read.
     """
     assert model.weights is not None
     if model.weights in ("torchvision", "timm"):
         if model.weights != model.library:
             own = f"model.weights={model.library}, " if model.library in ("torchvision", "timm") else ""
-            raise problem(model.weights, f"has none for this model; set {own}a file, a run folder or an export")
+            raise problem(model.weights, f"has no weights for this model; set {own}a file, a run folder or an export")
         return _of_timm(model) if isinstance(model, TimmModel) else _of_torchvision(model.architecture)
     path = Path(model.weights)
     if RunFolder(path).exists():
-        return _of_run(RunFolder(path), saved(RunFolder(path), best=False))
+        return _of_run(RunFolder(path), load_checkpoint(RunFolder(path), best=False))
     if path.is_file() and RunFolder(path.parent.parent).checkpoints == path.parent:
         return _of_run(RunFolder(path.parent.parent), checkpoint.load(path))
     if (path / WEIGHTS).is_file():
         path /= WEIGHTS
     if not path.is_file():
-        beside = nearest(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None
-        hint = f"; did you mean {path.parent / beside}?" if beside else ""
-        raise problem(model.weights, f"is no file, run folder or export{hint}")
+        similar = nearest(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None
+        hint = f"; did you mean {path.parent / similar}?" if similar else ""
+        raise problem(model.weights, f"is not a file, run folder or export{hint}")
     return _of_file(path)
 
 
@@ -89,13 +89,13 @@ def _of_run(folder: RunFolder, state: dict[str, Any]) -> SourceWeights:
 
 
 def _of_torchvision(architecture: str) -> SourceWeights:
-    """Load the library's newest weights, downloaded once into torch's cache with the checksum that their name holds."""
+    """Load the library's newest weights, downloaded once into torch's cache with a checksum test."""
     weights = get_model_weights(architecture).DEFAULT
     try:
         tensors = weights.get_state_dict(progress=True, check_hash=True)
     except (OSError, RuntimeError) as error:
         place = Path(torch.hub.get_dir(), "checkpoints", Path(weights.url).name)
-        message = f"cannot be downloaded ({error}); fetch {weights.url} elsewhere, and put it at {place}"
+        message = f"cannot be downloaded ({error}); download {weights.url} elsewhere and copy it to {place}"
         raise problem("torchvision", message) from None
     values = weights.transforms()
     return SourceWeights(
@@ -104,24 +104,24 @@ def _of_torchvision(architecture: str) -> SourceWeights:
 
 
 def _of_timm(model: TimmModel) -> SourceWeights:
-    """Load timm's own weights for an architecture, fitted by timm to the run's image size, with their own head.
+    """Load timm's weights of an architecture with their own head, adapted by timm to the run's image size.
 
-    They are downloaded once into the cache of the Hugging Face hub.
+    They are downloaded once into the cache of the Hugging Face Hub.
     """
     import timm
     from huggingface_hub.utils.logging import set_verbosity_error
 
     config = timm.get_pretrained_cfg(model.architecture)
     if config is None or not config.hf_hub_id:
-        raise problem("timm", f"timm has no weights of {model.architecture}; name a file, or remove the key")
+        raise problem("timm", f"timm has no weights of {model.architecture}; set a file, or null for none")
     name, mean, std = config.hf_hub_id, list(config.mean), list(config.std)
     keywords: dict[str, Any] = model.keywords()
-    # note: otherwise each attempt of a download is a warning
+    # note: otherwise each download attempt prints a warning
     set_verbosity_error()
     try:
         with torch.random.fork_rng(devices=[]):
             network = timm.create_model(model.architecture, pretrained=True, **keywords)
-    # note: of the hub's library, its HTTP client, the system, or of timm where it meets a damaged file
+    # note: errors of the Hub's library, its HTTP client, the system, or timm on a damaged file
     except Exception as error:
         if is_of_the_machine(error) and not isinstance(error, OSError):
             raise
@@ -133,7 +133,7 @@ def _of_timm(model: TimmModel) -> SourceWeights:
 
 
 def _of_file(path: Path) -> SourceWeights:
-    """Load a safetensors file, that of an export, or what `torch.save` has written."""
+    """Load a safetensors file, also one of an export, or a file of `torch.save`."""
     try:
         with path.open("rb") as file:
             start = file.read(9)
@@ -142,28 +142,30 @@ def _of_file(path: Path) -> SourceWeights:
     if start[8:] == b"{":
         return _of_safetensors(path)
     try:
-        # note: torch has written no archive before 1.6
+        # note: torch before 1.6 did not write archives
         if zipfile.is_zipfile(path):
             checkpoint.check_archive(path)
         with warnings.catch_warnings():
-            # note: what torch warns of ends in an error, which is reported in one line
+            # note: the cause of a warning ends in an error, which is one line
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True)
-    # note: on a file that torch has not written it raises whatever it happens to meet
+    # note: torch raises any kind of error on a file that it has not written
     except Exception as error:
         if is_of_the_machine(error) and not isinstance(error, OSError):
             raise
-        message = "is no file of weights, or is cut short: neither safetensors nor torch can read it"
+        message = (
+            "is not a file of weights or is cut short: neither safetensors nor torch can read it; set another file"
+        )
         if isinstance(error, pickle.UnpicklingError) and "global" in str(error).lower():
-            message = "holds more than tensors, and is not read, since that could run code; save its state_dict() alone"
+            message = "contains more than tensors and could run code; save only its state_dict() and set that file"
         raise problem(path, message) from None
     own = content.get("state") if isinstance(content, dict) else None
     if isinstance(own, dict) and _are_tensors(own.get("weights")):
         return SourceWeights(str(path), own["weights"], classes=own.get("classes"))
-    tensors, place = _tensors(content)
+    tensors, key = _tensors(content)
     if not tensors:
-        raise problem(path, "holds no weights: no mapping of names to tensors")
-    return SourceWeights(f"{path} ({place})" if place else str(path), tensors)
+        raise problem(path, "has no weights: no mapping of names to tensors; set another file")
+    return SourceWeights(f"{path} ({key})" if key else str(path), tensors)
 
 
 def _of_safetensors(path: Path) -> SourceWeights:
@@ -178,25 +180,25 @@ def _of_safetensors(path: Path) -> SourceWeights:
 
 
 def _tensors(content: Any) -> tuple[dict[str, Tensor], str]:
-    """Return the weights in a file's content, without the prefixes of wrappers, and the key that they were under."""
-    place = ""
+    """Return the weights in a file's content without the prefixes of wrappers, and the key that contained them."""
+    key = ""
     if isinstance(content, Mapping) and not _are_tensors(content):
-        place = next((key for key in _KEYS_OF_WEIGHTS if isinstance(content.get(key), Mapping)), "")
-        content = content.get(place)
+        key = next((key for key in _KEYS_OF_WEIGHTS if isinstance(content.get(key), Mapping)), "")
+        content = content.get(key)
     if not _are_tensors(content):
-        return {}, place
+        return {}, key
     tensors = {str(name): tensor for name, tensor in content.items()}
     for wrapper in _WRAPPERS:
         if all(name.startswith(wrapper) for name in tensors):
             tensors = {name.removeprefix(wrapper): tensor for name, tensor in tensors.items()}
-    return tensors, place
+    return tensors, key
 
 
 def _are_tensors(content: Any) -> bool:
-    """Return whether it maps names to tensors, and has some."""
+    """Return whether the content is a mapping of at least one name to tensors only."""
     return isinstance(content, Mapping) and bool(content) and all(isinstance(v, Tensor) for v in content.values())
 
 
 def problem(value: Path | str | None, message: str, key: str = "model.weights") -> UserError:
-    """Return what is wrong with the weights to start from."""
+    """Return an error of the pretrained weights."""
     return UserError(Problem(message, key, value))

@@ -1,6 +1,6 @@
-"""The weights that a run starts from: loaded from `model.weights`, and fitted to the run's network.
+"""Pretrained weights: loaded from `model.weights` and adapted to the run's network.
 
-The launcher writes them to the run folder before a rank starts; the ranks read that file alone.
+The launcher writes them to the run folder before a rank starts; the ranks only read that file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from launcher.weights.load import SourceWeights, load_weights, problem
 
 @dataclass(frozen=True)
 class Pretrained:
-    """All weights of a run's network, the config that goes with them, and notes for the user."""
+    """All weights of a run's network, the config with their normalization and digest, and notes for the user."""
 
     config: RunConfig
     weights: dict[str, Tensor]
@@ -42,33 +42,33 @@ class Pretrained:
 
 
 def pretrained_weights(config: RunConfig, classes: list[str] | None, *, keep_normalization: bool) -> Pretrained:
-    """Load the weights of `model.weights` for classes of these names; a head for other classes is drawn from the seed.
+    """Load the weights of `model.weights` for classes of these names; the seed draws a head for other classes.
 
-    The config takes over the mean and deviation that the weights were trained with, unless `keep_normalization`.
+    The config gets the mean and standard deviation of the weights, unless `keep_normalization`.
 
     Raises:
-        UserError: there are no such weights, they cannot be read, or they are of another network.
+        UserError: the weights do not exist, cannot be read, or belong to another network.
     """
     source = load_weights(config.model)
     digest = _digest(source.tensors)
     if config.model.weights_sha256 not in (None, digest):
-        message = f"{source.origin} has the digest {digest}: other weights than this key names"
+        message = f"{source.origin} has the digest {digest}; set that one, or model.weights to the file of this digest"
         raise problem(config.model.weights_sha256, message, "model.weights_sha256")
     weights, head = _fitted(source, classes, config)
-    notes = [f"starts from {source.origin}: {head}"]
+    notes = [f"initial weights from {source.origin}: {head}"]
     config = replace(config, model=replace(config.model, weights_sha256=digest))
     dataset = config.dataset
     if source.mean and source.std and (source.mean, source.std) != (list(dataset.mean), list(dataset.std)):
         if keep_normalization:
             notes.append(f"the weights were trained with dataset.mean={source.mean} dataset.std={source.std}")
         else:
-            notes.append(f"dataset.mean={source.mean} and dataset.std={source.std} are those of the weights")
+            notes.append(f"using dataset.mean={source.mean} dataset.std={source.std} of the weights")
             config = replace(config, dataset=replace(dataset, mean=source.mean, std=source.std))
     return Pretrained(config, weights, notes)
 
 
 def _fitted(source: SourceWeights, classes: list[str] | None, config: RunConfig) -> tuple[dict[str, Tensor], str]:
-    """Return all weights of the run's network, and a note on its head."""
+    """Return all weights of the run's network, and a note about its head."""
     network, surgeries = initial_network(plan_for(config, 1))
     _check_surgery({name: surgery.values for name, surgery in surgeries.items()}, source, config)
     own, weights = network.state_dict(), dict(source.tensors)
@@ -76,52 +76,52 @@ def _fitted(source: SourceWeights, classes: list[str] | None, config: RunConfig)
     head = [name for name in own if name in in_head]
     rows, note = _rows(own, head, weights, source.classes, classes)
     if config.model.library == "timm" and (by_timm := _fitted_by_timm(network, weights, in_head)):
-        weights, note = by_timm, f"{note}; timm fitted the others to this network"
+        weights, note = by_timm, f"{note}; timm adapted the others to this network"
     for name in head:
         if rows is None:
             weights[name] = own[name]
         elif name in weights:
             weights[name] = weights[name][rows]
-    # note: older weights lack these counters, which no forward pass reads
+    # note: weights of old PyTorch versions lack these counters, which no forward pass reads
     weights = {name: tensor for name, tensor in own.items() if name.endswith("num_batches_tracked")} | weights
     _check_names(own, weights, source, config)
     return {name: weights[name].detach().to(tensor.dtype).contiguous() for name, tensor in own.items()}, note
 
 
 def _fitted_by_timm(network: nn.Module, weights: Mapping[str, Tensor], in_head: set[str]) -> dict[str, Tensor] | None:
-    """Return weights of another image size or of the authors' names as timm reads its own; None if that is no use."""
+    """Return weights of another image size or with the authors' names, adapted by timm; None if they still differ."""
 
     def backbone(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in named.items() if name not in in_head}
 
-    wanted = backbone(network.state_dict())
-    if not differences(wanted, backbone(weights)):
+    expected = backbone(network.state_dict())
+    if not differences(expected, backbone(weights)):
         return None
     by_timm = fitted(network, weights)
-    return None if differences(wanted, backbone(by_timm)) else by_timm
+    return None if differences(expected, backbone(by_timm)) else by_timm
 
 
 def _rows(
     own: Mapping[str, Tensor],
     head: Sequence[str],
     weights: Mapping[str, Tensor],
-    theirs: list[str] | None,
-    ours: list[str] | None,
+    source_classes: list[str] | None,
+    classes: list[str] | None,
 ) -> tuple[Tensor | slice | None, str]:
-    """Return which rows of the source's head are the run's classes, by name if possible; None for a new head."""
+    """Return the rows of the source's head for the run's classes, by name if possible, and a note; None: a new head."""
     shapes = {tuple(weights[name].shape[:1]) for name in head if name in weights}
     if len(shapes) != 1:
-        return None, "a new head, since they have none"
-    (known,), wanted = shapes.pop(), len(own[head[0]])
-    if theirs and ours:
-        if len(theirs) == known and set(ours) <= set(theirs):
-            place = {name: number for number, name in enumerate(theirs)}
-            same = "the head too" if theirs == ours else f"of the head the {wanted} rows of the same classes"
-            return torch.tensor([place[name] for name in ours]), same
-        return None, f"a new head for {wanted} classes, since theirs are others"
-    if known == wanted:
-        return slice(None), f"the head too, whose {known} classes have no names there and count as the same"
-    return None, f"a new head for {wanted} classes instead of {known}"
+        return None, "a new head, since the source has none"
+    (rows,), count = shapes.pop(), len(own[head[0]])
+    if source_classes and classes:
+        if len(source_classes) == rows and set(classes) <= set(source_classes):
+            row = {name: number for number, name in enumerate(source_classes)}
+            note = "the whole head" if source_classes == classes else f"the head's rows of the same {count} classes"
+            return torch.tensor([row[name] for name in classes]), note
+        return None, f"a new head for {count} classes, since the source has others"
+    if rows == count:
+        return slice(None), f"the whole head, assuming that its {rows} unnamed classes are the same"
+    return None, f"a new head for {count} classes instead of {rows}"
 
 
 def _check_surgery(surgery: dict[str, Any], source: SourceWeights, config: RunConfig) -> None:
@@ -135,7 +135,7 @@ def _check_surgery(surgery: dict[str, Any], source: SourceWeights, config: RunCo
     listed = "; ".join(
         f"{name}: {value(source.surgery, name)} there, {value(surgery, name)} here" for name in different
     )
-    message = f"{source.origin} is of a network that computes something else: {listed}"
+    message = f"{source.origin} belongs to another network; set the same values: {listed}"
     raise problem(config.model.weights, message)
 
 
@@ -147,13 +147,15 @@ def _check_names(
     if not wrong:
         return
     known = source.architecture not in (None, config.model.architecture)
-    whose = f"of {source.architecture}" if known else "of another network"
-    message = f"weights {whose}, not of {config.model.architecture}: {first_few(wrong, 10)}; set model to theirs"
+    network = source.architecture if known else "another network"
+    message = (
+        f"weights of {network}, not {config.model.architecture}: {first_few(wrong, 10)}; set the model of the weights"
+    )
     raise problem(config.model.weights, message)
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of names, shapes and values, whatever file they lie in."""
+    """Return the SHA-256 of names, shapes and values, independent of the file."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()

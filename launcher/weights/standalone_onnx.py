@@ -1,10 +1,10 @@
-"""The trained network of this folder, for any program; needs onnxruntime, NumPy and Pillow.
+"""Load the trained network of this folder in any program; needs onnxruntime, NumPy and Pillow.
 
 from model import CLASSES, load, predict, transform
 network = load()
 logits = predict(network, transform(Image.open("image.jpg"))[None])
 
-python model.py image.jpg                               # its likeliest classes
+python model.py image.jpg                               # prints its likeliest classes
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ transform = prepare
 
 
 def load() -> Any:
-    """The network, a session of onnxruntime on the CPU."""
+    """Return the network as an onnxruntime session on the CPU."""
     return onnxruntime.InferenceSession(FOLDER / "model.onnx", providers=["CPUExecutionProvider"])
 
 
 def predict(network: Any, images: np.ndarray) -> np.ndarray:
-    """Logits [B, classes] of images [B, 3, H, W] as they were evaluated: with their mirror images, if that was so."""
+    """Return logits [B, classes] of images [B, 3, H, W], averaged with their mirror images if the run did so."""
     logits: np.ndarray = network.run(["logits"], {"images": images})[0]
     return (logits + network.run(["logits"], {"images": images[..., ::-1]})[0]) / 2 if CARD["flip_average"] else logits
 

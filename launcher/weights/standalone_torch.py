@@ -1,10 +1,10 @@
-"""The trained network of this folder, for any program; needs torch, torchvision, safetensors, and timm for its models.
+"""Load the trained network of this folder in any program; needs torch, torchvision, safetensors, and timm if used.
 
 from model import CLASSES, load, predict, transform
 network = load()                                          # in evaluation mode
 logits = predict(network, transform(Image.open("image.jpg"))[None])
 
-python model.py image.jpg                               # its likeliest classes
+python model.py image.jpg                               # prints its likeliest classes
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from torchvision.models import resnet as resnet  # note: for surgeries
 
 from launcher.weights.standalone import CARD, CLASSES, FOLDER, main, prepare
 
-# The network, where it is no library's.
+# The network if it is not from a library.
 NETWORK: Callable[..., nn.Module] | None = None
 
-# What training changed of the library's network, in this order.
+# The changes that training made to the library's network, in this order.
 SURGERY: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}
 
 
 def load() -> nn.Module:
-    """The network in evaluation mode, float32 on the CPU.
+    """Return the network in evaluation mode, float32 on the CPU.
 
     Raises:
-        ValueError: the weights are of a network that was changed in another way.
+        ValueError: the weights belong to a network with other changes.
     """
     path = FOLDER / "model.safetensors"
     with safe_open(path, framework="pt") as file:
@@ -46,34 +46,34 @@ def load() -> nn.Module:
     network = _plain()
     for change, values in SURGERY.values():
         change(network, **values)
-    # note: the names are the library's only where its plain network computes the same
+    # note: names have no prefix if the library's plain network computes the same
     prefix = "+".join(SURGERY) + "." if SURGERY else ""
     network.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in load_file(path).items()})
     return network.eval()
 
 
 def _plain() -> nn.Module:
-    """The network before training changed it, with weights still to be loaded."""
+    """Return the network before the changes of training, without weights."""
     if NETWORK is not None:
         return NETWORK(len(CLASSES), **CARD["arguments"])
     if CARD["library"] == "timm":
         import timm
 
         return timm.create_model(CARD["architecture"], num_classes=len(CLASSES), **CARD["arguments"])
-    # note: all weights are loaded, so none are drawn
+    # note: no initialization, as all weights are loaded
     with torch.device("meta"):
         network: nn.Module = get_model(CARD["architecture"], weights=None, num_classes=len(CLASSES))
     return network.to_empty(device="cpu")
 
 
 def transform(image: Image.Image) -> Tensor:
-    """An image as the network's input, float32 [3, side, side]."""
+    """Return an image as the network's input, float32 [3, size, size]."""
     return torch.from_numpy(prepare(image))
 
 
 @torch.inference_mode()
 def predict(network: nn.Module, images: Tensor | np.ndarray) -> Tensor:
-    """Logits [B, classes] of images [B, 3, H, W] as they were evaluated: with their mirror images, if that was so."""
+    """Return logits [B, classes] of images [B, 3, H, W], averaged with their mirror images if the run did so."""
     images = torch.as_tensor(images)
     logits: Tensor = network(images)
     return (logits + network(images.flip(3))) / 2 if CARD["flip_average"] else logits

@@ -203,19 +203,19 @@ def test_files_that_are_no_weights_are_one_line_and_never_run(
     kept, said_of_it = weights.read_bytes(), json.loads(card.read_text())
     for content in (b"", b"no weights", kept[:5000], pickle.dumps(Executed(trap)), b"\xff" * 64):
         weights.write_bytes(content)
-        assert "model.safetensors is no whole safetensors file" in answer()
+        assert "model.safetensors is not a complete safetensors file" in answer()
     weights.write_bytes(kept)
     torch.save({"format": 1, "state": Executed(trap)}, weights)
-    assert "is no whole safetensors file" in answer()
+    assert "is not a complete safetensors file" in answer()
     weights.unlink()
-    assert "is no whole safetensors file" in answer()
+    assert "is not a complete safetensors file" in answer()
     weights.write_bytes(kept)
     config, two = said_of_it["config"], {"classes": ["a", "b"]}
     changes = {
-        "has no proper classes": two,
+        "does not list the classes of its config": two,
         "does not match this run": two | {"config": config | {"dataset": config["dataset"] | {"classes": 2}}},
-        "is of another network than model_card.json says": {"config": config | {"algorithms": {}}},
-        "describes no run": {"config": config | {"algorithms": {"../model": {}}}},
+        "does not belong to the network in model_card.json": {"config": config | {"algorithms": {}}},
+        "has no valid config": {"config": config | {"algorithms": {"../model": {}}}},
     }
     for reason, values in changes.items():
         card.write_text(json.dumps(said_of_it | values))

@@ -1,4 +1,4 @@
-"""`export_run` on small runs: what it writes, and that a model which differs from the run's is never kept."""
+"""`export_run` on small runs: the files it writes, and that it refuses a model that differs from the run's."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from torchvision.transforms._presets import ImageClassification
 
 from launcher.algorithms.blurpool import BlurPool
 from launcher.config import resolved
+from launcher.config.compose import compose
+from launcher.config.keys import path_keys
+from launcher.config.validate import validate
 from launcher.errors import UserError
 from launcher.records.folder import RunFolder
 from launcher.weights import export as export_module
 from launcher.weights.export import export_run
 from tests.commands import execute
-from tests.commands import refused as told
+from tests.commands import refused as refused_command
 from tests.forked import python
 from tests.saved_runs import finished
 from tests.trainers import alone
@@ -31,13 +34,13 @@ pytestmark = pytest.mark.usefixtures("forked_checks")
 
 
 def export(folder: RunFolder, output: Path) -> dict[str, object]:
-    """The card."""
+    """Export the newest checkpoint and return its model card."""
     export_run(folder, output, best=False, report=lambda done, total: None)
     card: dict[str, object] = json.loads((output / "model_card.json").read_text())
     return card
 
 
-def say_that_the_run_recorded(folder: RunFolder, top1: float) -> None:
+def set_recorded_top1(folder: RunFolder, top1: float) -> None:
     lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     lines[-1]["metrics"]["top1"] = top1
     folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -50,7 +53,9 @@ def umask(mask: int) -> Iterator[None]:
     os.umask(before)
 
 
-def test_what_is_written_and_for_whom(tmp_path: Path, tiny_networks: None) -> None:
+def test_an_export_has_three_files_for_everyone_and_a_card_that_describes_the_run(
+    tmp_path: Path, tiny_networks: None
+) -> None:
     folder, output = finished(tmp_path, "image.eval_flip_average=true"), tmp_path / "a" / "b"
     with umask(0o022):
         card = export(folder, output)
@@ -68,8 +73,27 @@ def test_what_is_written_and_for_whom(tmp_path: Path, tiny_networks: None) -> No
     assert list(card["surgery"]) == ["blurpool"]  # type: ignore[call-overload]
 
 
+def assert_no_place(export: Path) -> None:
+    """Check that no file of an export has a path of this machine or the word SECRET."""
+    places = (Path("SECRET"), export.parent, Path(__file__).parents[2], Path(torch.__file__).parents[1])
+    for path in export.iterdir():
+        assert not [place for place in places if str(place).encode() in path.read_bytes()], path.name
+
+
+def test_an_export_contains_no_place_and_no_account_of_the_run(tmp_path: Path, tiny_networks: None) -> None:
+    place = f"{tmp_path}/SECRET"
+    words = ["logger=wandb", "logger.project=SECRET", "logger.entity=SECRET", "launch.rdzv=SECRET:1"]
+    card = export(finished(tmp_path, *words, f"runs={place}", f"model.weights={place}"), tmp_path / "export")
+    assert_no_place(tmp_path / "export")
+    assert validate(card["config"]).logger.name == "jsonl"  # type: ignore[arg-type]
+    everywhere = [f"{key}={place}" for key in path_keys()]
+    values = resolved.portable(compose(["dataloader=ffcv", *words, *everywhere]).config)
+    assert "SECRET" not in str(values)
+    assert resolved.portable(compose(["model.weights=torchvision"]).config)["model"]["weights"] == "torchvision"
+
+
 def refused(folder: RunFolder, reason: str) -> None:
-    """The export ends with a line, and leaves neither a file nor a folder."""
+    """Check that the export fails with one line, and leaves no file and no folder."""
     output = folder.path / "new" / "export"
     with pytest.raises(UserError, match=reason) as error:
         export(folder, output)
@@ -77,30 +101,30 @@ def refused(folder: RunFolder, reason: str) -> None:
     assert not output.parent.exists()
 
 
-def test_a_model_that_differs_from_the_runs_is_not_kept(
+def test_a_model_that_differs_from_the_runs_is_not_written(
     tmp_path: Path, tiny_networks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = finished(tmp_path, "precision=fp32")
     with monkeypatch.context() as patch:
         patch.setattr(BlurPool, "surgery", None)
-        refused(folder, "logits are not those of the run's own network")
+        refused(folder, "logits differ from the run's")
     with monkeypatch.context() as patch:
         card = export_module.model_card
         patch.setattr(
             export_module, "model_card", lambda *all: card(*all) | {"input": card(*all)["input"] | {"resize": 40}}
         )
-        refused(folder, "prepares images in another way")
+        refused(folder, "prepares images differently")
     with monkeypatch.context() as patch:
         patch.setattr(export_module, "model_card", lambda *all: card(*all) | {"classes": ["one"]})
-        refused(folder, "fails where this project is not: .*size mismatch")
-    say_that_the_run_recorded(folder, 0.95)
-    refused(folder, r"top-1 of .* on the 20 validation images, where the run recorded 95.00%")
+        refused(folder, "fails without this project: .*size mismatch")
+    set_recorded_top1(folder, 0.95)
+    refused(folder, r"top-1 of .* on the 20 validation images, but the run recorded 95.00%")
     text = folder.config.read_text()
     folder.config.write_text(text.replace("min_channels: 16", "min_channels: 17"))
     refused(folder, "this folder's config.yaml are of different runs")
 
 
-def test_without_the_pictures_logits_are_compared_and_classes_told(tmp_path: Path) -> None:
+def test_an_export_without_images_compares_logits_of_noise_and_keeps_the_class_names(tmp_path: Path) -> None:
     folder = finished(tmp_path, "algorithms=[ghost_batchnorm,ema]", "loss=cross_entropy")
     (tmp_path / "file").write_text("")
     folder.config.write_text(folder.config.read_text().replace("path: null", f"path: {tmp_path}/file/images"))
@@ -123,7 +147,7 @@ def test_without_the_pictures_logits_are_compared_and_classes_told(tmp_path: Pat
     assert isinstance(names["network"], type(resnet18()))
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, tiny_networks: None) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path, tiny_networks: None) -> None:
     folder = finished(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot export to .*/file/export: Not a directory"):
@@ -151,7 +175,7 @@ EVERYTHING = [
 ]
 
 
-def test_onnx_predicts_where_only_onnxruntime_is_and_what_differs_is_not_kept(
+def test_an_onnx_file_predicts_with_onnxruntime_only_and_a_wrong_one_is_not_written(
     tmp_path: Path, tiny_networks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_onnx()
@@ -160,6 +184,9 @@ def test_onnx_predicts_where_only_onnxruntime_is_and_what_differs_is_not_kept(
     assert (checked.on, checked.images) == ("validation images", 20)
     assert {path.name for path in output.iterdir()} == {"model.onnx", "model.py", "model_card.json"}
     card = json.loads((output / "model_card.json").read_text())
+    assert "horizontal mirror image" in card["note"]
+    assert card["note"].encode() in (output / "model.onnx").read_bytes()
+    assert_no_place(output)
     assert set(card["surgery"]) == {"silu", "squeeze_excite", "blurpool", "stochastic_depth"}
     random = np.random.default_rng(0)
     files = [tmp_path / f"{number}.png" for number in range(3)]
@@ -181,13 +208,13 @@ def test_onnx_predicts_where_only_onnxruntime_is_and_what_differs_is_not_kept(
         expected.append(str(file))
         expected += [f"{v:8.2%}  {card['classes'][n]}" for v, n in zip(best.values, best.indices, strict=True)]
     assert printed.splitlines() == expected
-    refuses_another(folder, output, monkeypatch)
+    assert_another_file_is_refused(folder, output, monkeypatch)
 
 
 TIMM = ["model=timm", "model.architecture=test_vit", "model.img_size=32", "algorithms=[ema]"]
 
 
-def test_a_run_of_timms_answers_alike_in_every_form(tmp_path: Path) -> None:
+def test_a_run_of_a_timm_model_predicts_the_same_in_every_form(tmp_path: Path) -> None:
     with_onnx()
     folder, onnx = finished(tmp_path, *TIMM), tmp_path / "onnx"
     checked = export_run(folder, onnx, best=False, onnx=True, report=lambda done, total: None)
@@ -205,7 +232,7 @@ def test_a_run_of_timms_answers_alike_in_every_form(tmp_path: Path) -> None:
     assert execute("eval", str(folder.path), "--by-class")[1].splitlines()[1] == "20 images on 1 process on the CPU"
 
 
-# What a program of onnxruntime's users finds: neither this project nor torch.
+# Run a file without this project and torch, as a user of onnxruntime does.
 BARE = """
 import runpy, sys
 for name in ("launcher", "torch", "torchvision", "onnx"):
@@ -215,8 +242,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def refuses_another(folder: RunFolder, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One logit of ten is a thousandth off in a new file: the earlier files stay."""
+def assert_another_file_is_refused(folder: RunFolder, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new file in which one of ten logits is off by a thousandth leaves the earlier files unchanged."""
     import onnx
 
     earlier = {path.name: path.read_bytes() for path in output.iterdir()}
@@ -231,16 +258,16 @@ def refuses_another(folder: RunFolder, output: Path, monkeypatch: pytest.MonkeyP
         onnx.save(model, staged / "model.onnx")
 
     monkeypatch.setattr(export_module, "write_onnx", write_another)
-    with pytest.raises(UserError, match="logits are not those of the run's own network"):
+    with pytest.raises(UserError, match="logits differ from the run's"):
         export_run(folder, output, best=False, onnx=True, report=lambda done, total: None)
     assert {path.name: path.read_bytes() for path in output.iterdir()} == earlier
 
 
-def test_without_the_packages_of_onnx_a_line_says_how_to_get_them(
+def test_the_error_for_missing_onnx_packages_has_the_install_command(
     tmp_path: Path, tiny_networks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = finished(tmp_path)
     monkeypatch.setattr("launcher.cli.export.find_spec", lambda name: None if name.startswith("onnx") else object())
-    assert "onnx and onnxscript and onnxruntime; run pip install 'train-launcher[onnx]'" in told(
+    assert "onnx and onnxscript and onnxruntime; run pip install 'train-launcher[onnx]'" in refused_command(
         "export", str(folder.path), "--onnx"
     )

@@ -1,4 +1,4 @@
-"""Networks that each method and activation have changed, exported and loaded where this project is not."""
+"""Networks changed by each algorithm and activation, exported and loaded without this project."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ VIT = ["model=vit", "model.width=32", "model.depth=2", "model.mlp_width=48", "mo
 CASES = {
     **{
         name: [f"algorithms=[{name}]"]
-        for name, method in Algorithms.declarations().items()
-        if "change_model" in method.places
+        for name, algorithm in Algorithms.declarations().items()
+        if "change_model" in algorithm.places
     },
     "plain": ["algorithms=[]"],
     "bottlenecks": ["algorithms=[stochastic_depth,blurpool]", EVALUATED, "model=resnet50"],
@@ -68,25 +68,25 @@ for folder in sys.argv[2:]:
 
 @dataclass
 class Case:
-    """An export, and what the run's network makes of the images."""
+    """An export, and the logits of the run's network for the images."""
 
     folder: Path
 
     @property
     def expected(self) -> Tensor:
-        found: Tensor = torch.load(self.folder / "expected.pt")
-        return found
+        logits: Tensor = torch.load(self.folder / "expected.pt")
+        return logits
 
     def plain(self) -> nn.Module:
-        """Torchvision's network, still without weights."""
+        """Return torchvision's network without weights."""
         architecture = json.loads((self.folder / "model_card.json").read_text())["architecture"]
         with torch.device("meta"):
             network: nn.Module = get_model(architecture, num_classes=6)
         return network.eval()
 
 
-def trained(network: nn.Module) -> None:
-    """Give every parameter and statistic values of its own, so that what is loaded wrongly shows."""
+def fill(network: nn.Module) -> None:
+    """Give every vector of parameters and statistics different values, so that a wrong assignment is visible."""
     generator = torch.Generator().manual_seed(1)
     for name, tensor in network.state_dict().items():
         if tensor.is_floating_point() and tensor.dim() < 2:
@@ -95,7 +95,7 @@ def trained(network: nn.Module) -> None:
 
 
 def make_cases(root: Path) -> None:
-    """In a process of its own, since networks of many sizes leave gaps in the memory of one that lasts."""
+    """Write all cases, in a separate process since networks of many sizes fragment its memory."""
     images = torch.load(root / "images.pt")
     for name in CASES:
         make_case(name, root / name, images)
@@ -107,7 +107,7 @@ def make_case(name: str, folder: Path, images: Tensor) -> None:
     engine = Engine(Context(Plan(config, 1, train_samples=80), 6))
     network = build_model(config.model, 6, config.loss, config.seed)
     engine.change_model(network)
-    trained(network)
+    fill(network)
     surgeries = model_surgeries(config.model) | engine.surgeries()
     card = {
         **network_card(config.model, 6, changed=bool(surgeries)),
@@ -127,7 +127,7 @@ def images() -> Tensor:
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory, images: Tensor) -> dict[str, Case]:
-    """All of them, and in each folder the logits that a process without this project has computed."""
+    """Return all cases; each folder has the logits that a process without this project computed."""
     root = tmp_path_factory.mktemp("exports")
     torch.save(images, root / "images.pt")
     in_a_fork(make_cases, root)
@@ -136,7 +136,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory, images: Tensor) -> dict[str,
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_export_computes_what_the_run_evaluates(name: str, cases: dict[str, Case]) -> None:
+def test_the_export_computes_the_logits_of_the_run(name: str, cases: dict[str, Case]) -> None:
     expected = cases[name].expected
     assert expected.std() > 1e-3
     torch.testing.assert_close(torch.load(cases[name].folder / "logits.pt"), expected, rtol=1e-4, atol=1e-4)
@@ -144,7 +144,9 @@ def test_the_export_computes_what_the_run_evaluates(name: str, cases: dict[str, 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", sorted(set(CASES) - CHANGED - OWN))
-def test_torchvision_loads_what_computes_the_same_there(name: str, cases: dict[str, Case], images: Tensor) -> None:
+def test_torchvision_loads_weights_that_compute_the_same_in_its_network(
+    name: str, cases: dict[str, Case], images: Tensor
+) -> None:
     weights = load_file(cases[name].folder / "model.safetensors")
     plain = cases[name].plain()
     plain.load_state_dict(weights, strict=True, assign=True)
@@ -154,7 +156,7 @@ def test_torchvision_loads_what_computes_the_same_there(name: str, cases: dict[s
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", sorted(CHANGED))
-def test_torchvision_takes_nothing_of_what_computes_otherwise_there(
+def test_torchvision_refuses_weights_that_compute_something_else_in_its_network(
     name: str, cases: dict[str, Case], images: Tensor
 ) -> None:
     weights = load_file(cases[name].folder / "model.safetensors")
@@ -162,13 +164,13 @@ def test_torchvision_takes_nothing_of_what_computes_otherwise_there(
     with pytest.raises(RuntimeError, match="Unexpected key"):
         plain.load_state_dict(weights, strict=True, assign=True)
     assert set(plain.load_state_dict(weights, strict=False, assign=True).unexpected_keys) == set(weights)
-    # under torchvision's names they would have been taken, and wrong
+    # under torchvision's names the weights load, with wrong results
     bare = {key.split(".", 1)[1]: tensor for key, tensor in weights.items()}
     assert not plain.load_state_dict(bare, strict=False, assign=True).missing_keys
     assert (plain(images) - cases[name].expected).abs().max() > 1e-2
 
 
-def test_weights_of_another_surgery_are_refused(cases: dict[str, Case], tmp_path: Path) -> None:
+def test_model_py_refuses_weights_of_another_surgery(cases: dict[str, Case], tmp_path: Path) -> None:
     for name, file in (("silu", "model.py"), ("silu", "model_card.json"), ("gelu", "model.safetensors")):
         (tmp_path / file).write_bytes((cases[name].folder / file).read_bytes())
     with pytest.raises(subprocess.CalledProcessError) as failed:
@@ -180,19 +182,19 @@ def test_weights_of_another_surgery_are_refused(cases: dict[str, Case], tmp_path
 
 @pytest.mark.parametrize("size", [(40, 40), (90, 30), (30, 91), (500, 7), (7, 501)])
 @pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "CMYK", "P", "1", "I;16"])
-def test_odd_pictures_are_prepared_as_in_training(mode: str, size: tuple[int, int], tmp_path: Path) -> None:
-    """500 x 7 is longer than what is resized as a whole."""
+def test_unusual_images_are_prepared_as_in_training(mode: str, size: tuple[int, int], tmp_path: Path) -> None:
+    """Also images of 500 x 7, more than 50 times as long as wide."""
     file = tmp_path / ("image.tiff" if mode == "CMYK" else "image.png")
     pixels = np.random.default_rng(3).integers(0, 65536, size[::-1], dtype=np.uint16)
     coloured = np.random.default_rng(4).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
     (Image.fromarray(pixels) if mode == "I;16" else Image.fromarray(coloured).convert(mode)).save(file)
-    given = {"resize": 36, "size": 32, "interpolation": "bilinear", "exif_orientation": True}
-    card = {"classes": ["a"], "input": {**given, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}}
+    values = {"resize": 36, "size": 32, "interpolation": "bilinear", "exif_orientation": True}
+    card = {"classes": ["a"], "input": {**values, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}}
     (tmp_path / "model_card.json").write_text(json.dumps(card))
     (tmp_path / "model.py").write_text(module_source("standalone_onnx.py"))
-    spec = importlib.util.spec_from_file_location("written", tmp_path / "model.py")
-    written = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(written)
+    spec = importlib.util.spec_from_file_location("exported", tmp_path / "model.py")
+    exported = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(exported)
     cut = centre_cut(decode(file, upright=True).image, 36, 32, "bilinear")
     expected = (cut / 255.0 - card["input"]["mean"]) / card["input"]["std"]  # type: ignore[index]
-    np.testing.assert_allclose(written.transform(Image.open(file)), expected.transpose(2, 0, 1), atol=1e-5)
+    np.testing.assert_allclose(exported.transform(Image.open(file)), expected.transpose(2, 0, 1), atol=1e-5)

@@ -1,4 +1,4 @@
-"""A start from the weights that torchvision and timm give themselves, from where these keep them."""
+"""Pretrained weights of torchvision and timm, from their caches and the Hub."""
 
 from __future__ import annotations
 
@@ -36,42 +36,43 @@ def start(*words: str) -> Pretrained:
     return pretrained_weights(config_of(*words), CLASSES, keep_normalization=False)
 
 
-def test_torchvisions_own_lie_in_torchs_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_weights_of_torchvision_load_from_torchs_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     url = ResNet18_Weights.DEFAULT.url
 
-    def refused(*_: object, **__: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError("no route to host")
 
-    monkeypatch.setattr(torch.hub, "download_url_to_file", refused)
-    place = tmp_path / "checkpoints" / Path(url).name
+    monkeypatch.setattr(torch.hub, "download_url_to_file", fail)
+    file = tmp_path / "checkpoints" / Path(url).name
     with pytest.raises(UserError, match="no route to host") as raised:
         start(*TORCHVISION)
     assert url in str(raised.value)
-    assert str(place) in str(raised.value)
-    whole = tiny(num_classes=1000).state_dict()
-    place.parent.mkdir(exist_ok=True)
-    torch.save(whole, place)
+    assert str(file) in str(raised.value)
+    weights = tiny(num_classes=1000).state_dict()
+    file.parent.mkdir(exist_ok=True)
+    torch.save(weights, file)
     config = config_of(*TORCHVISION, "dataset.mean=[0.1,0.1,0.1]")
-    found = pretrained_weights(config, CLASSES, keep_normalization=False)
-    assert torch.equal(found.weights["conv1.weight"], whole["conv1.weight"])
-    assert found.weights["fc.weight"].shape == whole["fc.weight"][:5].shape
-    assert found.config.dataset.mean == [0.485, 0.456, 0.406]
-    kept = pretrained_weights(config, CLASSES, keep_normalization=True)
-    assert kept.config.dataset.mean == [0.1, 0.1, 0.1]
-    assert "were trained with dataset.mean=[0.485, 0.456, 0.406]" in kept.notes[1]
+    pretrained = pretrained_weights(config, CLASSES, keep_normalization=False)
+    assert torch.equal(pretrained.weights["conv1.weight"], weights["conv1.weight"])
+    assert pretrained.weights["fc.weight"].shape == weights["fc.weight"][:5].shape
+    assert pretrained.config.dataset.mean == [0.485, 0.456, 0.406]
+    unchanged = pretrained_weights(config, CLASSES, keep_normalization=True)
+    assert unchanged.config.dataset.mean == [0.1, 0.1, 0.1]
+    assert "were trained with dataset.mean=[0.485, 0.456, 0.406]" in unchanged.notes[1]
 
 
-def test_timms_own_come_from_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Fitted to the image size, with their mean and deviation; without a network the line says what to do."""
+def test_weights_of_timm_load_from_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They adapt to the image size and bring their mean and deviation; an offline machine gets a remedy."""
     whole = timm.create_model("test_vit").state_dict()
     file = tmp_path / "model.safetensors"
     save_file(whole, file)
     monkeypatch.setattr("timm.models._hub.hf_hub_download", lambda *_, **__: str(file))
-    found = start(*TIMM)
-    assert found.notes[0].startswith("starts from timm's timm/test_vit.r160_in1k: a new head")
-    assert found.config.dataset.mean == [0.5, 0.5, 0.5]
-    assert {name for name in whole if not torch.equal(found.weights[name], whole[name])} == {"head.weight", "head.bias"}
+    pretrained = start(*TIMM)
+    assert pretrained.notes[0].startswith("initial weights from timm's timm/test_vit.r160_in1k: a new head")
+    assert pretrained.config.dataset.mean == [0.5, 0.5, 0.5]
+    weights = pretrained.weights
+    assert {name for name in whole if not torch.equal(weights[name], whole[name])} == {"head.weight", "head.bias"}
     larger = start(*TIMM, "model.img_size=64")
     assert larger.weights["pos_embed"].shape != whole["pos_embed"].shape
     assert torch.equal(larger.weights["blocks.0.attn.qkv.weight"], whole["blocks.0.attn.qkv.weight"])
@@ -79,10 +80,10 @@ def test_timms_own_come_from_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     with pytest.raises(UserError, match=r"model.weights=timm: timm/test_vit.r160_in1k cannot be loaded \(Error"):
         start(*TIMM)
 
-    def refused(*_: str, **__: str) -> None:
+    def fail(*_: str, **__: str) -> None:
         raise huggingface_hub.errors.LocalEntryNotFoundError("cannot find the file on the hub.\nMore words.")
 
-    monkeypatch.setattr("timm.models._hub.hf_hub_download", refused)
+    monkeypatch.setattr("timm.models._hub.hf_hub_download", fail)
     with pytest.raises(UserError) as raised:
         start(*TIMM)
     assert str(raised.value).endswith(
@@ -92,25 +93,25 @@ def test_timms_own_come_from_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     )
 
 
-def test_positions_are_fitted_to_another_side(tmp_path: Path) -> None:
-    """As timm itself does where it loads them; a network of another width is none that they fit."""
+def test_position_embeddings_adapt_to_another_image_size(tmp_path: Path) -> None:
+    """They become those that timm loads itself; a network of another width is refused."""
     file = f"model.weights={tmp_path}/file"
     whole = timm.create_model("test_vit", num_classes=5, img_size=64).state_dict()
     save_file(whole, tmp_path / "file")
     same = start(*TIMM, file, "model.img_size=64")
     assert all(torch.equal(same.weights[name], tensor) for name, tensor in whole.items())
-    assert "timm fitted" not in same.notes[0]
-    found = start(*TIMM, file, "model.img_size=128")
-    assert "count as the same; timm fitted the others to this network" in found.notes[0]
+    assert "timm adapted" not in same.notes[0]
+    adapted = start(*TIMM, file, "model.img_size=128")
+    assert "unnamed classes are the same; timm adapted the others to this network" in adapted.notes[0]
     own: dict[str, Any] = {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": whole, "num_classes": 5}}
     expected = timm.create_model("test_vit", num_classes=5, img_size=128, **own).state_dict()
     assert expected["pos_embed"].shape != whole["pos_embed"].shape
-    assert all(torch.equal(found.weights[name], tensor) for name, tensor in expected.items())
-    with pytest.raises(UserError, match=r"of another network, not of test_vit: cls_token is 1x1x64 instead of 1x1x128"):
+    assert all(torch.equal(adapted.weights[name], tensor) for name, tensor in expected.items())
+    with pytest.raises(UserError, match=r"of another network, not test_vit: cls_token is 1x1x64 instead of 1x1x128"):
         start(*TIMM, file, "model.arguments.embed_dim=128")
 
 
-def test_a_compressed_file_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+def test_a_compressed_file_is_refused_before_it_fills_memory(tmp_path: Path) -> None:
     torch.save({"weight": torch.zeros(1000)}, tmp_path / "plain")
     with ZipFile(tmp_path / "plain") as plain, ZipFile(tmp_path / "file", "w", ZIP_DEFLATED) as packed:
         for record in plain.namelist():
@@ -119,7 +120,9 @@ def test_a_compressed_file_is_refused_before_it_fills_the_memory(tmp_path: Path)
         start(*TORCHVISION[:1], f"model.weights={tmp_path}/file")
 
 
-@pytest.mark.parametrize(("asked", "own"), [("timm", "torchvision"), ("torchvision", "timm")])
-def test_another_librarys_own_are_refused(asked: str, own: str) -> None:
-    with pytest.raises(UserError, match=f"model.weights={asked}: has none .* model.weights={own}"):
-        start(*(TORCHVISION if own == "torchvision" else TIMM), f"model.weights={asked}")
+@pytest.mark.parametrize(("source", "library"), [("timm", "torchvision"), ("torchvision", "timm")])
+def test_weights_of_another_library_are_refused(source: str, library: str) -> None:
+    with pytest.raises(
+        UserError, match=f"model.weights={source}: has no weights for this model; set model.weights={library}"
+    ):
+        start(*(TORCHVISION if library == "torchvision" else TIMM), f"model.weights={source}")

@@ -1,4 +1,4 @@
-"""The weights that a run starts from: of a file, a run, an export or a library, for the same classes or others."""
+"""Pretrained weights from a file, a run or an export, for the same classes or others."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def config_of(weights: Path | str, *words: str) -> RunConfig:
 
 
 def start(weights: Path | str, *words: str, classes: list[str] | None = None) -> tuple[dict[str, Tensor], str]:
-    found = pretrained_weights(config_of(weights, *words), classes or CLASSES, keep_normalization=False)
-    return found.weights, found.notes[0]
+    pretrained = pretrained_weights(config_of(weights, *words), classes or CLASSES, keep_normalization=False)
+    return pretrained.weights, pretrained.notes[0]
 
 
 @pytest.fixture(scope="module")
 def trained() -> dict[str, Tensor]:
-    """Weights of five classes, all unlike those that any seed draws."""
+    """Return weights for five classes that differ from those of any seed."""
     torch.manual_seed(7)
     state = tiny(num_classes=5).state_dict()
     return {name: (tensor + torch.rand(tensor.shape) / 100).to(tensor.dtype) for name, tensor in state.items()}
@@ -75,57 +75,57 @@ def safe(weights: dict[str, Tensor], path: Path) -> Path:
     ],
     ids=["plain", "state_dict", "averaged", "wrapped twice"],
 )
-def test_published_shapes_of_a_torch_file(wrapped: Any, trained: dict[str, Tensor], tmp_path: Path) -> None:
-    found, _ = start(saved_as(wrapped(trained), tmp_path / "file.pth"))
-    assert found.keys() == trained.keys()
-    assert all(torch.equal(found[name], tensor) for name, tensor in trained.items())
+def test_published_layouts_of_a_torch_file_load(wrapped: Any, trained: dict[str, Tensor], tmp_path: Path) -> None:
+    weights, _ = start(saved_as(wrapped(trained), tmp_path / "file.pth"))
+    assert weights.keys() == trained.keys()
+    assert all(torch.equal(weights[name], tensor) for name, tensor in trained.items())
 
 
-def test_of_another_precision_and_without_counters(trained: dict[str, Tensor], tmp_path: Path) -> None:
+def test_weights_of_another_precision_and_without_counters_load(trained: dict[str, Tensor], tmp_path: Path) -> None:
     halves = {n: t.half() if t.is_floating_point() else t for n, t in trained.items() if "num_batches" not in n}
-    found, _ = start(saved_as(halves, tmp_path / "file.pth"))
-    assert found["conv1.weight"].dtype == torch.float32
-    assert torch.equal(found["conv1.weight"], trained["conv1.weight"].half().float())
-    assert found["bn1.num_batches_tracked"] == 0
+    weights, _ = start(saved_as(halves, tmp_path / "file.pth"))
+    assert weights["conv1.weight"].dtype == torch.float32
+    assert torch.equal(weights["conv1.weight"], trained["conv1.weight"].half().float())
+    assert weights["bn1.num_batches_tracked"] == 0
 
 
-def test_another_number_of_classes_gets_the_head_that_the_seed_draws(file: Path, trained: dict[str, Tensor]) -> None:
+def test_another_number_of_classes_gets_a_head_drawn_from_the_seed(file: Path, trained: dict[str, Tensor]) -> None:
     config = config_of(file)
     config = replace(config, dataset=replace(config.dataset, classes=3))
-    found = pretrained_weights(config, CLASSES[:3], keep_normalization=False)
+    pretrained = pretrained_weights(config, CLASSES[:3], keep_normalization=False)
     fresh = build_model(config.model, 3, config.loss, config.seed).state_dict()
-    assert torch.equal(found.weights["fc.weight"], fresh["fc.weight"])
-    assert torch.equal(found.weights["layer2.0.conv2.weight"], trained["layer2.0.conv2.weight"])
-    assert "a new head for 3 classes instead of 5" in found.notes[0]
+    assert torch.equal(pretrained.weights["fc.weight"], fresh["fc.weight"])
+    assert torch.equal(pretrained.weights["layer2.0.conv2.weight"], trained["layer2.0.conv2.weight"])
+    assert "a new head for 3 classes instead of 5" in pretrained.notes[0]
 
 
 def named_checkpoint(trained: dict[str, Tensor], names: list[str], path: Path) -> Path:
     return saved_as({"format": 1, "state": {"step": 3, "weights": trained, "classes": names}}, path)
 
 
-def test_classes_go_by_their_names(trained: dict[str, Tensor], tmp_path: Path) -> None:
-    """In another order, the rows are those of the names; as many others get a new head."""
-    turned = [CLASSES[number] for number in (3, 0, 4, 1, 2)]
-    path = named_checkpoint(trained, turned, tmp_path / "turned.pt")
-    found, said = start(path)
+def test_rows_of_the_head_follow_the_class_names(trained: dict[str, Tensor], tmp_path: Path) -> None:
+    """Classes in another order get their own rows; other classes get a new head."""
+    reordered = [CLASSES[number] for number in (3, 0, 4, 1, 2)]
+    path = named_checkpoint(trained, reordered, tmp_path / "reordered.pt")
+    weights, note = start(path)
     network = tiny(num_classes=5).eval()
     images = torch.rand(2, 3, 64, 64)
     network.load_state_dict(trained)
     before = network(images)
-    network.load_state_dict(found)
-    torch.testing.assert_close(network(images), before[:, [turned.index(name) for name in CLASSES]])
-    assert "of the head the 5 rows of the same classes" in said
-    others, said = start(named_checkpoint(trained, ["fox", *CLASSES[1:]], tmp_path / "others.pt"))
+    network.load_state_dict(weights)
+    torch.testing.assert_close(network(images), before[:, [reordered.index(name) for name in CLASSES]])
+    assert "the head's rows of the same 5 classes" in note
+    others, note = start(named_checkpoint(trained, ["fox", *CLASSES[1:]], tmp_path / "others.pt"))
     assert not torch.equal(others["fc.weight"], trained["fc.weight"])
-    assert "a new head for 5 classes, since theirs are others" in said
+    assert "a new head for 5 classes, since the source has others" in note
 
 
-def test_a_part_of_the_classes_keeps_their_rows(trained: dict[str, Tensor], tmp_path: Path) -> None:
+def test_a_subset_of_the_classes_keeps_its_rows(trained: dict[str, Tensor], tmp_path: Path) -> None:
     path = named_checkpoint(trained, CLASSES, tmp_path / "file.pt")
     config = config_of(path)
     config = replace(config, dataset=replace(config.dataset, classes=2))
-    found = pretrained_weights(config, ["bee", "dog"], keep_normalization=False)
-    assert torch.equal(found.weights["fc.bias"], trained["fc.bias"][[1, 3]])
+    pretrained = pretrained_weights(config, ["bee", "dog"], keep_normalization=False)
+    assert torch.equal(pretrained.weights["fc.bias"], trained["fc.bias"][[1, 3]])
 
 
 class Runs:
@@ -133,31 +133,34 @@ class Runs:
         return os.mkdir, ("ran",)
 
 
-def cut(path: Path, part: float) -> Path:
+def cut(path: Path, fraction: float) -> Path:
     content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * part)])
+    path.write_bytes(content[: int(len(content) * fraction)])
     return path
 
 
-def with_a_block_more(trained: dict[str, Tensor]) -> dict[str, Tensor]:
+def with_another_block(trained: dict[str, Tensor]) -> dict[str, Tensor]:
     block = {name: tensor for name, tensor in trained.items() if name.startswith("layer1.0.")}
     return {**trained, **{name.replace("1.0.", "1.1.", 1): tensor.clone() for name, tensor in block.items()}}
 
 
-# What is written to a path, of good weights, and what is then wrong.
+# Functions that write a wrong file from good weights, and its error.
 BAD: dict[str, tuple[Callable[[dict[str, Tensor], Path], object], str]] = {
-    "text": (lambda w, path: path.write_text("no weights, but long\n" * 20), "is no file of weights, or is cut short"),
-    "empty": (lambda w, path: path.touch(), "is no file of weights, or is cut short"),
+    "text": (
+        lambda w, path: path.write_text("no weights, but long\n" * 20),
+        "is not a file of weights or is cut short",
+    ),
+    "empty": (lambda w, path: path.touch(), "is not a file of weights or is cut short"),
     "pickle": (lambda w, path: path.write_bytes(pickle.dumps({"fc.bias": Runs()}, protocol=2)), "could run code"),
     "code in a torch file": (lambda w, path: torch.save({**w, "hook": Runs()}, path), "could run code"),
-    "torch cut short": (lambda w, path: cut(saved_as(w, path), 0.5), "is no file of weights, or is cut short"),
-    "safetensors cut short": (lambda w, path: cut(safe(w, path), 0.5), "is no whole safetensors file"),
-    "metadata of its own": (lambda w, path: save_file(w, path, {"surgery": "{"}), "has metadata that are no JSON"),
+    "torch cut short": (lambda w, path: cut(saved_as(w, path), 0.5), "is not a file of weights or is cut short"),
+    "safetensors cut short": (lambda w, path: cut(safe(w, path), 0.5), "is not a complete safetensors file"),
+    "metadata of its own": (lambda w, path: save_file(w, path, {"surgery": "{"}), "has metadata that are not JSON"),
     "no weights": (lambda w, path: torch.save({"epoch": 3, "lr": [1.0]}, path), "no mapping of names to tensors"),
     "an image's tensor": (lambda w, path: torch.save(torch.rand(3, 8, 8), path), "no mapping of names to tensors"),
     "another program's": (lambda w, path: torch.save({"state": {"weights": 3}}, path), "no mapping of names"),
     "not finite": (lambda w, path: safe({**w, "bn1.bias": w["bn1.bias"] * torch.nan}, path), "bn1.bias is not finite"),
-    "more": (lambda w, path: safe(with_a_block_more(w), path), "layer1.1.bn1.weight has no place here"),
+    "more": (lambda w, path: safe(with_another_block(w), path), "layer1.1.bn1.weight is not part of the network"),
     "bottlenecks": (
         lambda w, path: safe(tiny(num_classes=5, block=Bottleneck).state_dict(), path),
         "layer1.0.conv1.weight is 16x64x1x1 instead of 16x64x3x3",
@@ -166,7 +169,7 @@ BAD: dict[str, tuple[Callable[[dict[str, Tensor], Path], object], str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_bad_file_is_one_line(kind: str, trained: dict[str, Tensor], here: Here) -> None:
+def test_a_wrong_file_is_an_error_of_one_line(kind: str, trained: dict[str, Tensor], here: Here) -> None:
     path, (write, expected) = here.folder / "file.pth", BAD[kind]
     write(trained, path)
     words = ["dataset=shapes", "model=resnet18", "launch=cpu", "run_name=bad", f"model.weights={path.name}"]
@@ -174,31 +177,31 @@ def test_a_bad_file_is_one_line(kind: str, trained: dict[str, Tensor], here: Her
     assert len(done.stderr.splitlines()) == 1
     assert f"model.weights={path.name}: " in done.stderr
     assert expected in done.stderr
-    assert done.stderr.count(" is missing") + done.stderr.count("no place") + done.stderr.count("instead") <= 10
+    assert done.stderr.count(" is missing") + done.stderr.count("not part") + done.stderr.count("instead") <= 10
     assert not (here.folder / "runs").exists()
     assert not Path("ran").exists()
 
 
-def test_a_name_that_is_not_there(file: Path) -> None:
-    with pytest.raises(UserError, match=r"is no file, run folder or export; did you mean \S*weights.safetensors\?"):
+def test_a_missing_file_suggests_a_similar_name(file: Path) -> None:
+    with pytest.raises(UserError, match=r"is not a file, run folder or export; did you mean \S*weights.safetensors\?"):
         start(file.with_name("weight.safetensors"))
 
 
-def test_a_digest_that_is_given_is_checked(file: Path) -> None:
+def test_weights_with_another_digest_are_refused(file: Path) -> None:
     config = config_of(file)
     digest = pretrained_weights(config, CLASSES, keep_normalization=False).config.model.weights_sha256
     assert digest is not None
     pinned = replace(config, model=replace(config.model, weights_sha256=digest))
     assert pretrained_weights(pinned, CLASSES, keep_normalization=False).config == pinned
     save_file({**load_file(file), "fc.bias": torch.ones(5)}, file)
-    with pytest.raises(UserError, match=f"model.weights_sha256={digest}: .* other weights than this key names"):
+    with pytest.raises(UserError, match=f"model.weights_sha256={digest}: .* has the digest"):
         pretrained_weights(pinned, CLASSES, keep_normalization=False)
 
 
 @pytest.mark.parametrize("source", ["runs/first", "runs/first/checkpoints/best.pt", "runs/first/export"])
 @pytest.mark.usefixtures("forked_checks")
-def test_a_run_goes_on_from_what_another_has_learnt(source: str, here: Here) -> None:
-    """All of it, averages too: with no learning rate they stay as they were; a resume needs neither file."""
+def test_a_run_starts_from_the_weights_of_another(source: str, here: Here) -> None:
+    """A learning rate of 0 keeps all weights and averages; resuming needs no file of the first run."""
     short = ["epochs=1", "schedule.warmup=0ba"]
     here(*SMALL, "run_name=first", "algorithms=[blurpool,ema]", *short)
     if source.endswith("export"):
@@ -209,15 +212,15 @@ def test_a_run_goes_on_from_what_another_has_learnt(source: str, here: Here) -> 
     before, after = here.state(first)["weights"], here.state(second)["weights"]
     assert isinstance(before, dict)
     assert isinstance(after, dict)
-    learnt = [name for name in before if "running" not in name and "num_batches" not in name]
-    assert all(torch.equal(before[name], after[name]) for name in learnt)
+    parameters = [name for name in before if "running" not in name and "num_batches" not in name]
+    assert all(torch.equal(before[name], after[name]) for name in parameters)
     torch.testing.assert_close(after["bn1.running_mean"], before["bn1.running_mean"], rtol=0.1, atol=0.01)
     assert read(second / "config.yaml").model.weights_sha256
     (second / "initial.safetensors").unlink()
     here("resume", "runs/second", "epochs=2")
 
 
-def test_a_start_whose_weights_are_damaged_is_one_line(tmp_path: Path) -> None:
+def test_damaged_initial_weights_of_a_run_are_an_error(tmp_path: Path) -> None:
     path = tmp_path / "initial.safetensors"
     with pytest.raises(UserError, match="the run's pretrained weights, cannot be read"):
         read_initial(path)
@@ -226,7 +229,7 @@ def test_a_start_whose_weights_are_damaged_is_one_line(tmp_path: Path) -> None:
         read_initial(path)
 
 
-def test_a_network_that_computes_something_else_is_refused(here: Here) -> None:
+def test_weights_of_a_network_with_another_surgery_are_refused(here: Here) -> None:
     here.small("first", "algorithms=[blurpool]")
     done = here("recipe=mild", "dataset=shapes", "launch=cpu", "algorithms=[]", "model.weights=runs/first", code=2)
     assert "blurpool" in done.stderr
