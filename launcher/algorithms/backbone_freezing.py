@@ -13,7 +13,7 @@ from launcher.models.parameters import parameters_of_head
 class BackboneFreezing(Algorithm[BackboneFreezingConfig]):
     """Decides before each step whether all but the head need gradients; the optimizer leaves the others alone."""
 
-    changes_what_learns = True
+    changes_learning_parameters = True
 
     def before_step(self, model: nn.Module, moment: Moment) -> None:
         head = parameters_of_head(model)

@@ -76,7 +76,7 @@ class Algorithm(Generic[ConfigT]):
     # how an export makes the change again that evaluation sees; None: it sees none
     surgery: ClassVar[Surgery | None] = None
     # whether `before_step` changes which parameters learn
-    changes_what_learns = False
+    changes_learning_parameters = False
     # whether `compute_gradients` leaves batch-norm statistics unmoved in some passes
     freezes_statistics = False
     # what `change_model` cannot do without in a model, if it is of no use without: `there is no ...`

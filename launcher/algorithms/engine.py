@@ -55,7 +55,7 @@ class Engine:
     @property
     def changing_parameters(self) -> list[str]:
         """Names of the algorithms that change which parameters learn."""
-        return [name for name, algorithm in self.active.items() if algorithm.changes_what_learns]
+        return [name for name, algorithm in self.active.items() if algorithm.changes_learning_parameters]
 
     def change_model(self, model: nn.Module, initial: Mapping[str, Tensor] | None = None) -> None:
         """Change the network; all its weights become `initial`, where given, before any average of them is begun."""

@@ -27,7 +27,7 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
 class LayerFreezing(Algorithm[LayerFreezingConfig]):
     """Decides before each step which layers need gradients; the optimizer leaves the others alone."""
 
-    changes_what_learns = True
+    changes_learning_parameters = True
 
     def before_step(self, model: nn.Module, moment: Moment) -> None:
         layers = layers_of(model)

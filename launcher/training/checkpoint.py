@@ -1,6 +1,6 @@
-"""Checkpoint files: written whole or not at all, checked by a checksum when read, never executed.
+"""Write checkpoint files atomically, and read them without executing code, after checking their checksum.
 
-A file is what `torch.save` writes, followed by its SHA-256 digest; `torch.load` reads it too.
+A file has the bytes of `torch.save` followed by their SHA-256 digest; `torch.load` reads it too.
 """
 
 from __future__ import annotations
@@ -25,61 +25,61 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class DamagedCheckpoint(UserError):
-    """A checkpoint file that is cut short, changed or gone."""
+    """A checkpoint file that is truncated, changed or missing."""
 
 
 def save(state: dict[str, Any], path: Path) -> None:
-    """Write a state of tensors, numbers, strings and containers of them; `path` appears complete or not at all.
+    """Write a state of tensors, numbers, strings and containers of them, atomically.
 
     Raises:
-        TypeError: the state holds an object that `load` would refuse.
-        UserError: the disk is full or cannot be written to.
+        TypeError: the state contains an object that `load` would refuse.
+        UserError: the disk is full or not writable.
     """
     try:
-        # note: a run folder that is gone is not made again
+        # note: does not create a run folder that was removed
         path.parent.mkdir(exist_ok=True)
         with atomic.writing(path) as temporary:
             _write(state, temporary)
             unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(temporary)
             if unsafe:
-                raise TypeError(f"a checkpoint holds tensors, numbers, strings and containers of them, not {unsafe}")
+                raise TypeError(f"a checkpoint contains tensors, numbers, strings and containers of them, not {unsafe}")
         _sync_folder(path.parent)
     except OSError as error:
         raise _problem(UserError, path, f"cannot be written: {error.strerror}") from error
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a state back, its tensors on the CPU.
+    """Load a state, with its tensors on the CPU.
 
     Raises:
         DamagedCheckpoint: the file cannot be read, or its checksum does not match.
-        UserError: a file of another format version, one that holds code, or one that torch has not written.
+        UserError: the file has another format version, contains code, or was not written by torch.
     """
     _check_digest(path)
     try:
         check_archive(path)
-        saved = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise _problem(UserError, path, "contains more than tensors and numbers; use an earlier one") from error
-    # note: torch fails on a file that it has not written with whatever error it happens to meet
+    # note: torch raises any kind of error on a file that it has not written
     except Exception as error:
         if is_of_the_machine(error):
             raise
         raise _problem(UserError, path, "not a checkpoint (its checksum matches); use an earlier one") from error
-    version = saved.get("format") if isinstance(saved, dict) else None
+    version = content.get("format") if isinstance(content, dict) else None
     if version != FORMAT:
-        raise _problem(UserError, path, f"has format {version}; this version reads format {FORMAT} only")
-    state = saved.get("state")
+        raise _problem(UserError, path, f"has format {version}, not {FORMAT}; use the version of train that wrote it")
+    state = content.get("state")
     if not isinstance(state, dict):
         raise _problem(UserError, path, "contains no run state; use an earlier one")
     return state
 
 
 def newest_valid(folder: Path) -> dict[str, Any] | None:
-    """The state in the newest checkpoint that is whole, or None; newer damaged ones are named in the log.
+    """Load the newest checkpoint that is not damaged, or return None; print an error for each newer damaged one.
 
     Raises:
-        UserError: a newer file of another format version, or one that holds code.
+        UserError: a newer file has another format version or contains code.
     """
     for _, path in reversed(checkpoint_files(folder)):
         try:
@@ -90,7 +90,7 @@ def newest_valid(folder: Path) -> dict[str, Any] | None:
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints, and what interrupted saves have left; no save may be under way."""
+    """Delete all but the newest `keep` checkpoints, and unfinished files; no save may be in progress."""
     for path in [
         *(path for _, path in checkpoint_files(folder)[:-keep]),
         *folder.glob(".step-*.tmp"),
@@ -104,7 +104,7 @@ def _write(state: dict[str, Any], path: Path) -> None:
         try:
             torch.save({"format": FORMAT, "state": state}, file)
         except RuntimeError as error:
-            # note: torch hides the file's own error behind a complaint about positions
+            # note: torch raises an error about positions, which hides the file's own error
             raise error.__context__ or error from error
         size = file.tell()
         file.seek(0)
@@ -114,7 +114,7 @@ def _write(state: dict[str, Any], path: Path) -> None:
 
 
 def _digest(file: BinaryIO, size: int) -> bytes:
-    """The SHA-256 digest of a file's next `size` bytes."""
+    """Return the SHA-256 digest of the next `size` bytes of a file."""
     digest = hashlib.sha256()
     while size > 0 and (block := file.read(min(size, 2**20))):
         digest.update(block)
@@ -134,11 +134,11 @@ def _check_digest(path: Path) -> None:
 
 
 def check_archive(path: Path) -> None:
-    """See that every record is as large as the file says: a compressed one could fill the memory.
+    """Check that the records of an archive are uncompressed and fit into the file: others could fill the memory.
 
     Raises:
-        ValueError: one is not.
-        BadZipFile: it is no archive.
+        ValueError: a record is compressed, or records overlap.
+        BadZipFile: the file is not an archive.
     """
     with zipfile.ZipFile(path) as archive:
         records = archive.infolist()
@@ -162,10 +162,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_initial(path: Path) -> dict[str, torch.Tensor]:
-    """What `Pretrained.write` has written.
+    """Read the file of `Pretrained.write`.
 
     Raises:
-        UserError: it is gone or damaged.
+        UserError: the file is missing or damaged.
     """
     try:
         return load_file(path)

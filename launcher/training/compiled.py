@@ -1,6 +1,6 @@
-"""Compiled by Inductor, on request: model and loss within DDP, and what prepares a batch.
+"""Compile model and loss within DDP, and the preparation of batches, by Inductor.
 
-What cannot be compiled runs as it is, and the run prints why.
+Runs that cannot be compiled train uncompiled, and print the reason.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from launcher.training.step import frozen_statistics
 from launcher.training.trainer import Trainer
 
 BACKEND = "inductor"
-# Graphs for what differs besides the size: frozen statistics, micro-batches, a batch that was chosen from.
+# Graphs for each image size: with frozen statistics, micro-batches, or a selection of samples.
 _KINDS = 8
-# Batches of a kind of step that are prepared before the first step.
+# Batches of each kind of step to prepare before the first step.
 _DRAWS = 4
 
 
 def compile_run(trainer: Trainer) -> None:
-    """With `compile=on`, compile training and evaluation for all that is to come, before any clock starts.
+    """With `compile=on`, compile training and evaluation for all steps, before any clock starts.
 
     Every start compiles in the same order, from the run's first size on, so that a resumed run has the same code.
-    A graph holds for all sizes that it can; more than there are sizes would be an error, never a silent return to
-    uncompiled code. If a rank cannot compile, all go on uncompiled, and say why.
+    A graph serves several sizes if it can; too many graphs are an error, never a silent fallback to uncompiled code. If
+    one rank cannot compile, all ranks train uncompiled, and rank 0 prints the reason.
     """
     if trainer.config.compile == "off":
         return
@@ -67,7 +67,7 @@ def compile_run(trainer: Trainer) -> None:
 
 
 def graphs() -> int:
-    """How many graphs this process has compiled."""
+    """Return the number of graphs that this process has compiled."""
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
@@ -80,35 +80,35 @@ def _message(reasons: list[str], seconds: float, count: int) -> str:
 
 
 def _set_up(sizes: int) -> None:
-    # note: machines with one home folder may differ, and code of one may end another's process
+    # note: machines with a shared home folder may differ, and code for one may crash another
     processor = hashlib.sha256(" ".join(processor_features()).encode()).hexdigest()[:8]
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.cache() / "compiled" / processor))
     config = torch._dynamo.config
     config.recompile_limit = _KINDS * sizes
     config.accumulated_recompile_limit = 4 * config.recompile_limit
     config.fail_on_recompile_limit_hit = True
-    # note: in DDP's own division into buckets no size can be dynamic (pytorch #140229)
+    # note: no size can be dynamic in DDP's own buckets (pytorch #140229)
     config.optimize_ddp = False
-    # note: cached, and compiled code would not look into the cache
+    # note: compiled code would not use its cache
     torch.compiler.assume_constant_result(constant)
 
 
 def _compile(trainer: Trainer) -> None:
-    """Calls go to compiled code from now on, as `nn.Module.compile` has it: names and states stay as they are.
+    """Compile in place as `nn.Module.compile` does, so that names and states stay the same.
 
-    Batches that were not rehearsed are prepared and evaluated uncompiled: later draws may give other transforms, the
-    last batch of an evaluation is smaller, and no step compiles.
+    Other batches than the rehearsed ones are prepared and evaluated uncompiled, such as the smaller last batch of an
+    evaluation or rare random transforms, so that no step compiles.
     """
     step, model = trainer.train_step, trainer.evaluation_model
     step.objective._compiled_call_impl = _compiled(step.objective)
-    model._compiled_call_impl = whole = _compiled(model)
-    # note: a second size makes the graph that serves all others
+    model._compiled_call_impl = forward = _compiled(model)
+    # note: the graph of the second size serves all others
     transformed = torch.compile(_transformed, backend=BACKEND, fullgraph=True)
     step.engine.apply = apply = partial(_apply, transformed)
     _rehearse(trainer)
     _evaluate(trainer)
     rehearsed = torch.compiler.set_stance("eager_on_recompile")
-    step.engine.apply, model._compiled_call_impl = rehearsed(apply), rehearsed(whole)
+    step.engine.apply, model._compiled_call_impl = rehearsed(apply), rehearsed(forward)
 
 
 def _compiled(module: nn.Module) -> Callable[..., Tensor]:
@@ -117,12 +117,12 @@ def _compiled(module: nn.Module) -> Callable[..., Tensor]:
 
 
 def _rehearse(trainer: Trainer) -> None:
-    """Prepare, forward and backward for every kind of step, on black images.
+    """Run preparation, forward and backward for every kind of step, on black images.
 
-    A kind's batches are prepared several times, as chance has ways of its own.
+    Several batches of each kind are prepared, since random draws can lead to different transforms.
 
     Raises:
-        RuntimeError: every few steps would need a graph of their own.
+        RuntimeError: the learning parameters change so often that many graphs would be needed.
     """
     step, plan = trainer.train_step, trainer.plan
     freezes = any(one.freezes_statistics for one in step.engine.active.values())
@@ -135,7 +135,7 @@ def _rehearse(trainer: Trainer) -> None:
             learning.add(step.learning())
         if len(learning) > 1:
             raise RuntimeError(f"{step.engine.changing_parameters[0]} changes which parameters learn at many steps")
-        images, numbers = _black(plan.rank_batch, plan.loaded_size(steps[0]), trainer.ranks.device)
+        images, numbers = _black_images(plan.rank_batch, plan.loaded_size(steps[0]), trainer.ranks.device)
         for moment in map(trainer.moment, steps[:_DRAWS]):
             batch = step.prepare(Batch(images, numbers, np.arange(len(images)), moment))
         images, targets = (tensor.chunk(plan.accumulation)[0] for tensor in (batch.images, batch.targets))
@@ -153,7 +153,7 @@ def _rehearse(trainer: Trainer) -> None:
 
 
 def _differentiate(objective: nn.Module, images: Tensor, targets: Tensor) -> None:
-    # note: leaves `.grad` alone, and so does not reach DDP, whose peers may fail to compile
+    # note: without `.grad`, so that DDP does not wait for ranks that may fail to compile
     parameters = [parameter for parameter in objective.parameters() if parameter.requires_grad]
     torch.autograd.grad(objective(images, targets), parameters, allow_unused=True)
 
@@ -162,25 +162,25 @@ def _differentiate(objective: nn.Module, images: Tensor, targets: Tensor) -> Non
 def _evaluate(trainer: Trainer) -> None:
     plan, model = trainer.plan, trainer.evaluation_model
     size = plan.image_side(plan.config.image.eval_size)
-    images, _ = _black(plan.rank_eval_batch, size, trainer.ranks.device)
+    images, _ = _black_images(plan.rank_eval_batch, size, trainer.ranks.device)
     with trainer.train_step.precision.autocast():
         model.eval()(trainer.train_step.normalize(images))
 
 
-def _black(count: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Images in the memory order of every loader, and numbers of class folders."""
+def _black_images(count: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return images uint8 [count, 3, size, size] in the loaders' memory order, and labels int64 [count]."""
     images = torch.zeros(count, size, size, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
     return images, torch.zeros(count, dtype=torch.long, device=device)
 
 
 def _first_line(error: Exception) -> str:
-    """What went wrong; dynamo's own first line names the backend alone."""
+    """Return the first line of the cause; the first line of dynamo's own error only has the backend."""
     cause = getattr(error, "inner_exception", error)
     return str(cause).strip().partition("\n")[0] or type(cause).__name__
 
 
 def _apply(transformed: Callable[..., tuple[Tensor, Tensor]], transforms: Sequence[Sent], batch: Batch) -> Batch:
-    """The batch after the transforms, in few passes over the images."""
+    """Apply transforms to a batch by compiled code, which fuses them into few passes."""
     applies, tensors = [one.apply for one, _ in transforms], [tensors for _, tensors in transforms]
     images, targets = transformed(batch.images, batch.targets, batch.indices, batch.moment, applies, tensors)
     return replace(batch, images=images, targets=targets)

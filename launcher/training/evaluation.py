@@ -1,4 +1,4 @@
-"""Metrics and loss on the validation set, over all ranks together."""
+"""Compute metrics and loss of a model on images, over all ranks together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcher.tasks import Task
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Over all ranks: the task's metrics by name, the primary one first; mean loss, samples counted."""
+    """Results over all ranks: the task's metrics by name, the primary one first, and the mean loss."""
 
     metrics: dict[str, float]
     loss: float
@@ -38,20 +38,20 @@ def evaluate(
     should_stop: Callable[[], bool],
     observe: Callable[[Tensor, Tensor], None] = lambda outputs, targets: None,
 ) -> Evaluation | None:
-    """Evaluate on this rank's part of the samples and add up over ranks; None if a stop of any rank was requested.
+    """Evaluate on this rank's samples and sum over ranks; return None if any rank requested a stop.
 
-    loader: batches of uint8 images [B, 3, H, W], what the task makes targets of, int64 [B], and sample indices; ranks
-    may have different numbers of batches, and every sample is on one rank only.
-    prepare: uint8 images on the device to the model's input.
-    flip_average: average the outputs of an image and its mirror image.
-    observe: gets the outputs and targets of each batch on the device.
+    loader: batches of uint8 images [B, 3, H, W], labels int64 [B] for the task's targets, and sample indices; ranks may
+    have different numbers of batches, and every sample is on exactly one rank.
+    prepare: converts uint8 images on the device to the model's input.
+    flip_average: average the outputs of each image and its mirror image.
+    observe: receives the outputs and targets of each batch on the device.
 
     Raises:
-        UserError: no samples on any rank.
+        UserError: no rank has samples.
     """
     was_training = model.training
     model.eval()
-    # note: sums stay on the device, no host-device synchronization a batch; float64 counts exactly up to 2^53
+    # note: sums stay on the device to avoid synchronization; float64 counts exactly up to 2^53
     sums = torch.zeros(len(task.values.metrics) + 1, dtype=torch.float64, device=device)
     samples, interrupted = 0, False
     try:
@@ -75,7 +75,7 @@ def evaluate(
 def outputs_of(
     model: nn.Module, images: Tensor, autocast: Callable[[], AbstractContextManager[object]], *, flip_average: bool
 ) -> Tensor:
-    """Outputs, float32, of a model in evaluation mode, whose input is `images`."""
+    """Return the outputs, float32, of a model in evaluation mode for its input `images`."""
     with autocast():
         outputs: Tensor = model(images).float()
         return (outputs + model(images.flip(3)).float()) / 2 if flip_average else outputs

@@ -2,12 +2,12 @@
 
 for each epoch:
     for each step:
-        step         augment, normalise, mix; forward and backward; optimizer; averages (training/step.py)
-            finish the one before, which the device has done by now: skip it, roll back or stop where it was not
-            finite (training/nonfinite.py); count the step; a line every logger.interval and at the end of an epoch
+        step         augment, normalize, mix; forward and backward; optimizer; averages (training/step.py)
+            finish the previous step, which the device has completed by now: skip it, roll back or stop if it was not
+            finite (training/nonfinite.py); log every logger.interval and at the end of an epoch
         evaluate     every eval_every and at the end
-        save         every checkpoint.every and so many minutes, the best, and the last
-        last         when a rank requested a stop, at the target, and at the end
+        save         every checkpoint.every and checkpoint.every_minutes, the best, and the last
+        last         after a stop request of a rank, at the target, and at the end
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from launcher.training.trainer import Trainer
 
 
 def train(trainer: Trainer, logger: MetricLogger, saver: Saver, guard: NonFiniteGuard, stop: StopFlag) -> bool:
-    """Train from `trainer.next_step` to the end; returns False if a rank requested a stop before, with all saved."""
+    """Train from `trainer.next_step` to the end; return False after a stop request, with a checkpoint saved."""
     stopping = False
     if trainer.evaluation_is_due:
-        # note: a run that was stopped in the middle of an evaluation owes it, and the checkpoint of its result
+        # note: the run was stopped during this evaluation, so its checkpoint may be missing too
         stopping = not evaluate(trainer, logger, stop)
         if not stopping:
             save(trainer, saver, last=trainer.is_done)
@@ -51,7 +51,7 @@ def train(trainer: Trainer, logger: MetricLogger, saver: Saver, guard: NonFinite
 
 
 def evaluate(trainer: Trainer, logger: MetricLogger, stop: StopFlag) -> bool:
-    """Evaluate, and note and log the result; returns False if a rank requested a stop meanwhile."""
+    """Evaluate and log the result; return False if a rank requested a stop."""
     with trainer.clock.counting("evaluation") as spent:
         result = trainer.evaluate(should_stop=lambda: stop.requested)
     if result is None:
@@ -62,18 +62,18 @@ def evaluate(trainer: Trainer, logger: MetricLogger, stop: StopFlag) -> bool:
 
 
 def save(trainer: Trainer, saver: Saver, *, last: bool) -> None:
-    """Save a checkpoint, as the best too where it is; `last` waits until it is on disk."""
+    """Save a checkpoint, also as the best if it is; `last` waits until it is on disk."""
     with trainer.clock.counting("saving"):
         saver.save(trainer.state_dict(), best=trainer.is_best, last=last)
 
 
 def evaluate_held_out(trainer: Trainer, logger: MetricLogger, stop: StopFlag) -> bool:
-    """Evaluate the finished run on the images of `dataset.test_path`, if any, and log the result.
+    """Evaluate the finished run on the images of `dataset.test_path`, if set, and log the result.
 
-    Returns False if a rank requested a stop meanwhile.
+    Returns False if a rank requested a stop.
 
     Raises:
-        UserError: they are gone.
+        UserError: the images are missing.
     """
     dataset, ranks = trainer.config.dataset, trainer.ranks
     if dataset.test_path is None:

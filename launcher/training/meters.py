@@ -1,6 +1,6 @@
-"""What the host learns of steps: the outcome of each, one step late, sums over some, and seconds on three clocks.
+"""Measure steps: the outcome of each, read one step later, sums over several, and seconds on three clocks.
 
-The only place of training where a value of the device is read.
+Training reads values from the device only here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from launcher.rank.signs import Requests
 
 
 class AsyncRead:
-    """Copy values from the device to the host, which waits for them only when it reads them."""
+    """Copies values from the device to the host, which only waits when it reads them."""
 
     def __init__(self, values: Tensor):
         self._copied: torch.cuda.Event | None = None
@@ -34,7 +34,7 @@ class AsyncRead:
             self._values = values.clone()
 
     def read(self) -> list[float]:
-        """The values; waits until the device has computed them, and for nothing queued since."""
+        """Return the values; waits until the device has computed them, but for no later work."""
         if self._copied is not None:
             self._copied.synchronize()
         values: list[float] = self._values.tolist()
@@ -43,10 +43,10 @@ class AsyncRead:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What the host learns of a step.
+    """The values of a completed step on the host.
 
-    loss: this rank's. gradient_norm: of the averaged gradients. finite: whether both were, on all ranks. requests: of
-    any rank, when the step began.
+    loss: of this rank. gradient_norm: of the averaged gradients. finite: whether both are finite on all ranks.
+    requests: those of any rank at the start of the step.
     """
 
     loss: float
@@ -57,11 +57,11 @@ class StepReport:
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """A step that the device was given; one that is not finite leaves everything as it was.
+    """A step in the device's queue; a step that is not finite changes nothing.
 
-    indices: int64 [B], the samples of this rank. loss_and_count: their mean loss and 1, or twice 0 where the step is
-    not finite, float32 [2] on the device. values: on their way to the host. release: has the device take steps again
-    after it dropped one.
+    indices: int64 [B], the samples of this rank. loss_and_count: float32 [2] on the device, their mean loss and 1, or
+    both 0 if the step is not finite. values: copied to the host asynchronously. release: makes the device apply steps
+    again after a dropped one.
     """
 
     moment: Moment
@@ -71,7 +71,7 @@ class StepOutcome:
     release: Callable[[], None]
 
     def report(self) -> StepReport:
-        """Report how the step ended; waits for the device to finish it, and for nothing queued since."""
+        """Return the result of the step; waits for the device to complete it, but for no later work."""
         loss, norm, bad, _, stop, save = self.values.read()
         if bad:
             self.release()
@@ -79,9 +79,9 @@ class StepOutcome:
 
 
 class Clock:
-    """Seconds of training, evaluation and saving so far, each without the others; goes on counting after a resume.
+    """Counts seconds of training, evaluation and saving separately, and continues after a resume.
 
-    `synchronize` waits for the device before the clock changes, `now` gives seconds.
+    `synchronize` waits for the device before the clock changes, `now` returns seconds.
     """
 
     def __init__(self, synchronize: Callable[[], None] | None, now: Callable[[], float] = time.perf_counter):
@@ -91,7 +91,7 @@ class Clock:
         self._since = now()
 
     def switch(self, clock: str | None) -> None:
-        """Count the time from now on as `training`, `evaluation`, `saving` or, with None, not at all."""
+        """Count time from now on as `training`, `evaluation` or `saving`; None stops counting."""
         if clock == self._running:
             return
         if self._synchronize is not None:
@@ -103,7 +103,7 @@ class Clock:
 
     @contextmanager
     def counting(self, clock: str) -> Iterator[Callable[[], float]]:
-        """Count the time inside as that of `clock`; gives a function that returns the seconds spent inside."""
+        """Count the time of the context as `clock`; yields a function that returns the seconds spent in it."""
         outer, before = self._running, self.seconds(clock)
         self.switch(clock)
         try:
@@ -112,7 +112,7 @@ class Clock:
             self.switch(outer)
 
     def seconds(self, clock: str) -> float:
-        """Seconds of `training`, `evaluation` or `saving` so far."""
+        """Return the seconds of `training`, `evaluation` or `saving` so far."""
         running = self._now() - self._since if self._running == clock else 0.0
         return self._seconds[clock] + running
 
@@ -126,9 +126,9 @@ class Clock:
 
 @dataclass(frozen=True)
 class StepMeans:
-    """Of some steps: how many, the mean of their finite losses over all ranks, and seconds.
+    """Several steps: their number, the mean of their finite losses over all ranks, and seconds.
 
-    seconds: on the training clock, of them all. waited: for data, of them all. train_seconds: of the run so far.
+    seconds: of the steps on the training clock. waited: for data. train_seconds: of the run so far.
     """
 
     steps: int
@@ -139,7 +139,7 @@ class StepMeans:
 
 
 class StepMeter:
-    """Sums over the steps since it was made or last taken."""
+    """Sums over the steps since it was created or read."""
 
     def __init__(self, ranks: Ranks, clock: Clock):
         self._ranks, self._clock = ranks, clock
@@ -147,7 +147,7 @@ class StepMeter:
         self._reset()
 
     def _reset(self) -> None:
-        # their sum, and how many are finite; note: in float64 the same in whatever order ranks and steps are added
+        # sum and number of finite losses; note: in float64 independent of the order of ranks and steps
         self._losses = torch.zeros(2, dtype=torch.float64, device=self._ranks.device)
         self._steps, self._waited = 0, 0.0
 
@@ -157,10 +157,9 @@ class StepMeter:
         self._waited += waited
 
     def take(self) -> Callable[[], StepMeans]:
-        """Take the sums and start again; all ranks call this together, and none waits for its device.
+        """Reset the sums and return a function for their means; all ranks call this together, none waits for a device.
 
-        The returned function gives the means; it waits for the device to have done the steps, and on a GPU reads the
-        clock then.
+        The function waits until the device has completed the steps, and on a GPU reads the clock then.
         """
         if self._ranks.world_size > 1:
             dist.all_reduce(self._losses)
@@ -178,7 +177,7 @@ class StepMeter:
         return means
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums over all ranks, which call this together."""
+        """Return the sums over all ranks, which call this together."""
         losses = self._losses.clone()
         if self._ranks.world_size > 1:
             dist.all_reduce(losses)
@@ -190,7 +189,7 @@ class StepMeter:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back the sums: the first rank has them all."""
+        """Restore the sums on rank 0; they are 0 on the others."""
         self._losses = state["losses"].to(self._losses.device) * self._ranks.is_first
         self._steps, self._waited = state["steps"], state["waited"]
         self._train_seconds = state["train_seconds"]

@@ -1,4 +1,4 @@
-"""What a run writes down while it trains: rank 0 records, the other ranks keep quiet."""
+"""Write the records of a run while it trains; only rank 0 writes."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from launcher.training.trainer import Trainer
 
 
 class MetricLogger:
-    """Turns what happens in the loop into records; a context that closes them.
+    """Turns the events of the loop into records; a context manager that closes them.
 
-    The lines of a step and of an epoch are requested when it is queued, and written once the device has done it.
+    The records of a step or an epoch are prepared when it is queued, and written once the device has completed it.
     """
 
     def __init__(self, trainer: Trainer, folder: RunFolder, *, resumed: bool):
         self._trainer = trainer
         self._interval = trainer.plan.every(trainer.config.logger.interval)
-        self._late: list[Callable[[], Record]] = []
+        self._pending: list[Callable[[], Record]] = []
         self._recorder = Recorder(build_sinks(folder, trainer.config) if trainer.ranks.is_first else [])
         if resumed:
             self.log_resume()
@@ -57,27 +57,27 @@ class MetricLogger:
         self._recorder.record(record)
 
     def log_resume(self) -> None:
-        """Write that the run stands at an earlier checkpoint: lines of later steps, also those to come, are void."""
-        self._late.clear()
+        """Record that the run is back at an earlier checkpoint: records of later steps, also pending ones, are void."""
+        self._pending.clear()
         trainer = self._trainer
         self.record(ResumeRecord(trainer.next_step, time.time(), trainer.ranks.world_size))
 
     def log_step(self) -> None:
-        """Request the line of the steps since the last one, at the log interval, and that of a finished epoch."""
+        """Prepare the record of the last steps at the log interval, and the record of a finished epoch."""
         trainer = self._trainer
         if trainer.next_step % self._interval == 0:
-            self._late.append(partial(self._train_record, trainer.next_step, trainer.line_meter.take()))
+            self._pending.append(partial(self._train_record, trainer.next_step, trainer.line_meter.take()))
         if trainer.is_at_epoch_end:
-            self._late.append(partial(self._epoch_record, trainer.next_step, trainer.epoch_meter.take()))
+            self._pending.append(partial(self._epoch_record, trainer.next_step, trainer.epoch_meter.take()))
 
-    def write_late(self) -> None:
-        """Write the lines that were requested; waits for the device to have done their steps."""
-        for record in self._late:
+    def write_pending(self) -> None:
+        """Write the prepared records; waits until the device has completed their steps."""
+        for record in self._pending:
             self.record(record())
-        self._late.clear()
+        self._pending.clear()
 
-    def _train_record(self, done: int, take: Callable[[], StepMeans]) -> TrainRecord:
-        trainer, device, means = self._trainer, self._trainer.ranks.device, take()
+    def _train_record(self, done: int, read: Callable[[], StepMeans]) -> TrainRecord:
+        trainer, device, means = self._trainer, self._trainer.ranks.device, read()
         return TrainRecord(
             **self._means(done, means),
             epoch=done / trainer.plan.steps_per_epoch,
@@ -87,13 +87,13 @@ class MetricLogger:
             gpu_memory_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         )
 
-    def _epoch_record(self, done: int, take: Callable[[], StepMeans]) -> EpochRecord:
-        means = take()
+    def _epoch_record(self, done: int, read: Callable[[], StepMeans]) -> EpochRecord:
+        means = read()
         epoch = done // self._trainer.plan.steps_per_epoch
         return EpochRecord(**self._means(done, means), epoch=epoch, seconds=means.seconds)
 
     def _means(self, done: int, means: StepMeans) -> dict[str, Any]:
-        """What both lines have."""
+        """Return the values that both records have."""
         return {
             "step": done,
             "time": time.time(),
@@ -104,7 +104,7 @@ class MetricLogger:
         }
 
     def log_evaluation(self, result: Evaluation, seconds: float, *, held_out: bool = False) -> None:
-        """Write the result of an evaluation that took so many seconds, on the images `held_out` to the end or not."""
+        """Record the result of an evaluation and its seconds; `held_out`: on the images of `dataset.test_path`."""
         trainer, kind = self._trainer, HeldOutRecord if held_out else EvalRecord
         self.record(
             kind(
@@ -118,7 +118,7 @@ class MetricLogger:
         )
 
     def log_end(self, *, finished: bool) -> None:
-        """Write that the run ended."""
+        """Record the end of the run."""
         clock = self._trainer.clock
         seconds = (clock.seconds(name) for name in ("training", "evaluation", "saving"))
         self.record(EndRecord(self._trainer.next_step, time.time(), finished, *seconds))

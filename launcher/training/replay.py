@@ -1,4 +1,4 @@
-"""One step of a run again, from the save before it, with a report of where its numbers stop being finite."""
+"""Repeat one step of a run from the checkpoint before it, and report where its values become non-finite."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ from launcher.training.trainer import Trainer, build_trainer
 
 
 def work(run_folder: Path) -> None:
-    """One rank's part: train from the newest save up to the step, then take that step under observation."""
+    """Run one rank: train from the last checkpoint up to the step, then observe that step."""
     step, folder = int(os.environ[REPLAY_STEP]), RunFolder(run_folder)
     config = read(folder.config)
     with join_ranks(config) as ranks:
         trainer = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset))
-        # note: without a checkpoint the run starts again
+        # note: without a checkpoint the run starts from the beginning
         before = [path for done, path in checkpoint_files(folder.checkpoints, "step", "replay") if done <= step]
         if before:
             trainer.load_state_dict(checkpoint.load(before[-1]))
         compile_run(trainer)
         while trainer.next_step < step:
-            _take(trainer, step)
+            _take_steps(trainer, step)
         model = trainer.train_step.model
         layers = {module: name for name, module in model.named_modules() if not list(module.children())}
         modules: list[str] = []
 
-        def look(module: nn.Module, inputs: object, output: object) -> None:
+        def observe(module: nn.Module, inputs: object, output: object) -> None:
             if module in layers and _is_bad(output) and layers[module] not in modules:
                 modules.append(layers[module])
 
-        # note: compiled code does not stop at a module, so that none could be looked at
-        with torch.compiler.set_stance("force_eager"), register_module_forward_hook(look):
-            outcome = _take(trainer, step + 1)
-        became = outcome.report()
+        # note: compiled code does not call the hooks of modules
+        with torch.compiler.set_stance("force_eager"), register_module_forward_hook(observe):
+            outcome = _take_steps(trainer, step + 1)
+        result = outcome.report()
         report = {
             "rank": ranks.rank,
-            "loss": became.loss,
-            "finite": became.finite,
-            "gradient_norm": became.gradient_norm,
+            "loss": result.loss,
+            "finite": result.finite,
+            "gradient_norm": result.gradient_norm,
             "modules": modules,
             "gradients": [name for name, parameter in model.named_parameters() if _is_bad(parameter.grad)],
             "indices": outcome.indices.tolist(),
@@ -63,8 +63,8 @@ def work(run_folder: Path) -> None:
         trainer.loaders.close()
 
 
-def _take(trainer: Trainer, end: int) -> StepOutcome:
-    """Steps to the end of an epoch or to `end`, whichever is first; returns the last one's outcome."""
+def _take_steps(trainer: Trainer, end: int) -> StepOutcome:
+    """Take steps to the end of the epoch or to `end`, whichever is first; return the last outcome."""
     for images, targets, indices in trainer.rest_of_epoch():
         outcome = trainer.train_step(images, targets, indices, trainer.moment(trainer.next_step))
         outcome.report()
@@ -82,7 +82,7 @@ def _report(reports: list[dict[str, Any]], step: int, folder: RunFolder) -> None
     path = folder.path / f"replay-{step}.json"
     atomic.write_text(path, json.dumps({"step": step, "ranks": reports}, indent=1))
     for report in reports:
-        state = "finite" if report["finite"] else "NOT finite"
+        state = "finite" if report["finite"] else "not finite"
         print(f"rank {report['rank']}: step {step} is {state}, loss {report['loss']:.4g}")
         if report["modules"]:
             print(f"  first non-finite output: {report['modules'][0]}")

@@ -1,4 +1,4 @@
-"""When a run's state goes to disk and comes back."""
+"""Save a run's state in the background, and load the newest on all ranks."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from launcher.training import checkpoint
 
 
 class Saver:
-    """Rank 0's saves: a copy of the state is taken, and a thread writes it while training goes on.
+    """Saves checkpoints on rank 0: a thread writes a copy of the state while training continues.
 
-    A context that waits for the last write. A save that fails is a warning until the next one, or the end if
-    `on_failure` says so; the save that ends a run must not fail.
+    A context manager that waits for the last write. A failed write is a warning and the next checkpoint retries, or an
+    error with `on_failure: stop`; the failure of a run's last checkpoint is always an error.
     """
 
     def __init__(
@@ -45,15 +45,15 @@ class Saver:
         self._thread.shutdown(wait=True)
 
     def is_due(self) -> bool:
-        """Whether it is time for a save by the clock; rank 0's is the one that counts."""
+        """Return whether a checkpoint is due by the clock, on rank 0."""
         minutes = self._settings.every_minutes
         return self._ranks.is_first and minutes is not None and self._now() - self._last >= 60 * minutes
 
     def save(self, state: dict[str, Any], *, best: bool, last: bool) -> None:
-        """Write the state on rank 0, as the best too if it is; `last` waits until it is on disk.
+        """Write the state on rank 0, also as the best if it is; `last` waits until it is on disk.
 
         Raises:
-            UserError: it cannot be written, and must be.
+            UserError: the write failed, and it was the last or `on_failure` is stop.
         """
         if not self._ranks.is_first:
             return
@@ -65,10 +65,10 @@ class Saver:
             self.wait(must_succeed=last)
 
     def wait(self, *, must_succeed: bool) -> None:
-        """Wait for the write that is under way, if one is.
+        """Wait for the write in progress, if any.
 
         Raises:
-            UserError: it failed, and must not.
+            UserError: the write failed, and it `must_succeed` or `on_failure` is stop.
         """
         pending, self._pending = self._pending, None
         try:
@@ -85,15 +85,15 @@ class Saver:
         checkpoint.save(state, path)
         try:
             if best:
-                _second_name(path, folder.best)
+                _link(path, folder.best)
             checkpoint.prune(folder.checkpoints, keep=self._settings.keep)
         except OSError as error:
             raise UserError(f"{folder.checkpoints} cannot be written: {error.strerror}") from error
         HEARTBEAT.beat()
 
 
-def newest_for_all(folder: RunFolder, ranks: Ranks) -> dict[str, Any] | None:
-    """Rank 0's newest state on all ranks, which need not see its folder; all call this together."""
+def newest_on_all_ranks(folder: RunFolder, ranks: Ranks) -> dict[str, Any] | None:
+    """Return rank 0's newest state on all ranks, which need no access to its folder; all ranks call this together."""
     state = [checkpoint.newest_valid(folder.checkpoints) if ranks.is_first else None]
     if ranks.world_size > 1:
         dist.broadcast_object_list(state, src=0, device=torch.device("cpu"))
@@ -101,17 +101,17 @@ def newest_for_all(folder: RunFolder, ranks: Ranks) -> dict[str, Any] | None:
 
 
 def copy_to_host(state: Any) -> Any:
-    """A copy on the CPU that training no longer changes; tensors that are one stay one."""
+    """Copy a state to the CPU; entries that share a tensor also share its copy."""
     copies: dict[tuple[Any, ...], Tensor] = {}
 
     def copy(value: Any) -> Any:
         if isinstance(value, Tensor):
             storage = value.untyped_storage().data_ptr()
-            same = (storage, value.storage_offset(), value.shape, value.stride(), value.dtype)
-            if same not in copies:
+            key = (storage, value.storage_offset(), value.shape, value.stride(), value.dtype)
+            if key not in copies:
                 host = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
-                copies[same] = host.copy_(value.detach(), non_blocking=True)
-            return copies[same]
+                copies[key] = host.copy_(value.detach(), non_blocking=True)
+            return copies[key]
         if isinstance(value, dict):
             return {key: copy(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
@@ -124,9 +124,9 @@ def copy_to_host(state: Any) -> Any:
     return copied
 
 
-def _second_name(path: Path, name: Path) -> None:
-    """Give a file a second name, in the place of whatever had it; a copy where there are no links."""
-    with atomic.writing(name) as temporary:
+def _link(path: Path, link: Path) -> None:
+    """Replace `link` by a hard link to a file, or by a copy on a file system without links."""
+    with atomic.writing(link) as temporary:
         try:
             os.link(path, temporary)
         except OSError:

@@ -1,4 +1,4 @@
-"""One optimizer step: a loaded batch to changed weights."""
+"""Take one optimizer step: from a loaded batch to updated weights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from launcher.training.precision import Precision
 
 
 class Objective(nn.Module):
-    """What training minimizes: images [B, 3, H, W] and targets to their mean loss [], the model in autocast."""
+    """Computes the mean loss [] of images [B, 3, H, W] and their targets, with the model in autocast."""
 
     def __init__(self, model: nn.Module, loss: Loss, autocast: Callable[[], AbstractContextManager[object]]):
         super().__init__()
@@ -43,11 +43,11 @@ class Objective(nn.Module):
 
 
 class TrainStep:
-    """The recipe's step: prepare the batch, compute gradients, update the weights; the host waits for none of it.
+    """Prepares the batch, computes gradients and updates the weights, without host-device synchronization.
 
-    A step that is not finite on some rank is dropped on all. So are all steps after it until the host learns of it: it
-    finds the state of before, and takes them again. `model` is the network itself, `objective` adds its loss, and
-    `network` wraps that in DDP where there are several ranks. `lr_factor` multiplies the schedule's learning rate.
+    A step that is not finite on any rank is dropped on all, and so are the following ones until the host has read its
+    result: it finds the state before them, and repeats them. `model` is the network, `objective` adds the loss,
+    and `network` wraps that in DDP for several ranks. `lr_factor` multiplies the schedule's learning rate.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class TrainStep:
         self.lr_factor = 1.0
         self.captured: CapturedSteps | None = None
         self._statistics = Snapshot(_statistics(model))
-        # note: in the same memory at every step, as a captured one needs
+        # note: at the same address in every step, as captured steps need
         self._numbers = torch.zeros(3, device=next(model.parameters()).device)
         self._held = torch.zeros_like(self._numbers[0])
         self._one = torch.ones_like(self._held)
@@ -81,12 +81,12 @@ class TrainStep:
     def __call__(
         self, images: Tensor, targets: Tensor, indices: np.ndarray, moment: Moment, requests: Requests = NO_REQUESTS
     ) -> StepOutcome:
-        """Take one step on this rank's part of the global batch.
+        """Take one step on this rank's samples of the global batch.
 
-        images: uint8 [B, 3, H, W] and targets: as loaded, int64 [B], on the device; indices: int64 [B] on the CPU.
+        images: uint8 [B, 3, H, W], on the device; targets: labels int64 [B], there; indices: int64 [B] on the CPU.
         """
         if isinstance(self.plan.config.model, TimmModel):
-            # note: its dropout and stochastic depth draw from torch's generators
+            # note: timm's dropout and stochastic depth draw from torch's generators
             torch.manual_seed(key(moment.seed, "dropout", moment.step, moment.rank))
         self._choose_parameters(moment)
         batch = self.prepare(Batch(images, targets, indices, moment))
@@ -98,7 +98,7 @@ class TrainStep:
         return StepOutcome(moment, indices, loss_and_count, AsyncRead(torch.cat([values, flags])), self.release)
 
     def _choose_parameters(self, moment: Moment) -> None:
-        """Set which parameters learn; DDP waits for the gradients of all that learned when it was made."""
+        """Set which parameters learn; a change needs a new DDP, which expects the gradients of all of them."""
         if not self.engine.changing_parameters:
             return
         self.engine.before_step(self.model, moment)
@@ -109,26 +109,23 @@ class TrainStep:
         self.network, self._wrapped = self._distribute(self.objective), self.learning()
 
     def learning(self) -> tuple[bool, ...]:
-        """Whether each parameter learns."""
+        """Return whether each parameter learns."""
         return tuple(parameter.requires_grad for parameter in self.model.parameters())
 
     def _train_on(self, batch: Batch) -> Sequence[Tensor]:
-        """Forward, backward and update: the loss and the gradients' norm [2], flags [4], and if it is applied [].
-
-        The host's numbers lie in the same memory at every step, so that a captured step reads them there.
-        """
+        """Run forward, backward and update; return loss and gradient norm [2], flags [4], and whether applied []."""
         self._statistics.take()
         loss = self._compute_gradients(batch)
         self.scaler.unscale_(self.optimizer)
         values = torch.stack([loss, nn.utils.get_total_norm(gradients_of(self.model.parameters()))])
         flags = self._flags(values)
         applied = self._update(flags) == 0
-        # note: the forward pass has already spoiled the running statistics
+        # note: the forward pass of a dropped step has changed the running statistics
         self._statistics.restore_unless(applied)
         return values, flags, applied
 
     def _compute_gradients(self, batch: Batch) -> Tensor:
-        """Compute the gradients; returns the loss."""
+        """Compute the gradients and return the loss."""
         self.optimizer.number = batch.moment.step
         self.optimizer.before_gradients(partial(self._forward, batch))
         with frozen_statistics(self.model) if self.optimizer.updates_statistics else nullcontext():
@@ -139,19 +136,19 @@ class TrainStep:
             self.objective(images, targets)
 
     def _captured(self, batch: Batch) -> Sequence[Tensor]:
-        """Do the same by a CUDA graph, one for each way to compute gradients."""
+        """Do the same by CUDA graphs, one for each set of algorithms that compute gradients at the step."""
         assert self.captured is not None
         algorithms = self.plan.config.algorithms
         active, computing = algorithms.active(), algorithms.acting("compute_gradients")
         kind = tuple(active[name].acts_at(self.plan, batch.moment.step) for name in computing)
 
-        def work(images: Tensor, targets: Tensor) -> Sequence[Tensor]:
+        def train(images: Tensor, targets: Tensor) -> Sequence[Tensor]:
             return self._train_on(replace(batch, images=images, targets=targets))
 
-        return self.captured(kind, work, batch.images, batch.targets)
+        return self.captured(kind, train, batch.images, batch.targets)
 
     def release(self) -> None:
-        """Take steps again after one that was not finite."""
+        """Apply steps again after one that was not finite."""
         self._held.zero_()
 
     @property
@@ -159,17 +156,17 @@ class TrainStep:
         return self.objective.loss
 
     def prepare(self, batch: Batch) -> Batch:
-        """Make the task's targets; augment, normalise, resize and mix, in the order of the plan."""
+        """Make the task's targets; augment, normalize, resize and mix in the order of the plan."""
         batch = replace(batch, targets=self.task.targets(batch.targets))
         return self.engine.change_batch(batch, self.model, self.loss, self.normalize)
 
     def normalize(self, images: Tensor) -> Tensor:
-        """uint8 images to the run's number format, with the data set's mean 0 and deviation 1."""
+        """Convert uint8 images to the run's number format, normalized by the data set's mean and standard deviation."""
         dataset = self.plan.config.dataset
         return normalize(images, dataset.mean, dataset.std, self.precision.dtype)
 
     def gradients(self, batch: Batch, *, synchronize: bool = True, update_statistics: bool = True) -> Tensor:
-        """Forward and backward in `accumulation` micro-batches; leaves gradients in `.grad`, scaled by the scaler."""
+        """Run forward and backward in `accumulation` micro-batches; leaves scaled gradients in `.grad`."""
         self.optimizer.zero_grad(set_to_none=True)
         count = self.plan.accumulation
         total: Tensor | None = None
@@ -192,25 +189,25 @@ class TrainStep:
         return zip(batch.images.chunk(count), batch.targets.chunk(count), strict=True)
 
     def _send(self, lr: float, requests: Requests) -> None:
-        """Copy the host's numbers of this step to the device, without waiting."""
+        """Copy the host's values of this step to the device asynchronously."""
         numbers = torch.tensor([lr, requests.stop, requests.save], dtype=torch.float32)
         self._numbers.copy_(numbers.pin_memory() if self._numbers.is_cuda else numbers, non_blocking=True)
         set_lr(self.optimizer, self._numbers[0])
 
     def _flags(self, values: Tensor) -> Tensor:
-        """Whether the step is not finite, is to be dropped, and whether a stop and a save are requested: float32 [4].
+        """Return float32 [4], equal on all ranks: not finite, to be dropped, stop requested, checkpoint requested.
 
-        The same on all ranks. values: the loss and the norm of the gradients [2]. A step whose gradients overflow in
-        fp16 is dropped and counts as finite, as long as the loss scaler can still lower its scale.
+        values: the loss and the gradient norm [2]. A step whose gradients overflow in fp16 is dropped but counts as
+        finite while the loss scaler can lower its scale.
         """
-        bad = (values - values) != 0  # note: in fewer calls than isfinite
+        bad = (values - values) != 0  # note: fewer kernels than isfinite
         counting = bad.any().expand(2)
         if self.scaler.is_enabled():
             counting = torch.stack([bad[0] | (bad[1] & self.scaler.counts()), counting[1]])
         return highest(torch.cat([counting.float(), self._numbers[1:]]))
 
     def _update(self, flags: Tensor) -> Tensor:
-        """Update the weights by the gradients unless the step is dropped; returns whether it is, float32 []."""
+        """Update the weights unless the step is dropped; return whether it is, float32 []."""
         dropped = torch.maximum(flags[1], self._held)
         self.engine.change_gradients(self.model)
         self.optimizer.found_inf = dropped
@@ -222,13 +219,13 @@ class TrainStep:
 
 
 def _statistics(model: nn.Module) -> list[Tensor]:
-    """The running statistics of batch norm, which a forward pass changes."""
+    """Return the running statistics of batch norm, which a forward pass changes."""
     return [b for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) for b in m.buffers()]
 
 
 @contextmanager
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
-    """Batch norm normalises by the batch but leaves its running statistics alone."""
+    """Make batch norm normalize by the batch without updating its running statistics."""
     tracking = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
     for module in tracking:
         module.track_running_stats = False

@@ -1,4 +1,4 @@
-"""The trainer: everything a run is made of, how far it is, and what a checkpoint of it holds."""
+"""The trainer: all parts of a run, its progress, and the content of its checkpoints."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from launcher.training.step import TrainStep
 
 @dataclass
 class Trainer:
-    """A run ready to train: `next_step` is the first optimizer step that is not queued on the device yet."""
+    """A run that is ready to train; `next_step` is the first optimizer step that is not yet queued on the device."""
 
     plan: Plan
     ranks: Ranks
@@ -55,7 +55,7 @@ class Trainer:
 
     @property
     def is_done(self) -> bool:
-        """Whether all steps are done, or an evaluation has reached the target."""
+        """Return whether all steps are done or an evaluation has reached the target."""
         target = self.config.target
         reached = target is not None and self.config.task.goal(target).is_reached(self.best)
         return reached or self.next_step >= self.plan.total_steps
@@ -66,39 +66,39 @@ class Trainer:
 
     @property
     def is_best(self) -> bool:
-        """Whether the weights are those of the best evaluation so far."""
+        """Return whether the weights are those of the best evaluation so far."""
         return 0 < self.best_step == self.next_step
 
     @property
     def evaluation_is_due(self) -> bool:
-        """At every interval and at the end, once."""
+        """Return whether an evaluation is due: once at every interval and at the end."""
         at_interval = self.next_step % self.plan.every(self.config.eval_every) == 0
         return self.next_step != self.evaluated_step and (at_interval or self.next_step == self.plan.total_steps)
 
     @property
     def save_is_due(self) -> bool:
-        """At every interval, and of the best."""
+        """Return whether a checkpoint is due: at every interval, and for the best weights."""
         return self.is_best or self.next_step % self.plan.every(self.config.checkpoint.every) == 0
 
     def moment(self, step: int) -> Moment:
-        """Where training stands at an optimizer step."""
+        """Return the position of an optimizer step in the run."""
         epoch = step // self.plan.steps_per_epoch
         return Moment(self.config.seed, epoch, step, self.plan.total_steps, self.ranks.rank)
 
     def rest_of_epoch(self) -> Overlap:
-        """The batches of the epoch that the next step is in, from that step on."""
+        """Return the remaining batches of the epoch, from the next step on."""
         return self.loaders.train.epoch(*divmod(self.next_step, self.plan.steps_per_epoch))
 
     def advance(self, outcome: StepOutcome, waited: float) -> None:
-        """Count a step, whose data were waited for so many seconds."""
+        """Count a step; `waited` is the seconds of waiting for its batch."""
         self.next_step += 1
         self.line_meter.add(outcome, waited)
         self.epoch_meter.add(outcome, waited)
 
     def evaluate(self, should_stop: Callable[[], bool], loader: EvaluationLoader | None = None) -> Evaluation | None:
-        """Evaluate the averaged weights if there are some, else the model's own, on all ranks together.
+        """Evaluate the averaged weights if there are any, else the model's, on all ranks together.
 
-        On the validation images, or on those of another loader. None if any rank requested a stop meanwhile.
+        On the validation images, or on those of another loader. None if any rank requested a stop.
         """
         self.evaluation_model.load_state_dict(self.weights())
         broadcast_first(self.evaluation_model.buffers())
@@ -114,7 +114,7 @@ class Trainer:
         )
 
     def note_evaluation(self, result: Evaluation) -> None:
-        """Remember that these weights are evaluated, and whether they are the best."""
+        """Store the result of the current weights, and whether it is the best."""
         self.evaluated_step = self.next_step
         for metric in self.config.task.metrics:
             value, best = result.metrics[metric.name], self.best.get(metric.name)
@@ -124,13 +124,13 @@ class Trainer:
                     self.best_step = self.next_step
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights to evaluate and export: averages of an algorithm or of the optimizer, or the model's own."""
+        """Return the weights to evaluate and export: averages of an algorithm or the optimizer, or the model's."""
         step = self.train_step
         averages = step.engine.evaluation_weights() or step.optimizer.evaluation_weights(step.model)
         return averages or step.model.state_dict()
 
     def _parts(self) -> dict[str, Any]:
-        """By its name in a checkpoint, what has a state of its own."""
+        """Return the parts that have their own state, by their name in a checkpoint."""
         step = self.train_step
         return {
             "model": step.model,
@@ -143,10 +143,7 @@ class Trainer:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds: all that training from the next step on, and an export, depend on.
-
-        All ranks call this together.
-        """
+        """Return the content of a checkpoint, from which the run resumes and exports; all ranks call this together."""
         return {
             "step": self.next_step,
             "config": fingerprint(self.config),
@@ -161,12 +158,12 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state.
+        """Resume from a saved state.
 
         Raises:
-            UserError: it is that of another run, or something is missing from it.
+            UserError: the state belongs to another run or is incomplete.
         """
-        with of_this_run(state, self.config):
+        with matching_run(state, self.config):
             for name, part in self._parts().items():
                 part.load_state_dict(state[name])
             self.next_step, self.evaluated_step = state["step"], state["evaluated_step"]
@@ -174,26 +171,26 @@ class Trainer:
             self.skipped_in_a_row, self.train_step.lr_factor = state["skipped_in_a_row"], state["lr_factor"]
             self.train_step.release()
             if self.train_step.captured:
-                # note: a loaded optimizer has its state in other memory
+                # note: loading moves the optimizer's state to other addresses
                 self.train_step.captured.forget()
 
     def roll_back(self, state: dict[str, Any], lr_factor: float) -> None:
-        """Go back to a saved state, with the learning rate multiplied once more."""
+        """Return to a saved state, and multiply the learning rate by another factor."""
         lr_factor *= self.train_step.lr_factor
-        # note: the time of the steps that are lost was spent all the same
+        # note: the time of the lost steps still counts
         self.load_state_dict({**state, "clock": self.clock.state_dict()})
         self.train_step.lr_factor = lr_factor
 
 
 @contextmanager
-def of_this_run(state: dict[str, Any], config: RunConfig) -> Iterator[None]:
-    """Around the reading of a saved state.
+def matching_run(state: dict[str, Any], config: RunConfig) -> Iterator[None]:
+    """Check that a saved state belongs to the run, and turn errors of loading it in the context into one line.
 
     Raises:
-        UserError: it is that of another run, or something is missing from it.
+        UserError: the state belongs to another run or is incomplete.
     """
     if state.get("config") != fingerprint(config):
-        raise UserError("the checkpoint and this folder's config.yaml are of different runs; start a new run")
+        raise UserError("the checkpoint and this folder's config.yaml belong to different runs; start a new run")
     try:
         yield
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -205,9 +202,9 @@ def of_this_run(state: dict[str, Any], config: RunConfig) -> Iterator[None]:
 def build_trainer(
     config: RunConfig, ranks: Ranks, skipped: Collection[str] = (), initial: Mapping[str, Tensor] | None = None
 ) -> Trainer:
-    """Model, algorithms, optimizer and loaders of a run on this rank, without the images `skipped`.
+    """Build model, algorithms, optimizer and loaders of a run on this rank, without the images `skipped`.
 
-    initial: all weights that the network starts from, instead of those that its seed draws.
+    initial: all initial weights of the network, instead of those from the seed.
     """
     plan = plan_for(config, ranks.world_size)
     set_backend(config)
@@ -225,7 +222,7 @@ def build_trainer(
 
 
 def build_step(plan: Plan, ranks: Ranks, engine: Engine, initial: Mapping[str, Tensor] | None = None) -> TrainStep:
-    """The training step on freshly initialised weights, or on `initial` ones, equal on all ranks."""
+    """Build the training step with weights from the seed, or with `initial` ones, equal on all ranks."""
     config = plan.config
     model = build_model(config.model, config.task.outputs(config.dataset), config.loss, config.seed).to(ranks.device)
     engine.change_model(model, initial)
@@ -243,7 +240,7 @@ def build_step(plan: Plan, ranks: Ranks, engine: Engine, initial: Mapping[str, T
 
 
 def set_backend(config: RunConfig) -> None:
-    """What torch computes with in this process: whether deterministic, and in what precision a GPU multiplies."""
+    """Set torch's determinism and its matrix multiplication precision on GPUs in this process."""
     torch.backends.cudnn.benchmark = not config.deterministic
     torch.use_deterministic_algorithms(config.deterministic)
     torch.set_float32_matmul_precision("high")

@@ -31,7 +31,7 @@ from launcher.tasks import Task, build_task
 from launcher.training import checkpoint
 from launcher.training.evaluation import outputs_of
 from launcher.training.precision import Precision, choose_precision
-from launcher.training.trainer import of_this_run, set_backend
+from launcher.training.trainer import matching_run, set_backend
 from launcher.weights.export_files import CARD, FLIP_AVERAGE, WEIGHTS, network_card, read_card, read_weights
 
 _BATCH = 64
@@ -71,7 +71,7 @@ def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:
     """
     config, device = plan.config, claim(kind, 0)
     set_backend(config)
-    with of_this_run(state, config):
+    with matching_run(state, config):
         network, surgeries = trained_network(plan, state)
     precision, task = choose_precision(config, device, plan.image_size(0)), build_task(config.task, config.loss.name)
     return Classifier(network.eval().to(device), model_card(plan, state, surgeries, None), precision, device, task)

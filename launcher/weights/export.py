@@ -22,7 +22,7 @@ from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import alone
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics
-from launcher.training.trainer import of_this_run
+from launcher.training.trainer import matching_run
 from launcher.weights.classifier import load_checkpoint, model_card, trained_network
 from launcher.weights.export_check import ExportCheck, check_export
 from launcher.weights.export_files import LOAD, MODEL, ONNX, module_source, write_card, write_export
@@ -55,7 +55,7 @@ def export_run(
         )
     state = load_checkpoint(folder, best=best)
     plan = plan_for(replace(config, eval_batch_size=_BATCH), 1)
-    with of_this_run(state, config):
+    with matching_run(state, config):
         network, surgeries = trained_network(plan, state)
     with _validation_images(plan, folder) as images, _staged(output) as staged:
         card = model_card(plan, state, surgeries, images.reader.classes if images else None)

@@ -65,7 +65,7 @@ def test_classes_of_another_folder_are_found_by_their_names(run: RunFolder, othe
     counts, found = expected(run, other), json.loads(output)
     assert found["confusion"] == counts.tolist()
     assert (found["samples"], found["metrics"]["top1"]) == (12, counts.trace() / 12)
-    assert {row["name"]: row["pictures"] for row in found["by_class"][:3]} == {"star": 5, "circle": 4, "ring": 3}
+    assert {row["name"]: row["images"] for row in found["by_class"][:3]} == {"star": 5, "circle": 4, "ring": 3}
     assert "note: skipping 1 folder without a class of the run: aaa (2 images)" in errors
     assert "note: no images of 7 of the run's 10 classes: arrow, bow_tie, crescent, cross, l_shape" in errors
     assert Image.open(tmp_path / "new" / "classes" / "confusion.png").format == "PNG"

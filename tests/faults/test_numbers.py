@@ -33,7 +33,7 @@ def test_skipping_has_a_limit_and_the_step_can_be_replayed(train: Train) -> None
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("nproc: 2", "nproc: auto"))
     replayed = train("replay", str(run), f"step={first}")
-    assert f"rank 1: step {first} is NOT finite" in replayed.stdout
+    assert f"rank 1: step {first} is not finite" in replayed.stdout
     report = json.loads((run / f"replay-{first}.json").read_text())
     recorded = next(row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "nonfinite")
     assert [rank["indices"] for rank in report["ranks"]] == recorded["indices"]

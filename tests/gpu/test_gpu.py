@@ -14,10 +14,10 @@ from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.rank.group import Ranks
 from launcher.training import checkpoint
-from launcher.training.captured import WARM_UP
+from launcher.training.captured import WARMUP_STEPS
 from launcher.training.compiled import compile_run
 from launcher.training.trainer import Trainer, build_trainer
-from launcher.training.worker import capture_run, explaining_memory
+from launcher.training.worker import capture_run, explain_out_of_memory
 
 pytestmark = pytest.mark.gpu
 
@@ -80,7 +80,7 @@ def test_compiled_and_captured_steps_have_the_losses_of_eager_ones(
     changed = build(device, *words, f"{switch}=on")
     compile_run(changed)
     capture_run(changed)
-    count = WARM_UP + 2
+    count = WARMUP_STEPS + 2
     assert losses(changed, count) == pytest.approx(losses(build(device, *words), count), rel=1e-3)
 
 
@@ -137,6 +137,6 @@ def test_an_out_of_memory_error_recommends_a_device_batch_size(device: torch.dev
     losses(run, 1)
     free, total = torch.cuda.mem_get_info(device)
     filler = torch.empty(int(free - 0.02 * total), dtype=torch.uint8, device=device)
-    with pytest.raises(UserError, match="device_batch_size="), explaining_memory(run.plan):
+    with pytest.raises(UserError, match="device_batch_size="), explain_out_of_memory(run.plan):
         losses(run, 1)
     del filler

@@ -1,4 +1,4 @@
-"""Which steps are captured, on which inputs and for how long, with a stand-in for CUDA's graphs."""
+"""Which steps are captured, with which inputs and until when, with a stand-in for CUDA graphs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from launcher.rank.group import Ranks
 from launcher.training import captured, trainer
-from launcher.training.captured import WARM_UP, CapturedSteps
+from launcher.training.captured import WARMUP_STEPS, CapturedSteps
 from launcher.training.worker import capture_run
 from tests.networks import tiny
 from tests.trainers import EARLY, VIT, assert_same_state, build, steps, tensors
@@ -20,40 +20,40 @@ from tests.trainers import EARLY, VIT, assert_same_state, build, steps, tensors
 
 @dataclass
 class StandIn:
-    """Executes nothing when it captures, in effect: `state` is put back; a replay does the same work again."""
+    """Restores `state` after a capture, which executes nothing on a GPU; a replay calls the function again."""
 
     state: Callable[[], list[Tensor]]
     captures: int = 0
-    aside_count: int = 0
-    gone: list[int] = field(default_factory=list)
+    warmup_steps: int = 0
+    dropped: list[int] = field(default_factory=list)
 
-    def aside(self) -> nullcontext[None]:
-        self.aside_count += 1
+    def side_stream(self) -> nullcontext[None]:
+        self.warmup_steps += 1
         return nullcontext()
 
-    def capture(self, work: Callable[[], Sequence[Tensor]]) -> tuple[StandInGraph, Sequence[Tensor]]:
+    def capture(self, function: Callable[[], Sequence[Tensor]]) -> tuple[StandInGraph, Sequence[Tensor]]:
         before = [(tensor, tensor.clone()) for tensor in self.state()]
-        outputs = work()
+        outputs = function()
         with torch.no_grad():
             for tensor, value in before:
                 tensor.copy_(value)
         self.captures += 1
-        return StandInGraph(self, self.captures, work, outputs), outputs
+        return StandInGraph(self, self.captures, function, outputs), outputs
 
 
 @dataclass
 class StandInGraph:
     owner: StandIn
     number: int
-    work: Callable[[], Sequence[Tensor]]
+    function: Callable[[], Sequence[Tensor]]
     outputs: Sequence[Tensor]
 
     def replay(self) -> None:
-        for output, value in zip(self.outputs, self.work(), strict=True):
+        for output, value in zip(self.outputs, self.function(), strict=True):
             output.copy_(value)
 
     def reset(self) -> None:
-        self.owner.gone.append(self.number)
+        self.owner.dropped.append(self.number)
 
 
 def adding(weight: Tensor) -> Callable[[Tensor, Tensor], Sequence[Tensor]]:
@@ -64,44 +64,44 @@ def batch(size: int, value: float) -> tuple[Tensor, Tensor]:
     return torch.full((1, 1, size, size), value), torch.full((1,), 2.0)
 
 
-def test_a_kind_is_captured_after_its_first_steps_and_replayed_on_each_batch() -> None:
+def test_a_kind_of_step_is_captured_after_its_warmup_and_replayed_on_each_batch() -> None:
     weight = torch.zeros(())
     device = StandIn(lambda: [weight])
-    work, taken = adding(weight), CapturedSteps(device)
-    found = [taken("plain", work, *batch(1, value))[0] for value in range(8)]
-    assert [float(one) for one in found] == [2.0 * sum(range(value + 1)) for value in range(8)]
-    assert (device.aside_count, device.captures) == (WARM_UP, 1)
-    taken("sam", work, *batch(1, 1))
-    assert (device.aside_count, device.captures) == (WARM_UP + 1, 1)
+    step, captured_steps = adding(weight), CapturedSteps(device)
+    outputs = [captured_steps("plain", step, *batch(1, value))[0] for value in range(8)]
+    assert [float(output) for output in outputs] == [2.0 * sum(range(value + 1)) for value in range(8)]
+    assert (device.warmup_steps, device.captures) == (WARMUP_STEPS, 1)
+    captured_steps("sam", step, *batch(1, 1))
+    assert (device.warmup_steps, device.captures) == (WARMUP_STEPS + 1, 1)
 
 
 def test_graphs_of_the_next_image_size_replace_those_of_the_last() -> None:
     weight = torch.zeros(())
     device = StandIn(lambda: [weight])
-    work, taken = adding(weight), CapturedSteps(device)
+    step, captured_steps = adding(weight), CapturedSteps(device)
     for size in (1, 2):
-        # note: some algorithms keep a part of each second batch
-        for count in [2, 1] * (WARM_UP + 1):
-            taken("plain", work, torch.ones(count, 1, size, size), torch.ones(count, 1, 1, 1))
+        # note: some algorithms keep half of every second batch
+        for count in [2, 1] * (WARMUP_STEPS + 1):
+            captured_steps("plain", step, torch.ones(count, 1, size, size), torch.ones(count, 1, 1, 1))
         assert device.captures == 2 * size
-    assert device.gone == [1, 2]
+    assert device.dropped == [1, 2]
 
 
-def test_a_step_that_cannot_be_captured_says_so_once_and_runs_as_it_is(
+def test_a_failed_capture_prints_its_reason_once_and_steps_run_without_graphs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weight = torch.zeros(())
     device = StandIn(lambda: [weight])
 
-    def fails(_: object) -> None:
+    def fail(_: object) -> None:
         raise RuntimeError("operation not permitted\nmore of it")
 
-    monkeypatch.setattr(device, "capture", fails)
-    taken = CapturedSteps(device)
-    for _ in range(2 * WARM_UP):
-        taken("plain", adding(weight), *batch(1, 1))
-        taken("sam", adding(weight), *batch(1, 1))
-    assert float(weight) == 2 * 2 * 2 * WARM_UP
+    monkeypatch.setattr(device, "capture", fail)
+    captured_steps = CapturedSteps(device)
+    for _ in range(2 * WARMUP_STEPS):
+        captured_steps("plain", adding(weight), *batch(1, 1))
+        captured_steps("sam", adding(weight), *batch(1, 1))
+    assert float(weight) == 2 * 2 * 2 * WARMUP_STEPS
     line = "cuda_graphs=on: not capturing steps (operation not permitted); training without CUDA graphs"
     assert capsys.readouterr().out.splitlines() == [line]
 
@@ -114,37 +114,35 @@ def test_a_step_that_cannot_be_captured_says_so_once_and_runs_as_it_is(
     ],
 )
 def test_captured_steps_compute_the_same_bits(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
-    monkeypatch.setattr(captured, "WARM_UP", 1)
+    monkeypatch.setattr(captured, "WARMUP_STEPS", 1)
     plain, run = (build(*words, "schedule.warmup=0ba", "precision=fp32") for _ in range(2))
     device = StandIn(lambda: tensors(run.state_dict()))
     run.train_step.captured = CapturedSteps(device)
     assert steps(run, run.plan.total_steps) == steps(plain, plain.plan.total_steps)
     assert_same_state(run, plain)
-    sides = {run.plan.image_size(step) for step in range(run.plan.total_steps)}
-    assert len(sides) < device.captures <= 2 * len(sides)
+    sizes = {run.plan.image_size(step) for step in range(run.plan.total_steps)}
+    assert len(sizes) < device.captures <= 2 * len(sizes)
     assert len(tensors(run.weights())) > 30
 
 
 @pytest.mark.parametrize("optimizer", ["decoupled_sgd", "adamw", "lamb", "muon"])
-def test_what_a_step_reads_lies_in_the_same_memory_at_every_step(
-    optimizer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everything_that_a_step_reads_stays_at_its_address(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "build_model", tiny)
     words = ["algorithms=[stochastic_depth,ema]", *EARLY["ema"], "schedule.warmup=0ba", "precision=fp32"]
     run = build(*words, f"optimizer={optimizer}")
     step = run.train_step
     drops = [hook for layer in step.model.modules() for hook in layer._forward_hooks.values()]
 
-    def read() -> list[Tensor]:
+    def inputs() -> list[Tensor]:
         rates = [v for group in step.optimizer.param_groups for v in group.values() if isinstance(v, Tensor)]
         state = [*tensors(step.model.state_dict()), *tensors(dict(step.optimizer.state))]
         return [*state, *(drop.kept for drop in drops), *rates]
 
     steps(run, 1)
-    before = read()
+    before = inputs()
     steps(run, 1)
     assert len(drops) == 2
-    assert [tensor.data_ptr() for tensor in read()] == [tensor.data_ptr() for tensor in before]
+    assert [tensor.data_ptr() for tensor in inputs()] == [tensor.data_ptr() for tensor in before]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +157,7 @@ def test_what_a_step_reads_lies_in_the_same_memory_at_every_step(
         ),
     ],
 )
-def test_a_run_that_cannot_be_captured_says_why(
+def test_a_run_whose_steps_cannot_be_captured_prints_the_reason(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     device: str,

@@ -46,7 +46,7 @@ RESNET, MAXVIT = "model.architecture=test_resnet", "model.architecture=maxvit_na
 def test_a_method_without_anything_to_act_on_is_refused(words: list[str], key: str) -> None:
     (line,) = refused(*words)
     assert line.startswith(f"algorithms.{key}=on: does not apply to {words[0].partition('=')[2]}: it has no ")
-    assert line.endswith("; turn it off")
+    assert line.endswith("; turn the algorithm off")
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_a_state_that_lacks_something_or_is_of_another_run_is_refused() -> None:
         run.load_state_dict({key: value for key, value in state.items() if key != "optimizer"})
     with pytest.raises(UserError, match="does not match this run"):
         run.load_state_dict({**state, "model": {**state["model"], "fc.weight": torch.zeros(1)}})
-    with pytest.raises(UserError, match="of different runs"):
+    with pytest.raises(UserError, match="belong to different runs"):
         run.load_state_dict({**state, "config": "another"})
     run.load_state_dict(state)
 

@@ -10,7 +10,7 @@ import torch
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.training.precision import choose_precision
-from launcher.training.worker import explaining_memory
+from launcher.training.worker import explain_out_of_memory
 from tests.trainers import build
 
 
@@ -34,7 +34,7 @@ def test_a_step_that_does_not_fit_names_a_batch_of_half(words: list[str], said: 
     def too_much(*_: Any) -> None:
         raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 20 GiB.")
 
-    with pytest.raises(UserError) as told, explaining_memory(build("recipe=baseline", *words).plan):
+    with pytest.raises(UserError) as told, explain_out_of_memory(build("recipe=baseline", *words).plan):
         too_much()
     assert said in str(told.value)
     assert "\n" not in str(told.value)
@@ -49,5 +49,5 @@ def test_other_errors_and_those_of_an_evaluation_pass() -> None:
 
     plan = build("recipe=baseline").plan
     for function, error in ((evaluate, torch.OutOfMemoryError), (fail, RuntimeError)):
-        with pytest.raises(error), explaining_memory(plan):
+        with pytest.raises(error), explain_out_of_memory(plan):
             function()

@@ -121,7 +121,7 @@ def test_a_model_that_differs_from_the_runs_is_not_written(
     refused(folder, r"top-1 of .* on the 20 validation images, but the run recorded 95.00%")
     text = folder.config.read_text()
     folder.config.write_text(text.replace("min_channels: 16", "min_channels: 17"))
-    refused(folder, "this folder's config.yaml are of different runs")
+    refused(folder, "this folder's config.yaml belong to different runs")
 
 
 def test_an_export_without_images_compares_logits_of_noise_and_keeps_the_class_names(tmp_path: Path) -> None:
