@@ -35,7 +35,7 @@ from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
 from launcher.data.folder import is_folder
-from launcher.data.identity import identity_if_there
+from launcher.data.identity import identity_if_present
 from launcher.errors import Problem, UserError
 
 EXAMPLES = [
@@ -113,7 +113,7 @@ def _train_missing(cells: Sequence[Cell]) -> int:
 def _rows(cells: Mapping[Variant, Sequence[Cell]], config: RunConfig) -> list[Row]:
     """Return each variant at each length, with its finished runs below `runs`."""
     folders = find_runs([config.runs]) if _holds_runs(Path(config.runs)) else []
-    identity = identity_if_there(config) if folders else None
+    identity = identity_if_present(config) if folders else None
     configs = [cell.composed.config for row in cells.values() for cell in row]
     runs = comparable(configs, [read_run(path) for path in folders], identity)
     rows = {(variant, cell.epochs): cell.composed.config for variant, row in cells.items() for cell in row}

@@ -25,7 +25,7 @@ from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.resolved import as_mapping, changed, is_free, read
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
-from launcher.data.identity import COUNTS, identity_if_there
+from launcher.data.identity import COUNTS, identity_if_present
 from launcher.data.unreadable import read_skipped
 from launcher.errors import INTERRUPTED, TERMINATED, Problem, Problems, UserError
 from launcher.launch.devices import planned
@@ -240,7 +240,7 @@ def check_existing(folder: Path, config: RunConfig) -> None:
         raise UserError(f"{folder} is a run with another {', '.join(differ)}; set another folder by runs=FOLDER")
     identity = None
     if run.identities:
-        identity = identity_if_there(config, read_skipped(RunFolder(folder).skipped, config.dataset))
+        identity = identity_if_present(config, read_skipped(RunFolder(folder).skipped, config.dataset))
     if identity not in (None, run.identity) or not (run.identities or run.data_path == data_path(own)):
         where = run.data_path or "built-in images"
         raise UserError(f"{folder} is a run on other images ({where}); set another folder by runs=FOLDER")

@@ -233,7 +233,7 @@ class _Model:
         plan, assumed = self._plan, self._rates.values["assumed"]
         passes = assumed["evaluation"] * (2 if plan.config.image.eval_flip_average else 1)
         largest = max(kind for kind in self._kinds if kind.acting == self._common)
-        side = plan.image_side(plan.config.image.eval_size)
+        side = plan.scaled_size(plan.config.image.eval_size)
         area = (side / largest.image_size) ** 2
         step = self.parts(largest).seconds * area * passes * plan.rank_eval_batch / plan.rank_batch
         rate = loading_rate(plan, self._machine, side, self._rates.values)

@@ -44,5 +44,5 @@ def _show(finding: Finding, out: Console) -> None:
     """Print one finding at once, since the next may take seconds."""
     advice = f"; {finding.advice}" if finding.advice else ""
     color = _COLORS[finding.status]
-    text = verbatim(finding.found + advice)
+    text = verbatim(finding.observation + advice)
     out.print(f"[{color}]{finding.status:8}[/] [bold]{finding.name:14}[/] {text}")

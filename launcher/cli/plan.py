@@ -57,7 +57,7 @@ def _facts(plan: Plan) -> Table:
         if plan.accumulation > 1
         else ""
     )
-    sizes = f"{plan.image_side(config.image.eval_resize)} -> {plan.image_side(config.image.eval_size)} px"
+    sizes = f"{plan.scaled_size(config.image.eval_resize)} -> {plan.scaled_size(config.image.eval_size)} px"
     rows = (
         ("recipe", config.recipe or "none"),
         ("model", f"{config.model.architecture}, {config.dataset.classes} classes"),
@@ -97,8 +97,8 @@ def _numbers(plan: Plan) -> dict[str, Any]:
         "peak_lr": plan.peak_lr,
         "warmup_steps": plan.warmup_steps,
         "schedule": config.schedule.name,
-        "eval_resize": plan.image_side(config.image.eval_resize),
-        "eval_size": plan.image_side(config.image.eval_size),
+        "eval_resize": plan.scaled_size(config.image.eval_resize),
+        "eval_size": plan.scaled_size(config.image.eval_size),
         "timetable": timetable,
         "order": {point: names for point in POINTS if (names := config.algorithms.acting(point))},
     }

@@ -58,7 +58,7 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool) -> None:
             show(what, done, total)
 
         files = FFCVDataset.of(config)
-        written = verify(files, report) if check else prepare(files, skip_bad=config.dataset.skip_bad, report=report)
+        written = verify(files, report) if check else prepare(files, report)
         for path, manifest in written:
             unusual = "".join(f"; {count:,} converted from {was}" for was, count in manifest.converted.items())
             skipped = f"; {len(manifest.skipped):,} skipped, listed in the manifest" if manifest.skipped else ""

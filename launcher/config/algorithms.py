@@ -86,12 +86,12 @@ class EMAConfig(AlgorithmConfig, change_model=60, after_step=10, evaluation_weig
         return (step + 1) % plan.every(self.update_interval) == 0
 
     def notes(self, plan: RunPlan) -> Iterator[str]:
-        left = 2 ** (-plan.total_steps / max(1, plan.steps(self.half_life)))
-        if plan.total_steps and left > _MUCH_OF_THE_START:
+        remaining = 2 ** (-plan.total_steps / max(1, plan.steps(self.half_life)))
+        if plan.total_steps and remaining > _MUCH_OF_THE_START:
             yield (
-                f"the EMA weights, which are evaluated, keep {left:.0%} of the initial weights at the end: "
-                f"algorithms.ema.half_life={self.half_life} is long for {plan.total_steps} steps; set a tenth of them, "
-                f"{max(1, plan.total_steps // 10)}ba"
+                f"with algorithms.ema.half_life={self.half_life} the EMA weights, which are evaluated, keep "
+                f"{remaining:.0%} of the initial weights after {plan.total_steps} steps; set "
+                f"algorithms.ema.half_life={max(1, plan.total_steps // 10)}ba, a tenth of the steps"
             )
 
 
@@ -140,14 +140,14 @@ class LayerFreezingConfig(AlgorithmConfig, before_step=10):
     final_fraction: Annotated[float, Field(ge=0, lt=1)]
 
     def acts_at(self, plan: RunPlan, step: int) -> int:
-        """Which quarter of its way the freezing is nearest to, from 1 on."""
+        """Return a level that rises by one per quarter of the freezing, from 1 on; 0 before its start."""
         done = (step / plan.total_steps - self.start) / (1 - self.start)
         return 1 + round(_FREEZING_LEVELS * done) if done > 0 else 0
 
 
 @dataclass(frozen=True, config=STRICT)
 class Algorithms:
-    """The active algorithms: a name that is not active is None and is left out of the run's config file."""
+    """The active algorithms; inactive ones are None, and the run's config file omits them."""
 
     augmix: batch.AugMixConfig | None = None
     backbone_freezing: BackboneFreezingConfig | None = None
@@ -174,18 +174,18 @@ class Algorithms:
     trivialaugment: batch.TrivialAugmentConfig | None = None
 
     def active(self) -> dict[str, AlgorithmConfig]:
-        """Name to declaration of each active algorithm."""
+        """Return the declaration of each active algorithm by name."""
         return {name: values for name, values in vars(self).items() if isinstance(values, AlgorithmConfig)}
 
     def acting(self, point: str) -> list[str]:
-        """Names acting at a point, in order, whatever the order of writing; the loop's own work is among them."""
+        """Return the algorithms that act at a point, sorted by place; NORMALIZE is the loop's own change of a batch."""
         places = {name: values.place(point) for name, values in self.active().items()}
-        found = {name: place for name, place in places.items() if place is not None}
+        acting = {name: place for name, place in places.items() if place is not None}
         if point == "change_batch":
-            found[NORMALIZE] = 0
-        return sorted(found, key=found.__getitem__)
+            acting[NORMALIZE] = 0
+        return sorted(acting, key=acting.__getitem__)
 
     @classmethod
     def declarations(cls) -> dict[str, type[AlgorithmConfig]]:
-        """Name to declaration of every algorithm."""
+        """Return the declaration of every algorithm by name."""
         return {name: get_args(hint)[0] for name, hint in get_type_hints(cls).items()}

@@ -17,7 +17,7 @@ _POLICIES = "both are complete augmentation policies; use one"
 
 
 def length_after_colout(length: int, dropped: float) -> int:
-    """Rows or columns that ColOut keeps: floor((1 - dropped) * length)."""
+    """Return the rows or columns that ColOut keeps: floor((1 - dropped) * length)."""
     return int((1 - dropped) * length)
 
 
@@ -67,7 +67,7 @@ class ColOutConfig(AlgorithmConfig, change_batch=-10):
     order: Literal["before_resizing", "after_resizing"]
 
     def place(self, point: str) -> int | None:
-        """Behind progressive resizing if `order` says so."""
+        """Return a place after progressive resizing with `order: after_resizing`."""
         after = point == "change_batch" and self.order == "after_resizing"
         return ProgressiveResizingConfig.places[point] + 5 if after else super().place(point)
 
@@ -86,7 +86,7 @@ class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10):
     where: Literal["device", "loader"]
 
     def size(self, plan: RunPlan, step: int) -> int:
-        """Size in pixels at a step, rounded to `size_multiple`; `granularity: epoch` changes it at epochs only.
+        """Return the size in pixels at a step, rounded to `size_multiple`; fixed per epoch with `granularity: epoch`.
 
         `interpolation: nearest` gives the sizes of the published code, a pixel smaller at two of the multiples.
         """
@@ -95,11 +95,11 @@ class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10):
         if scale == 1.0:
             return full
         size = max(self.size_multiple, round(scale * full / self.size_multiple) * self.size_multiple)
-        # note: Composer gives PyTorch the scale, not the size: 176 * (120 / 176) is less than 120, and floored to 119
+        # note: Composer passes PyTorch the scale, not the size: 176 * (120 / 176) is less than 120, and floored to 119
         return math.floor(full * (size / full)) if self.interpolation == "nearest" else size
 
     def scale(self, progress: float) -> float:
-        """Scale at a part of the run: initial for `delay`, 1 for the last `finetune`, linear between."""
+        """Return the scale at a fraction of the run: initial for `delay`, 1 for the last `finetune`, linear between."""
         ramp = 1 - self.delay - self.finetune
         if progress < self.delay:
             return self.initial_scale

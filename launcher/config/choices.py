@@ -20,12 +20,12 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 @dataclass(frozen=True, config=STRICT)
 class OptimizerConfig(Declaration):
-    """Values of all optimizers: `lr` is meant for `reference_batch_size`; `scale_lr` scales it to the batch in use.
+    """Values of all optimizers: `lr` is for `reference_batch_size`; `scale_lr` scales it to the run's batch.
 
     `backbone_lr` multiplies it for all but the last layer.
     `no_decay` are the parameters without weight decay: `vectors` (biases, norm weights), those of normalisation layers
-    (`norms`), those with `bn` in their name (`bn_names`), or `none` of them; `all_but_kernels` decays weights of
-    convolutions and linear layers alone: no positions, tokens, layer scale either.
+    (`norms`), those with `bn` in their name (`bn_names`), or `none` of them; `all_but_kernels` decays only weights of
+    convolutions and linear layers, not positions, tokens or layer scale.
     """
 
     lr: NotNegative
@@ -101,7 +101,7 @@ class LAMBConfig(AdamConfig):
 
 @dataclass(frozen=True, config=STRICT)
 class MuonConfig(AdamConfig):
-    """Muon's momentum and iterations for matrices and convolutions; the betas are of AdamW, for all else."""
+    """Muon's momentum and iterations for matrices and convolutions; the betas are AdamW's, for the others."""
 
     name: Literal["muon"]
     momentum: Beta
@@ -111,7 +111,7 @@ class MuonConfig(AdamConfig):
 
 @dataclass(frozen=True, config=STRICT)
 class SOAPConfig(AdamConfig):
-    """`beta2` averages the Kronecker factors too, whose bases follow them every `interval` steps up to `max_side`."""
+    """`beta2` also averages the Kronecker factors; each `interval` steps update their bases, up to size `max_side`."""
 
     name: Literal["soap"]
     interval: Count
@@ -123,10 +123,10 @@ class SOAPConfig(AdamConfig):
 
 @dataclass(frozen=True, config=STRICT)
 class ScheduleFreeAdamWConfig(AdamConfig):
-    """Step k (from 1) weighs k^`step_power` * lr^`lr_power` in the average, which is what is evaluated and saved.
+    """Step k (from 1) has weight k^`step_power` * lr^`lr_power` in the average, which is evaluated and saved.
 
     `bias_correction` divides the second moment by 1 - beta2^k, as the authors' library does, or multiplies the learning
-    rate, that of weight decay too, by its root, as their submission to AlgoPerf does.
+    rate, also for weight decay, by its root, as their submission to AlgoPerf does.
     Every `statistics_interval` steps a forward pass with the averaged weights updates the statistics of batch norm.
     """
 
@@ -181,8 +181,7 @@ class Records:
     def check(self) -> None:
         """Check that the logger works here, before a run starts.
 
-        Raises:
-            UserError: its package is not installed, or it has no server.
+        Raises UserError if its package is not installed, or it has no server.
         """
 
     def sink(self, folder: Any, config: RunConfig) -> Any:
@@ -199,6 +198,6 @@ class Jsonl(Records):
 
 @dataclass(frozen=True, config=STRICT)
 class TensorBoard(Records):
-    """TensorBoard's files beside it."""
+    """metrics.jsonl and TensorBoard's files."""
 
     name: Literal["tensorboard"]

@@ -42,8 +42,7 @@ class Composed:
 def compose(words: Sequence[str]) -> Composed:
     """Compose the run config of a command line's `key=value` words.
 
-    Raises:
-        UserError: with all errors, each with key, value, origin and the nearest valid name.
+    Raises UserError with all errors, each with key, value, origin and the nearest valid name.
     """
     from launcher.config.source import composed
 

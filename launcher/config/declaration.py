@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 # The points of the loop, in its order: the methods of `launcher.algorithms.base.Algorithm` that it calls there.
 POINTS = (
-    "change_model",  # surgery, before the optimizer and DDP see the parameters
+    "change_model",  # surgery, before the optimizer and DDP are built
     "change_order",  # which sample indices an epoch reads
     "change_image",  # one uint8 image in a loader's worker process, after crop and flip
-    "before_step",  # which parameters learn
+    "before_step",  # which parameters are trained
     "change_batch",  # a batch on the device, normalised at place 0: uint8 before it, floating point after it
     "compute_gradients",  # forward and backward passes
     "change_gradients",  # before the optimizer's step, unscaled and averaged over ranks
     "after_step",  # after each optimizer step
-    "evaluation_weights",  # what evaluation and export use
+    "evaluation_weights",  # the weights that evaluation and export use
 )
 # The loop's own step among the changes of a batch.
 NORMALIZE = "<normalize>"

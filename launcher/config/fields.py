@@ -37,8 +37,7 @@ _DURATION = re.compile(r"([0-9]{1,18}(?:\.[0-9]*)?|\.[0-9]+)(ep|ba|dur)")
 def parse_duration(text: str) -> tuple[float, str]:
     """Split `8ep` into (8.0, "ep").
 
-    Raises:
-        ValueError: the text is not a number followed by ep, ba or dur.
+    Raises ValueError if the text is not a number followed by ep, ba or dur.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
@@ -69,8 +68,7 @@ _TARGET = re.compile(r"(\w+):(-?\d{0,18}\.?\d{1,18})")
 def target_parts(text: str) -> tuple[str, float]:
     """Split `top1:0.759` into ("top1", 0.759).
 
-    Raises:
-        ValueError: the text is not a name and a number.
+    Raises ValueError if the text is not a name and a number.
     """
     match = _TARGET.fullmatch(text.strip())
     if match is None:

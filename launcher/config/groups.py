@@ -20,8 +20,8 @@ _YEAR = datetime.timedelta(days=365)
 
 def files(group: str) -> dict[str, Path]:
     """Return the files of a group's options, or of all algorithms, by sorted name."""
-    found = {path.stem: path for folder in reversed(paths.search_path()) for path in (folder / group).glob("*.yaml")}
-    return dict(sorted(found.items()))
+    by_name = {path.stem: path for folder in reversed(paths.search_path()) for path in (folder / group).glob("*.yaml")}
+    return dict(sorted(by_name.items()))
 
 
 def options(group: str) -> list[str]:
@@ -39,12 +39,11 @@ def about(group: str, name: str) -> str:
 def values(group: str, name: str, depth: int = 0) -> dict[str, Any]:
     """Return the values of an option, merged over those of the options in its defaults list.
 
-    Raises:
-        UserError: a file is not a mapping, or its defaults list has a missing option or a loop.
+    Raises UserError if a file is not a mapping, or its defaults list has a missing option or a loop.
     """
     path = files(group).get(name)
     if path is None or depth > _MOST_BASES:
-        raise UserError(f"{group}/{name}: the defaults list has a missing option or a loop; name existing options")
+        raise UserError(f"{group}/{name}: the defaults list has a missing option or a loop; list existing options")
     own = read_mapping(path)
     bases = [base for entry, base in defaults_list(own, path) if not entry and base != "_self_"]
     below = {key: value for base in bases for key, value in values(group, base, depth + 1).items()}
@@ -54,8 +53,7 @@ def values(group: str, name: str, depth: int = 0) -> dict[str, Any]:
 def machines() -> dict[str, Hardware]:
     """Return all machines of conf/hardware, including the user's, by file name.
 
-    Raises:
-        UserError: a file has an invalid value.
+    Raises UserError if a file has an invalid value.
     """
 
     def machine(name: str, path: Path) -> Hardware:
@@ -75,6 +73,6 @@ def price_age(machine: Hardware, today: datetime.date | None = None) -> str:
         return "unknown date"
     try:
         since = datetime.date.fromisoformat((machine.price_date + "-01-01")[:10])
-    except ValueError:  # note: a user's own words, such as last week
+    except ValueError:  # note: the user's own text, such as last week
         return machine.price_date
     return machine.price_date + ", over a year old" * ((today or datetime.date.today()) - since > _YEAR)

@@ -17,15 +17,15 @@ def options(hint: Any) -> list[type]:
     """Return the dataclasses among a field's types."""
     if is_dataclass(hint) and isinstance(hint, type):
         return [hint]
-    return [] if get_origin(hint) is list else [found for part in get_args(hint) for found in options(part)]
+    return [] if get_origin(hint) is list else [kind for part in get_args(hint) for kind in options(part)]
 
 
 def choices(key: str) -> list[str]:
     """Return the choices of a dotted key; empty for numbers and text."""
     words = {bool: ("true", "false"), NoneType: ("null",)}
     parts = _plain_types(RunConfig, key)
-    found = [get_args(part) if get_origin(part) is Literal else words.get(part, ()) for part in parts]
-    return list(dict.fromkeys(str(word) for known in found for word in known))
+    by_part = [get_args(part) if get_origin(part) is Literal else words.get(part, ()) for part in parts]
+    return list(dict.fromkeys(str(word) for known in by_part for word in known))
 
 
 def is_text(schema: type, key: str) -> bool:
@@ -66,14 +66,14 @@ def _alternatives(hint: Any) -> list[Any]:
 def _types(schema: type) -> dict[str, list[Any]]:
     """Return the types of all dotted keys, for every option of a group, in schema order; a group has none."""
     hints = get_type_hints(schema, include_extras=True)
-    found: dict[str, list[Any]] = {}
+    types: dict[str, list[Any]] = {}
     for name in (field.name for field in fields(schema)):
         inner = options(hints[name])
-        found.setdefault(name, []).extend([] if inner else [hints[name]])
+        types.setdefault(name, []).extend([] if inner else [hints[name]])
         for option in inner:
-            for key, types in _types(option).items():
-                found.setdefault(f"{name}.{key}", []).extend(types)
-    return found
+            for key, inner_types in _types(option).items():
+                types.setdefault(f"{name}.{key}", []).extend(inner_types)
+    return types
 
 
 def all_keys(schema: type = RunConfig) -> tuple[str, ...]:
@@ -83,8 +83,8 @@ def all_keys(schema: type = RunConfig) -> tuple[str, ...]:
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """Return the choice most similar to a word; None if none is close."""
-    found = difflib.get_close_matches(word.lower(), list(choices), n=1, cutoff=0.5)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(word.lower(), list(choices), n=1, cutoff=0.5)
+    return matches[0] if matches else None
 
 
 def nearest_key(key: str, schema: type = RunConfig) -> str | None:
@@ -95,14 +95,14 @@ def nearest_key(key: str, schema: type = RunConfig) -> str | None:
     if leaf in leaves:
         return leaves[leaf]
     for known in (siblings, leaves):
-        if found := nearest(leaf, known):
-            return known[found]
+        if like := nearest(leaf, known):
+            return known[like]
     return nearest(key, all_keys(schema))
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return `did you mean X? one of: ...`, the end of a message."""
     choices = sorted(choices)
-    found = nearest(word, choices)
-    hint = f"did you mean {found}? " if found else ""
+    like = nearest(word, choices)
+    hint = f"did you mean {like}? " if like else ""
     return f"{hint}one of: {', '.join(choices)}"

@@ -14,7 +14,7 @@ COMMAND_LINE = "command line"
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
 NOT_PLAIN = "cannot be resolved: a reference must be ${key}, with the key of another value"
-# References make a text grow.
+# The longest text that a reference may insert.
 _LONGEST = 1000
 
 
@@ -87,13 +87,14 @@ def resolve(values: Mapping[str, Any], origin: Callable[[str], str], problems: P
 def _referred(key: str, values: Mapping[str, Any]) -> Any:
     """Return the value of a reference's key; it must not be a reference, so that references neither grow nor loop.
 
-    Raises:
-        ValueError: the reference is invalid.
+    Raises ValueError if the reference is invalid.
     """
     value = get(values, key, missing := object())
     if value is missing:
         nearest = nearest_key(key)
-        raise ValueError(f"{shown(key)} is no key{f'; did you mean {nearest}?' if nearest not in (None, key) else ''}")
+        raise ValueError(
+            f"{shown(key)} is not a key{f'; did you mean {nearest}?' if nearest not in (None, key) else ''}"
+        )
     if isinstance(value, Mapping):
         raise ValueError(f"{shown(key)} is a mapping; reference one of its values")
     if "${" in str(value):

@@ -1,4 +1,4 @@
-"""Parse the words of a command line by Hydra's override grammar, and the algorithms that they turn on and off."""
+"""Parse the words of a command line by Hydra's override grammar, and turn algorithms on and off by them."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def parse(
     A key that `holds_text` (None: a text key of the run config) takes its value literally, except `null` and outer
     quotes; so does a value outside Hydra's grammar.
     """
-    found = []
+    assignments = []
     for word in words:
         with problems.collected():
             assignment = _assignment(word, holds_text or _holds_text)
             if not is_plain(assignment.value):
                 raise UserError(Problem(NOT_PLAIN, assignment.key, assignment.value, COMMAND_LINE))
-            found.append(assignment)
-    return found
+            assignments.append(assignment)
+    return assignments
 
 
 def word_of(key: str, text: str) -> str:
@@ -172,9 +172,9 @@ class Switches:
         off = [f"++{_GROUP}.{name}=null" for name in sorted(known - self.active.keys())]
         return [*choice, *off, *(one.word for one in self.values())]
 
-    def _follow(self, given: Assignment) -> None:
-        _, *names = given.key.split(".")
-        value = given.value
+    def _follow(self, assignment: Assignment) -> None:
+        _, *names = assignment.key.split(".")
+        value = assignment.value
         options = names[:1] or ([] if value in (OFF, False, None, {}) else [value] if isinstance(value, str) else value)
         if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
             message = "must be a list such as [ema,blurpool]; set values by algorithms.sam.rho=0.1"
@@ -186,11 +186,11 @@ class Switches:
             self._choose(options)
             return
         if names[1:] or isinstance(value, Mapping):
-            self._values.append(given)
+            self._values.append(assignment)
         elif value not in (ON, OFF, True, False, None):
             like = nearest(str(value), ON_OFF)
             message = f"must be on, off, or a mapping of values{f'; did you mean {like}?' if like else ''}"
-            raise UserError(Problem(message, given.key, value, COMMAND_LINE))
+            raise UserError(Problem(message, assignment.key, value, COMMAND_LINE))
         self._turn(names[0], on=bool(names[1:]) or value not in (OFF, False, None))
 
     def _choose(self, options: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from launcher.config.validate import typed
 from launcher.config.yaml_file import defaults_list, read_mapping
 from launcher.errors import Problem, Problems, UserError
 
-# The recipes that share out the lengths among them: a length outside a recipe's band belongs to one of these.
+# The recipes whose bands cover all lengths, to suggest one for a length outside another recipe's band.
 BANDED = ("mild", "medium", "hot")
 TRAIN = "train"
 
@@ -31,9 +31,9 @@ _MOST_BASES = 10
 
 @typed_dataclass(frozen=True, config=STRICT)
 class Published:
-    """One published result: its source states no epochs where null.
+    """One published result; `epochs` is null if its source states none.
 
-    Accuracies in percent, `minutes` of training on `hardware`, evaluation and checkpoints left out.
+    Accuracies in percent, `minutes` of training on `hardware`, without evaluation and checkpoints.
     """
 
     epochs: Count | None
@@ -46,24 +46,24 @@ class Published:
 
 @typed_dataclass(frozen=True, config=STRICT)
 class About:
-    """A recipe's header: what it is, the first and last length in epochs it is meant for (null: no end), results."""
+    """A recipe's header: its summary, its shortest and longest length in epochs (null: no limit), and results."""
 
     summary: str = ""
     epochs: Annotated[list[Count | None], Field(min_length=2, max_length=2)] = field(default_factory=lambda: [1, None])
     published: list[Published] = field(default_factory=list)
 
     def covers(self, epochs: int) -> bool:
-        """Whether the recipe is meant for a length."""
+        """Return whether the recipe is meant for a length."""
         low, high = self.epochs
         return (low or 1) <= epochs and (high is None or epochs <= high)
 
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """A recipe file, or `train`, on which all of them stand.
+    """A recipe file, or `train`, the base of all recipes.
 
-    `values` are what stands in it, `base` is the recipe that it extends. `lengths` are files of values for numbers of
-    epochs, `published` is the file of what its published code does otherwise.
+    `values` are its contents, `base` is the recipe that it extends. `lengths` maps numbers of epochs to files of
+    values; `published` is the file of the values that its published code has instead.
     """
 
     name: str
@@ -107,8 +107,7 @@ class Recipe:
 def load(name: str) -> Recipe:
     """Read a recipe or ablation by name or path, and those that it extends.
 
-    Raises:
-        UserError: the recipe does not exist or is invalid.
+    Raises UserError if the recipe does not exist or is invalid.
     """
     return _load(_find(name, COMMAND_LINE))
 
@@ -120,11 +119,11 @@ def names() -> list[str]:
 
 def listing(problems: Problems | None = None, folder: str = "") -> list[Recipe]:
     """Return all recipes, the banded ones first; `problems` collects the errors of invalid files."""
-    found, wrong = [], Problems() if problems is None else problems
+    loaded, errors = [], Problems() if problems is None else problems
     for path in _files(folder).values():
-        with wrong.collected():
-            found.append(_load(path))
-    return sorted(found, key=lambda r: (BANDED.index(r.name) if r.name in BANDED else len(BANDED), r.name))
+        with errors.collected():
+            loaded.append(_load(path))
+    return sorted(loaded, key=lambda r: (BANDED.index(r.name) if r.name in BANDED else len(BANDED), r.name))
 
 
 def ablations(problems: Problems | None = None) -> list[Recipe]:
@@ -154,7 +153,7 @@ def find(name: str) -> Path | None:
     """Return the file of a recipe by name, with or without `.yaml`, or by path; None if it does not exist."""
     plain = name.removesuffix(".yaml").removesuffix(".yml")
     if plain != name:
-        # note: whatever is no file, by a name that is too long or a folder that may not be read, is none
+        # note: a name that is too long or in an unreadable folder is not a file
         with suppress(OSError, ValueError):
             if (file := Path(expanded(name))).is_file():
                 return file.resolve()
@@ -176,7 +175,9 @@ def _find(name: str, origin: str) -> Path:
 def _load(path: Path, trail: tuple[Path, ...] = ()) -> Recipe:
     """Load the recipe of a file; `trail` holds the recipes that extend it."""
     if len(trail) > _MOST_BASES:
-        raise UserError(f"{trail[0]}: its chain of defaults lists has a loop or more than {_MOST_BASES} recipes")
+        raise UserError(
+            f"{trail[0]}: its chain of defaults lists has a loop or more than {_MOST_BASES} recipes; remove some"
+        )
     values = read_mapping(path)
     bases = [name for group, name in defaults_list(values, path) if not group]
     if not bases or bases[0] == "_self_":

@@ -44,7 +44,7 @@ FREE = (
     "hardware.",
     "logger.",
 )
-_PAST = "cannot change when a run resumes; start a new run, or change only " + ", ".join(FREE)
+_FIXED = "cannot change when a run resumes; start a new run, or change only " + ", ".join(FREE)
 
 
 def as_mapping(config: RunConfig) -> dict[str, Any]:
@@ -86,11 +86,10 @@ def write(config: RunConfig, path: Path) -> None:
 def read(path: Path) -> RunConfig:
     """Read a resolved config.
 
-    Raises:
-        UserError: the file is missing or invalid.
+    Raises UserError if the file is missing or invalid.
     """
     if not path.exists():
-        raise UserError(f"{path} is missing: {path.parent} is not a run folder")
+        raise UserError(f"{path} is missing: {path.parent} is not a run folder; type the path of one")
     values = read_mapping(path)
     try:
         return validate(values, lambda key: str(path))
@@ -121,8 +120,7 @@ def is_free(key: str) -> bool:
 def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
     """Return the config of a resumed run; a group's option such as `launch=cpu` replaces the whole group.
 
-    Raises:
-        UserError: with every word that is invalid or may not change on resume.
+    Raises UserError with every word that is invalid or may not change on resume.
     """
     problems = Problems()
     before, values = as_mapping(config), as_mapping(config)
@@ -130,13 +128,13 @@ def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
     assignments = parse(words, problems)
     switches.apply(assignments, problems)
     for name in sorted(switches.active.keys() ^ before["algorithms"].keys()):
-        problems.append(Problem(_PAST, f"algorithms.{name}", ON if name in switches.active else OFF, COMMAND_LINE))
+        problems.append(Problem(_FIXED, f"algorithms.{name}", ON if name in switches.active else OFF, COMMAND_LINE))
     chosen, setting = sort_words(assignments, problems)
     for group, option in chosen.items():
         if f"{group}." in FREE:
             values[group] = as_mapping(compose([f"{group}={option}"]).config)[group]
         elif group_values(group, option).get("name") != get(values, f"{group}.name"):
-            problems.append(Problem(_PAST, group, option, COMMAND_LINE))
+            problems.append(Problem(_FIXED, group, option, COMMAND_LINE))
     for one in (*setting, *switches.values()):
         if not one.key.startswith("algorithms.") or one.key.split(".")[1] in before["algorithms"]:
             put(values, one.key, one.value)
@@ -146,8 +144,8 @@ def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
         after = validate(values, lambda key: COMMAND_LINE)
     reported = {problem.key for problem in problems}
     first, now = dict(leaves(before)), dict(leaves(as_mapping(after) if after else values))
-    past = [key for key in first if key in now and first[key] != now[key] and not is_free(key)]
-    problems += [Problem(_PAST, key, now[key], COMMAND_LINE) for key in past if key not in reported]
+    changes = [key for key in first if key in now and first[key] != now[key] and not is_free(key)]
+    problems += [Problem(_FIXED, key, now[key], COMMAND_LINE) for key in changes if key not in reported]
     problems.settle()
     assert after is not None
     return after

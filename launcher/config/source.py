@@ -25,8 +25,8 @@ from launcher.config.yaml_file import defaults_list, package, read_mapping
 from launcher.errors import Problem, UserError, one_line
 
 _SCHEME = "train"
-# Defaults lists may be endless; an ordinary run looks up 500 files.
-_MOST_LOOKS = 20_000
+# Defaults lists may loop; an ordinary run looks up 500 files.
+_MOST_LOOKUPS = 20_000
 # Errors of Hydra for malformed files.
 _FAILURES = (HydraException, OmegaConfBaseException, OSError, RecursionError, AssertionError, TypeError, ValueError)
 
@@ -48,8 +48,7 @@ class Command:
 def composed(command: Command) -> dict[str, Any]:
     """Compose the values, with references unresolved.
 
-    Raises:
-        UserError: Hydra cannot compose the files.
+    Raises UserError if Hydra cannot compose the files.
     """
     with _hydra(command):
         values = OmegaConf.to_container(compose(command.config_name, [*command.overrides]))
@@ -75,7 +74,7 @@ def print_defaults_tree(command: Command) -> None:
 def _hydra(command: Command) -> Iterator[None]:
     for plugin in (ConfigFiles, SearchPath):
         Plugins.instance().register(plugin)
-    ConfigFiles.command, ConfigFiles.looks = command, 0
+    ConfigFiles.command, ConfigFiles.lookups = command, 0
     try:
         with initialize(config_path=None, job_name=_SCHEME, version_base="1.3"):
             yield
@@ -98,7 +97,7 @@ class ConfigFiles(ConfigSource):
     """The files of one command's folders."""
 
     command: ClassVar[Command | None] = None
-    looks: ClassVar[int] = 0
+    lookups: ClassVar[int] = 0
 
     @staticmethod
     def scheme() -> str:
@@ -135,12 +134,12 @@ class ConfigFiles(ConfigSource):
             return self.command.file
         return self._first(f"{name}.yaml", Path.is_file)
 
-    def _first(self, name: str, is_there: Callable[[Path], bool]) -> Path | None:
-        ConfigFiles.looks += 1
-        if ConfigFiles.looks > _MOST_LOOKS:
-            raise UserError("too many configs in the defaults lists of the recipe and its options; look for a loop")
+    def _first(self, name: str, exists: Callable[[Path], bool]) -> Path | None:
+        ConfigFiles.lookups += 1
+        if ConfigFiles.lookups > _MOST_LOOKUPS:
+            raise UserError("too many configs in the defaults lists of the recipe and its options; remove the loop")
         if self.command is not None and ".." not in Path(name).parts and not Path(name).is_absolute():
             # note: a name that is too long or in an unreadable folder counts as missing
             with suppress(OSError, ValueError):
-                return next((folder / name for folder in self.command.folders if is_there(folder / name)), None)
+                return next((folder / name for folder in self.command.folders if exists(folder / name)), None)
         return None

@@ -83,8 +83,7 @@ class TaskConfig(Declaration):
     def goal(self, target: str) -> Goal:
         """Parse a target.
 
-        Raises:
-            UserError: the task has no such metric, or the value is out of range.
+        Raises UserError if the task has no such metric, or the value is out of range.
         """
         from launcher.config.keys import nearest  # note: which imports the schema
 

@@ -37,8 +37,7 @@ adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 def validate(values: Mapping[str, Any], origin: Callable[[str], str | None] = lambda key: None) -> RunConfig:
     """Return the typed config; `origin` maps a dotted key to its origin.
 
-    Raises:
-        UserError: with every invalid key.
+    Raises UserError with every invalid key.
     """
     return typed(RunConfig, values, origin)
 
@@ -46,8 +45,7 @@ def validate(values: Mapping[str, Any], origin: Callable[[str], str | None] = la
 def typed(kind: type[Typed], values: Any, origin: Callable[[str], str | None], prefix: str = "") -> Typed:
     """Convert values to a dataclass; `prefix` precedes their dotted keys, `origin` maps a key to its origin.
 
-    Raises:
-        UserError: with every invalid key.
+    Raises UserError with every invalid key.
     """
     if problems := [*_strange(values, prefix.removesuffix("."), origin)]:
         raise UserError(*problems)
@@ -101,13 +99,13 @@ def _located(details: Mapping[str, Any], values: Any) -> tuple[str, Any]:
 
 
 def _no_such_key(kind: type, prefix: str, key: str, value: Any) -> str:
-    found = nearest_key(key, kind)
-    if found is None or found == key:
+    like = nearest_key(key, kind)
+    if like is None or like == key:
         return "no such key"
-    if found.rpartition(".")[0] == "algorithms":
+    if like.rpartition(".")[0] == "algorithms":
         switched = {True: "on", False: "off"}.get(value) if isinstance(value, bool) else nearest(str(value), ON_OFF)
-        found += f"={switched or ON_OFF[0]}"
-    return f"no such key; did you mean {prefix}{found}?"
+        like += f"={switched or ON_OFF[0]}"
+    return f"no such key; did you mean {prefix}{like}?"
 
 
 def _message(schema: type, prefix: str, key: str, details: dict[str, Any]) -> str:
@@ -121,8 +119,8 @@ def _message(schema: type, prefix: str, key: str, details: dict[str, Any]) -> st
         return f"must be one of {context['expected_tags']}, or needs a package that provides it".replace("'", "")
     if kind == "literal_error":
         choices = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        found = nearest(str(details["input"]), choices)
-        return f"must be one of {', '.join(choices)}" + (f"; did you mean {found}?" if found else "")
+        like = nearest(str(details["input"]), choices)
+        return f"must be one of {', '.join(choices)}" + (f"; did you mean {like}?" if like else "")
     if kind in _EXPECTED:
         return f"must be {_EXPECTED[kind]}"
     if kind == "value_error":

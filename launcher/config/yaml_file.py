@@ -32,8 +32,7 @@ _NUMBERS = {
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file that is a mapping; keys are text, below the first level also integers.
 
-    Raises:
-        UserError: it cannot be read or has more than plain values, with the line.
+    Raises UserError if it cannot be read or has more than plain values, with the line.
     """
     try:
         text = _text(path)
@@ -57,15 +56,14 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def package(path: Path) -> str | None:
     """Return the package of the `# @package` line at the start of a config; None: the group's."""
     with path.open(encoding="utf-8") as file:
-        found = _PACKAGE.search(file.read(512))
-    return found[1] if found else None
+        match = _PACKAGE.search(file.read(512))
+    return match[1] if match else None
 
 
 def defaults_list(values: Mapping[str, Any], path: Path) -> list[tuple[str, Any]]:
     """Return the entries of a config's defaults list: (group, options), or ("", name of another config).
 
-    Raises:
-        UserError: it is not a list, or an entry is invalid.
+    Raises UserError if it is not a list, or an entry is invalid.
     """
     entries = values.get("defaults", [])
     pairs: list[tuple[Any, Any]] = []
@@ -99,8 +97,7 @@ def _text(path: Path) -> str:
 def _check_plain(text: str) -> None:
     """Check a text's events before building values, since libyaml's recursion has no bound.
 
-    Raises:
-        ConstructorError: it has aliases or tags, or is nested too deeply.
+    Raises ConstructorError if it has aliases or tags, or is nested too deeply.
     """
     depth = 0
     for event in yaml.parse(text, _PlainLoader):

@@ -1,4 +1,4 @@
-"""A batch, what normalises it, and its way to the device: copies that overlap with the step."""
+"""Batches, their normalization, and their copies to the device, which overlap with the step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Loaded = tuple[Tensor, Tensor, np.ndarray]
 
 @dataclass(frozen=True)
 class Moment:
-    """Where training stands: counters are zero-based, `step` counts optimizer steps of the whole run."""
+    """A position in a run: zero-based epoch and optimizer step; `step` counts over all epochs."""
 
     seed: int
     epoch: int
@@ -29,18 +29,18 @@ class Moment:
 
     @property
     def progress(self) -> float:
-        """Part of the run that is done, in [0, 1]."""
+        """Completed fraction of the run, in [0, 1]."""
         return self.step / self.total_steps
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One process's share of a global batch.
+    """One rank's part of a global batch.
 
     images: [B, 3, H, W]; uint8 as loaded, floating point once normalised.
     targets: int64 class indices [B], or floating-point class weights [B, classes].
     indices: int64 sample numbers [B] in the data set (NumPy, on the CPU), the key of per-image randomness.
-    chosen: where some images were dropped, which of the `indices` the others are, int64 on the device.
+    chosen: after images were dropped, the positions in `indices` of the remaining ones, int64 on the device.
     """
 
     images: Tensor
@@ -51,17 +51,17 @@ class Batch:
 
 
 def one_hot(targets: Tensor, classes: int) -> Tensor:
-    """Class indices [B] as float32 weights [B, C]; weights stay as they are."""
+    """Convert class indices [B] to float32 weights [B, C]; return weights unchanged."""
     if targets.ndim > 1:
         return targets
-    # note: F.one_hot looks at the values first
+    # note: F.one_hot reads the values on the host first
     return (targets[:, None] == torch.arange(classes, device=targets.device)).float()
 
 
 def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype) -> Tensor:
-    """uint8 images [B, 3, H, W] to `dtype` with mean 0 and deviation 1, for `mean` and `std` of pixels in [0, 1].
+    """Normalize uint8 images [B, 3, H, W] to `dtype`; `mean` and `std` are those of pixels in [0, 1].
 
-    The memory format stays. Computed in float32 and rounded once, in one pass over the images on a GPU.
+    Keeps the memory format. Computes in float32 and rounds once, in one pass over the images on a GPU.
     """
     shift = constant(tuple(-m / s for m, s in zip(mean, std, strict=True)), torch.float32, images.device)
     scale = constant(tuple(1 / (255 * s) for s in std), torch.float32, images.device)
@@ -69,13 +69,13 @@ def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float], dtype
 
 
 def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """One value a channel [1, C, 1, 1]; kept, so that a step copies nothing to the device for it."""
-    # note: compiled code takes this for a constant, and would look into the cache itself
+    """Return one value per channel [1, C, 1, 1], cached on the device, so that a step copies nothing."""
+    # note: compiled code treats this call as a constant; it cannot trace the cache
     return _constant(values, dtype, device)
 
 
 def forget_constants() -> None:
-    """Drop the constants; the next use makes them again."""
+    """Clear the cached constants; the next use creates them again."""
     _constant.cache_clear()
 
 
@@ -86,7 +86,7 @@ def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.devic
 
 
 def to_device(*arrays: np.ndarray, device: torch.device) -> list[Tensor]:
-    """The arrays as tensors on the device: one copy, from pinned memory, for which the host does not wait."""
+    """Copy arrays to the device in one asynchronous copy from pinned memory."""
     if not arrays:
         return []
     starts = np.cumsum([0, *(-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays)]).tolist()
@@ -105,14 +105,14 @@ def to_device(*arrays: np.ndarray, device: torch.device) -> list[Tensor]:
 
 @lru_cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """One for all epochs: the allocator keeps the memory of each stream apart."""
+    """Return one stream for all epochs, since the allocator separates memory by stream."""
     return torch.cuda.Stream(device)
 
 
 class Overlap:
-    """Iterates over loaded batches on the device; on a GPU the next one is copied by a side stream while the step runs.
+    """Iterate over loaded batches on the device; on a GPU a side stream copies the next one during the step.
 
-    `waited` is the time in seconds that the loop waited for the loader since the batch before.
+    `waited` is the time in seconds that the loop waited for the loader since the previous batch.
     """
 
     def __init__(self, batches: Iterable[Loaded], device: torch.device):
@@ -134,7 +134,7 @@ class Overlap:
             images, labels, indices = ahead
             for tensor in (images, labels):
                 tensor.record_stream(current)
-            # note: before the step, which waits for the GPU; after it this copy would find the GPU idle
+            # note: copy before the step: the step waits for the GPU, which would be idle during a later copy
             ahead = self._copy(self._next())
             yield images, labels, indices
             self.waited = 0.0

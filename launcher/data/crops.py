@@ -1,4 +1,4 @@
-"""Random resized crops and flips keyed by the sample, and the pixels they give; imports no torch."""
+"""Random resized crops and flips keyed by the sample, and centre crops; imports no torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def random_crops(
 ) -> np.ndarray:
     """Draw the random resized crops and flips of some samples in one epoch (Szegedy et al. 2015).
 
-    Ten tries of an area uniform in `scale` and an aspect ratio log-uniform in `ratio`, then the largest centred box
+    Tries ten times an area uniform in `scale` and an aspect ratio log-uniform in `ratio`, then the largest centred box
     within the ratios. Returns int64 [N, 5]: top, left, height, width, and 1 where the sample is mirrored.
     """
     draws = randomness.uniforms(seed, "crop", epoch, indices, _DRAWS)
@@ -60,9 +60,9 @@ def _centred(image: schema.Image, height: int, width: int) -> tuple[int, int, in
     return (height - crop_height) // 2, (width - crop_width) // 2, crop_height, crop_width
 
 
-def centre_boxes(heights: np.ndarray, widths: np.ndarray, resize: int, side: int) -> np.ndarray:
-    """The centred squares that become `side` pixels where the shorter sides would become `resize`: int64 [N, 5]."""
-    squares = np.minimum(heights, widths).astype(np.int64) * side // resize
+def centre_boxes(heights: np.ndarray, widths: np.ndarray, resize: int, size: int) -> np.ndarray:
+    """Return the centred squares that scale to `size` when the shorter edge scales to `resize`: int64 [N, 5]."""
+    squares = np.minimum(heights, widths).astype(np.int64) * size // resize
     squares = np.maximum(1, np.minimum(squares, np.minimum(heights, widths)))
     tops, lefts = (heights - squares) // 2, (widths - squares) // 2
     return np.column_stack([tops, lefts, squares, squares, np.zeros_like(squares)]).astype(np.int64)
@@ -71,10 +71,10 @@ def centre_boxes(heights: np.ndarray, widths: np.ndarray, resize: int, side: int
 def same_parts(
     boxes: np.ndarray, heights: np.ndarray, widths: np.ndarray, new_heights: np.ndarray, new_widths: np.ndarray
 ) -> np.ndarray:
-    """Boxes [N, 5] of images as the same parts of them in other sizes: edges rounded, at least one pixel."""
-    sides = ((0, 2, heights, new_heights), (1, 3, widths, new_widths))
+    """Scale boxes [N, 5] to other sizes of the same images; edges are rounded, boxes have at least one pixel."""
+    axes = ((0, 2, heights, new_heights), (1, 3, widths, new_widths))
     scaled = boxes.copy()
-    for start, length, old, new in sides:
+    for start, length, old, new in axes:
         scale, end = new / old, boxes[:, start] + boxes[:, length]
         scaled[:, start] = np.minimum(np.rint(boxes[:, start] * scale), new - 1)
         scaled[:, length] = np.maximum(np.rint(end * scale) - scaled[:, start], 1)
@@ -82,7 +82,7 @@ def same_parts(
 
 
 def cut(image: Image.Image, box: Box, size: int, interpolation: str) -> np.ndarray:
-    """Cut a box, resize it to uint8 [size, size, 3], and mirror it if the box says so."""
+    """Cut a box, resize it to uint8 [size, size, 3], and mirror it if the box is mirrored."""
     top, left, height, width, mirrored = box
     # note: cropping first keeps the resampling filter inside the box, as torchvision's resized_crop does
     part = image.crop((left, top, left + width, top + height))
@@ -90,19 +90,19 @@ def cut(image: Image.Image, box: Box, size: int, interpolation: str) -> np.ndarr
     return np.ascontiguousarray(pixels[:, ::-1]) if mirrored else np.array(pixels)
 
 
-def centre_cut(image: Image.Image, resize: int, side: int, interpolation: str) -> np.ndarray:
-    """Resize the short side, then cut the centre: uint8 [side, side, 3]."""
+def centre_cut(image: Image.Image, resize: int, size: int, interpolation: str) -> np.ndarray:
+    """Resize the shorter edge to `resize`, then crop the centre: uint8 [size, size, 3]."""
     image = _middle(image)
     width, height = image.size
     short, long = min(width, height), max(width, height)
-    size = (resize, int(resize * long / short)) if width <= height else (int(resize * long / short), resize)
-    resized = image.resize(size, _RESAMPLING[interpolation]) if size != image.size else image
-    top, left = round((size[1] - side) / 2.0), round((size[0] - side) / 2.0)
-    return np.array(resized.crop((left, top, left + side, top + side)))
+    scaled = (resize, int(resize * long / short)) if width <= height else (int(resize * long / short), resize)
+    resized = image.resize(scaled, _RESAMPLING[interpolation]) if scaled != image.size else image
+    top, left = round((scaled[1] - size) / 2.0), round((scaled[0] - size) / 2.0)
+    return np.array(resized.crop((left, top, left + size, top + size)))
 
 
 def _middle(image: Image.Image) -> Image.Image:
-    """The middle part of an image that is so narrow that resizing its short side would take gigabytes."""
+    """Crop an image so narrow that resizing its shorter edge would take gigabytes."""
     width, height = image.size
     longest = _MOST_ASPECT * min(width, height)
     if max(width, height) <= longest:

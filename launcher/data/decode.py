@@ -1,4 +1,4 @@
-"""Decode image files of any origin by Pillow: few formats, bounded sizes; imports no torch."""
+"""Decode untrusted image files with Pillow: few formats, bounded sizes; imports no torch."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import BinaryIO
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-# note: what the file holds decides, not its name; among the others is PostScript, a program that Pillow would run
+# note: the content decides, not the name; Pillow's other formats include PostScript, which it would execute
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-# Pillow's own bound, of which it only warns; ImageNet's largest image has 61 million.
+# Pillow's own bound, at which it only warns; ImageNet's largest image has 61 million.
 _MOST_PIXELS = 89_478_485
-# Modes of Pillow with 16 bits a pixel, which it would cut off above 255.
+# Pillow's modes with 16 bits per pixel, whose values it would clip at 255.
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N")
 
 
 class UnreadableImage(Exception):
-    """Why a file cannot be read as an image."""
+    """A file cannot be decoded as an image; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """An image as RGB, the format and mode of its file, and whether it was turned upright."""
+    """An image as RGB, the format and mode of its file, and whether EXIF rotation was applied."""
 
     image: Image.Image
     format: str
@@ -35,10 +35,9 @@ class Decoded:
 
 
 def decode(file: Path | BinaryIO, *, upright: bool) -> Decoded:
-    """Decode an image file; `upright` turns it as its EXIF data say.
+    """Decode an image file; `upright` applies its EXIF rotation.
 
-    Raises:
-        UnreadableImage: it is missing, damaged, too large, or of no format that is read.
+    Raises UnreadableImage if the file is missing, damaged, too large, or has an unsupported format.
     """
     with _opened(file) as image:
         mode, image_format, turned = image.mode, str(image.format), upright and _turn(image)
@@ -47,13 +46,13 @@ def decode(file: Path | BinaryIO, *, upright: bool) -> Decoded:
 
 
 def _turn(image: Image.Image) -> bool:
-    """Turn an image as its EXIF data say (Exif 2.3, 4.6.4); returns whether they say so."""
-    # note: what cannot be decoded is to be found before metadata are read, whose errors do not count
+    """Apply an image's EXIF rotation (Exif 2.3, 4.6.4); return whether it has one."""
+    # note: decode first, since errors of the metadata below are ignored
     image.load()
     try:
         turned = image.getexif().get(ExifTags.Base.Orientation) in range(2, 9)
         ImageOps.exif_transpose(image, in_place=True)
-    # note: metadata can hold anything; the pixels are whole
+    # note: metadata can be malformed in any way; the pixels are intact
     except Exception:
         return False
     return turned
@@ -62,8 +61,7 @@ def _turn(image: Image.Image) -> bool:
 def size(path: Path) -> tuple[int, int]:
     """Return width and height of an image file as it is stored, without decoding it.
 
-    Raises:
-        UnreadableImage: as `decode`, as far as the head of the file shows.
+    Raises UnreadableImage as `decode`, as far as the head of the file shows.
     """
     with _opened(path) as image:
         return image.size
@@ -73,7 +71,7 @@ def size(path: Path) -> tuple[int, int]:
 def _opened(file: Path | BinaryIO) -> Iterator[Image.Image]:
     try:
         with warnings.catch_warnings():
-            # note: Pillow warns of broken metadata and odd transparency, which change no pixel
+            # note: Pillow warns about broken metadata and unusual transparency, which do not affect pixels
             warnings.simplefilter("ignore")
             with Image.open(file, formats=_FORMATS) as image:
                 if image.width * image.height > _MOST_PIXELS:
@@ -82,9 +80,9 @@ def _opened(file: Path | BinaryIO) -> Iterator[Image.Image]:
     except Image.DecompressionBombError:
         raise UnreadableImage(f"more than {_MOST_PIXELS // 10**6} million pixels") from None
     except UnidentifiedImageError:
-        raise UnreadableImage(f"none of {', '.join(_FORMATS)}") from None
+        raise UnreadableImage(f"not a {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]} file") from None
     except OSError as error:
         raise UnreadableImage(error.strerror or str(error)) from None
-    # note: on a damaged file a decoder raises whatever it happens to meet
+    # note: decoders raise arbitrary errors on damaged files
     except Exception as error:
         raise UnreadableImage(f"{type(error).__name__} {error}".strip()) from None

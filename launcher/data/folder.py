@@ -19,9 +19,9 @@ from launcher.config.schema import Dataset
 from launcher.errors import Problem, UserError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
-# The folder below a data set's own for its FFCV files, where no other is given.
+# The default folder of FFCV files, within the data set's folder.
 FFCV = "ffcv"
-# note: of another machine's disk one reader alone would wait most of the time
+# note: a single reader of a network disk would mostly wait
 _READERS, _FILES_A_TASK = 16, 1000
 _ONLY_PREPARED = "; for ImageNet's tar files, run train prepare and then train with dataloader=ffcv"
 _UNDIVIDED = "; to validate on a tenth of the images in train/CLASS/ or CLASS/, set dataset.val_split=0.1"
@@ -37,8 +37,8 @@ Split = TypeVar("Split", "Folder", "Source")
 class Folder:
     """The images of one split in the order of their names: `files` relative to `root`, `labels` int64 [N].
 
-    `place` is `root` below the data set's folder, ending in a slash, or empty. `links` counts those that lead out of
-    the split's folder, or to nothing; `others` counts the files that have no image's name, by how theirs end.
+    `place` is the prefix of `root` within the data set's folder, ending in a slash, or empty. `links` counts links that
+    are broken or leave the split's folder; `others` counts files without an image extension, by extension.
     """
 
     root: Path
@@ -52,12 +52,11 @@ class Folder:
 
 
 def splits(path: Path, dataset: Dataset, seed: int, skipped: Collection[str] = ()) -> tuple[Folder, Folder]:
-    """Training and validation images below a folder, of the same classes; without those `skipped`, below `path`.
+    """List a folder's training and validation images, with the same classes, without those `skipped` (below `path`).
 
-    With `dataset.val_split`, that share of each class is drawn for validation; the classes may lie in `path` itself.
+    With `dataset.val_split`, that fraction of each class is held out for validation; classes may be in `path` itself.
 
-    Raises:
-        UserError: a folder, its classes or all its images are missing, may not be read, or are there beside a share.
+    Raises UserError if a folder, its classes or all images are missing or unreadable, or val/ exists besides val_split.
     """
     if dataset.val_split is None:
         return same_classes(*(without(scan(path, split), skipped) for split in ("train", "val")))
@@ -72,25 +71,24 @@ def splits(path: Path, dataset: Dataset, seed: int, skipped: Collection[str] = (
 
 
 def same_classes(train: Split, val: Split) -> tuple[Split, Split]:
-    """Both splits with the classes of both, sorted: one that a split lacks must not shift its other labels."""
+    """Relabel both splits by their sorted common classes, so that a class missing in one does not shift its labels."""
     classes = sorted({*train.classes, *val.classes})
     return numbered(train, classes), numbered(val, classes)
 
 
 def numbered(split: Split, classes: list[str], numbers: Mapping[str, int] | None = None) -> Split:
-    """A split with other classes: labels are their places, or `numbers` by name; -1 where the class is none of them."""
+    """Relabel a split by other classes: by position, or by `numbers` of names; -1 for a class not among them."""
     numbers = numbers or {name: number for number, name in enumerate(classes)}
     new = np.array([numbers.get(name, -1) for name in split.classes], np.int64)
     return replace(split, classes=classes, labels=new[split.labels])
 
 
 def scan(path: Path, split: str) -> Folder:
-    """List the images of `PATH/SPLIT`, sorted by class and name; a class may have none.
+    """List the images of `PATH/SPLIT`, sorted by class and name; a class may be empty.
 
     Links are followed only if they stay within `PATH/SPLIT`.
 
-    Raises:
-        UserError: the folder, its classes or all images are missing, or may not be read.
+    Raises UserError if the folder, its classes or all images are missing or unreadable.
     """
     root = path / split
     if not is_folder(path):
@@ -105,11 +103,10 @@ def scan(path: Path, split: str) -> Folder:
     return _scan(path, root, split)
 
 
-def evaluated(path: Path) -> Folder:
-    """All images of a folder that is evaluated alone: of `PATH/val`, or of the class folders in `PATH` itself.
+def scan_evaluation(path: Path) -> Folder:
+    """List the images of a folder to evaluate: of `PATH/val`, or of class folders in `PATH` itself.
 
-    Raises:
-        UserError: the folder, its classes or all images are missing, or may not be read.
+    Raises UserError if the folder, its classes or all images are missing or unreadable.
     """
     if not is_folder(path):
         raise problem(path, "not a folder; set a folder that holds CLASS/*.jpg or val/CLASS/*.jpg")
@@ -117,10 +114,9 @@ def evaluated(path: Path) -> Folder:
 
 
 def sizes(folder: Folder) -> list[int]:
-    """Bytes of each image.
+    """Return the bytes of each image.
 
-    Raises:
-        UserError: one is gone.
+    Raises UserError if an image no longer exists.
     """
 
     def of(first: int) -> list[int]:
@@ -134,25 +130,24 @@ def sizes(folder: Folder) -> list[int]:
 
 
 def problem(path: Path | str, message: str) -> UserError:
-    """What is wrong with a data set's path."""
+    """Return an error about `dataset.path`."""
     return UserError(Problem(message, "dataset.path", path))
 
 
 def is_remote(path: str) -> bool:
-    """Whether a data set's path is a URL, such as that of a bucket."""
+    """Return whether a data set's path is a URL, such as that of a bucket."""
     return "://" in path
 
 
 def only_prepared(path: str) -> bool:
-    """Whether a data set's path is one that `train prepare` alone reads: a URL, or a tar file."""
+    """Return whether only `train prepare` can read a data set's path: a URL, or a tar file."""
     return is_remote(path) or path.endswith(".tar")
 
 
 def image_files(names: Iterable[str]) -> list[str]:
-    """The files named, and of a folder the images in it and below it: in the order of the names, then sorted.
+    """Return files by name and, for folders, the images in and below them, sorted.
 
-    Raises:
-        UserError: a folder cannot be read, or has no image.
+    Raises UserError if a folder cannot be read, or contains no images.
     """
     return [path for name in names for path in (_below(name) if is_folder(Path(name)) else [name])]
 
@@ -160,14 +155,14 @@ def image_files(names: Iterable[str]) -> list[str]:
 def _below(name: str) -> list[str]:
     paths: list[str] = []
     try:
-        # note: os.walk alone would skip a folder that may not be read
+        # note: os.walk alone would skip unreadable folders
         for parent, folders, files in os.walk(name, onerror=_raised):
             folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
             paths += [os.path.join(parent, file) for file in sorted(files) if is_image(file)]  # noqa: PTH118
     except OSError as error:
-        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from None
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}; check its permissions") from None
     if not paths:
-        raise UserError(f"{name} contains no images ({' '.join(EXTENSIONS)})")
+        raise UserError(f"{name} contains no images ({' '.join(EXTENSIONS)}); type another folder")
     return paths
 
 
@@ -176,12 +171,12 @@ def _raised(error: OSError) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """Is there a folder? Not where the name is too long for one, or what leads to it may not be read."""
+    """Return whether a folder exists and is accessible; False for names that are too long."""
     return os.path.isdir(path)  # noqa: PTH112
 
 
 def is_file(path: Path) -> bool:
-    """Is there a file? Not where `is_folder` would see no folder either."""
+    """Return whether a file exists and is accessible; False for names that are too long."""
     return os.path.isfile(path)  # noqa: PTH113
 
 
@@ -213,22 +208,22 @@ def _listed(path: Path, root: Path, split: str) -> Folder:
 
 
 def _without_ffcv(folder: Folder) -> Folder:
-    """The same without a class that is none, the folder of FFCV files."""
-    without_it = numbered(folder, [name for name in folder.classes if name != FFCV])
-    return folder if (without_it.labels < 0).any() else without_it
+    """Remove the folder of FFCV files from the classes."""
+    images = numbered(folder, [name for name in folder.classes if name != FFCV])
+    return folder if (images.labels < 0).any() else images
 
 
 def without(folder: Folder, skipped: Collection[str]) -> Folder:
-    """The same without those images, named below the data set's folder; it keeps its classes."""
+    """Remove images, given relative to the data set's folder; classes stay."""
     if not skipped:
         return folder
     return part(folder, np.array([f"{folder.place}{file}" not in skipped for file in folder.files]))
 
 
 def _divided(whole: Folder, share: float, seed: int) -> tuple[Folder, Folder]:
-    """Draw a share of each class for validation: at least one image, and not the last one.
+    """Split off a fraction of each class for validation: at least one image, but never all.
 
-    Who is drawn depends on the seed and the names, so that an image more or less changes little.
+    The choice depends on the seed and the file names, so adding or removing an image changes little.
     """
     names = np.array([zlib.crc32(os.fsencode(file)) for file in whole.files], np.int64)
     chances = randomness.uniforms(seed, "val_split", 0, names, 1)[:, 0]
@@ -241,13 +236,13 @@ def _divided(whole: Folder, share: float, seed: int) -> tuple[Folder, Folder]:
 
 
 def part(whole: Folder, chosen: np.ndarray) -> Folder:
-    """The images where `chosen`, bool [N], is true; it keeps its classes."""
+    """Select the images where `chosen`, bool [N], is true; classes stay."""
     files = [whole.files[number] for number in np.flatnonzero(chosen)]
     return replace(whole, files=files, labels=whole.labels[chosen])
 
 
 def _entries(folder: Path, inside: str, wanted: Callable[[os.DirEntry[str]], bool]) -> tuple[list[str], int, list[str]]:
-    """Sorted names of the wanted entries, the number of links that do not stay below `inside`, and names of others."""
+    """Return sorted names of wanted entries, the number of links that leave `inside`, and names of other files."""
     names: list[str] = []
     others: list[str] = []
     skipped = 0
@@ -255,7 +250,7 @@ def _entries(folder: Path, inside: str, wanted: Callable[[os.DirEntry[str]], boo
         for entry in entries:
             if entry.name.startswith("."):
                 continue
-            # note: also of a link to nothing, or in a loop, there is a real path
+            # note: realpath also resolves broken and circular links
             target = os.path.realpath(entry) if entry.is_symlink() else None
             if target and not (f"{target}{os.sep}".startswith(inside) and os.path.exists(target)):  # noqa: PTH110
                 skipped += 1
@@ -267,5 +262,5 @@ def _entries(folder: Path, inside: str, wanted: Callable[[os.DirEntry[str]], boo
 
 
 def is_image(name: str) -> bool:
-    """Whether a file is taken for an image by its name."""
+    """Return whether a name has an image's extension."""
     return name.lower().endswith(EXTENSIONS) and not name.startswith(".")

@@ -1,4 +1,4 @@
-"""What distinguishes one data set from another: the names and sizes of its files, in any folder; imports no torch."""
+"""Identify data sets by the names and sizes of their files, in any folder; imports no torch."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ COUNTS = ("dataset.classes", "dataset.train_samples", "dataset.val_samples")
 
 
 def identity(config: RunConfig, skipped: Collection[str] | None = None) -> str:
-    """Return a hash that is equal for equal images: on any machine, in any folder, and in FFCV files of them.
+    """Return a hash of a data set, equal for equal images on any machine, in any folder, and for FFCV files of them.
 
-    Only the images that a run reads count: without those `skipped`, which are searched for if None is given.
+    Covers only the images that a run reads, without those `skipped`; None searches for unreadable ones.
 
-    Raises:
-        UserError: the data set is not there, or cannot be read.
+    Raises UserError if the data set is missing or cannot be read.
     """
     if isinstance(config.dataloader, FFCVLoader):
         return _of_splits(*(_of_file(FFCVDataset.of(config).open(split)) for split in ("train", "val")))
-    if (known := _built_in(config)) is not None:
-        return known
+    if (generated := _built_in(config)) is not None:
+        return generated
     dataset = config.dataset
     path = ensure_folder(dataset)
     if skipped is None:
@@ -40,12 +39,12 @@ def identity(config: RunConfig, skipped: Collection[str] | None = None) -> str:
     lists = [zip(part.files, sizes(part), strict=True) for part in splits(path, dataset, config.seed, skipped)]
     if dataset.val_split is None:
         return _of_splits(*map(fingerprint, lists))
-    known = divided(itertools.chain(*lists), dataset.val_split)
-    return _of_splits(known, known)
+    whole = divided(itertools.chain(*lists), dataset.val_split)
+    return _of_splits(whole, whole)
 
 
-def identity_if_there(config: RunConfig, skipped: Collection[str] | None = None) -> str | None:
-    """Return the same; None if the data set is not on this machine, or not given. The built-in one is not drawn."""
+def identity_if_present(config: RunConfig, skipped: Collection[str] | None = None) -> str | None:
+    """Return `identity`, or None if the data set is not on this machine or not set; does not draw the built-in one."""
     path = config.dataset.path
     if path is not None and config.dataset.kind == "shapes" and not is_folder(Path(path)):
         return None
@@ -67,7 +66,7 @@ def _built_in(config: RunConfig) -> str | None:
 
 
 def fingerprint(files: Iterable[tuple[str, int | None]]) -> str:
-    """Return the SHA-256 of one split's list of files: CLASS/NAME, and bytes where they are known."""
+    """Return the SHA-256 of one split's list of files: CLASS/NAME and, if available, bytes."""
     digest = hashlib.sha256()
     for name, size in files:
         digest.update(f"{name}\0{size}\n".encode(errors="surrogateescape"))
@@ -75,9 +74,9 @@ def fingerprint(files: Iterable[tuple[str, int | None]]) -> str:
 
 
 def divided(files: Iterable[tuple[str, int | None]], share: float) -> str:
-    """Return what stands for both splits' lists where a share is drawn for validation: that of all files.
+    """Return the fingerprint of both splits where `val_split` divides them: that of all files.
 
-    The seed draws the share, and runs of several seeds are on one data set.
+    It is independent of the seed, so runs with several seeds have the same data set.
     """
     return f"{fingerprint(sorted(files, key=lambda one: one[0]))} val_split {share!r}"
 

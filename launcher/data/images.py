@@ -1,4 +1,4 @@
-"""Data sets of decoded and cropped images: what a loader's worker does for one sample."""
+"""Data sets of decoded and cropped images, one sample at a time, as loader workers read them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ChangeImage = Callable[[np.ndarray, int, int], np.ndarray]
 
 
 class Reader(ABC):
-    """Reads the images of one split; `classes` are the names of the labels, where they are known."""
+    """Reads the images of one split; `classes` are the names of the labels, if available."""
 
     samples: int
     classes: list[str] | None = None
@@ -47,7 +47,7 @@ class Reader(ABC):
         return None
 
     def stalled(self, seconds: float) -> Path | None:
-        """Return a file whose reading has lasted for more than so many seconds."""
+        """Return a file whose read has taken more than `seconds`."""
         return None
 
     def close(self) -> None:
@@ -56,15 +56,15 @@ class Reader(ABC):
 
 
 class Reading:
-    """Which image each reader reads and since when, in memory that the processes of a loader share."""
+    """Track in shared memory which image each reader is reading and since when."""
 
     def __init__(self, readers: int):
-        # note: two numbers for each reader: the image, and the seconds of the clock that all processes have
+        # note: per reader the image's index and the start in seconds of the system-wide monotonic clock
         self._table = multiprocessing.get_context("forkserver").RawArray("d", [_NOTHING, 0.0] * readers)
 
     @contextmanager
     def image(self, number: int, reader: int = 0) -> Iterator[None]:
-        """Note that a reader reads an image."""
+        """Record that a reader is reading an image."""
         self._table[2 * reader + 1] = time.monotonic()
         self._table[2 * reader] = number
         try:
@@ -73,7 +73,7 @@ class Reading:
             self._table[2 * reader] = _NOTHING
 
     def stalled(self, seconds: float) -> int | None:
-        """Return an image whose reading has lasted for more than so many seconds."""
+        """Return the index of an image whose read has taken more than `seconds`."""
         latest = time.monotonic() - seconds
         for number, since in zip(self._table[::2], self._table[1::2], strict=True):
             if number != _NOTHING and since < latest:
@@ -90,12 +90,12 @@ class Images(Dataset[tuple[np.ndarray, int, int]]):
 
     def __init__(self, root: Path, files: Sequence[str], labels: np.ndarray, *, upright: bool):
         self.root, self.labels, self.upright = root, labels, upright
-        # note: one array of bytes, which worker processes share without a copy; a list of strings they would not
+        # note: worker processes share one array of bytes without copying it, unlike a list of strings
         self.files = np.array([os.fsencode(file) for file in files])
         self.reading = Reading(1)
 
     def __getitems__(self, keys: Sequence[Key]) -> list[tuple[np.ndarray, int, int]] | UserError:
-        """Return the images of a batch; an error as a value, since a raised one would cross with its traceback."""
+        """Return the images of a batch, or the error: DataLoader would add a traceback to a raised one."""
         try:
             return [self[key] for key in keys]
         except UserError as error:
@@ -104,8 +104,7 @@ class Images(Dataset[tuple[np.ndarray, int, int]]):
     def open(self, index: int) -> Image.Image:
         """Decode one image as RGB.
 
-        Raises:
-            UserError: it is missing or no image; with the file and what to do.
+        Raises UserError if the file is missing or not an image.
         """
         worker = get_worker_info()
         try:
@@ -141,7 +140,7 @@ class TrainImages(Images):
 
 
 class EvalImages(Images):
-    """Centre crops of the resized images, the same in every epoch; `values` are those of a model card's `input`."""
+    """Centre crops of the resized images, equal in all epochs; `values` are those of a model card's `input`."""
 
     def __init__(self, root: Path, files: Sequence[str], labels: np.ndarray, values: Mapping[str, Any]):
         super().__init__(root, files, labels, upright=values["exif_orientation"])
@@ -154,7 +153,7 @@ class EvalImages(Images):
 
 
 class ReadableImages(EvalImages):
-    """The same, but an image that cannot be read is black, and its label is UNREADABLE."""
+    """As EvalImages, but an unreadable image is black and its label is UNREADABLE."""
 
     def __getitem__(self, key: Key) -> tuple[np.ndarray, int, int]:
         _, index, size = key
@@ -164,12 +163,12 @@ class ReadableImages(EvalImages):
             return np.zeros((size, size, 3), np.uint8), UNREADABLE, index
 
 
-def evaluated_input(plan: Plan) -> dict[str, Any]:
-    """What a run's evaluation makes of an image, as a model card says it under `input`."""
+def evaluation_input(plan: Plan) -> dict[str, Any]:
+    """Return how a run's evaluation prepares images, as the `input` of a model card."""
     image, dataset = plan.config.image, plan.config.dataset
     return {
-        "resize": plan.image_side(image.eval_resize),
-        "size": plan.image_side(image.eval_size),
+        "resize": plan.scaled_size(image.eval_resize),
+        "size": plan.scaled_size(image.eval_size),
         "interpolation": image.eval_interpolation,
         "exif_orientation": dataset.exif_orientation,
         "mean": list(dataset.mean),

@@ -1,4 +1,4 @@
-"""Check that a data set is there, and count its classes and images, before anything starts; imports no torch."""
+"""Check that a data set exists and count its classes and images before a run starts; imports no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import Folder, evaluated, is_folder, numbered, only_prepared, part, splits, without
+from launcher.data.folder import Folder, is_folder, numbered, only_prepared, part, scan_evaluation, splits, without
 from launcher.data.shapes import FIGURES
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import find_skipped, unreadable
@@ -22,10 +22,10 @@ from launcher.plan.plan import Plan
 
 @dataclass(frozen=True)
 class Inspection:
-    """The config with the number of classes and images that are there, and lines the user should read.
+    """The config with the counted classes and images, and notes for the user.
 
-    `skipped` are the images that cannot be read, below the data set's folder, and why: those of `dataset.skip_bad`.
-    `classes` are the names of the labels, where they are known.
+    `skipped` maps images that `dataset.skip_bad` skips, relative to the data set's folder, to reasons.
+    `classes` are the names of the labels, if available.
     """
 
     config: RunConfig
@@ -39,16 +39,15 @@ def inspect_data(
 ) -> Inspection:
     """Count the classes and images of a data set, and check that each class has training images.
 
-    What `dataset.skip_bad` skips is `skipped`; where that is None, all images are read to find it.
+    `skipped` are the images that `dataset.skip_bad` skips; None reads all images to find them.
 
-    Raises:
-        UserError: a folder is not given, not there, or not what the config says; without `must_exist` a folder that is
-            not there is no error if the config has the counts.
+    Raises UserError if a folder is not set, missing, or does not match the config; without `must_exist` a missing
+    folder is no error if the config has the counts.
     """
     folder = _folder(config)
-    # note: counts in the config do not replace those of a folder that is there
+    # note: counts in the config do not replace those of an existing folder
     must_exist = must_exist or (folder is not None and is_folder(folder))
-    inspection = _look(config, must_exist, skipped, report)
+    inspection = _inspect(config, must_exist, skipped, report)
     if not must_exist and folder is not None:
         used = f"using the counts of dataset={config.dataset.name}, {config.dataset.train_samples:,} training images"
         inspection.notes.append(f"{folder} is not on this machine; {used}")
@@ -59,31 +58,29 @@ def inspect_data(
 
 
 def held_out(dataset: Dataset, classes: Sequence[str] | None, report: Report = quiet) -> tuple[Folder, list[str]]:
-    """The images of `dataset.test_path`, as `evaluated_as`.
+    """Return the images of `dataset.test_path`, as `match_folder` does.
 
-    Raises:
-        UserError: they are not there, or have no class of the run.
+    Raises UserError if the folder is missing, or contains no class of the run.
     """
     assert dataset.test_path is not None
     if not classes:
         message = "needs class names, which this data set does not have; remove the key"
         raise UserError(Problem(message, "dataset.test_path", dataset.test_path))
     try:
-        return evaluated_as(Path(dataset.test_path), dataset, classes, report)
+        return match_folder(Path(dataset.test_path), dataset, classes, report)
     except UserError as error:
         raise UserError(*(replace(problem, key="dataset.test_path") for problem in error.problems)) from None
 
 
-def evaluated_as(path: Path, dataset: Dataset, classes: Sequence[str], report: Report) -> tuple[Folder, list[str]]:
-    """The images of a folder, with the numbers of a run's classes, matched by name; `dataset.skip_bad` holds for them.
+def match_folder(path: Path, dataset: Dataset, classes: Sequence[str], report: Report) -> tuple[Folder, list[str]]:
+    """Label a folder's images by a run's classes, matched by name; `dataset.skip_bad` applies here too.
 
-    Folders that are named by numbers alone, as ImageNet-v2's are, are the run's classes of those places, from 0. Also
-    returns notes on skipped images and on classes that only one of the two has.
+    Folders named by numbers alone, as ImageNet-v2's, are the run's classes by zero-based position. Also returns notes
+    on skipped images and on classes that only one of the two has.
 
-    Raises:
-        UserError: they are not there, or have no class of the run.
+    Raises UserError if the folder is missing, or contains no class of the run.
     """
-    images = evaluated(path)
+    images = scan_evaluation(path)
     bad = unreadable(path, [images], report) if dataset.skip_bad else {}
     images, notes = without(images, bad), _unreadable_notes(bad)
     numbers = {name: number for number, name in enumerate(classes)}
@@ -105,7 +102,7 @@ def evaluated_as(path: Path, dataset: Dataset, classes: Sequence[str], report: R
     return matched, notes
 
 
-def _look(config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report) -> Inspection:
+def _inspect(config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report) -> Inspection:
     dataset = config.dataset
     counted = None not in (dataset.classes, dataset.train_samples, dataset.val_samples)
     if config.dataloader.name != "ffcv" and (dataset.kind == "shapes" or config.dataloader.name == "synthetic"):
@@ -114,13 +111,13 @@ def _look(config: RunConfig, must_exist: bool, skipped: Collection[str] | None, 
             raise UserError(Problem(message, "dataset", dataset.name))
         if config.dataloader.name == "synthetic":
             return Inspection(config, [])
-        return Inspection(config, _look_at_shapes(dataset), classes=sorted(FIGURES))
+        return Inspection(config, _check_shapes(dataset), classes=sorted(FIGURES))
     if counted and not must_exist:
         return Inspection(config, [])
     if isinstance(config.dataloader, FFCVLoader):
-        return _look_at_files(config)
+        return _inspect_files(config)
     if dataset.path is None or not is_folder(Path(dataset.path)):
-        raise UserError(_not_there(dataset))
+        raise UserError(_missing_folder(dataset))
     path = Path(dataset.path)
     bad = find_skipped(dataset, config.seed, path, report) if skipped is None else {}
     train, val = splits(path, dataset, config.seed, bad if skipped is None else skipped)
@@ -142,17 +139,16 @@ def _folder(config: RunConfig) -> Path | None:
 
 
 def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
-    """The images may have changed since they were counted.
+    """Check that the counts are those of the plan; images may have changed since.
 
-    Raises:
-        UserError: the classes or training images are not as many as planned for.
+    Raises UserError if the number of classes or training images differs from the plan's.
     """
     counts = (
         ("dataset.classes", plan.config.dataset.classes, classes),
         ("dataset.train_samples", plan.train_samples, samples),
     )
     if problems := [
-        Problem(f"{where} has {actual}; set this number or another dataset.path", key, planned)
+        Problem(f"{where} has {actual}; set {key}={actual} or another dataset.path", key, planned)
         for key, planned, actual in counts
         if planned != actual
     ]:
@@ -160,7 +156,7 @@ def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
 
 
 def _skipped(train: Folder, val: Folder, bad: dict[str, str]) -> list[str]:
-    """What lies in the class folders and is not read."""
+    """Return notes on files in the class folders that are skipped."""
     notes = _unreadable_notes(bad)
     whole = [train] if train.root == val.root else [train, val]
     if others := sum((split.others for split in whole), Counter[str]()):
@@ -172,12 +168,12 @@ def _skipped(train: Folder, val: Folder, bad: dict[str, str]) -> list[str]:
 
 
 def _unreadable_notes(bad: dict[str, str]) -> list[str]:
-    """What `dataset.skip_bad` skips, if anything."""
+    """Return a note on what `dataset.skip_bad` skips, if anything."""
     shown = first_few([f"{file} ({reason})" for file, reason in bad.items()])
     return [f"dataset.skip_bad=true: skipping {len(bad):,} images that cannot be decoded: {shown}"] * bool(bad)
 
 
-def _look_at_files(config: RunConfig) -> Inspection:
+def _inspect_files(config: RunConfig) -> Inspection:
     files = FFCVDataset.of(config)
     train, val = files.open("train"), files.open("val")
     files.open_small(train)
@@ -190,7 +186,7 @@ def _look_at_files(config: RunConfig) -> Inspection:
     if train.manifest and val.manifest:
         names = train.manifest.classes
     else:
-        # note: files of other programs hold no names; their classes are the numbers that occur
+        # note: files of other programs contain no class names; their label numbers are the classes
         numbers = np.union1d(in_train, in_val)
         names = [str(number) for number in numbers]
         in_train, in_val = np.searchsorted(numbers, in_train), np.searchsorted(numbers, in_val)
@@ -199,8 +195,8 @@ def _look_at_files(config: RunConfig) -> Inspection:
     return replace(counted, classes=train.manifest.classes if train.manifest else None)
 
 
-def _look_at_shapes(dataset: Dataset) -> list[str]:
-    """The built-in images, drawn or not: their classes take turns."""
+def _check_shapes(dataset: Dataset) -> list[str]:
+    """Check the values of the built-in images, drawn or not; class k has every tenth image."""
     for key, value, usual in (("classes", dataset.classes, len(FIGURES)), ("val_split", dataset.val_split, None)):
         if value != usual:
             message = f"the built-in images have {len(FIGURES)} classes and their own validation split; remove the key"
@@ -223,7 +219,7 @@ def _counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int],
     )
 
 
-def _not_there(dataset: Dataset) -> Problem:
+def _missing_folder(dataset: Dataset) -> Problem:
     if dataset.path and only_prepared(dataset.path):
         message = (
             f"training cannot read it directly; run train prepare dataset={dataset.name} dataset.path={dataset.path} "
@@ -241,10 +237,9 @@ def _not_there(dataset: Dataset) -> Problem:
 def check_classes(
     classes: Sequence[str], train: np.ndarray, val: np.ndarray, key: str, value: Path | str | int | None
 ) -> list[str]:
-    """Notes on classes that are not evaluated; `train` and `val` are labels int64, `key` is named where it is wrong.
+    """Return notes on classes that are not evaluated; `train` and `val` are labels int64, errors are about `key`.
 
-    Raises:
-        UserError: there is one class alone, or one without training images.
+    Raises UserError if there is only one class, or a class has no training images.
     """
     if len(classes) < 2:
         message = f"only one class, {classes[0]}; a classifier needs at least two, each in a folder of its own"

@@ -1,4 +1,4 @@
-"""Loaders of one rank: training batches of an epoch from any step on, and each evaluation sample once."""
+"""Loaders of one rank: training batches of an epoch from any step on, and every evaluation sample once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from launcher import randomness
 from launcher.config import schema
 from launcher.data.batch import Loaded, Overlap
 from launcher.data.folder import Folder, splits
-from launcher.data.images import ChangeImage, EvalImages, Reader, TrainImages, evaluated_input
+from launcher.data.images import ChangeImage, EvalImages, Reader, TrainImages, evaluation_input
 from launcher.data.inspection import check_counts
 from launcher.data.sampling import ChangeOrder, Request, Shard, eval_indices, train_requests
 from launcher.data.shapes import ensure_folder
@@ -34,7 +34,7 @@ class TrainLoader:
     change_order: ChangeOrder | None
 
     def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
-        """Return the batches of an epoch from a step on; skipping costs nothing."""
+        """Return an epoch's batches from a step on; earlier ones are not loaded."""
         requests = train_requests(self.plan, self.shard, self.reader.samples, epoch, first_step, self.change_order)
         return Overlap(self.reader.batches(requests), self.shard.device)
 
@@ -64,11 +64,11 @@ class Loaders:
     evaluate: EvaluationLoader
 
     def facts(self) -> dict[str, list[str] | None]:
-        """What a checkpoint holds of the data: the names of the classes, where they are known."""
+        """Return what a checkpoint stores about the data: the class names, if available."""
         return {"classes": self.evaluate.reader.classes}
 
     def stalled(self, seconds: float) -> Path | None:
-        """Return a file whose reading has lasted for more than so many seconds."""
+        """Return a file whose read has taken more than `seconds`."""
         return self.train.reader.stalled(seconds) or self.evaluate.reader.stalled(seconds)
 
     def close(self) -> None:
@@ -85,13 +85,13 @@ def build_loaders(
     change_image: ChangeImage | None = None,
     skipped: Collection[str] = (),
 ) -> Loaders:
-    """Build one rank's loaders; those of class folders are without the images `skipped`."""
+    """Build one rank's loaders; loaders of class folders omit the images `skipped`."""
     config, values, shard = plan.config, plan.config.dataloader, _shard(plan, ranks)
     train: Reader
     if isinstance(values, schema.SyntheticLoader):
         train = Noise(plan, shard, plan.train_samples, range(values.batches), plan.rank_batch, plan.train_size)
         one_batch = plan.rank_eval_batch * shard.world_size, [-1], plan.rank_eval_batch
-        evaluate = _evaluation(plan, shard, Noise(plan, shard, *one_batch, plan.image_side(config.image.eval_size)))
+        evaluate = _evaluation(plan, shard, Noise(plan, shard, *one_batch, plan.scaled_size(config.image.eval_size)))
     elif isinstance(values, schema.FFCVLoader):
         train, val = _ffcv_readers(plan, values, shard, change_image)
         evaluate = _evaluation(plan, shard, val)
@@ -106,14 +106,14 @@ def build_loaders(
 
 
 def build_evaluation(plan: Plan, folder: Folder, ranks: Ranks) -> EvaluationLoader:
-    """Build the loader of a rank's part of a folder's images, prepared as the run's own."""
+    """Build the loader of a rank's part of a folder's images, prepared as the run's validation images."""
     shard = _shard(plan, ranks)
-    images = EvalImages(folder.root, folder.files, folder.labels, evaluated_input(plan))
+    images = EvalImages(folder.root, folder.files, folder.labels, evaluation_input(plan))
     return _evaluation(plan, shard, WorkerProcesses(images, shard, folder.classes))
 
 
 def _evaluation(plan: Plan, shard: Shard, reader: Reader) -> EvaluationLoader:
-    return EvaluationLoader(reader, shard, plan.rank_eval_batch, plan.image_side(plan.config.image.eval_size))
+    return EvaluationLoader(reader, shard, plan.rank_eval_batch, plan.scaled_size(plan.config.image.eval_size))
 
 
 def _shard(plan: Plan, ranks: Ranks) -> Shard:
@@ -137,7 +137,7 @@ def _ffcv_readers(
 
 
 class Noise(Reader):
-    """A few batches of noise, on the device already, that take turns: the speed of the step without any loading."""
+    """A few batches of noise on the device, used in turn, to measure the step without loading."""
 
     def __init__(self, plan: Plan, shard: Shard, samples: int, numbers: Iterable[int], count: int, size: int):
         self.samples = samples

@@ -1,4 +1,4 @@
-"""Which sample goes where: pure functions of (seed, epoch, step, rank)."""
+"""Assign samples to batches by pure functions of (seed, epoch, step, rank)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ChangeOrder = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Shard:
-    """A rank's part of each global batch: whose it is, how it is loaded, and to which device it goes."""
+    """A rank's part of each global batch: its rank, its loader workers, and its device."""
 
     rank: int
     world_size: int
@@ -28,7 +28,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Request:
-    """One batch: sample indices int64 [B], as they key randomness, and the size of its images in pixels."""
+    """One batch: sample indices int64 [B], which key randomness, and the image size in pixels."""
 
     epoch: int
     step: int
@@ -37,7 +37,7 @@ class Request:
 
 
 def epoch_order(seed: int, epoch: int, samples: int) -> np.ndarray:
-    """Return sample indices int64 [samples] in the order that an epoch reads them."""
+    """Return sample indices int64 [samples] in an epoch's order."""
     return randomness.generator(seed, "order", epoch).permutation(samples)
 
 
@@ -54,7 +54,7 @@ def rank_indices(order: np.ndarray, step: int, batch_size: int, rank: int, world
 def train_requests(
     plan: Plan, shard: Shard, samples: int, epoch: int, first_step: int, change_order: ChangeOrder | None
 ) -> Iterator[Request]:
-    """Yield this rank's batch of each step of an epoch, from a step on; `Request.step` counts those of the run."""
+    """Yield this rank's batches of an epoch from a step on; `Request.step` counts over all epochs."""
     order = epoch_order(plan.config.seed, epoch, samples)
     if change_order is not None:
         order = change_order(order)

@@ -1,6 +1,6 @@
 """The built-in data set: ten kinds of figures, drawn with a seed; imports no torch.
 
-Kind of figure is the class; colour, place, size, angle, line width and ground are chance, so that only shape tells.
+The figure is the class; colour, position, size, angle, strokes and background are random, so only shape identifies it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _VERSION = 2
 _SEED = 2022
 _QUALITY = 90
 _OVERSAMPLING = 2
-# Channels of the grounds are below, of figures and strokes above these.
+# Background channels are below, figure and stroke channels above these.
 _DARK, _LIGHT = 130, 120
 
 Points = list[tuple[float, float]]
 
 
 def _corners(radii: list[float]) -> Points:
-    """Points at these distances from the centre, at equal angles from the top on."""
+    """Return points at these distances from the centre, at equal angles from the top on."""
     angles = [2 * math.pi * k / len(radii) for k in range(len(radii))]
     return [(r * math.sin(angle), -r * math.cos(angle)) for r, angle in zip(radii, angles, strict=True)]
 
@@ -43,7 +43,7 @@ _CROSS: Points = [
     (0.33, 1), (-0.33, 1), (-0.33, 0.33), (-1, 0.33), (-1, -0.33), (-0.33, -0.33),
 ]  # fmt: skip
 
-# Outlines within the unit circle; a figure's hole is painted in the ground's colour.
+# Outlines within the unit circle; a figure's hole is filled with the background's colour.
 FIGURES: dict[str, Points] = {
     "arrow": [(0, -1), (0.8, -0.1), (0.3, -0.1), (0.3, 1), (-0.3, 1), (-0.3, -0.1), (-0.8, -0.1)],
     "bow_tie": [(-1, -0.75), (0, -0.12), (1, -0.75), (1, 0.75), (0, 0.12), (-1, 0.75)],
@@ -60,7 +60,7 @@ _HOLES: dict[str, Points] = {"ring": _arc(0, 2 * math.pi, 0.5)}
 
 
 def ensure_folder(dataset: Dataset) -> Path:
-    """The folder of a data set that is on this machine; the built-in one is drawn on first use, by one process."""
+    """Return a local data set's folder; draw the built-in images on first use, by one process."""
     folder = shapes_folder(dataset)
     if dataset.kind == "shapes" and not (folder / "val").is_dir():
         _draw_all(dataset, folder)
@@ -68,21 +68,20 @@ def ensure_folder(dataset: Dataset) -> Path:
 
 
 def shapes_folder(dataset: Dataset) -> Path:
-    """Where the images are, or will be."""
+    """Return the images' folder, drawn or not."""
     return Path(dataset.path).expanduser() if dataset.path else paths.cache() / drawn_as(dataset)
 
 
 def drawn_as(dataset: Dataset) -> str:
-    """A name for the images that the data set's values determine."""
+    """Return a name that identifies the images by the data set's values."""
     facts = (_VERSION, dataset.train_samples, dataset.val_samples, dataset.native_size)
     return f"shapes-{hashlib.sha256(repr(facts).encode()).hexdigest()[:12]}"
 
 
 def _draw_all(dataset: Dataset, folder: Path) -> None:
-    """Draw into a temporary folder and rename it, so that a half-drawn data set is never seen.
+    """Draw into a temporary folder and rename it, so that no process reads a partial data set.
 
-    Raises:
-        UserError: the folder cannot be written, or holds something else.
+    Raises UserError if the folder cannot be written, or contains other files.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -102,38 +101,38 @@ def _draw_all(dataset: Dataset, folder: Path) -> None:
             raise UserError(Problem(message, "dataset.path", dataset.path)) from None
 
 
-def draw_figure(name: str, side: int, split: str, index: int) -> Image.Image:
-    """One RGB image of `side` pixels, the same for the same arguments."""
+def draw_figure(name: str, size: int, split: str, index: int) -> Image.Image:
+    """Draw one RGB image [size, size]; equal arguments give equal pixels."""
     random = randomness.generator(_SEED, f"shapes-{split}", index)
-    large = side * _OVERSAMPLING
+    large = size * _OVERSAMPLING
     ground = random.integers(0, _DARK, 3)
     image = _painted(random, ground, large)
     pen = ImageDraw.Draw(image)
     for _ in range(random.integers(0, 5)):
         _distract(random, pen, large)
     _place(random, pen, name, ground, large)
-    image = image.resize((side, side), Image.Resampling.BOX)
-    noise = random.normal(0, random.uniform(2, 14), (side, side, 3))
+    image = image.resize((size, size), Image.Resampling.BOX)
+    noise = random.normal(0, random.uniform(2, 14), (size, size, 3))
     return Image.fromarray(np.clip(np.asarray(image) + noise, 0, 255).astype(np.uint8))
 
 
-def _painted(random: np.random.Generator, ground: np.ndarray, side: int) -> Image.Image:
-    """Coarse random patches around one colour, smoothed: a ground with gradients of its own."""
+def _painted(random: np.random.Generator, ground: np.ndarray, size: int) -> Image.Image:
+    """Draw a background: coarse random patches around one colour, smoothed."""
     cells = int(random.integers(2, 5))
     patches = np.clip(ground + random.normal(0, 25, (cells, cells, 3)), 0, 255).astype(np.uint8)
-    return Image.fromarray(patches).resize((side, side), Image.Resampling.BICUBIC)
+    return Image.fromarray(patches).resize((size, size), Image.Resampling.BICUBIC)
 
 
 def _colour(random: np.random.Generator) -> tuple[int, int, int]:
-    """A random colour lighter than any ground, so that a small model finds the figure within minutes."""
+    """Return a random colour lighter than any background, so that a small model learns within minutes."""
     red, green, blue = (int(c) for c in random.integers(_LIGHT, 256, 3))
     return red, green, blue
 
 
-def _place(random: np.random.Generator, pen: ImageDraw.ImageDraw, name: str, ground: np.ndarray, side: int) -> None:
-    """Paint the figure, filled, somewhere inside the image: turned, stretched."""
-    radius = side * random.uniform(0.24, 0.44)
-    centre = random.uniform(radius * 0.9, side - radius * 0.9, 2)
+def _place(random: np.random.Generator, pen: ImageDraw.ImageDraw, name: str, ground: np.ndarray, size: int) -> None:
+    """Draw the filled figure at a random position, rotated and stretched."""
+    radius = size * random.uniform(0.24, 0.44)
+    centre = random.uniform(radius * 0.9, size - radius * 0.9, 2)
     angle = random.uniform(-0.5, 0.5)
     stretch = random.uniform(0.8, 1.25)
     cos, sin = math.cos(angle), math.sin(angle)
@@ -144,8 +143,8 @@ def _place(random: np.random.Generator, pen: ImageDraw.ImageDraw, name: str, gro
             pen.polygon([(centre[0] + radius * x, centre[1] + radius * y) for x, y in turned], fill=fill)
 
 
-def _distract(random: np.random.Generator, pen: ImageDraw.ImageDraw, side: int) -> None:
-    """A stroke that belongs to no class."""
-    start = random.uniform(0, side, 2)
-    end = start + random.normal(0, side * 0.25, 2)
-    pen.line([tuple(start), tuple(end)], fill=_colour(random), width=int(side * random.uniform(0.01, 0.04)) + 1)
+def _distract(random: np.random.Generator, pen: ImageDraw.ImageDraw, size: int) -> None:
+    """Draw a random stroke as a distraction."""
+    start = random.uniform(0, size, 2)
+    end = start + random.normal(0, size * 0.25, 2)
+    pen.line([tuple(start), tuple(end)], fill=_colour(random), width=int(size * random.uniform(0.01, 0.04)) + 1)

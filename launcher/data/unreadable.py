@@ -1,4 +1,4 @@
-"""Files of class folders that cannot be read as images: all of them, before a run starts; imports no torch."""
+"""Find all files of class folders that cannot be decoded, before a run starts; imports no torch."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ _IMAGES_A_TASK = 64
 
 
 def unreadable(path: Path, splits: Sequence[Folder], report: Report) -> dict[str, str]:
-    """Return the names below `path` of the files that cannot be decoded, and why; reads with all cores.
+    """Return files below `path` that cannot be decoded, with reasons; uses all cores.
 
-    Raises:
-        UserError: a worker process was killed.
+    Raises UserError if a worker process was killed.
     """
     files = [f"{split.place}{file}" for split in splits for file in split.files]
     work = partial(_reasons, path)
-    # note: a few are read sooner than processes start
+    # note: starting processes takes longer than reading a few files
     few = len(files) <= _IMAGES_A_TASK
     reasons = zip(files, work(files), strict=True) if few else in_workers(work, files, _IMAGES_A_TASK, usable_cores())
     bad: dict[str, str] = {}
@@ -39,22 +38,21 @@ def unreadable(path: Path, splits: Sequence[Folder], report: Report) -> dict[str
 
 
 def find_skipped(dataset: Dataset, seed: int, path: Path, report: Report) -> dict[str, str]:
-    """Return what `dataset.skip_bad` skips of class folders: nothing if it is not set."""
+    """Return the images that `dataset.skip_bad` skips, with reasons; none if it is off."""
     if not dataset.skip_bad or dataset.kind == "shapes":
         return {}
     return unreadable(path, splits(path, dataset, seed), report)
 
 
 def write_skipped(file: Path, skipped: dict[str, str]) -> None:
-    """Write which files a run skips, and why, atomically."""
+    """Write the skipped files and reasons, atomically."""
     atomic.write_text(file, json.dumps(skipped, indent=1) + "\n")
 
 
 def read_skipped(file: Path, dataset: Dataset) -> Collection[str]:
-    """Return the names of the files that a run skips: none without `dataset.skip_bad`.
+    """Return the files that a run skips; none without `dataset.skip_bad`.
 
-    Raises:
-        UserError: the file is missing or damaged.
+    Raises UserError if the file is missing or damaged.
     """
     if not dataset.skip_bad:
         return ()
@@ -70,7 +68,7 @@ def _reasons(path: Path, files: Sequence[str]) -> list[str | None]:
 
 
 def reason(file: Path) -> str | None:
-    """Return why a file cannot be read as an image, None if it can."""
+    """Return why a file cannot be decoded, or None."""
     try:
         decode(file, upright=False)
     except UnreadableImage as error:

@@ -1,4 +1,4 @@
-"""Worker processes that decode the images of a folder, through torch's DataLoader, and how they fail."""
+"""Decode the images of a folder in worker processes, through torch's DataLoader, and explain failures."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _SECONDS_TO_DIE = 1.0
 
 
 class WorkerProcesses(Reader):
-    """Reads requested batches of images through torch's DataLoader, in persistent workers, or here without any.
+    """Read requested batches through torch's DataLoader, in persistent workers or in this process.
 
-    `classes` are the names of the labels, where they are known.
+    `classes` are the names of the labels, if available.
     """
 
     def __init__(self, images: Images, shard: Shard, classes: list[str] | None = None):
@@ -48,15 +48,13 @@ class WorkerProcesses(Reader):
             generator=torch.Generator(),
             multiprocessing_context=clean_processes() if shard.workers else None,
         )
-        # note: at its exit a process would wait for workers that nobody has ended
+        # note: otherwise the process would wait for its workers at exit
         self._end = weakref.finalize(self, _shut_down, self._loader)
 
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
-        """The requested batches in their order.
+        """Yield the requested batches in order.
 
-        Raises:
-            UserError: an image cannot be read, or shared memory is full.
-            MachineError: a worker has died.
+        Raises UserError if an image cannot be read, or shared memory is full, or MachineError if a worker has died.
         """
         self._keys.batches = ([(one.epoch, i, one.size) for i in one.indices.tolist()] for one in requests)
         try:
@@ -87,12 +85,12 @@ def _shut_down(loader: DataLoader[Any]) -> None:
     for worker in iterator._workers:  # type: ignore[attr-defined]
         worker.kill()
         worker.join()
-    # note: a process that ends at once leaves its semaphores behind, unless they are freed before
+    # note: free the semaphores now; a process that exits at once leaks them
     loader._iterator = None
 
 
 class _Keys:
-    """A batch sampler whose lists of keys are set before each epoch, so that workers keep no state."""
+    """A batch sampler whose keys are set before each epoch, so that workers need no state."""
 
     batches: Iterable[Sequence[Key]] = ()
 
@@ -101,14 +99,14 @@ class _Keys:
 
 
 def _collate(samples: list[tuple[np.ndarray, int, int]] | UserError) -> Loaded | UserError:
-    """Stack to uint8 [B, 3, H, W] in channels-last memory order, which is how images are decoded."""
+    """Stack to uint8 [B, 3, H, W] in channels-last memory order, as decoded."""
     if isinstance(samples, UserError):
         return samples
     pixels, labels, indices = zip(*samples, strict=True)
     images, classes = torch.from_numpy(np.stack(pixels)), torch.tensor(labels)
     if (worker := get_worker_info()) is not None:
         try:
-            # note: else the queue's own thread would share them later, and lose the batch where it cannot
+            # note: otherwise the queue's thread would do so later, and drop the batch on failure
             images, classes = images.share_memory_(), classes.share_memory_()
         except (RuntimeError, OSError):
             return _full(worker.num_workers)
@@ -121,11 +119,11 @@ def _start_worker(_: int) -> None:
 
 
 def _cause(loader: DataLoader[Any], error: Exception) -> Exception:
-    """What has made a loader fail, as far as that can be told; else the error itself."""
+    """Return the cause of a loader's failure, or the error itself if the cause is unclear."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return _full(loader.num_workers)
     workers = getattr(getattr(loader, "_iterator", None), "_workers", [])
-    # note: a batch of a worker that was killed can no longer be fetched, a moment before its end is noticed
+    # note: fetching from a killed worker can fail a moment before its exit is visible
     wait([worker.sentinel for worker in workers], _SECONDS_TO_DIE)
     for number, worker in enumerate(workers):
         if worker.exitcode is not None:

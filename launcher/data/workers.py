@@ -1,4 +1,4 @@
-"""How many work on loading, and worker processes that end with the process they work for, however that ended.
+"""Number of loader workers, and worker processes that exit with their parent, however it ends.
 
 Imports no torch.
 """
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 def worker_count(loader: TorchvisionLoader | FFCVLoader, local_world_size: int) -> int:
-    """Loader workers of one rank: so many as the config says, or its share of the cores."""
+    """Return the loader workers of one rank: as configured, or its part of the cores."""
     if loader.workers != "auto":
         return loader.workers
     cores = rank_cores(local_world_size)
@@ -41,12 +41,11 @@ def worker_count(loader: TorchvisionLoader | FFCVLoader, local_world_size: int) 
 def in_workers(
     work: Callable[[list[Item]], list[Result]], items: Iterable[Item], at_once: int, workers: int
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield each item and its result, in order, from worker processes that work a little ahead.
+    """Yield items and results in order, from worker processes that run a little ahead.
 
-    `work` gets lists of `at_once` items and returns their results.
+    `work` maps lists of `at_once` items to their results.
 
-    Raises:
-        UserError: a worker was killed.
+    Raises UserError if a worker was killed.
     """
     left = iter(items)
     parts = iter(lambda: list(itertools.islice(left, at_once)), [])
@@ -67,10 +66,9 @@ def in_workers(
 
 
 def clean_processes() -> BaseContext:
-    """Starts workers from a process that has no threads.
+    """Return a context that forks workers from a process without threads.
 
-    A rank runs threads of its own (gradients, collectives, pinning); a fork of it may inherit a lock that is held, and
-    hang for ever.
+    A rank runs threads (gradients, collectives, pinning); its fork could inherit a held lock and hang.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([_WORKER])
@@ -78,7 +76,7 @@ def clean_processes() -> BaseContext:
 
 
 def follow_parent() -> None:
-    """Called in a worker: leave stop signals to the parent, which still needs it, and end when that has ended."""
+    """In a worker: ignore stop signals, which the parent handles, and exit when the parent exits."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

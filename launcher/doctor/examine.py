@@ -1,4 +1,4 @@
-"""All findings about this machine and the data set, for the run that a config describes."""
+"""Check this machine and the data set for the run of a config."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import PIL
 
 from launcher.config.schema import FFCVLoader, RunConfig, TorchvisionLoader
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import Folder, evaluated, splits
+from launcher.data.folder import Folder, scan_evaluation, splits
 from launcher.data.inspection import inspect_data
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import unreadable
@@ -44,11 +44,11 @@ print(json.dumps({"ffcv": version("ffcv")}))
 
 
 def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
-    """Findings in the order of a reader's questions; slow ones come last."""
+    """Yield all findings, slow ones last."""
     gpus = read_gpus()
     of_rocm = run_probe(TORCH).values if not gpus and "rocm" in version("torch") else None
     others = [gpu["name"] for gpu in of_rocm["gpus"]] if of_rocm else []
-    # note: of cards that are cut into MIG parts CUDA gives a process one part
+    # note: CUDA gives a process a single MIG instance
     ranks = processes_of_node(config.launch, 1 if gpus and any(gpu.mig for gpu in gpus) else len(gpus or others))
     yield from judge_gpus(gpus, cards_on_the_bus(), others)
     if config.launch.device == "cuda" and not (gpus or others):
@@ -66,7 +66,7 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
 
 
 def shared_memory_need(config: RunConfig, ranks: int) -> int:
-    """Bytes of the batches that all workers of all ranks keep ready: uint8 images at the full training size."""
+    """Return the bytes of all workers' prefetched batches: uint8 images at the full training size."""
     loader = config.dataloader
     if not isinstance(loader, TorchvisionLoader):
         return 0
@@ -75,37 +75,37 @@ def shared_memory_need(config: RunConfig, ranks: int) -> int:
 
 
 def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
-    """Look at the data set's files, and read all images of class folders; a finding for each thing that is wrong."""
+    """Check the data set's files and decode all images of class folders; yield one finding per fault."""
     name = config.dataset.name
     if config.dataset.kind == "shapes" or config.dataloader.name == "synthetic":
         yield ok("data set", f"{name}, built in")
         return
     try:
         whole = replace(config, dataset=replace(config.dataset, skip_bad=False))
-        found = inspect_data(whole, must_exist=True)
+        inspection = inspect_data(whole, must_exist=True)
     except UserError as error:
         yield from (problem("data set", f"{wrong.key}={wrong.value}", wrong.message) for wrong in error.problems)
         return
-    dataset = found.config.dataset
+    dataset = inspection.config.dataset
     counts = f"{dataset.classes:,} classes, {dataset.train_samples:,} training and {dataset.val_samples:,} validation"
     in_files = isinstance(config.dataloader, FFCVLoader)
     where = FFCVDataset.of(config).path("train").parent if in_files else dataset.path
-    now = "" if in_files else "; checking those that are new or changed since the last check"
+    now = "" if in_files else "; decoding all of them now"
     yield ok("data set", f"{name} in {where}: {counts} images{now}")
-    yield from (warning("data set", note, "") for note in found.notes)
+    yield from (warning("data set", note, "") for note in inspection.notes)
     if not in_files:
         folder = Path(str(dataset.path))
         yield from _examine_images(config, "images", folder, splits(folder, config.dataset, config.seed), report)
     if dataset.test_path is not None:
         folder = Path(dataset.test_path)
-        yield from _examine_images(config, "test images", folder, [evaluated(folder)], report)
+        yield from _examine_images(config, "test images", folder, [scan_evaluation(folder)], report)
 
 
 def _examine_images(
-    config: RunConfig, what: str, folder: Path, found: Sequence[Folder], report: Report
+    config: RunConfig, what: str, folder: Path, splits: Sequence[Folder], report: Report
 ) -> Iterator[Finding]:
-    bad = unreadable(folder, found, report)
-    total = sum(len(split.files) for split in found)
+    bad = unreadable(folder, splits, report)
+    total = sum(len(split.files) for split in splits)
     if not bad:
         yield ok(what, f"all {total:,} can be decoded")
         return

@@ -1,4 +1,4 @@
-"""What the machine has and what is installed on it, judged; each judgement is a line of `train doctor`."""
+"""Judge the machine and its installed packages; each judgement is a line of `train doctor`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.filesize import decimal
 
 from launcher.probe import ProbeResult, usable_cores, usable_memory
 
-_CORES_A_RANK = 8  # the most loader workers that a rank takes
+_CORES_A_RANK = 8  # the most loader workers of a rank
 _MEMORY_A_RANK = 4 * 10**9  # a process with torch and its loader workers
 _TWO_CHECKPOINTS = 2 * 10**9  # of a ResNet-50 with momentum and averaged weights, and one being written
 _CGROUP = Path("/sys/fs/cgroup")
@@ -30,69 +30,71 @@ Status = Literal["ok", "warning", "problem"]
 class Finding:
     """One line of `train doctor`: a warning costs time or money, a problem keeps the run from working.
 
-    `advice` says what to do, and is empty where nothing is to be done.
+    `advice` is what to do, empty if nothing.
     """
 
     name: str
     status: Status
-    found: str
+    observation: str
     advice: str = ""
 
 
-def ok(name: str, found: str) -> Finding:
-    return Finding(name, "ok", found)
+def ok(name: str, observation: str) -> Finding:
+    return Finding(name, "ok", observation)
 
 
-def warning(name: str, found: str, advice: str) -> Finding:
-    return Finding(name, "warning", found, advice)
+def warning(name: str, observation: str, advice: str) -> Finding:
+    return Finding(name, "warning", observation, advice)
 
 
-def problem(name: str, found: str, advice: str) -> Finding:
-    return Finding(name, "problem", found, advice)
+def problem(name: str, observation: str, advice: str) -> Finding:
+    return Finding(name, "problem", observation, advice)
 
 
 def cores(usable: int, allowed: float | None, ranks: int) -> Finding:
-    """`usable` cores by affinity, of which a container may use so much time as `allowed` cores have."""
-    name, found = "cores", f"{usable} for {ranks} process{'es' * (ranks > 1)}"
+    """Judge the `usable` cores by affinity; a container's quota limits them to the time of `allowed` cores."""
+    name, observation = "cores", f"{usable} for {ranks} process{'es' * (ranks > 1)}"
     if allowed is not None and allowed < usable:
         advice = "give the container all its cores (docker run without --cpus), or pin them with --cpuset-cpus"
-        return warning(name, f"{found}, but the container is limited to the time of {allowed:g}", advice)
+        return warning(name, f"{observation}, but the container is limited to the time of {allowed:g}", advice)
     if usable < _CORES_A_RANK * ranks:
         advice = f"use {_CORES_A_RANK} per process so that loading keeps up; smaller files and dataloader=ffcv help"
-        return warning(name, found, advice)
-    return ok(name, found)
+        return warning(name, observation, advice)
+    return ok(name, observation)
 
 
 def memory(total: int, available: int, ranks: int) -> Finding:
-    name, found = "memory", f"{decimal(available)} free of {decimal(total)}"
+    name, observation = "memory", f"{decimal(available)} free of {decimal(total)}"
     if available < _MEMORY_A_RANK * ranks:
         advice = f"this many processes usually need {decimal(_MEMORY_A_RANK * ranks)}; end other programs"
-        return warning(name, found, advice)
-    return ok(name, found)
+        return warning(name, observation, advice)
+    return ok(name, observation)
 
 
 def shared_memory(free: int | None, need: int) -> Finding:
-    """Loader workers hand their batches over in /dev/shm; too little of it ends a run with a bus error."""
+    """Judge /dev/shm, through which loader workers pass batches; a full one ends a run with a bus error."""
     name = "shared memory"
     if free is None:
         return warning(name, "no /dev/shm", "mount it: loader workers pass batches through it")
-    found = f"{decimal(free)} free in /dev/shm, {decimal(need)} needed"
+    observation = f"{decimal(free)} free in /dev/shm, {decimal(need)} needed"
     if free < need:
-        return problem(name, found, "docker run --ipc=host (or --shm-size), or reduce dataloader.workers")
-    return ok(name, found)
+        return problem(name, observation, "docker run --ipc=host (or --shm-size), or reduce dataloader.workers")
+    return ok(name, observation)
 
 
 def disk(free: int, writable: bool, runs: Path) -> Finding:
-    name, found = "disk", f"{decimal(free)} free for {runs}"
+    name, observation = "disk", f"{decimal(free)} free for {runs}"
     if not writable:
         return problem(name, f"{runs} is not writable", "set runs=FOLDER, or change the folder's permissions")
     if free < _TWO_CHECKPOINTS:
-        return warning(name, found, f"checkpoints may need {decimal(_TWO_CHECKPOINTS)}; free space or set runs=FOLDER")
-    return ok(name, found)
+        return warning(
+            name, observation, f"checkpoints may need {decimal(_TWO_CHECKPOINTS)}; free space or set runs=FOLDER"
+        )
+    return ok(name, observation)
 
 
 def examine_machine(ranks: int, batches: int, runs: Path) -> list[Finding]:
-    """Look at this machine, for so many ranks, bytes of batches on their way from the workers, and a place to write."""
+    """Check this machine for a number of ranks, bytes of prefetched batches, and a folder for runs."""
     folder = next(path for path in (runs.absolute(), *runs.absolute().parents) if path.is_dir())
     total, available = usable_memory()
     shm = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else None
@@ -105,7 +107,7 @@ def examine_machine(ranks: int, batches: int, runs: Path) -> list[Finding]:
 
 
 def allowed_cores(cgroup: Path) -> float | None:
-    """The processor time that a container may use, in cores; None: all there is."""
+    """Return a container's CPU quota in cores, or None without one."""
     try:
         quota, period = (cgroup / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -151,7 +153,7 @@ class GpuState:
 
 
 def read_gpus() -> list[GpuState] | None:
-    """The GPUs that nvidia-smi lists; None where it is missing or cannot talk to the driver."""
+    """Return the GPUs that nvidia-smi lists, or None if it is missing or fails."""
     command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -161,7 +163,7 @@ def read_gpus() -> list[GpuState] | None:
 
 
 def parse_gpus(text: str) -> list[GpuState]:
-    """nvidia-smi's rows; its memory is in MiB."""
+    """Parse nvidia-smi's rows; its memory is in MiB."""
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
     return [
         GpuState(i, name, driver, _bytes(total), _bytes(used), mig == "Enabled")
@@ -170,33 +172,36 @@ def parse_gpus(text: str) -> list[GpuState]:
 
 
 def judge_gpus(gpus: list[GpuState] | None, cards: int, others: list[str]) -> list[Finding]:
-    """`cards` is the number of NVIDIA cards on the bus, driver or none; `others` are names of AMD's that torch sees."""
+    """Judge the GPUs; `cards` counts NVIDIA cards on the bus, `others` are names of AMD GPUs that torch detects."""
     if not gpus and others:
         advice = "no recipe has been tested on AMD GPUs: compare a short run with one on the CPU"
         return [warning("GPUs", f"{len(others)} x {others[0]}, through ROCm", advice)]
     if not gpus and cards:
-        found = f"{cards} NVIDIA card{'s' * (cards > 1)} found, but no working driver"
-        return [problem("GPUs", found, "install NVIDIA's driver; in a container: docker run --gpus all")]
+        observation = f"{cards} NVIDIA card{'s' * (cards > 1)} found, but no working driver"
+        return [problem("GPUs", observation, "install NVIDIA's driver; in a container: docker run --gpus all")]
     if not gpus:
         return [warning("GPUs", "none", "training on the CPU suits only small images and short runs")]
     first = gpus[0]
-    found = f"{len(gpus)} x {first.name}, {decimal(first.memory)}"
+    observation = f"{len(gpus)} x {first.name}, {decimal(first.memory)}"
     driver = ok("driver", first.driver)
     if len({gpu.name for gpu in gpus}) > 1:
         different = ", ".join(sorted({gpu.name for gpu in gpus}))
         advice = "the slowest sets the pace of all; select equal ones with CUDA_VISIBLE_DEVICES"
         return [warning("GPUs", f"{len(gpus)} of different models: {different}", advice), driver]
     if any(gpu.mig for gpu in gpus):
-        return [warning("GPUs", f"{found}, in MIG mode", "a run uses one MIG instance; whole cards are faster"), driver]
+        return [
+            warning("GPUs", f"{observation}, in MIG mode", "a run uses one MIG instance; whole cards are faster"),
+            driver,
+        ]
     if busy := [gpu for gpu in gpus if gpu.used > _IN_USE]:
         names = ", ".join(f"{gpu.index} ({decimal(gpu.used)} in use)" for gpu in busy)
         advice = "another program uses it (see nvidia-smi); end it, or set CUDA_VISIBLE_DEVICES"
-        return [warning("GPUs", f"{found}; GPU {names}", advice), driver]
-    return [ok("GPUs", found), driver]
+        return [warning("GPUs", f"{observation}; GPU {names}", advice), driver]
+    return [ok("GPUs", observation), driver]
 
 
 def judge_cuda(answer: ProbeResult, gpus: list[GpuState]) -> list[Finding]:
-    """CUDA and NCCL as torch brings them, against the driver of the GPUs that are there."""
+    """Judge torch's CUDA and NCCL against the driver and GPUs."""
     values = answer.values
     if values is None:
         return []
@@ -214,10 +219,10 @@ def judge_cuda(answer: ProbeResult, gpus: list[GpuState]) -> list[Finding]:
         return [problem("CUDA", f"a GPU fails: {error}", "nvidia-smi shows which; launch.device=cpu trains on the CPU")]
     runtime = f"ROCm {values['hip']}" if values["hip"] else values["cuda"]
     precision = "bfloat16" if values["bf16"] else "float16 only"
-    found = [ok("CUDA", f"{runtime}, torch detects {len(seen)} GPU{'s' * (len(seen) > 1)}, {precision}")]
+    observation = [ok("CUDA", f"{runtime}, torch detects {len(seen)} GPU{'s' * (len(seen) > 1)}, {precision}")]
     if values["nccl"] is None:
-        return [*found, problem("NCCL", "none in torch", "GPUs cannot communicate: install torch for CUDA")]
-    return [*found, ok("NCCL", values["nccl"])]
+        return [*observation, problem("NCCL", "none in torch", "GPUs cannot communicate: install torch for CUDA")]
+    return [*observation, ok("NCCL", values["nccl"])]
 
 
 def _bytes(mib: str) -> int:

@@ -1,4 +1,4 @@
-"""The networks of torchvision (ResNets, He et al. 2016), of timm and of this project with the run's initial weights."""
+"""Build networks of torchvision (ResNets, He et al. 2016), timm and this project, with the run's initial weights."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from launcher.models.parameters import classifiers
 from launcher.models.vision_transformer import VisionTransformer
 from launcher.randomness import key
 
-_CUT_DEVIATION = 0.87962566103423978  # of a standard normal distribution cut at two
-# What would load weights or a network of another kind: not for a run's config to say.
+_CUT_DEVIATION = 0.87962566103423978  # of a standard normal distribution truncated at two
+# Keywords that a run's config must not set: they load weights or build another kind of network.
 FORBIDDEN = {
     **dict.fromkeys(("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path"), "loads weights"),
     **dict.fromkeys(("cache_dir", "pretrained_strict", "pretrained_filter_fn"), "loads weights"),
-    **dict.fromkeys(("features_only", "out_indices", "feature_cfg"), "makes no classifier"),
+    **dict.fromkeys(("features_only", "out_indices", "feature_cfg"), "builds no classifier"),
     **dict.fromkeys(("num_classes", "in_chans"), "comes from the data set"),
 }
 _KEYS = ("drop_rate", "drop_path_rate", "img_size", "global_pool")
@@ -37,11 +37,10 @@ _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 
 @dataclass(frozen=True)
 class Surgery:
-    """How an export repeats the change that an algorithm makes of a library's network.
+    """How an export repeats an algorithm's change of a library's network.
 
-    `change(network, **values)` makes it in place, on weights that are still to be loaded. Its source and that of
-    `parts`, in this order, may use each other and what `launcher.weights.standalone` imports, nothing else.
-    values: what JSON can hold.
+    `change(network, **values)` applies it in place, before weights are loaded; `values` must be JSON values. Its source
+    and that of `parts`, in this order, may use only each other and the imports of `launcher.weights.standalone`.
     """
 
     change: Callable[..., Any]
@@ -50,14 +49,13 @@ class Surgery:
 
 
 def build_model(model: schema.Model, classes: int, loss: schema.Loss, seed: int) -> nn.Module:
-    """A network of `classes` logits, float32 on the CPU, its parameter names the library's own.
+    """Build a network of `classes` logits in float32 on the CPU, with the library's parameter names.
 
-    The global generators are neither read nor moved. Initial weights depend on the seed, a parameter's name and its own
-    settings only: changing one setting redraws no other layer. timm's alone are drawn by its constructor in the order
-    of the layers from one generator of the seed: what changes a layer's shape redraws those after it.
+    Leaves the global generators unchanged. Initial weights depend only on the seed, the parameter's name and its own
+    settings, so changing one setting redraws no other layer. Only timm's constructors draw all layers in order from one
+    generator, so changing a layer's shape redraws those after it.
 
-    Raises:
-        UserError: the model's values make no network.
+    Raises UserError if the network cannot be built from these values.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key(seed, "initialization"))
@@ -71,7 +69,7 @@ def build_model(model: schema.Model, classes: int, loss: schema.Loss, seed: int)
         for layer in classifiers(network):
             if not isinstance(layer.bias, nn.Parameter):
                 raise UserError(
-                    Problem("the model's last layer has no bias; set it to false", "loss.log_classes_bias", True)
+                    Problem("the model's last layer has no bias; set this key to false", "loss.log_classes_bias", True)
                 )
             nn.init.constant_(layer.bias, -math.log(classes))
     if model.checkpointing == "on":
@@ -83,7 +81,7 @@ def _torchvision(model: schema.TorchvisionModel, classes: int, seed: int) -> nn.
     if model.initialization == "torchvision":
         network: nn.Module = get_model(model.architecture, weights=None, num_classes=classes)
     else:
-        # note: torchvision would draw all weights, twice, and they are drawn again here
+        # note: skips torchvision's initialization, which would draw all weights twice
         with torch.device("meta"):
             network = get_model(model.architecture, weights=None, num_classes=classes)
         _draw_kaiming_normal(network.to_empty(device=torch.get_default_device()), seed)
@@ -95,7 +93,7 @@ def _torchvision(model: schema.TorchvisionModel, classes: int, seed: int) -> nn.
 
 def _vision_transformer(model: schema.VisionTransformerModel, classes: int, seed: int) -> nn.Module:
     if model.width % model.heads:
-        raise UserError(Problem(f"must divide the width of {model.width}", "model.heads", model.heads))
+        raise UserError(Problem(f"must divide model.width={model.width}", "model.heads", model.heads))
     sizes: dict[str, Any] = model.keywords()
     network = VisionTransformer(classes, **sizes)
     for name, parameter in network.named_parameters():
@@ -106,7 +104,7 @@ def _vision_transformer(model: schema.VisionTransformerModel, classes: int, seed
 def draw_weight(name: str, values: Tensor, generator: torch.Generator) -> None:
     """Draw a parameter of the vision transformer in place, as big_vision's flax modules do.
 
-    Normal with variance 1 / fan-in, cut at two deviations, for patches and the layer before the head; uniform
+    Normal with variance 1 / fan-in, truncated at two deviations, for patches and the layer before the head; uniform
     (Glorot & Bengio 2010) for attention and perceptrons, query, key and value each; the head is zero.
     """
     *_, layer, kind = name.split(".")[-2:]
@@ -127,7 +125,7 @@ def draw_weight(name: str, values: Tensor, generator: torch.Generator) -> None:
 
 
 def model_surgeries(model: schema.Model) -> dict[str, Surgery]:
-    """By name, what `build_model` changes of the library's network besides its weights."""
+    """Return the changes by name that `build_model` makes to the library's network, besides its weights."""
     if not isinstance(model, schema.TorchvisionModel) or model.activation == "relu":
         return {}
     return {model.activation: Surgery(replace_relu, {"activation": model.activation})}
@@ -138,7 +136,7 @@ def _generator(seed: int, name: str) -> torch.Generator:
 
 
 def _draw_kaiming_normal(network: nn.Module, seed: int) -> None:
-    """Normal with variance 2 / fan-in for convolutions and the last layer, biases zero (He et al. 2015)."""
+    """Draw normal weights of variance 2 / fan-in for convolutions and the last layer; biases are 0 (He et al. 2015)."""
     for name, module in network.named_modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu", generator=_generator(seed, name))
@@ -163,7 +161,7 @@ def _set_batchnorm(network: nn.Module, model: schema.TorchvisionModel, seed: int
 
 def replace_relu(network: nn.Module, *, activation: str) -> None:
     """Replace each ReLU by SiLU, or by GELU exactly or in its tanh form, in place."""
-    made: dict[str, Callable[[], nn.Module]] = {
+    replacements: dict[str, Callable[[], nn.Module]] = {
         "silu": lambda: nn.SiLU(inplace=True),
         "gelu": nn.GELU,
         "gelu_tanh": lambda: nn.GELU("tanh"),
@@ -171,20 +169,19 @@ def replace_relu(network: nn.Module, *, activation: str) -> None:
     for parent in list(network.modules()):
         for name, child in parent.named_children():
             if isinstance(child, nn.ReLU):
-                setattr(parent, name, made[activation]())
+                setattr(parent, name, replacements[activation]())
 
 
 def _timm(model: schema.TimmModel, classes: int) -> nn.Module:
-    """The network with the initial weights that its constructor draws; nothing is downloaded.
+    """Build a timm model with the initial weights of its constructor; downloads nothing.
 
-    Raises:
-        UserError: it takes no such keyword, or not that value.
+    Raises UserError if the model rejects a keyword or its value.
     """
     for name, value in model.arguments.items():
         if name in (*FORBIDDEN, *_KEYS):
-            reason = f"{FORBIDDEN[name]}; remove the key" if name in FORBIDDEN else f"is a key of its own: model.{name}"
+            reason = f"{FORBIDDEN[name]}; remove the key" if name in FORBIDDEN else f"set model.{name} instead"
             raise UserError(Problem(reason, f"model.arguments.{name}", value))
-    # note: a second, in which timm imports W&B's client too where that is installed
+    # note: takes a second, and imports W&B's client if installed
     import timm
 
     values: dict[str, Any] = model.keywords()
@@ -196,14 +193,14 @@ def _timm(model: schema.TimmModel, classes: int) -> nn.Module:
 
 
 def fitted(network: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights as timm would load them into this network: positions resampled to its image side, authors' names timm's.
+    """Convert weights as timm does to load them into this network: positions resampled, authors' names replaced.
 
-    They stay as they are where the architecture has no such rule, or where it cannot be followed.
+    Returns them unchanged if the architecture has no such rule, or if its rule fails.
     """
     fit = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
     try:
         return dict(fit(dict(weights), network)) if fit else dict(weights)
-    # note: the rules meet weights that are of any other network
+    # note: the weights may be of any other network
     except Exception as error:
         if is_of_the_machine(error):
             raise
@@ -223,10 +220,10 @@ def _refused(model: schema.TimmModel, classes: int, error: Exception) -> Problem
     name = match[1]
     network = type(timm.create_model(model.architecture, num_classes=classes))
     kinds: Any = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    given = ("self", *FORBIDDEN, *_KEYS)
-    taken = inspect.signature(network.__init__).parameters.values()
-    known = [one.name for one in taken if one.kind in kinds and one.name not in given]
+    others = ("self", *FORBIDDEN, *_KEYS)
+    parameters = inspect.signature(network.__init__).parameters.values()
+    known = [one.name for one in parameters if one.kind in kinds and one.name not in others]
     like = nearest(name, known)
-    hint = f"; did you mean {like}?" if like else f"; it takes {', '.join(known)}"
+    hint = f"; did you mean {like}?" if like else f"; set one of {', '.join(known)}"
     group = "model." if name not in model.arguments else "model.arguments."
-    return Problem(f"is no value of {model.architecture}{hint}", f"{group}{name}", values[name])
+    return Problem(f"is not a value of {model.architecture}{hint}", f"{group}{name}", values[name])

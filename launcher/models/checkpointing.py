@@ -1,7 +1,7 @@
-"""Activation checkpointing (Chen et al. 2016): blocks keep their input and are computed again in the backward pass.
+"""Activation checkpointing (Chen et al. 2016): blocks save only their input and are recomputed in the backward pass.
 
-The second computation sees the same random numbers and leaves the statistics of batch norm alone, so that losses,
-gradients and weights stay as they are.
+The recomputation uses the same random numbers and does not update batch norm's statistics, so losses, gradients and
+weights are unchanged.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from launcher.models.vision_transformer import Block
 
 
 def is_recomputing() -> bool:
-    """Whether a forward pass is one inside a backward pass, as checkpointing asks for; compiled code has none."""
-    # note: how torch.utils.checkpoint knows it itself
+    """Return whether a forward pass is a recomputation within a backward pass; False in compiled code."""
+    # note: as torch.utils.checkpoint detects it
     return not torch.compiler.is_compiling() and bool(torch._C._current_graph_task_id() != -1)
 
 
 def checkpoint_activations(network: nn.Module) -> None:
-    """Let a network of residual or transformer blocks, or of timm's, keep less for the backward pass, in place.
+    """Enable checkpointing in a network of residual or transformer blocks, or in timm's, in place.
 
-    Raises:
-        UserError: it has no way to.
+    Raises UserError if the network does not support it.
     """
     kinds = (BasicBlock, Bottleneck, Block)
     blocks: list[Any] = [module for module in network.modules() if isinstance(module, kinds)]
@@ -36,29 +35,29 @@ def checkpoint_activations(network: nn.Module) -> None:
         # note: changing the class keeps weights, names and hooks as they are
         block.__class__ = _checkpointed(block.__class__)
     if not blocks:
-        _ask_timm(network)
+        _enable_in_timm(network)
     for module in network.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
-            module.register_forward_pre_hook(_leave_statistics)
-            # note: a recomputation may be cut off inside the layer
-            module.register_forward_hook(_take_statistics, always_call=True)
+            module.register_forward_pre_hook(_protect_statistics)
+            # note: a recomputation may stop inside the layer
+            module.register_forward_hook(_restore_statistics, always_call=True)
 
 
-def _ask_timm(network: nn.Module) -> None:
-    ask: Any = getattr(network, "set_grad_checkpointing", None)
+def _enable_in_timm(network: nn.Module) -> None:
+    enable: Any = getattr(network, "set_grad_checkpointing", None)
     try:
-        if ask is not None:
-            ask(enable=True)
+        if enable is not None:
+            enable(enable=True)
             return
     except AssertionError:
         pass
-    message = f"timm's {type(network).__name__} has no activation checkpointing; leave it off"
+    message = f"timm's {type(network).__name__} does not support activation checkpointing; set model.checkpointing=off"
     raise UserError(Problem(message, "model.checkpointing", "on"))
 
 
 @cache
 def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
-    """A block that is computed again in the backward pass."""
+    """Return a subclass of a block that is recomputed in the backward pass."""
 
     def forward(self: Any, images: Tensor) -> Any:
         if not self.training:
@@ -68,12 +67,12 @@ def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
     return type(f"Checkpointed{kind.__name__}", (kind,), {"forward": forward})
 
 
-def _leave_statistics(layer: nn.Module, _: Any) -> None:
-    """Let a recomputation move copies."""
+def _protect_statistics(layer: nn.Module, _: Any) -> None:
+    """Let a recomputation update copies of the statistics."""
     if is_recomputing():
-        layer.__dict__["kept_buffers"] = dict(layer._buffers)
+        layer.__dict__["saved_buffers"] = dict(layer._buffers)
         layer._buffers.update({name: one.clone() for name, one in layer._buffers.items() if one is not None})
 
 
-def _take_statistics(layer: nn.Module, *_: Any) -> None:
-    layer._buffers.update(layer.__dict__.pop("kept_buffers", {}))
+def _restore_statistics(layer: nn.Module, *_: Any) -> None:
+    layer._buffers.update(layer.__dict__.pop("saved_buffers", {}))

@@ -1,4 +1,4 @@
-"""The kind of each parameter of a network, by its layer and its shape, never by the model."""
+"""Classify the parameters of a network by their layer and shape, independent of the model."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-# matrix, convolution: weights of linear layers and of convolutions, but for the head's
+# matrix, convolution: weights of linear layers and of convolutions, except the head's
 # head: weights of the last layer
 # norm: weights and biases of normalisation layers
-# bias: what linear layers, convolutions and attention add
+# bias: biases of linear layers, convolutions and attention
 # scale: layer scale, gains, temperatures
 # embedding: positions, tokens, tables of relative positions
 Kind = Literal["matrix", "convolution", "head", "norm", "bias", "scale", "embedding"]
@@ -17,16 +17,16 @@ KERNELS = ("matrix", "convolution", "head")
 
 
 def parameter_kinds(network: nn.Module) -> dict[str, Kind]:
-    """The kind of each parameter by its name, in the network's order."""
+    """Return the kind of each parameter by name, in the network's order."""
     heads = {id(layer) for layer in classifiers(network)}
     kinds = {
         f"{prefix}{'.' * bool(prefix)}{name}": _kind(module, name, parameter, id(module) in heads)
         for prefix, module in network.named_modules()
         for name, parameter in module.named_parameters(recurse=False)
     }
-    # note: names, or their beginnings, of what timm lets stand for a table: small networks of relative positions
-    ask: Any = getattr(network, "no_weight_decay", None)
-    positions = tuple(pattern.removesuffix("*") for pattern in (ask() if ask else ()))
+    # note: names, or prefixes of names; timm's small networks that replace a table of relative positions are among them
+    no_decay: Any = getattr(network, "no_weight_decay", None)
+    positions = tuple(pattern.removesuffix("*") for pattern in (no_decay() if no_decay else ()))
     return {
         name: "embedding" if kind in KERNELS[:2] and name.startswith(positions) else kind
         for name, kind in kinds.items()
@@ -34,7 +34,7 @@ def parameter_kinds(network: nn.Module) -> dict[str, Kind]:
 
 
 def classifiers(network: nn.Module) -> list[nn.Module]:
-    """The layers that give the logits: of timm's answer of `get_classifier` (some have two), or the last linear one.
+    """Return the layers that compute the logits: timm's `get_classifier` (some have two), or the last linear layer.
 
     Each is an nn.Linear or a convolution.
     """
@@ -46,7 +46,7 @@ def classifiers(network: nn.Module) -> list[nn.Module]:
 
 
 def parameters_of_head(network: nn.Module) -> set[str]:
-    """Names of the weights and biases of the layers that give the logits."""
+    """Return the names of the parameters of the layers that compute the logits."""
     heads = {id(layer) for layer in classifiers(network)}
     return {
         f"{prefix}{'.' * bool(prefix)}{name}"
@@ -65,8 +65,8 @@ def _kind(module: nn.Module, name: str, parameter: Tensor, is_head: bool) -> Kin
     if name == "weight" and parameter.ndim > 1 and not isinstance(module, nn.Embedding):
         return "head" if is_head else "convolution" if hasattr(module, "kernel_size") else "matrix"
     if parameter.ndim == 2 and (name.endswith("_weight") or name.startswith("weight_")):
-        return "matrix"  # note: of nn.MultiheadAttention and of recurrent layers
-    # note: a normalisation is what multiplies channels and is no activation (PReLU) or layer scale (gamma)
+        return "matrix"  # note: nn.MultiheadAttention and recurrent layers have these
+    # note: a normalisation has a `weight` per channel, as has PReLU; that of layer scale is called gamma
     if isinstance(weight, Tensor) and weight.ndim == 1 and not isinstance(module, nn.PReLU):
         return "norm"
     if parameter.ndim == 1 and (name.endswith("bias") or name.startswith("bias_")):

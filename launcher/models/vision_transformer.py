@@ -1,6 +1,6 @@
 """big_vision's plain vision transformer (Beyer et al. 2022), and AlgoPerf's variants of it (Dahl et al. 2023).
 
-An export carries these lines: they need torch alone.
+An export contains this source, so it needs only torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class VisionTransformer(nn.Module):
-    """Logits of images [B, 3, H, W], of any sides that patches fill; weights are torch's until drawn or loaded.
+    """Compute logits of images [B, 3, H, W], whose size is a multiple of the patches'; initial weights are torch's.
 
     pooling: `mean` of the tokens, or `attention` of one learnt query. layer_norm: `pre`, before attention and
     perceptron and after the last block, or `post`, after each sum and nowhere else. glu: the perceptron's hidden values
@@ -42,7 +42,7 @@ class VisionTransformer(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         height, width = images.shape[-2:]
         if height % self.embedding.stride[0] or width % self.embedding.stride[1]:
-            raise ValueError(f"{height} x {width} is no multiple of patches of {self.embedding.stride[0]}")
+            raise ValueError(f"{height} x {width} is not a multiple of the patch size {self.embedding.stride[0]}")
         patches = self.embedding(images)
         tokens = patches.flatten(2).transpose(1, 2) + positions(*patches.shape[1:], device=images.device)
         for block in self.blocks:
@@ -54,12 +54,12 @@ class VisionTransformer(nn.Module):
 
 
 def norm(width: int) -> nn.LayerNorm:
-    """With flax's epsilon."""
+    """Return a layer norm with flax's epsilon."""
     return nn.LayerNorm(width, eps=1e-6)
 
 
 class Block(nn.Module):
-    """Attention, then a perceptron, each added to what it was given."""
+    """Attention, then a perceptron, each added to its input."""
 
     def __init__(self, width: int, heads: int, mlp_width: int, layer_norm: str, glu: bool):
         super().__init__()
@@ -72,11 +72,11 @@ class Block(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         if self.is_post:
             attended: Tensor = self.norm1(tokens + self.attention(tokens))
-            given: Tensor = self.norm2(attended + self.mlp(attended))
+            outputs: Tensor = self.norm2(attended + self.mlp(attended))
         else:
             attended = tokens + self.attention(self.norm1(tokens))
-            given = attended + self.mlp(self.norm2(attended))
-        return given
+            outputs = attended + self.mlp(self.norm2(attended))
+        return outputs
 
 
 class Attention(nn.Module):
@@ -88,13 +88,13 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
-    def forward(self, tokens: Tensor, asking: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, queries: Tensor | None = None) -> Tensor:
         width = self.out.in_features
-        if asking is None:
+        if queries is None:
             query, key, value = self.qkv(tokens).chunk(3, dim=2)
         else:
             weight, bias = self.qkv.weight, self.qkv.bias
-            query = F.linear(asking, weight[:width], bias[:width])
+            query = F.linear(queries, weight[:width], bias[:width])
             key, value = F.linear(tokens, weight[width:], bias[width:]).chunk(2, dim=2)
         query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in (query, key, value))
         attended = F.scaled_dot_product_attention(query, key, value)
@@ -120,7 +120,7 @@ class MLP(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-    """What one learnt query finds among the tokens, with a perceptron's answer added to it."""
+    """Attention of one learnt query over the tokens, plus a perceptron of its result."""
 
     def __init__(self, width: int, heads: int, mlp_width: int):
         super().__init__()
@@ -130,15 +130,15 @@ class AttentionPooling(nn.Module):
         self.mlp = MLP(width, mlp_width, glu=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        found = self.attention(tokens, self.probe.expand(len(tokens), -1, -1))[:, 0]
-        pooled: Tensor = found + self.mlp(self.norm(found))
+        attended = self.attention(tokens, self.probe.expand(len(tokens), -1, -1))[:, 0]
+        pooled: Tensor = attended + self.mlp(self.norm(attended))
         return pooled
 
 
 def positions(width: int, rows: int, columns: int, *, device: torch.device) -> Tensor:
-    """Sines and cosines of a patch's column, then of its row: float32 [rows * columns, width] (Chen et al. 2021).
+    """Return sines and cosines of each patch's column, then row: float32 [rows * columns, width] (Chen et al. 2021).
 
-    Of width // 4 frequencies from 1 down to 1/10,000.
+    Uses width // 4 frequencies from 1 down to 1/10,000.
     """
     count = width // 4
     frequencies = 10_000.0 ** -(torch.arange(count, device=device) / (count - 1))
@@ -147,5 +147,5 @@ def positions(width: int, rows: int, columns: int, *, device: torch.device) -> T
     return torch.cat([across.sin(), across.cos(), down.sin(), down.cos()], dim=1)
 
 
-# What an export's model.py holds of this file, the network last.
+# The parts of this file in an export's model.py, the network last.
 PARTS = (norm, positions, MLP, Attention, AttentionPooling, Block, VisionTransformer)

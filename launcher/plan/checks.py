@@ -1,4 +1,4 @@
-"""Refusals and notes before a GPU is touched: each rule is one function of the plan."""
+"""Errors and notes about a plan before a run starts; each rule is one function."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ _MANY_DROPPED = 0.1
 def check(plan: Plan, origins: Mapping[str, str]) -> None:
     """Check one plan.
 
-    Raises:
-        UserError: with every rule that is broken.
+    Raises UserError that lists every broken rule.
     """
     rules = (_batch, _task, _warmup, _milestones, _weights, _checkpointing, _declared, _small_files)
     problems = [problem for rule in rules for problem in rule(plan)]
@@ -70,20 +69,22 @@ def _milestones(plan: Plan) -> Iterator[Problem]:
 
 
 def _weights(plan: Plan) -> Iterator[Problem]:
-    """What spares pretrained weights needs them."""
+    """Require pretrained weights for algorithms that preserve them."""
     config, part = plan.config, plan.config.optimizer.backbone_lr
     sparing = [f"algorithms.{name}" for name, one in config.algorithms.active().items() if one.spares_pretrained]
     sparing += [f"optimizer.backbone_lr={part:g}"] * (part != 1)
     if config.model.weights is None and sparing:
         spare = f"{' and '.join(sparing)} need{'s' * (len(sparing) == 1)} pretrained weights"
-        yield Problem(f"{spare}; set it to a run folder, a file, timm or torchvision", "model.weights", None)
+        yield Problem(f"{spare}; set model.weights to a run folder, a file, timm or torchvision", "model.weights", None)
 
 
 def _checkpointing(plan: Plan) -> Iterator[Problem]:
     if plan.config.model.checkpointing == "on":
         for key in ("compile", "cuda_graphs"):
             if getattr(plan.config, key) == "on":
-                yield Problem("untested with model.checkpointing=on; turn one of them off", key, "on")
+                yield Problem(
+                    f"untested with model.checkpointing=on; set {key}=off or model.checkpointing=off", key, "on"
+                )
 
 
 def _declared(plan: Plan) -> Iterator[Problem]:
@@ -108,13 +109,13 @@ def _small_files(plan: Plan) -> Iterator[Problem]:
         return
     size = plan.loaded_size(0)
     least = -(-size * loader.files.max_side // plan.train_size)
-    remedy = f"set it to {least}" if size < plan.train_size else "set it to null"
-    message = f"no step uses images this small, since all crops have at least {size} px; {remedy}"
-    yield Problem(message, "dataloader.files.small_side", loader.files.small_side)
+    key, value = "dataloader.files.small_side", least if size < plan.train_size else "null"
+    message = f"no step uses images this small, since all crops have at least {size} px; set {key}={value}"
+    yield Problem(message, key, loader.files.small_side)
 
 
 def notes(plan: Plan) -> list[str]:
-    """Return a line for everything that works but is worth a look before a run."""
+    """Return notes on values that work but deserve attention before a run."""
     rules = (_learning_rate, _fitted, _partial_batch, _batch_norm, _of_declarations, _compiled)
     return [line for rule in rules for line in rule(plan)]
 
@@ -131,7 +132,7 @@ def _learning_rate(plan: Plan) -> Iterator[str]:
 def _fitted(plan: Plan) -> Iterator[str]:
     if plan.shortened:
         values = dict(leaves(as_mapping(plan.config)))
-        changed = [f"{key}={_text(given)} to {_text(values[key])}" for key, given in plan.shortened.items()]
+        changed = [f"{key}={_text(before)} to {_text(values[key])}" for key, before in plan.shortened.items()]
         yield f"schedule.fit=on shortens the schedule for {plan.total_steps:,} steps: {', '.join(changed)}"
 
 

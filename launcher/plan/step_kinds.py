@@ -1,4 +1,4 @@
-"""How the cost of a step changes over a run: the kinds of steps, how many of each, and which to measure."""
+"""Group a run's steps by cost: the kinds of steps, their number, and which to measure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _STEPS = 8
 
 @dataclass(frozen=True, order=True)
 class StepKind:
-    """Steps of equal cost: the image size in pixels, and the algorithms that do more or less than at other steps.
+    """Steps of equal cost: the image size in pixels, and the algorithms that act at these steps only.
 
-    An algorithm of several costs is `name/N` at its Nth.
+    An algorithm with several costs appears as `name/N` at its Nth.
     """
 
     image_size: int
@@ -36,11 +36,11 @@ class StepSample:
 
 
 def step_kinds(plan: Plan) -> dict[StepKind, Sequence[int]]:
-    """The steps of a run by kind, remembered with the plan: there may be hundreds of thousands."""
-    known: dict[StepKind, Sequence[int]] | None = vars(plan).get("_step_kinds")
-    if known is None:
-        known = vars(plan)["_step_kinds"] = _by_kind(plan)
-    return known
+    """Return a run's steps by kind, cached in the plan: there may be hundreds of thousands."""
+    kinds: dict[StepKind, Sequence[int]] | None = vars(plan).get("_step_kinds")
+    if kinds is None:
+        kinds = vars(plan)["_step_kinds"] = _by_kind(plan)
+    return kinds
 
 
 def _by_kind(plan: Plan) -> dict[StepKind, Sequence[int]]:
@@ -52,19 +52,19 @@ def _by_kind(plan: Plan) -> dict[StepKind, Sequence[int]]:
         if not periodic:
             kinds[StepKind(plan.image_size(steps[0]), ())] = steps
             continue
-        # note: of millions of steps, a list's integers would take hundreds of megabytes
+        # note: a list of millions of integers would take hundreds of megabytes
         alike: dict[tuple[int, ...], array[int]] = defaultdict(partial(array, "q"))
         for step in steps:
             alike[tuple([own.acts_at(plan, step) or 0 for own in periodic.values()])].append(step)
-        for levels, those in alike.items():
+        for levels, steps_alike in alike.items():
             named = [(name, level) for name, level in zip(periodic, levels, strict=True) if level]
             acting = tuple(name if level == 1 else f"{name}/{level}" for name, level in named)
-            kinds[StepKind(plan.image_size(steps[0]), acting)] = those
+            kinds[StepKind(plan.image_size(steps[0]), acting)] = steps_alike
     return kinds
 
 
 def of_equal_size(plan: Plan, steps: range) -> Iterator[range]:
-    """The steps in ranges of one image size each, in order; it never shrinks during a run."""
+    """Split steps into ranges of one image size each, in order; sizes never shrink during a run."""
     if not steps:
         return
     first, last = plan.image_size(steps[0]), plan.image_size(steps[-1])
@@ -77,7 +77,7 @@ def of_equal_size(plan: Plan, steps: range) -> Iterator[range]:
 
 
 def common_acting(kinds: dict[StepKind, Sequence[int]]) -> tuple[str, ...]:
-    """The algorithms that act at most steps of the run: mostly none."""
+    """Return the algorithms that act at most steps of the run, usually none."""
     counts: dict[tuple[str, ...], int] = defaultdict(int)
     for kind, steps in kinds.items():
         counts[kind.acting] += len(steps)
@@ -85,7 +85,7 @@ def common_acting(kinds: dict[StepKind, Sequence[int]]) -> tuple[str, ...]:
 
 
 def step_samples(kinds: dict[StepKind, Sequence[int]], sizes: int = _SIZES) -> list[StepSample]:
-    """The kinds to measure: the commonest at up to `sizes` sizes, the others at their smallest and largest."""
+    """Choose kinds to measure: the commonest at up to `sizes` sizes, others at their smallest and largest."""
     common = common_acting(kinds)
     chosen = []
     for acting in sorted({kind.acting for kind in kinds}, key=lambda acting: (acting != common, acting)):
@@ -97,7 +97,7 @@ def step_samples(kinds: dict[StepKind, Sequence[int]], sizes: int = _SIZES) -> l
 
 
 def _spread(values: Sequence[int], most: int) -> Sequence[int]:
-    """At most so many of the values, at equal distances, the first and last among them."""
+    """Select at most `most` values at equal distances, including the first and last."""
     if len(values) <= most:
         return values
     return [values[round(number * (len(values) - 1) / (most - 1))] for number in range(most)]

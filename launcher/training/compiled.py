@@ -161,7 +161,7 @@ def _differentiate(objective: nn.Module, images: Tensor, targets: Tensor) -> Non
 @torch.inference_mode()
 def _evaluate(trainer: Trainer) -> None:
     plan, model = trainer.plan, trainer.evaluation_model
-    size = plan.image_side(plan.config.image.eval_size)
+    size = plan.scaled_size(plan.config.image.eval_size)
     images, _ = _black_images(plan.rank_eval_batch, size, trainer.ranks.device)
     with trainer.train_step.precision.autocast():
         model.eval()(trainer.train_step.normalize(images))

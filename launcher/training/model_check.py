@@ -60,7 +60,7 @@ def _sizes(plan: Plan, network: nn.Module) -> Iterator[Problem]:
     config, image = plan.config, plan.config.image
     equal = of_equal_size(plan, range(plan.total_steps))
     steps = {plan.image_size(numbers[0]): numbers[0] for numbers in equal}
-    evaluated = plan.image_side(image.eval_size)
+    evaluated = plan.scaled_size(image.eval_size)
     trained = [(size, "image.train_size", image.train_size, f"step {step} trains at") for size, step in steps.items()]
     refused: set[str] = set()
     # note: training and evaluation often have the same size

@@ -16,7 +16,7 @@ from launcher.algorithms.engine import Engine
 from launcher.config.resolved import fingerprint, portable
 from launcher.config.schema import TorchvisionLoader
 from launcher.data.batch import normalize
-from launcher.data.images import UNREADABLE, ReadableImages, evaluated_input
+from launcher.data.images import UNREADABLE, ReadableImages, evaluation_input
 from launcher.data.loaders import EvaluationLoader
 from launcher.data.sampling import Shard
 from launcher.data.unreadable import reason
@@ -103,7 +103,7 @@ def model_card(
         **network_card(config.model, dataset.classes or 0, changed=bool(surgeries)),
         "surgery": {name: surgery.values for name, surgery in surgeries.items()},
         "classes": state.get("classes") or classes or [str(number) for number in range(dataset.classes or 0)],
-        "input": evaluated_input(plan),
+        "input": evaluation_input(plan),
         "flip_average": config.image.eval_flip_average,
         "note": FLIP_AVERAGE if config.image.eval_flip_average else None,
         "scores": config.task.scores(config.loss),

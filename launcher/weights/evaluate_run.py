@@ -17,7 +17,7 @@ from torch import Tensor
 from launcher import atomic
 from launcher.config.schema import RunConfig
 from launcher.console import csv_cell
-from launcher.data.inspection import evaluated_as
+from launcher.data.inspection import match_folder
 from launcher.data.loaders import EvaluationLoader, build_evaluation, build_loaders
 from launcher.data.sources.source import quiet
 from launcher.data.unreadable import read_skipped
@@ -97,7 +97,7 @@ def _images(
     if not (classes := state.get("classes")):
         message = "the checkpoint has no class names to match the folders by; remove dataset.path"
         raise UserError(Problem(message, "dataset.path", other))
-    images, notes = evaluated_as(other, plan.config.dataset, classes, quiet)
+    images, notes = match_folder(other, plan.config.dataset, classes, quiet)
     with closing(build_evaluation(plan, images, alone(device))) as loader:
         yield loader, notes
 

@@ -177,7 +177,7 @@ def _close(values: Tensor, expected: Tensor, least: float = 0.0) -> bool:
 
 
 def _noise(plan: Plan) -> list[Loaded]:
-    size = plan.image_side(plan.config.image.eval_size)
+    size = plan.scaled_size(plan.config.image.eval_size)
     random = randomness.generator(plan.config.seed, "export")
     pixels = random.integers(0, 256, (_NOISE, 3, size, size), dtype=np.uint8)
     return [(torch.from_numpy(pixels), torch.zeros(_NOISE, dtype=torch.int64), np.arange(_NOISE))]

@@ -29,10 +29,10 @@ def words_for(folder: Path, *words: str) -> list[str]:
     return ["dataset=image_folder", f"dataset.path={folder}", "dataset.native_size=32", "batch_size=8", *words]
 
 
-def write_files(folder: Path, *words: str, skip_bad: bool = False) -> list[Path]:
+def write_files(folder: Path, *words: str) -> list[Path]:
     """`train prepare` of a folder of images, without its terminal."""
     config = compose(words_for(folder, "dataloader=ffcv", "dataloader.workers=1", *words)).config
-    return [path for path, _ in prepare(FFCVDataset.of(config), skip_bad=skip_bad, report=lambda *_: None)]
+    return [path for path, _ in prepare(FFCVDataset.of(config), lambda *_: None)]
 
 
 def make_loaders(folder: Path, *words: str, rank: int = 0, world: int = 1) -> Loaders:

@@ -155,5 +155,7 @@ def test_files_tell_whether_their_pictures_were_turned(folder: Path, tmp_path: P
     assert manifest.converted == {"turned upright": 7}
     words = words_for(folder, "dataloader=ffcv", f"dataloader.folder={tmp_path}")
     assert inspect_data(compose(words).config, must_exist=True).notes == []
-    with pytest.raises(UserError, match=r"exif_orientation=false: .* was written with true; set this value"):
+    with pytest.raises(
+        UserError, match=r"exif_orientation=false: .* was written with true; set dataset.exif_orientation=true"
+    ):
         inspect_data(compose([*words, "dataset.exif_orientation=false"]).config, must_exist=True)

@@ -16,7 +16,7 @@ from launcher.config.compose import compose
 from launcher.data.ffcv.beton import manifest_path
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
-from launcher.data.identity import identity, identity_if_there
+from launcher.data.identity import identity, identity_if_present
 from launcher.data.inspection import inspect_data
 from tests.images import write_images
 
@@ -87,7 +87,7 @@ def test_only_the_pictures_that_are_read_count(flowers: Path, tmp_path: Path, wo
     assert identity(config, skipped=broken) == whole
     assert identity(config, skipped=broken[:1]) != whole
     folder = f"dataloader.folder={tmp_path / 'ffcv'}"
-    files = write_files(flowers, *words, folder, skip_bad=True)
+    files = write_files(flowers, *words, folder, "dataset.skip_bad=true")
     assert of(flowers, *skipping, "dataloader=ffcv", folder) == whole
     manifests = [json.loads(manifest_path(file).read_text()) for file in files]
     assert {name for manifest in manifests for name in manifest["skipped"]} == {
@@ -140,9 +140,9 @@ def test_built_in_pictures_are_known_by_what_determines_them(tmp_path: Path) -> 
 
 
 def written(words: list[str]) -> list[object]:
-    return list(prepare(FFCVDataset.of(compose(words).config), skip_bad=False, report=lambda *_: None))
+    return list(prepare(FFCVDataset.of(compose(words).config), lambda *_: None))
 
 
 def test_where_there_is_none_there_is_no_identity(tmp_path: Path) -> None:
     for words in (["dataset=image_folder"], words_for(tmp_path / "nowhere"), ["dataset=imagenet", "dataloader=ffcv"]):
-        assert identity_if_there(compose(words).config) is None
+        assert identity_if_present(compose(words).config) is None

@@ -73,7 +73,7 @@ def test_bad_pictures_are_all_named_or_skipped_and_repaired_ones_take_their_plac
     with pytest.raises(UserError, match=r"3 of 16 images .* a/cut.jpg .* a/empty.jpg .* a/text.jpg .*skip_bad=true"):
         write_files(odd)
     assert not list(odd.glob("ffcv/*.beton"))
-    train, _ = write_files(odd, f"dataloader.folder={odd / 'skipped'}", skip_bad=True)
+    train, _ = write_files(odd, f"dataloader.folder={odd / 'skipped'}", "dataset.skip_bad=true")
     manifest = read_manifest(train)
     assert (manifest.samples, sorted(manifest.skipped)) == (13, ["a/cut.jpg", "a/empty.jpg", "a/text.jpg"])
     for name in ("cut", "empty", "text"):
@@ -106,14 +106,14 @@ def test_an_interrupted_file_goes_on_to_the_same_bytes(
 
     config = compose([*words, f"dataloader.folder={tmp_path / 'parts'}"]).config
     with pytest.raises(Interrupted):
-        list(prepare.prepare(FFCVDataset.of(config), skip_bad=False, report=interrupt))
+        list(prepare.prepare(FFCVDataset.of(config), interrupt))
     assert not list((tmp_path / "parts").glob("*.beton"))
     encoded: list[int] = []
     real = prepare.encode_all
     monkeypatch.setattr(
         prepare, "encode_all", lambda files, items, **how: encoded.extend(dict(items)) or real(files, items, **how)
     )
-    train = next(iter(prepare.prepare(FFCVDataset.of(config), skip_bad=False, report=lambda *_: None)))[0]
+    train = next(iter(prepare.prepare(FFCVDataset.of(config), lambda *_: None)))[0]
     assert train.read_bytes() == whole.read_bytes()
     assert len(encoded) <= 42 - after + 8
     assert sorted(path.name for path in train.parent.iterdir()) == [train.name, manifest_path(train).name]

@@ -156,9 +156,15 @@ def test_pictures_that_are_not_smaller_are_refused(pictures: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        (["algorithms.progressive_resizing.where=device"], "all crops have at least 32 px; set it to null"),
-        (["algorithms.progressive_resizing=off"], "all crops have at least 32 px; set it to null"),
-        (["dataloader.files.small_side=20"], "all crops have at least 16 px; set it to 24"),
+        (
+            ["algorithms.progressive_resizing.where=device"],
+            "all crops have at least 32 px; set dataloader.files.small_side=null",
+        ),
+        (
+            ["algorithms.progressive_resizing=off"],
+            "all crops have at least 32 px; set dataloader.files.small_side=null",
+        ),
+        (["dataloader.files.small_side=20"], "all crops have at least 16 px; set dataloader.files.small_side=24"),
     ],
 )
 def test_pictures_that_no_step_would_read_are_refused(more: list[str], expected: str) -> None:

@@ -21,8 +21,8 @@ from .conftest import words_for, write_files
 
 BAD = {
     "train/cat/cut.jpg": "truncated",
-    "train/dog/empty.png": "none of JPEG",
-    "val/dog/text.gif": "none of JPEG",
+    "train/dog/empty.png": "not a JPEG",
+    "val/dog/text.gif": "not a JPEG",
 }
 
 
@@ -91,13 +91,13 @@ def test_the_list_of_a_run_is_what_counts_when_it_goes_on(folder: Path, tmp_path
 def test_doctor_names_them_all(folder: Path) -> None:
     found = [finding for finding in examine_data(compose(words_for(folder)).config) if finding.name == "images"]
     assert {finding.status for finding in found} == {"problem"}
-    assert found[0].found == "3 of 21 cannot be decoded"
+    assert found[0].observation == "3 of 21 cannot be decoded"
     assert "dataset.skip_bad=true" in found[0].advice
-    assert [finding.found.split(" (")[0] for finding in found[1:]] == [str(folder / file) for file in BAD]
+    assert [finding.observation.split(" (")[0] for finding in found[1:]] == [str(folder / file) for file in BAD]
     skipped = examine_data(compose(words_for(folder, "dataset.skip_bad=true")).config)
     assert {finding.status for finding in skipped if finding.name == "images"} == {"warning"}
     of_test = examine_data(compose(words_for(folder, f"dataset.test_path={folder}")).config)
-    told = [finding.found for finding in of_test if finding.name == "test images"]
+    told = [finding.observation for finding in of_test if finding.name == "test images"]
     assert [line.split(" (")[0] for line in told] == ["1 of 7 cannot be decoded", str(folder / "val/dog/text.gif")]
 
 

@@ -52,16 +52,16 @@ def test_gpus_are_read_from_nvidia_smi() -> None:
     assert second.used == 4010 * 2**20
     found = machine.judge_gpus([first], 1, [])
     assert statuses(found) == {"GPUs": "ok", "driver": "ok"}
-    assert "1 x NVIDIA A100-SXM4-80GB, 85.9 GB" in found[0].found
+    assert "1 x NVIDIA A100-SXM4-80GB, 85.9 GB" in found[0].observation
 
 
 def test_gpus_in_use_mixed_or_cut_are_warned_of() -> None:
     first, second = machine.parse_gpus(SMI)
-    assert "1 (4.2 GB in use)" in machine.judge_gpus([first, second], 2, [])[0].found
+    assert "1 (4.2 GB in use)" in machine.judge_gpus([first, second], 2, [])[0].observation
     (other,) = machine.parse_gpus("0, NVIDIA H200, 550.54.15, 143771, 3, Disabled")
-    assert "different models" in machine.judge_gpus([first, other], 2, [])[0].found
+    assert "different models" in machine.judge_gpus([first, other], 2, [])[0].observation
     (cut,) = machine.parse_gpus("0, NVIDIA H200, 550.54.15, 143771, 3, Enabled")
-    assert "MIG" in machine.judge_gpus([cut], 1, [])[0].found
+    assert "MIG" in machine.judge_gpus([cut], 1, [])[0].observation
 
 
 def test_values_that_a_gpu_does_not_tell_are_no_error() -> None:
@@ -95,7 +95,7 @@ def test_cuda_is_judged_with_the_driver() -> None:
 
 def test_a_gpu_that_fails_is_a_problem() -> None:
     (failing,) = machine.judge_cuda(ProbeResult({**TORCH, "error": "CUDA error: uncorrectable ECC error\nmore"}), [])
-    assert failing.found == "a GPU fails: CUDA error: uncorrectable ECC error"
+    assert failing.observation == "a GPU fails: CUDA error: uncorrectable ECC error"
 
 
 def test_a_gpu_without_kernels_is_told_with_those_that_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,9 +114,9 @@ torch.cuda.get_device_properties = lambda number: Old
 
 def test_amds_gpus_are_no_cpu() -> None:
     (seen,) = machine.judge_gpus(None, 0, ["AMD Instinct MI300X"] * 8)
-    assert seen.found == "8 x AMD Instinct MI300X, through ROCm"
+    assert seen.observation == "8 x AMD Instinct MI300X, through ROCm"
     rocm = {**TORCH, "cuda": None, "hip": "7.1"}
-    assert machine.judge_cuda(ProbeResult(rocm), [])[0].found == "ROCm 7.1, torch detects 2 GPUs, bfloat16"
+    assert machine.judge_cuda(ProbeResult(rocm), [])[0].observation == "ROCm 7.1, torch detects 2 GPUs, bfloat16"
 
 
 def test_a_probe_answers_or_says_why_not() -> None:
@@ -144,7 +144,7 @@ def test_a_containers_share_of_the_cores(tmp_path: Path, text: str, cores: float
 def test_cores_are_counted_a_process() -> None:
     assert machine.cores(64, None, 8).status == "ok"
     assert machine.cores(63, None, 8).status == "warning"
-    assert "time of 4" in machine.cores(64, 4.0, 1).found
+    assert "time of 4" in machine.cores(64, 4.0, 1).observation
     assert machine.cores(8, 8.0, 1).status == "ok"
 
 
@@ -176,5 +176,5 @@ def test_data_are_counted_or_named(tmp_path: Path) -> None:
     write_images(tmp_path, {"train": 3, "val": 1}, size=(8, 8))
     there, readable = examine_data(compose(words).config)
     assert there.status == readable.status == "ok"
-    assert readable.found == "all 8 can be decoded"
-    assert "2 classes, 6 training and 2 validation images; checking those that are new" in there.found
+    assert readable.observation == "all 8 can be decoded"
+    assert "2 classes, 6 training and 2 validation images; decoding all of them now" in there.observation

@@ -30,7 +30,7 @@ def beton(tmp_path_factory: pytest.TempPathFactory) -> Path:
     half = SAMPLES // 2
     root = write_images(tmp_path_factory.mktemp("images"), {"train": half, "val": half}, size=(30, 40), kind="png")
     words = ["dataset=image_folder", f"dataset.path={root}", "dataloader=ffcv", "dataloader.workers=1"]
-    (path, _), *_ = prepare(FFCVDataset.of(compose(words).config), skip_bad=False, report=lambda *_: None)
+    (path, _), *_ = prepare(FFCVDataset.of(compose(words).config), lambda *_: None)
     return path
 
 

@@ -143,19 +143,19 @@ def text_bomb() -> bytes:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"", "none of JPEG"),
-        (b"\0", "none of JPEG"),
+        (b"", "not a JPEG"),
+        (b"\0", "not a JPEG"),
         (b"\xff\xd8\xff", "."),
         (png(60_000, 60_000), "more than 89 million pixels"),
         (png(100_000, 1000), "more than 89 million pixels"),
         (jpeg(65_000, 65_000), "more than 89 million pixels"),
         (png(2**31 - 1, 2**31 - 1), "more than 89 million pixels|none of"),
-        (png(0, 5), "none of JPEG|."),
+        (png(0, 5), "not a JPEG|."),
         (png(9000, 9000, b"\0"), "truncated|."),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n", "none of JPEG"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n", "not a JPEG"),
         (b"GIF89a" + b"\xff" * 200, "."),
         (text_bomb, "."),
-        (b"<svg xmlns='http://www.w3.org/2000/svg'><image href='/etc/passwd'/></svg>", "none of JPEG"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'><image href='/etc/passwd'/></svg>", "not a JPEG"),
     ],
 )
 def test_what_is_no_fair_picture_is_one_line(

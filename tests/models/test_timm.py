@@ -155,9 +155,9 @@ def test_the_names_are_timms() -> None:
         (["model.drop_rate=1.5"], "model.drop_rate=1.5"),
         (
             ["model.arguments.qkv_bis=true"],
-            "model.arguments.qkv_bis=true: is no value of test_vit; did you mean qkv_bias?",
+            "model.arguments.qkv_bis=true: is not a value of test_vit; did you mean qkv_bias?",
         ),
-        (["model.architecture=test_resnet", "model.img_size=32"], "model.img_size=32: is no value of test_resnet"),
+        (["model.architecture=test_resnet", "model.img_size=32"], "model.img_size=32: is not a value of test_resnet"),
         (["model.arguments.pretrained=true"], "model.arguments.pretrained=true: loads weights"),
         (["model.arguments.num_classes=3"], "comes from the data set"),
         (["model.arguments.embed_dim=65"], "timm cannot build it with embed_dim=65"),

@@ -144,7 +144,7 @@ def test_kernels_alone_decay() -> None:
 
 
 def test_what_makes_no_network_is_refused_by_key() -> None:
-    with pytest.raises(UserError, match=r"model\.heads=5: must divide the width of 32"):
+    with pytest.raises(UserError, match=r"model\.heads=5: must divide model\.width=32"):
         built(*VIT[1:], "model.heads=5")
     with pytest.raises(UserError, match=r"model\.width=30"):
         built("model.width=30")

@@ -15,7 +15,7 @@ from torchvision.datasets import ImageFolder
 from lab.study.runs import read_run
 from launcher.config.compose import compose
 from launcher.config.resolved import read
-from launcher.data.folder import evaluated
+from launcher.data.folder import scan_evaluation
 from launcher.data.inspection import held_out
 from launcher.data.loaders import build_evaluation
 from launcher.data.shapes import FIGURES, draw_figure
@@ -112,8 +112,8 @@ def test_three_ranks_find_what_torchvision_finds_alone(train: Train, tmp_path: P
     network.load_state_dict(train.state(run)["weights"])  # type: ignore[arg-type]
     prepare = transforms.Compose(
         [
-            transforms.Resize(plan.image_side(config.image.eval_resize)),
-            transforms.CenterCrop(plan.image_side(config.image.eval_size)),
+            transforms.Resize(plan.scaled_size(config.image.eval_resize)),
+            transforms.CenterCrop(plan.scaled_size(config.image.eval_size)),
             transforms.ToTensor(),
             transforms.Normalize(config.dataset.mean, config.dataset.std),
         ]
@@ -147,6 +147,6 @@ def test_ranks_share_the_pictures_each_once(ranks: int, loader: str, pictures: P
     plan = Plan(compose(words).config, ranks, 120)
     seen = []
     for rank in range(ranks):
-        loader = build_evaluation(plan, evaluated(pictures), Ranks(rank, ranks, rank, ranks, torch.device("cpu")))
+        loader = build_evaluation(plan, scan_evaluation(pictures), Ranks(rank, ranks, rank, ranks, torch.device("cpu")))
         seen += [index for _, _, indices in loader for index in np.asarray(indices).tolist()]
     assert sorted(seen) == list(range(4 * len(CLASSES)))

@@ -1,7 +1,7 @@
-"""FFCV files and their manifests: whether they are whole, and what they hold; imports neither FFCV nor torch.
+"""Read and check FFCV files and their manifests; imports neither FFCV nor torch.
 
-Layout (FFCV 1.0.2, version 2): header, field descriptions, a row of metadata a sample, pages of data, and at the end a
-table of (sample, place, size) for each stored piece.
+Layout (FFCV 1.0.2, version 2): header, field descriptions, one row of metadata per sample, pages of data, and at the
+end a table of (sample, offset, size) of each stored image.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _MOST_CLASSES, _MOST_PIXELS = 2**24, 10**8
 
 @dataclass(frozen=True)
 class Manifest:
-    """`values` are those of dataloader.files; `converted` counts images by what they were; `skipped` are skipped.
+    """`values` are those of dataloader.files; `converted` counts images by original form; `skipped` maps to reasons.
 
-    `source` is the fingerprint of the images' list (launcher.data.identity); `exif_orientation` is dataset's: whether
-    images were turned.
+    `source` is the fingerprint of the list of images (launcher.data.identity); `exif_orientation` states whether EXIF
+    rotation was applied.
     """
 
     split: str
@@ -51,15 +51,14 @@ class Manifest:
 
 
 def manifest_path(path: Path) -> Path:
-    """The manifest of an FFCV file."""
+    """Return the path of an FFCV file's manifest."""
     return path.with_name(path.name + ".json")
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """The manifest of an FFCV file, or None where there is none.
+    """Read an FFCV file's manifest, or return None if there is none.
 
-    Raises:
-        UserError: it is damaged.
+    Raises UserError if the manifest is damaged.
     """
     file = manifest_path(path)
     if not file.exists():
@@ -72,7 +71,7 @@ def read_manifest(path: Path) -> Manifest | None:
 
 @dataclass(frozen=True)
 class Beton:
-    """A whole FFCV file whose first fields are an image `image` and an integer `label`."""
+    """A checked FFCV file with the fields `image` and `label` (an integer)."""
 
     path: Path
     samples: int
@@ -82,31 +81,30 @@ class Beton:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Metadata [samples]: f0 the image's mode, width, height and place, f1 its label."""
+        """Metadata [samples]: f0 is the image's mode, width, height and offset, f1 its label."""
         return np.fromfile(self.path, ROW, self.samples, offset=ROWS_START)
 
     def sizes(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Heights and widths of the stored images of some samples."""
+        """Return heights and widths of the stored images of some samples."""
         images = self.rows["f0"][indices % self.samples]
         return images["height"], images["width"]
 
     @cached_property
     def pieces(self) -> np.ndarray:
-        """Sample, place and size of each stored image, in the order of places."""
+        """Sample, offset and size of each stored image, by offset."""
         pieces = np.fromfile(self.path, ALLOCATION, offset=self.table)
         return pieces[np.argsort(pieces["place"])]
 
     @cached_property
     def classes(self) -> int:
-        """Number of classes: as the manifest says, else one more than the largest label."""
+        """Number of classes: from the manifest, else the largest label plus one."""
         return len(self.manifest.classes) if self.manifest else int(self.rows["f1"].max()) + 1
 
 
 def open_beton(path: Path, key: str = "dataloader.folder") -> Beton:
-    """Check the outside of an FFCV file; `key` is named where it is wrong.
+    """Open an FFCV file and check all but the pixels; errors are about `key`.
 
-    Raises:
-        UserError: it is cut off, unfinished, changed since it was written, or no such file.
+    Raises UserError if the file is missing, truncated, unfinished or changed.
     """
     try:
         return _open(path)
@@ -146,10 +144,10 @@ def _check_rows(file: Beton, classes: int) -> None:
     if (pieces["size"] > table).any() or (pieces["place"] > table - pieces["size"]).any():
         raise ValueError("has images that extend past its end")
     images, labels = file.rows["f0"], file.rows["f1"]
-    held = pieces[np.minimum(np.searchsorted(pieces["place"], images["place"]), len(pieces) - 1)]
+    stored = pieces[np.minimum(np.searchsorted(pieces["place"], images["place"]), len(pieces) - 1)]
     pixels = images["width"].astype(np.uint64) * images["height"]
-    fits = (images["mode"] == JPEG) | ((images["mode"] == PIXELS) & (held["size"] == 3 * pixels))
-    if not (fits & (held["place"] == images["place"]) & (pixels > 0) & (pixels <= _MOST_PIXELS)).all():
+    fits = (images["mode"] == JPEG) | ((images["mode"] == PIXELS) & (stored["size"] == 3 * pixels))
+    if not (fits & (stored["place"] == images["place"]) & (pixels > 0) & (pixels <= _MOST_PIXELS)).all():
         raise ValueError("has images whose recorded and stored sizes differ")
     if not ((labels >= 0) & (labels < classes)).all():
         raise ValueError(f"has labels outside 0 to {classes - 1}")

@@ -1,4 +1,4 @@
-"""The FFCV files of a data set: where they are, and what they are written with; imports neither FFCV nor torch."""
+"""Paths and settings of a data set's FFCV files; imports neither FFCV nor torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SUFFIX = ".beton"
 
 @dataclass(frozen=True)
 class FFCVDataset:
-    """The FFCV files of a data set; `seed` is the one that images were set apart for validation with."""
+    """The FFCV files of a data set; `seed` is that of the validation split."""
 
     loader: FFCVLoader
     dataset: Dataset
@@ -29,48 +29,44 @@ class FFCVDataset:
 
     @classmethod
     def of(cls, config: RunConfig) -> FFCVDataset:
-        """Those of a config with `dataloader=ffcv`."""
+        """Return the files of a config with `dataloader=ffcv`."""
         assert isinstance(config.dataloader, FFCVLoader)
         return cls(config.dataloader, config.dataset, config.seed)
 
     def path(self, split: str) -> Path:
-        """Return the file of a split: the one in the config, or that of the folder named after its values.
+        """Return the path of a split's file: the one in the config, or the one named after its settings.
 
-        Raises:
-            UserError: no folder is given.
+        Raises UserError if no folder is set.
         """
-        file = self._given(split)
+        file = self._configured(split)
         return Path(file) if file is not None else self._written(split, self.loader.files)
 
     def open(self, split: str) -> Beton:
-        """The file of a split.
+        """Open the file of a split.
 
-        Raises:
-            UserError: it is not there, or not a whole file of images and labels.
+        Raises UserError if the file is missing or damaged.
         """
         path = self.path(split)
-        key = "dataloader.folder" if self._given(split) is None else f"dataloader.{split}"
+        key = "dataloader.folder" if self._configured(split) is None else f"dataloader.{split}"
         file, upright = self._open(path, key), self.dataset.exif_orientation
         if file.manifest is not None and file.manifest.exif_orientation != upright:
-            message = f"{path} was written with {str(not upright).lower()}; set this value"
-            message += ", or another dataloader.folder and run train prepare"
-            raise UserError(Problem(message, "dataset.exif_orientation", upright))
+            key, written = "dataset.exif_orientation", str(not upright).lower()
+            message = f"{path} was written with {written}; set {key}={written}, or set another dataloader.folder"
+            raise UserError(Problem(message + " and run train prepare", key, upright))
         return file
 
     def small_path(self) -> Path | None:
-        """Where the small training images are, if there are to be any: a file as any other of those values.
+        """Return the path of the file of small training images, or None if the config has none.
 
-        Raises:
-            UserError: they would not be smaller, or no folder is given.
+        Raises UserError if the small images would not be smaller, or no folder is set.
         """
         values = small_values(self.loader.files)
         return self._written("train", values) if values else None
 
     def open_small(self, full: Beton) -> Beton | None:
-        """The small images of the training images in `full`, if there are to be any.
+        """Open the file of small training images of `full`, or return None if the config has none.
 
-        Raises:
-            UserError: the file is not there, not whole, or of other images.
+        Raises UserError if the file is missing, damaged, or contains other images.
         """
         if (path := self.small_path()) is None:
             return None
@@ -80,11 +76,11 @@ class FFCVDataset:
             raise UserError(Problem(message, _SMALL_SIDE, self.loader.files.small_side))
         return small
 
-    def _given(self, split: str) -> str | None:
+    def _configured(self, split: str) -> str | None:
         return self.loader.train if split == "train" else self.loader.val
 
     def _written(self, split: str, values: FFCVFile) -> Path:
-        """Where `train prepare` writes a split with those values."""
+        """Return where `train prepare` writes a split."""
         share = self.dataset.val_split
         drawn = f"-val{100 * share:g}-seed{self.seed}" if share is not None else ""
         return self._folder() / file_name(split, values, drawn)
@@ -107,7 +103,7 @@ class FFCVDataset:
         return open_beton(path, key)
 
     def _command(self) -> str:
-        """What writes the files."""
+        """Return the command that writes the files."""
         dataset, folder = self.dataset, self.loader.folder
         source = dataset.path or ("/data/images" if dataset.kind == "folder" else None)
         words = f"train prepare dataset={dataset.name}" + (f" dataset.path={source}" if source else "")
@@ -120,15 +116,14 @@ class FFCVDataset:
 
 
 def full_values(files: FFCVFiles) -> FFCVFile:
-    """What the files of full images are written with."""
+    """Return the settings of the files of full images."""
     return FFCVFile(files.max_side, files.jpeg_share, files.quality, files.restart_interval)
 
 
 def small_values(files: FFCVFiles) -> FFCVFile | None:
-    """What the file of small training images is written with, if there is to be one.
+    """Return the settings of the file of small training images, or None if the config has none.
 
-    Raises:
-        UserError: they would not be smaller.
+    Raises UserError if the small images would not be smaller.
     """
     if files.small_side is None:
         return None
@@ -139,6 +134,6 @@ def small_values(files: FFCVFiles) -> FFCVFile | None:
 
 
 def file_name(split: str, files: FFCVFile, drawn: str = "") -> str:
-    """Such as train-500px-jpeg50-q90.beton; `drawn` names the share drawn for validation."""
+    """Return a name such as train-500px-jpeg50-q90.beton; `drawn` describes the validation split."""
     restart = f"-restart{files.restart_interval}" if files.restart_interval else ""
     return f"{split}-{files.max_side}px-jpeg{100 * files.jpeg_share:g}-q{files.quality}{restart}{drawn}{_SUFFIX}"

@@ -1,4 +1,4 @@
-"""FFCV's kernels with crops that come from the keyed generator; the only file that imports FFCV.
+"""Decode with FFCV's kernels and crops from the keyed generator; the only file that imports FFCV.
 
 A rectangle of blocks is cut out of a JPEG with restart markers without decoding it: between the markers the entropy
 code starts afresh, so a stretch of blocks can be taken out of the stream, and the stretches of a rectangle, with a
@@ -16,7 +16,7 @@ from numba import njit
 
 from launcher.data.ffcv.beton import JPEG
 
-# note: importing FFCV sets torch to one thread in the whole process, and compiles for seconds what a dict does too
+# note: importing FFCV sets torch to one thread, and spends seconds compiling a typed Dict that a dict can replace
 _threads = torch.get_num_threads()
 with patch("numba.typed.Dict", dict):
     from ffcv.libffcv import imdecode, read, resize_crop
@@ -28,22 +28,22 @@ _BLOCK = 16
 # Chroma is interpolated from its neighbours, which lie this many pixels beyond a crop.
 _CONTEXT = 2
 
-# What a thread reads images by: the open file, places and sizes of its pieces, and room for the bytes read last.
+# A thread's state to read images: the open file, offsets and sizes of its images, and a buffer.
 State = tuple[int, np.ndarray, np.ndarray, np.ndarray]
 
 
 @njit(nogil=True)
-def fewest_eighths(height: int, width: int, side: int) -> int:
-    """1, 2, 4 or 8: the smallest scale at which a box of that size is at least `side` pixels high and wide; else 8."""
+def fewest_eighths(height: int, width: int, size: int) -> int:
+    """Return 1, 2, 4 or 8: the smallest scale in eighths at which a box is at least `size` pixels high and wide."""
     eighths = 1
-    while eighths < 8 and min(height, width) * eighths < 8 * side:
+    while eighths < 8 and min(height, width) * eighths < 8 * size:
         eighths *= 2
     return eighths
 
 
 @njit(nogil=True)
 def scaled_box(top: int, left: int, height: int, width: int, eighths: int) -> tuple[int, int, int, int]:
-    """(top, left, height, width) of a box in the image scaled by `eighths`, its edges rounded to whole pixels."""
+    """Return (top, left, height, width) of a box in the image scaled by `eighths`, edges rounded to pixels."""
     new_top, new_left = (top * eighths + 4) // 8, (left * eighths + 4) // 8
     bottom, right = ((top + height) * eighths + 4) // 8, ((left + width) * eighths + 4) // 8
     return new_top, new_left, bottom - new_top, right - new_left
@@ -51,14 +51,14 @@ def scaled_box(top: int, left: int, height: int, width: int, eighths: int) -> tu
 
 @njit(nogil=True)
 def _number(data: np.ndarray, place: int) -> Any:
-    """Two bytes, the higher first."""
+    """Read a big-endian 16-bit number."""
     # note: numba's int() of a byte is unsigned, and unsigned with signed makes a float
     return np.int64(data[place]) * 256 + np.int64(data[place + 1])
 
 
 @njit(nogil=True)
 def scan_layout(data: np.ndarray) -> tuple[int, int, int, int]:
-    """(start of the entropy code, place of the height in the header, blocks a row, restart interval).
+    """Return (start of the entropy code, offset of the height in the header, blocks per row, restart interval).
 
     All 0 if the JPEG cannot be cut: not baseline, chroma not at half the resolution, or no restart markers that
     divide its rows evenly.
@@ -85,7 +85,7 @@ def scan_layout(data: np.ndarray) -> tuple[int, int, int, int]:
 def cut(
     data: np.ndarray, top: int, left: int, height: int, width: int, whole_height: int, whole_width: int, out: np.ndarray
 ) -> tuple[int, int, int, int, int]:
-    """Write a JPEG that holds the box to `out`; returns (bytes, top, left, height, width) of what it holds.
+    """Write a JPEG that contains the box to `out`; return its (bytes, top, left, height, width).
 
     0 bytes if the JPEG cannot be cut.
     """
@@ -102,7 +102,7 @@ def cut(
     new_height = min(whole_height, (last_row + 1) * _BLOCK) - new_top
     new_width = min(whole_width, (last + 1) * stretch) - new_left
 
-    # note: with an assignment of slices numba would compile the words of its error, for as long as all else here
+    # note: a slice assignment would double numba's compile time, for its error message
     for place, byte in enumerate(data[:start]):
         out[place] = byte
     out[size], out[size + 1] = new_height >> 8, new_height & 0xFF
@@ -115,7 +115,7 @@ def cut(
 def _stretches(
     data: np.ndarray, place: int, first: int, beyond: int, a_row: int, left: int, right: int, out: np.ndarray
 ) -> int:
-    """Copy the stretches first to beyond - 1 whose place in the row is left to right; returns the end in `out`."""
+    """Copy stretches first to beyond - 1 at row positions left to right; return the end in `out`."""
     end, number, written = place, 0, 0
     begin = place
     while place + 1 < len(data):
@@ -149,13 +149,13 @@ _read_at = Compiler.compile(read)
 
 @njit(nogil=True)
 def _read_image(address: int, state: State) -> np.ndarray:
-    """Read the bytes stored at an address, by pread; none if the file ends before.
+    """Read the bytes stored at an address, by pread; empty if the file ends earlier.
 
-    FFCV's own ways do not fit: its memory map ends the process when the file is cut off while it is read, and both of
-    its managers mark numba's type of byte arrays as read-only for the whole process.
+    FFCV's memory map would kill the process if the file is truncated meanwhile, and its managers mark numba's type of
+    byte arrays as read-only in the whole process.
     """
     places, low, high = state[1], 0, len(state[1])
-    # note: numba compiles numpy's search for seconds
+    # note: numba spends seconds compiling np.searchsorted
     while low + 1 < high:
         middle = (low + high) // 2
         low, high = (middle, high) if places[middle] <= address else (low, middle)
@@ -185,26 +185,26 @@ def _pixels_of(
     data: np.ndarray,
     row: Any,
     box: np.ndarray,
-    side: int,
+    size: int,
     pixels: np.ndarray,
     jpeg: np.ndarray,
     only_crop: bool,
     scaled: bool,
 ) -> tuple[np.ndarray, int, int, int, int]:
-    """(RGB [H, W, 3] of as much of an image as its box needs, and the box in it); no rows if the image is damaged."""
+    """Return (RGB [H, W, 3] of at least an image's box, and the box in it); no rows if the image is damaged."""
     top, left, height, width = box[0], box[1], box[2], box[3]
     held_height: Any = np.int64(row["height"])
     held_width: Any = np.int64(row["width"])
     if row["mode"] == JPEG:
         if only_crop:
-            size, above, before, part_height, part_width = cut(
+            written, above, before, part_height, part_width = cut(
                 data, top, left, height, width, held_height, held_width, jpeg
             )
-            if size > 0:
-                data = jpeg[:size]
+            if written > 0:
+                data = jpeg[:written]
                 top, left = top - above, left - before
                 held_height, held_width = part_height, part_width
-        eighths = fewest_eighths(height, width, side) if scaled else 8
+        eighths = fewest_eighths(height, width, size) if scaled else 8
         if _decode_jpeg(data, pixels, held_height, held_width, held_height, held_width, 0, 0, eighths, 8, False, False):
             held_height = 0
         top, left, height, width = scaled_box(top, left, height, width, eighths)
@@ -227,11 +227,11 @@ def decode(
     only_crop: bool,
     scaled: bool,
 ) -> int:
-    """Decode, crop and resize RGB images as FFCV does; returns the place of the first that is damaged, or -1.
+    """Decode, crop and resize RGB images as FFCV does; return the position of the first damaged one, or -1.
 
-    indices: int64 [N]. boxes: int64 [N, 5], (top, left, height, width, mirrored). destination: [N, side, side, 3].
-    pixels and jpeg: room for the pixels of an image and for its JPEG. rows: of all images. only_crop: decode no more
-    than the crop needs. scaled: decode at a smaller scale where the crop allows it.
+    indices: int64 [N]. boxes: int64 [N, 5], (top, left, height, width, mirrored). destination: [N, size, size, 3].
+    pixels and jpeg: buffers for an image's pixels and JPEG. rows: of all images. only_crop: decode only the blocks of
+    the crop. scaled: decode at a smaller scale if the crop allows it.
     """
     for place in range(len(indices)):
         row, box = rows[indices[place]], boxes[place]

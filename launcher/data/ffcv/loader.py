@@ -1,4 +1,4 @@
-"""Readers of FFCV files: the same samples as launcher.data.worker_processes, decoded by threads."""
+"""Read FFCV files: the same samples as launcher.data.worker_processes, decoded by threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from launcher.probe import usable_memory
 
-# Part of the free memory that files may take: workers, pinned batches and evaluation need the rest.
+# Fraction of free memory for preloaded files: workers, pinned batches and evaluation need the rest.
 _SHARE = 0.8
 _IMAGES_A_TASK = 8
 _MOST_JPEG_BYTES_ADDED = 1024
@@ -36,7 +36,7 @@ _PRELOADED_AT_ONCE = 1 << 23
 
 
 def choose(os_cache: bool | str, sizes: Iterable[int], free: int) -> tuple[bool, str]:
-    """Whether to have the system read the files into memory, and a line with the reason.
+    """Decide whether to preload the files into the page cache; return a line with the reason too.
 
     os_cache: true, false, or auto. sizes: the files' in bytes. free: bytes of memory.
     """
@@ -51,10 +51,9 @@ def choose(os_cache: bool | str, sizes: Iterable[int], free: int) -> tuple[bool,
 def open_readers(
     plan: Plan, values: FFCVLoader, shard: Shard, change_image: ChangeImage | None
 ) -> tuple[Reader, Reader]:
-    """Readers of the training and validation images; rank 0 prints how the files are read.
+    """Open readers of the training and validation images; rank 0 prints how they read.
 
-    Raises:
-        UserError: a file is missing, not whole, or not what was planned for.
+    Raises UserError if a file is missing, damaged, or does not match the plan.
     """
     config = plan.config
     files = FFCVDataset.of(config)
@@ -82,14 +81,14 @@ def _crops(config: RunConfig, full: Beton, stored: Beton, request: Request) -> n
 
 
 def _centres(image: Image, plan: Plan, file: Beton, request: Request) -> np.ndarray:
-    return centre_boxes(*file.sizes(request.indices), plan.image_side(image.eval_resize), request.size)
+    return centre_boxes(*file.sizes(request.indices), plan.scaled_size(image.eval_resize), request.size)
 
 
 class DecodingPool(Reader):
-    """Reads requested batches of one file with FFCV's kernels, a few ahead, in a shard's number of threads.
+    """Read requested batches of one file with FFCV's kernels, a few ahead, in a shard's number of threads.
 
-    `boxes` returns int64 [B, 5] for a request's images. The threads wait for no other library's, so any number of
-    pools can run at once, and more threads than cores.
+    `boxes` returns int64 [B, 5] for a request's images. The threads are independent of other libraries', so several
+    pools can run at once, with more threads than cores.
     """
 
     def __init__(
@@ -114,14 +113,13 @@ class DecodingPool(Reader):
         if preload:
             threading.Thread(target=_read_all, args=[file.path], daemon=True).start()
         else:
-            # note: reading ahead of an image would fetch another that is not wanted now
+            # note: the system's readahead would fetch images that are not needed now
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
-        """The requested batches in their order; leaving early ends what is not begun.
+        """Yield the requested batches in order; closing the iterator cancels pending ones.
 
-        Raises:
-            UserError: an image is damaged, or the file was cut off meanwhile; names which.
+        Raises UserError if an image is damaged, or the file was truncated meanwhile.
         """
         waiting: list[tuple[Request, Tensor, list[Future[None]]]] = []
         requested = iter(requests)
@@ -143,7 +141,7 @@ class DecodingPool(Reader):
                     task.cancel()
 
     def stalled(self, seconds: float) -> Path | None:
-        """The file, if a few images of it have been read for more than so many seconds."""
+        """Return the file if a read has taken more than `seconds`."""
         return None if self._reading.stalled(seconds) is None else self._file.path
 
     def close(self) -> None:
@@ -152,17 +150,17 @@ class DecodingPool(Reader):
         os.close(self._descriptor)
 
     def _start_thread(self) -> None:
-        """Make this thread's room for the pixels of an image and for a JPEG, and what it reads images by."""
+        """Allocate this thread's buffers and state."""
         room, stored, most = self._room, self._file.rows["f0"], int(self._sizes.max())
         room.pixels = np.empty(3 * int((stored["height"].astype(np.int64) * stored["width"]).max()), np.uint8)
         room.jpeg = np.empty(most + _MOST_JPEG_BYTES_ADDED, np.uint8)
         room.state = self._descriptor, self._places, self._sizes, np.empty(most, np.uint8)
         room.reader = next(self._readers)
-        # note: the first call compiles, which takes longer than a disk may
+        # note: the first call compiles, which could exceed the limit for a stalled read
         self._decode(np.empty(0, np.int64), np.empty((0, 5), np.int64), np.empty((0, 1, 1, 3), np.uint8))
 
     def _begin(self, request: Request) -> tuple[Tensor, list[Future[None]]]:
-        """Have a batch decoded; uint8 [B, size, size, 3], filled once the tasks are done."""
+        """Start decoding a batch; return uint8 [B, size, size, 3], filled once the tasks are done."""
         count, size = len(request.indices), request.size
         images = torch.empty((count, size, size, 3), dtype=torch.uint8, pin_memory=self._shard.device.type == "cuda")
         pixels, boxes = images.numpy(), self._boxes(request)
@@ -196,23 +194,23 @@ class DecodingPool(Reader):
 
 
 def _read_all(path: Path) -> None:
-    """Have the system keep a whole file in memory: one pass in order is faster than images in random order."""
+    """Read a whole file into the page cache: sequential reading is faster than random access."""
     chunk = bytearray(_PRELOADED_AT_ONCE)
-    # note: posix_fadvise reads but a part of what it is asked for; who reads an image reports what is wrong
+    # note: posix_fadvise reads only a part of the file; the decoding threads report read errors
     with suppress(OSError), path.open("rb", buffering=0) as file:
         while file.readinto(chunk):
             pass
 
 
 class FullAndSmall(Reader):
-    """Steps whose crops are small enough read the same parts of the smaller images beside the full ones."""
+    """Read the small images at steps whose crops are small enough, else the full ones."""
 
     def __init__(self, plan: Plan, full: DecodingPool, small: DecodingPool):
         self.samples, self.classes = full.samples, full.classes
         self._plan, self._full, self._small = plan, full, small
 
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
-        # note: nothing is decoded ahead across a change of the file, which happens once a run
+        # note: no prefetch across a change of the file, which happens once per run
         for is_small, some in itertools.groupby(requests, lambda request: self._plan.reads_small(request.step)):
             yield from (self._small if is_small else self._full).batches(some)
 

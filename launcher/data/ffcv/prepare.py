@@ -33,23 +33,22 @@ _SECONDS_A_SAVE = 30.0
 _CHUNK = 1 << 24
 
 
-def prepare(wanted: FFCVDataset, *, skip_bad: bool, report: Report) -> Iterator[tuple[Path, Manifest]]:
-    """Write the files that are missing; yields each file and its manifest.
+def prepare(data: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]]:
+    """Write the missing files; yield each file and its manifest.
 
-    Raises:
-        UserError: the images are missing, some cannot be read (without `skip_bad`), or the disk is full.
+    Raises UserError if the images are missing, some cannot be decoded (unless skipped), or the disk is full.
     """
-    loader, dataset = wanted.loader, wanted.dataset
+    loader, dataset = data.loader, data.dataset
     for split, file in (("train", loader.train), ("val", loader.val)):
         if file is not None:
             message = "points to an existing file; to write new files, remove the key or set dataloader.folder"
             raise UserError(Problem(message, f"dataloader.{split}", file))
-    small_path, small = wanted.small_path(), small_values(loader.files)
-    files = [(split, wanted.path(split), full_values(loader.files)) for split in SPLITS]
+    small_path, small = data.small_path(), small_values(loader.files)
+    files = [(split, data.path(split), full_values(loader.files)) for split in SPLITS]
     files += [("train", small_path, small)] if small_path and small else []
     sources = {}
     if not all(_is_written(path) for _, path, _ in files):
-        train, val = open_sources(dataset, wanted.seed, _where(dataset), report, skip_bad=skip_bad)
+        train, val = open_sources(dataset, data.seed, _where(dataset), report)
         known_as = _known_as(dataset, train, val)
         sources = {source.split: dataclasses.replace(source, known_as=known_as) for source in (train, val)}
     workers = usable_cores() if loader.workers == "auto" else loader.workers
@@ -58,19 +57,17 @@ def prepare(wanted: FFCVDataset, *, skip_bad: bool, report: Report) -> Iterator[
             manifest = open_beton(path).manifest
             assert manifest is not None
         else:
-            job = _Job(sources[split], path, values, dataset.exif_orientation, workers, skip_bad, report)
-            manifest = job.run()
+            manifest = _Job(sources[split], path, values, dataset, workers, report).run()
         yield path, manifest
 
 
-def verify(wanted: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]]:
-    """Compare the files with their manifests, to the last bit; yields those that are whole.
+def verify(data: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]]:
+    """Compare the checksums of the files with their manifests; yield intact ones.
 
-    Raises:
-        UserError: a file or manifest is missing, or they differ.
+    Raises UserError if a file or manifest is missing, or they differ.
     """
-    splits = [wanted.open(split) for split in SPLITS]
-    small = wanted.open_small(splits[0])
+    splits = [data.open(split) for split in SPLITS]
+    small = data.open_small(splits[0])
     for file in [*splits, *([small] if small else [])]:
         if file.manifest is None:
             raise UserError(f"{file.path} has no manifest; remove it and run train prepare")
@@ -80,9 +77,9 @@ def verify(wanted: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest
 
 
 def _known_as(dataset: Dataset, train: Source, val: Source) -> str | None:
-    """Return what replaces the fingerprint of each split's list, if anything."""
+    """Return what replaces each split's fingerprint, or None."""
     if dataset.kind == "shapes" and dataset.path is None:
-        # note: their bytes depend on the JPEG library, which makes them no other data set
+        # note: their bytes depend on the JPEG library, but the data set is the same
         return shapes_folder(dataset).name
     if dataset.val_split is None:
         return None
@@ -103,14 +100,13 @@ def _where(dataset: Dataset) -> str:
 
 @dataclass(frozen=True)
 class _Job:
-    """One file to write: from which images, and how."""
+    """One file to write: its images and settings."""
 
     source: Source
     path: Path
     values: FFCVFile
-    upright: bool
+    dataset: Dataset
     workers: int
-    skip_bad: bool
     report: Report
 
     def run(self) -> Manifest:
@@ -118,7 +114,8 @@ class _Job:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             source = self.source
-            facts = [source.root, source.names, source.labels.tolist(), dataclasses.asdict(self.values), self.upright]
+            values, upright = dataclasses.asdict(self.values), self.dataset.exif_orientation
+            facts = [source.root, source.names, source.labels.tolist(), values, upright]
             # note: equal for equal lists of images and equal values
             identity = hashlib.sha256(json.dumps(facts).encode(errors="surrogateescape")).hexdigest()
             with closing(BetonWriter(self.path, source.labels, self.values.max_side, identity)) as writer:
@@ -132,8 +129,8 @@ class _Job:
         source, bad = self.source, self._add_all(writer)
         listed = first_few([f"{file} ({reason})" for file, reason in bad.items()], 10)
         if len(bad) == len(source.names):
-            raise UserError(f"no image in {source.root} can be decoded: {listed}")
-        if bad and not self.skip_bad:
+            raise UserError(f"no image in {source.root} can be decoded: {listed}; set another dataset.path")
+        if bad and not self.dataset.skip_bad:
             raise UserError(
                 f"{len(bad)} of {len(source.names):,} images in {source.root} cannot be decoded: {listed}; repair"
                 " them and run the same command again, or skip them with dataset.skip_bad=true (the others are done)"
@@ -145,22 +142,22 @@ class _Job:
             samples=samples,
             classes=source.classes,
             values=dataclasses.asdict(self.values),
-            exif_orientation=self.upright,
+            exif_orientation=self.dataset.exif_orientation,
             converted=dict(sorted(writer.converted.items())),
             skipped={**source.skipped, **bad},
             bytes=writer.partial.stat().st_size,
             sha256=_checksum(writer.partial, self.report),
             source=source.known_as or fingerprint(stored),
         )
-        # note: a manifest without its file counts as nothing, a file without its manifest could not be checked
+        # note: write the manifest first: it is ignored without its file, but a file cannot be checked without it
         atomic.write_text(manifest_path(self.path), json.dumps(dataclasses.asdict(manifest), indent=1) + "\n")
         writer.publish()
         return manifest
 
     def _add_all(self, writer: BetonWriter) -> dict[str, str]:
-        """Encode and add all missing images; returns file and reason of those that cannot be read."""
+        """Encode and add all missing images; return those that cannot be decoded, with reasons."""
         missing, total = writer.missing, len(self.source.names)
-        encode = partial(encode_all, self.source.files, values=self.values, upright=self.upright)
+        encode = partial(encode_all, self.source.files, values=self.values, upright=self.dataset.exif_orientation)
         items = ((number, self.source.piece(number)) for number in missing.tolist())
         done, bad, saved = total - len(missing), {}, time.monotonic()
         try:

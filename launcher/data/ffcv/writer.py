@@ -1,7 +1,7 @@
-"""Writes an FFCV file: each image as RGB of bounded size, in pixels or as a JPEG, page by page; imports no torch.
+"""Write an FFCV file: RGB images of bounded size, as pixels or JPEGs, page by page; imports no torch.
 
-The file has a temporary name, so that a killed writer resumes where it stopped. Its bytes depend on the images and
-values alone, not on the number of workers or on interruptions.
+The file has a temporary name until it is complete, so that an interrupted writer can resume. Its bytes depend only on
+the images and settings, not on the number of workers or on interruptions.
 """
 
 from __future__ import annotations
@@ -32,24 +32,23 @@ _KINDS = {IMAGE: 2, LABEL: 1}
 
 @dataclass(frozen=True)
 class Encoded:
-    """A stored image: `data` is a JPEG or RGB pixels in rows, `was` what it was converted from, if anything."""
+    """A stored image: `data` is a JPEG or RGB pixels in rows, `converted_from` an unusual original form."""
 
     mode: int
     width: int
     height: int
     data: bytes
-    was: str | None
+    converted_from: str | None
 
 
 def encode_all(
     files: Files, items: Sequence[tuple[int, Piece]], *, values: FFCVFile, upright: bool
 ) -> list[Encoded | UnreadableImage]:
-    """Encode images by their places in the data set, which decide whether one is stored as a JPEG.
+    """Encode images by their positions in the data set, which determine whether one is stored as a JPEG.
 
-    `upright` turns images as their EXIF data say.
+    `upright` applies EXIF rotation.
 
-    Raises:
-        UserError: the files cannot be read.
+    Raises UserError if the files cannot be read.
     """
     # note: OpenCV's own threads would compete with the other worker processes
     cv2.setNumThreads(1)
@@ -70,16 +69,16 @@ def _encode(
         decoded = decode(io.BytesIO(data), upright=upright)
     except UnreadableImage as reason:
         return reason.with_traceback(None)
-    was = _unusual(decoded, name)
+    original = _unusual(decoded, name)
     pixels = shrink(np.asarray(decoded.image), values.max_side)
     height, width = pixels.shape[:2]
     if not as_jpeg:
-        return Encoded(PIXELS, width, height, pixels.tobytes(), was)
-    return Encoded(JPEG, width, height, to_jpeg(pixels, values), was)
+        return Encoded(PIXELS, width, height, pixels.tobytes(), original)
+    return Encoded(JPEG, width, height, to_jpeg(pixels, values), original)
 
 
 def shrink(pixels: np.ndarray, max_side: int) -> np.ndarray:
-    """Scale uint8 [H, W, 3] down, by averaging areas, until height and width fit; rounds them as FFCV does."""
+    """Scale uint8 [H, W, 3] down, by averaging areas, until height and width fit; rounds as FFCV does."""
     ratio = max_side / max(pixels.shape[:2])
     if ratio >= 1:
         return pixels
@@ -104,7 +103,7 @@ def aligned_interval(width: int, most: int) -> int:
 
 
 def _unusual(decoded: Decoded, name: str) -> str | None:
-    """Describe what is unusual about an image that can be converted all the same."""
+    """Describe an unusual but convertible image."""
     suffix = PurePosixPath(name).suffix.lower()
     # note: Pillow calls a JPEG of several images MPO
     kind = decoded.format.replace("MPO", "JPEG")
@@ -120,10 +119,9 @@ def page_size(max_side: int) -> int:
 
 
 class BetonWriter:
-    """`add` images by their number, then `finish`; `missing` are the numbers still to be added, in order.
+    """Write a file: `add` images by number, then `finish`; `missing` are the numbers still to add, in order.
 
-    Raises:
-        UserError: another process writes the same file.
+    Raises UserError if another process is writing the same file.
     """
 
     def __init__(self, target: Path, labels: np.ndarray, max_side: int, identity: str):
@@ -157,37 +155,37 @@ class BetonWriter:
         self._rows[number] = ((image.mode, image.width, image.height, self._end), self.labels[number])
         self._sizes[number] = size
         self._end += size
-        if image.was:
-            self.converted[image.was] += 1
+        if image.converted_from:
+            self.converted[image.converted_from] += 1
 
     def save(self) -> None:
-        """Put on disk what has been added so far, so that it is not redone."""
+        """Save the added images and state to disk, so that a restarted writer resumes here."""
         os.fsync(self._file)
         facts = json.dumps({"identity": self.identity, "end": self._end, "converted": self.converted})
         with atomic.writing(self._state) as temporary, temporary.open("wb") as file:
             np.savez(file, facts=np.array(facts), rows=self._rows, sizes=self._sizes)
 
     def finish(self) -> int:
-        """Write metadata and table of what has been added; returns the number of images. The name stays temporary."""
-        kept = np.flatnonzero(self._sizes)
+        """Write the metadata and table; return the number of images. The name stays temporary."""
+        stored = np.flatnonzero(self._sizes)
         table = self._next_page(self._end)
-        # note: field by field, since numpy fills the bytes between them with whatever it finds in memory
-        rows = np.zeros(len(kept), ROW)
-        rows["f0"], rows["f1"] = self._rows["f0"][kept], self._rows["f1"][kept]
+        # note: assign field by field, since numpy leaves padding bytes uninitialized
+        rows = np.zeros(len(stored), ROW)
+        rows["f0"], rows["f1"] = self._rows["f0"][stored], self._rows["f1"][stored]
         header = np.zeros(1, HEADER)
         header["version"], header["fields"], header["page_size"] = VERSION, len(_KINDS), self._page_size
-        header["samples"], header["table"] = len(kept), table
-        allocations = np.zeros(len(kept), ALLOCATION)
-        allocations["sample"] = np.arange(len(kept))
-        allocations["place"], allocations["size"] = self._rows["f0"]["place"][kept], self._sizes[kept]
+        header["samples"], header["table"] = len(stored), table
+        allocations = np.zeros(len(stored), ALLOCATION)
+        allocations["sample"] = np.arange(len(stored))
+        allocations["place"], allocations["size"] = self._rows["f0"]["place"][stored], self._sizes[stored]
         _write(self._file, allocations.tobytes(), table)
         os.ftruncate(self._file, table + allocations.nbytes)
         _write(self._file, header.tobytes() + _descriptions() + rows.tobytes(), 0)
         os.fsync(self._file)
-        return len(kept)
+        return len(stored)
 
     def publish(self) -> None:
-        """Give the finished file its name."""
+        """Rename the finished file to its final name."""
         self.partial.replace(self.target)
         self._state.unlink(missing_ok=True)
 
@@ -195,11 +193,11 @@ class BetonWriter:
         os.close(self._file)
 
     def _next_page(self, end: int) -> int:
-        """The first start of a page from an offset on."""
+        """Return the first page boundary at or after an offset."""
         return -(-end // self._page_size) * self._page_size
 
     def _resume(self) -> None:
-        """Take over what an interrupted writer of the same images and values has saved."""
+        """Restore the state of an interrupted writer of the same images and settings."""
         try:
             with np.load(self._state) as state:
                 facts, rows, sizes = json.loads(str(state["facts"])), state["rows"], state["sizes"]
@@ -220,7 +218,7 @@ def _descriptions() -> bytes:
 
 
 def _write(file: int, data: bytes, offset: int) -> None:
-    """All of the data: one call may write less, and at most 2 GiB."""
+    """Write all data; one call may write less, and at most 2 GiB."""
     view = memoryview(data)
     while view:
         done = os.pwrite(file, view, offset)

@@ -16,13 +16,12 @@ from launcher.data.unreadable import unreadable
 from launcher.errors import Problem, UserError
 
 
-def open_sources(dataset: Dataset, seed: int, path: str, report: Report, *, skip_bad: bool) -> tuple[Source, Source]:
+def open_sources(dataset: Dataset, seed: int, path: str, report: Report) -> tuple[Source, Source]:
     """Find the training and validation images of a data set, of the same classes.
 
-    With `skip_bad`, a share for validation is drawn from the images that can be read.
+    With `dataset.skip_bad`, the validation split is drawn from the readable images.
 
-    Raises:
-        UserError: there are none, they cannot be listed, or a class has no training images.
+    Raises UserError if no images exist, they cannot be listed, or a class has no training images.
     """
     share = dataset.val_split
     if share is None:
@@ -31,7 +30,7 @@ def open_sources(dataset: Dataset, seed: int, path: str, report: Report, *, skip
         message = "needs class folders on this machine; unpack or copy the images, or remove the key"
         raise UserError(Problem(message, "dataset.val_split", share))
     else:
-        train, val = _divided(dataset, seed, Path(path), report, skip_bad=skip_bad)
+        train, val = _divided(dataset, seed, Path(path), report)
     check_classes(train.classes, train.labels, val.labels, "dataset.path", path)
     return train, val
 
@@ -39,8 +38,7 @@ def open_sources(dataset: Dataset, seed: int, path: str, report: Report, *, skip
 def open_source(path: str, split: str, report: Report) -> Source:
     """Find the images of a split: in class folders, in a tar file of them, or in ImageNet's; here or at a URL.
 
-    Raises:
-        UserError: there are none, or they cannot be listed.
+    Raises UserError if no images exist, or they cannot be listed.
     """
     files = Files(path)
     if path.endswith(".tar"):
@@ -64,9 +62,9 @@ def folder_source(folder: Folder) -> Source:
     return Source(root, folder.split, folder.classes, names, folder.labels, Files(root), root, partial(sizes, folder))
 
 
-def _divided(dataset: Dataset, seed: int, path: Path, report: Report, *, skip_bad: bool) -> tuple[Source, Source]:
+def _divided(dataset: Dataset, seed: int, path: Path, report: Report) -> tuple[Source, Source]:
     whole = split_folder(path, dataset, seed)
-    bad = unreadable(path, whole, report) if skip_bad else {}
+    bad = unreadable(path, whole, report) if dataset.skip_bad else {}
     train, val = map(folder_source, split_folder(path, dataset, seed, bad))
     skipped = {name.removeprefix(whole[0].place): reason for name, reason in bad.items()}
     return replace(train, skipped=skipped), val
@@ -75,8 +73,7 @@ def _divided(dataset: Dataset, seed: int, path: Path, report: Report, *, skip_ba
 def _remote_folders(files: Files, split: str, report: Report) -> Source:
     """Find the images of class folders in a bucket or on a web server: URL/SPLIT/CLASS/NAME.
 
-    Raises:
-        UserError: there are none, or they cannot be listed.
+    Raises UserError if no images exist, or they cannot be listed.
     """
     path, what, reason = files.url, f"listing {split} images", ""
     report(what, 0, 1)
@@ -85,7 +82,7 @@ def _remote_folders(files: Files, split: str, report: Report) -> Source:
         base = system._strip_protocol(below(path, split)).rstrip("/") + "/"
         listed = system.find(base, detail=True)
     except FileNotFoundError as error:
-        # note: a bucket that does not exist is only in the text
+        # note: only the text distinguishes a missing bucket
         listed, reason = {}, f" ({error})"
     except Exception as error:
         raise files.unreachable(error) from None

@@ -1,4 +1,4 @@
-"""What `train prepare` reads: the images of one split, in files here or in a bucket, by fsspec; imports no torch."""
+"""Read the images of one split from local files or a bucket, through fsspec, for `train prepare`; imports no torch."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from launcher.data.decode import UnreadableImage
 from launcher.data.folder import is_remote, problem
 from launcher.errors import UserError
 
-# Seconds before a read that failed is tried again, besides what fsspec's file system tries itself.
+# Seconds before each retry of a failed read, in addition to fsspec's own retries.
 _PAUSES = (1.0, 4.0, 16.0)
-# note: no image that is decoded has as many; a hostile file must not fill the memory
+# note: larger than any image that can be decoded; a malicious file must not fill the memory
 _MOST_BYTES = 1 << 30
 
-# Called with (what is done, how much of it, out of how much) while it is done.
+# Called with (description, done, total) to show progress.
 Report = Callable[[str, int, int], None]
 T = TypeVar("T")
 
 
 def quiet(what: str, done: int, total: int) -> None:
-    """A `Report` to nobody."""
+    """A `Report` that prints nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """An image as bytes [start, start + size) of a file, to its end where `size` is None; `name` is the image's."""
+    """An image named `name`: bytes [start, start + size) of a file, or up to its end if `size` is None."""
 
     name: str
     file: str
@@ -41,22 +41,22 @@ class Piece:
 
 @dataclass(frozen=True)
 class Files:
-    """The files below a path or URL: s3://, gs://, https:// and what else fsspec knows.
+    """The files below a path or URL: s3://, gs://, https:// or fsspec's other protocols.
 
-    Goes to worker processes, so it holds nothing that is open.
+    Sent to worker processes, so it holds no open files.
     """
 
     url: str
 
     def holds(self, file: str) -> bool:
-        """Return whether a file is there."""
+        """Return whether a file exists."""
         if not is_remote(self.url):
             return Path(file).is_file()
         system = self.system()
         try:
             return bool(system.info(file)["type"] == "file")
         except FileNotFoundError as error:
-            # note: fsspec raises the same where a web server cannot be reached, or refuses
+            # note: fsspec raises the same error if a web server is unreachable or refuses
             cause = error.__cause__
             if isinstance(cause, OSError) or getattr(cause, "status", 404) != 404:
                 raise self.unreachable(cause or error) from None
@@ -65,7 +65,7 @@ class Files:
             raise self.unreachable(error) from None
 
     def open(self, file: str, ahead: int) -> BinaryIO:
-        """Open a file to read and seek in; a remote one is read `ahead` bytes at a time."""
+        """Open a file to read and seek in; remote files are read `ahead` bytes at a time."""
         system = self.system()
         try:
             opened: Any = system.open(file, "rb", block_size=ahead, cache_type="readahead")
@@ -77,18 +77,17 @@ class Files:
         return opened  # type: ignore[no-any-return]
 
     def read(self, pieces: Sequence[Piece]) -> list[bytes | UnreadableImage]:
-        """Read the bytes of some images, or why one cannot be read.
+        """Read the bytes of images, or the reason why one cannot be read.
 
-        Raises:
-            UserError: none can be read now, such as without a network.
+        Raises UserError if reading fails for all, for example without a network.
         """
         system = self.system()
         files = [piece.file for piece in pieces]
         bounds = [self._bounds(piece) for piece in pieces]
 
         def read() -> list[bytes | UnreadableImage]:
-            answers = system.cat_ranges(files, *map(list, zip(*bounds, strict=True)), on_error="return")
-            return [self._content(*both) for both in zip(pieces, answers, strict=True)]
+            contents = system.cat_ranges(files, *map(list, zip(*bounds, strict=True)), on_error="return")
+            return [self._content(*both) for both in zip(pieces, contents, strict=True)]
 
         try:
             return _retried(read)
@@ -98,8 +97,7 @@ class Files:
     def system(self) -> Any:
         """Return fsspec's file system.
 
-        Raises:
-            UserError: its kind is not known, or a package is missing.
+        Raises UserError if the protocol is unknown, or a package is missing.
         """
         import fsspec
 
@@ -115,7 +113,7 @@ class Files:
         return system
 
     def unreachable(self, error: BaseException, remedy: str = "") -> UserError:
-        """Return an error that may pass as one line."""
+        """Return a one-line error for a failure that a retry may fix."""
         if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
             return problem(self.url, f"access denied ({error}); check your credentials and permissions")
         reason = str(error) if type(error) is OSError else f"{type(error).__name__}: {error}"
@@ -123,34 +121,34 @@ class Files:
 
     def _bounds(self, piece: Piece) -> tuple[int | None, int | None]:
         if piece.size is None:
-            # note: some web servers give whole files only
+            # note: some web servers serve only whole files
             return (None, None) if is_remote(self.url) else (0, _MOST_BYTES + 1)
         return piece.start, piece.start + min(piece.size, _MOST_BYTES + 1)
 
-    def _content(self, piece: Piece, answer: Any) -> bytes | UnreadableImage:
-        """Return an image's bytes or what is wrong with its file; raise what may pass."""
-        if isinstance(answer, FileNotFoundError):
+    def _content(self, piece: Piece, content: Any) -> bytes | UnreadableImage:
+        """Return an image's bytes, or the fault of its file; raise errors that a retry may fix."""
+        if isinstance(content, FileNotFoundError):
             return UnreadableImage("no such file")
-        if isinstance(answer, OSError) and not is_remote(self.url):
-            return UnreadableImage(answer.strerror or str(answer))
-        if isinstance(answer, BaseException):
-            raise answer
-        if len(answer) > _MOST_BYTES:
+        if isinstance(content, OSError) and not is_remote(self.url):
+            return UnreadableImage(content.strerror or str(content))
+        if isinstance(content, BaseException):
+            raise content
+        if len(content) > _MOST_BYTES:
             return UnreadableImage("larger than 1 GiB")
-        if piece.size in (None, len(answer)):
-            return bytes(answer)
+        if piece.size in (None, len(content)):
+            return bytes(content)
         if not is_remote(self.url):
-            return UnreadableImage(f"{piece.file} is truncated within it")
-        raise OSError(f"received {len(answer):,} of {piece.size:,} bytes")
+            return UnreadableImage(f"{piece.file} ends before its last byte")
+        raise OSError(f"received {len(content):,} of {piece.size:,} bytes")
 
 
 def _retried(read: Callable[[], T]) -> T:
-    """Read, and after a failure that may pass again, after a pause."""
+    """Read, and retry after pauses if a failure may be temporary."""
     for pause in _PAUSES:
         try:
             return read()
         except ValueError:
-            # note: of a server that gives no ranges of files
+            # note: the server does not support ranges
             raise
         except Exception:
             time.sleep(pause)
@@ -161,10 +159,9 @@ def _retried(read: Callable[[], T]) -> T:
 class Source:
     """The images of one split, sorted by class and name: `names` are CLASS/NAME, `labels` int64 [N].
 
-    `root` is the place in messages. The images lie in the folder `where`, or are bytes [start, start + size) of the tar
-    file `where`, by `places` int64 [N, 2]. `sizes` returns the bytes of each, None where only reading would tell.
-    `known_as` replaces their list's fingerprint where that would mislead. `skipped` gives the reasons for files that
-    lie there and are not among them.
+    `root` is the path in messages. The images are in the folder `where`, or are bytes [start, start + size) of the tar
+    file `where`, by `places` int64 [N, 2]. `sizes` returns the bytes of each image, None if unknown. `known_as`
+    replaces the fingerprint of the list. `skipped` maps skipped files to reasons.
     """
 
     root: str
@@ -180,7 +177,7 @@ class Source:
     skipped: Mapping[str, str] = field(default_factory=dict)
 
     def piece(self, number: int) -> Piece:
-        """Return where in `files` an image's bytes are."""
+        """Return the location of an image in `files`."""
         name = self.names[number]
         if self.places is None:
             return Piece(name, below(self.where, name))

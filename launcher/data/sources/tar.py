@@ -1,8 +1,8 @@
-"""Images in tar files, which are not unpacked: headers are read once, then each image by its place in the file.
+"""Read images from tar files without unpacking: headers once, then each image by its offset.
 
-ImageNet-1k is read from the three files that its site offers. ILSVRC2012_img_train.tar holds a tar file a class,
-ILSVRC2012_img_val.tar the images alone. The development kit holds their classes: a number for each image in the order
-of names, and a table from numbers to WordNet ids. Imports no torch.
+ImageNet-1k comes as three files. ILSVRC2012_img_train.tar contains one tar file per class, ILSVRC2012_img_val.tar the
+images alone, and the development kit their classes: a number for each image in the order of names, and a table from
+numbers to WordNet ids. Imports no torch.
 """
 
 from __future__ import annotations
@@ -25,36 +25,35 @@ from launcher.errors import UserError
 
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 _MEMBERS_A_REPORT = 1000
-# Bytes that are read at once where headers lie close together: of what is far away, less costs as much.
+# Bytes per read if headers are close together; remote reads of fewer bytes take as long.
 AHEAD = 1 << 22
 ARCHIVES = {"train": "ILSVRC2012_img_train.tar", "val": "ILSVRC2012_img_val.tar"}
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 _TABLE, _TRUTH = "data/meta.mat", "data/ILSVRC2012_validation_ground_truth.txt"
 _MOST_BYTES = 1 << 26  # of a file in the development kit
-# note: of another machine's disk or a bucket, one reader alone would wait most of the time
+# note: a single reader of a network disk or bucket would mostly wait
 _READERS = 16
 _AHEAD_OF_CLASSES = 1 << 16
 
 
 def read_members(file: BinaryIO, archive: str, start: int = 0, end: int | None = None) -> Iterator[Piece]:
-    """Yield the files in a tar file, or in one that is itself bytes [start, end) of `archive`; hard links as files.
+    """Yield the files of a tar file, or of one in bytes [start, end) of `archive`; yields hard links as files.
 
-    Raises:
-        UserError: it is no tar file, compressed, cut off or damaged.
+    Raises UserError if the file is not a tar file, or is compressed, truncated or damaged.
     """
     known: dict[str, Piece] = {}
     try:
         file.seek(start)
         if file.read(6).startswith(_COMPRESSED):
-            message = "is compressed, and images cannot be read from it singly; decompress it to a plain .tar"
+            message = "is compressed, so single images cannot be read from it; decompress it to a plain .tar"
             raise problem(archive, message)
         file.seek(start)
         with tarfile.TarFile(fileobj=file, mode="r") as tar:
             while (header := tar.next()) is not None and (end is None or header.offset < end):
-                # note: after a file of negative size, tarfile may read the same header for ever
+                # note: after a member of negative size, tarfile may read the same header forever
                 if tar.offset <= header.offset:
                     raise problem(archive, f"is damaged at byte {header.offset:,}; download it again")
-                # note: tarfile would keep them all, a kilobyte each
+                # note: tarfile would keep all members, a kilobyte each
                 tar.members.clear()  # type: ignore[attr-defined]
                 if header.islnk() and header.linkname in known:
                     known[header.name] = replace(known[header.linkname], name=header.name)
@@ -66,14 +65,14 @@ def read_members(file: BinaryIO, archive: str, start: int = 0, end: int | None =
             stopped = tar.offset
         if header is None:
             file.seek(stopped)
-            # note: tarfile takes a damaged header for the end
+            # note: tarfile treats a damaged header as the end
             if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
                 raise problem(archive, f"is damaged at byte {stopped:,}; download it again")
     except UserError:
         raise
     except tarfile.TarError as error:
         raise problem(archive, f"is not a complete tar file ({error}); download it again") from None
-    # note: each file system raises errors of its own
+    # note: file systems raise arbitrary errors
     except Exception as error:
         raise problem(
             archive, f"cannot be read ({type(error).__name__}: {error}); run the same command to retry"
@@ -83,8 +82,7 @@ def read_members(file: BinaryIO, archive: str, start: int = 0, end: int | None =
 def class_folders(files: Files, archive: str, split: str, report: Report) -> Source:
     """Find the images of a tar file of class folders: .../SPLIT/CLASS/NAME.
 
-    Raises:
-        UserError: it cannot be read, or holds none.
+    Raises UserError if the file cannot be read, or contains no images.
     """
     images = []
     with files.open(archive, AHEAD) as file:
@@ -100,10 +98,9 @@ def class_folders(files: Files, archive: str, split: str, report: Report) -> Sou
 
 
 def _tar_source(files: Files, archive: str, split: str, members: Iterable[tuple[str, Piece]]) -> Source:
-    """Find the images among a tar file's members, each with its class; the last of equal names counts, as unpacked.
+    """Find the images among a tar file's (class, member) pairs; the last of equal names counts, as when unpacking.
 
-    Raises:
-        UserError: there are none.
+    Raises UserError if it contains no images.
     """
     images = {(name, member.name): (member.start, member.size) for name, member in members if is_image(member.name)}
     if not images:
@@ -114,10 +111,9 @@ def _tar_source(files: Files, archive: str, split: str, members: Iterable[tuple[
 
 
 def imagenet_source(files: Files, path: str, split: str, report: Report) -> Source:
-    """Find the images of a split whose tar file lies in a folder.
+    """Find the images of a split in a folder of ImageNet's tar files.
 
-    Raises:
-        UserError: a file is missing or damaged.
+    Raises UserError if a file is missing or damaged.
     """
     archive = below(path, ARCHIVES[split])
     images = _train(files, archive, report) if split == "train" else _val(files, path, archive, report)
@@ -171,19 +167,19 @@ def _val_classes(files: Files, path: str) -> list[str]:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
             table, truth = (_content(tar, name) for name in (_TABLE, _TRUTH))
         synsets = loadmat(io.BytesIO(table), squeeze_me=True)["synsets"]
-        # note: other nodes of the tree are groups of classes
+        # note: inner nodes of the tree are groups of classes
         leaves = synsets[synsets["num_children"] == 0]
         names = dict(zip(map(int, leaves["ILSVRC2012_ID"]), map(str, leaves["WNID"]), strict=True))
         return [names[int(line)] for line in truth.split()]
-    # note: on a damaged file the readers raise whatever they happen to meet
+    # note: the readers raise arbitrary errors on damaged files
     except Exception as error:
         raise problem(devkit, f"cannot be read ({type(error).__name__}: {error}); download it again") from None
 
 
 def _content(tar: tarfile.TarFile, name: str) -> bytes:
-    """Read a file of the kit, whatever its topmost folder is called."""
-    found = next((member for member in itertools.islice(tar, 1000) if member.name.endswith(name)), None)
-    file = tar.extractfile(found) if found is not None and found.size <= _MOST_BYTES else None
+    """Read a file of the kit, with any name of its top folder."""
+    match = next((member for member in itertools.islice(tar, 1000) if member.name.endswith(name)), None)
+    file = tar.extractfile(match) if match is not None and match.size <= _MOST_BYTES else None
     if file is None:
-        raise ValueError(f"no {name} in it")
+        raise ValueError(f"it contains no {name}")
     return file.read()

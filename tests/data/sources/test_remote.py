@@ -78,7 +78,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def write_url(url: str, *words: str) -> list[Path]:
     """`train prepare` of a URL, without its terminal."""
     given = [words_for(Path())[0], f"dataset.path={url}", "dataloader=ffcv", "dataloader.workers=1", *words]
-    return [path for path, _ in prepare(FFCVDataset.of(compose(given).config), skip_bad=False, report=lambda *_: None)]
+    return [path for path, _ in prepare(FFCVDataset.of(compose(given).config), lambda *_: None)]
 
 
 def in_memory(folder: Path) -> str:
@@ -117,7 +117,7 @@ def test_ffcv_files_of_a_url_are_those_of_the_folder_and_train(pictures: Path, t
     words = words_for(Path(), f"dataset.path={url}", "dataloader=ffcv", f"dataloader.folder={tmp_path}")
     config = compose([words[0], *words[2:]]).config
     assert inspect_data(config, must_exist=True).config.dataset.train_samples == 42
-    assert str(tmp_path) in next(examine_data(config)).found
+    assert str(tmp_path) in next(examine_data(config)).observation
 
 
 def test_a_read_that_fails_is_tried_again(pictures: Path) -> None:

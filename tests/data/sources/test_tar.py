@@ -96,7 +96,7 @@ def test_bad_pictures_in_a_tar_file_are_named_or_skipped(one_tar: Path, tmp_path
         add(tar, "flowers/train/rose/cut.jpg", jpeg(1)[:300])
     with pytest.raises(UserError, match=r"1 of 6 images in .*flowers.tar cannot be decoded: rose/cut.jpg"):
         write_files(one_tar, f"dataloader.folder={tmp_path}")
-    manifest = read_manifest(write_files(one_tar, f"dataloader.folder={tmp_path}", skip_bad=True)[0])
+    manifest = read_manifest(write_files(one_tar, f"dataloader.folder={tmp_path}", "dataset.skip_bad=true")[0])
     assert list(manifest.skipped) == ["rose/cut.jpg"]
 
 
