@@ -34,7 +34,7 @@ def test_the_order_of_words_does_not_matter_for_recipe_and_groups() -> None:
     assert compose(["epochs=3", "recipe=mild"]).config == compose(["recipe=mild", "epochs=3"]).config
 
 
-def test_switching_a_group_drops_the_recipes_values_of_it_and_says_so() -> None:
+def test_switching_a_group_drops_the_recipes_values_with_a_note() -> None:
     composed = compose(["recipe=mild", "optimizer=lamb"])
     assert composed.config.optimizer.name == "lamb"
     assert composed.config.optimizer.lr == 5e-3
@@ -60,7 +60,7 @@ def test_a_value_of_an_algorithm_turns_it_on() -> None:
     assert (sam.interval, sam.rho) == (5, 0.5)
 
 
-def test_a_list_names_just_the_active_ones_and_keeps_the_recipes_values() -> None:
+def test_a_list_turns_on_exactly_its_algorithms_and_keeps_the_recipes_values() -> None:
     algorithms = compose(["recipe=mild", "algorithms=[label_smoothing,cutmix]"]).config.algorithms
     assert set(algorithms.active()) == {"label_smoothing", "cutmix"}
     assert algorithms.label_smoothing.smoothing == 0.08
@@ -73,15 +73,15 @@ def test_off_then_a_value_is_on() -> None:
     assert compose(words[::-1]).config.algorithms.sam is None
 
 
-def test_every_mistake_is_reported_at_once() -> None:
-    found = problems("epoch=240", "optimizer.lr=fast", "schedule.warmup=8epochs", "+stray=1", "model=resnet51")
-    text = "\n".join(found)
+def test_every_error_is_reported_at_once() -> None:
+    messages = problems("epoch=240", "optimizer.lr=fast", "schedule.warmup=8epochs", "+stray=1", "model=resnet51")
+    text = "\n".join(messages)
     assert "epoch=240 (command line): no such key; did you mean epochs?" in text
     assert "optimizer.lr=fast (command line): must be a number" in text
     assert "schedule.warmup=8epochs (command line)" in text
     assert "stray=1 (command line): no such key" in text
     assert "model=resnet51 (command line): no such model; did you mean resnet50?" in text
-    assert len(found) == 5
+    assert len(messages) == 5
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,10 @@ def test_every_mistake_is_reported_at_once() -> None:
         ("logger.tensorboard=3", "logger.tensorboard=3 (command line): must be true or false"),
     ],
 )
-def test_a_mistake_names_key_and_remedy(word: str, expected: str) -> None:
-    found = problems(word)
-    assert len(found) == 1
-    assert expected in found[0]
+def test_an_error_has_its_key_and_remedy(word: str, expected: str) -> None:
+    messages = problems(word)
+    assert len(messages) == 1
+    assert expected in messages[0]
 
 
 def test_interpolation_refers_to_other_keys() -> None:
@@ -132,7 +132,7 @@ def test_fidelity_sets_every_published_variant_but_not_over_the_command_line() -
     assert algorithms.sam.batchnorm == "once"
 
 
-def test_fidelity_leaves_methods_off_and_replaced_options_alone() -> None:
+def test_fidelity_changes_neither_inactive_algorithms_nor_replaced_options() -> None:
     composed = compose(["recipe=hot", "fidelity=published", "algorithms.colout=off"])
     assert composed.config.algorithms.colout is None
     assert composed.origins["algorithms.mixup.smoothed"] == "fidelity=published"
@@ -141,14 +141,14 @@ def test_fidelity_leaves_methods_off_and_replaced_options_alone() -> None:
     assert other.config.optimizer.no_decay == "vectors"
 
 
-def test_fidelity_says_where_it_changes_nothing() -> None:
+def test_fidelity_without_effect_is_noted() -> None:
     note = "fidelity=published has no effect: {} published variant"
     assert compose(["fidelity=published"]).notes == [note.format("without a recipe there is no")]
     assert compose(["recipe=baseline", "fidelity=published"]).notes == [note.format("recipe=baseline has no")]
     assert compose(["recipe=hot", "fidelity=published"]).notes == []
 
 
-def test_the_environment_names_the_folder_where_no_word_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_sets_the_folder_unless_a_word_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAIN_DATA", "/data")
     composed = compose(["recipe=hot"])
     assert composed.config.dataset.path == "/data"
@@ -173,7 +173,7 @@ def test_the_environment_names_the_folder_where_no_word_does(monkeypatch: pytest
     ],
 )
 @pytest.mark.parametrize("named", ["dataset.path", "environment"])
-def test_a_path_means_the_images_that_it_holds(
+def test_a_path_selects_the_data_set_that_it_contains(
     words: list[str], folders: list[str], option: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "images"
@@ -183,8 +183,8 @@ def test_a_path_means_the_images_that_it_holds(
         monkeypatch.setenv("TRAIN_DATA", str(path))
     else:
         words = [*words, f"dataset.path={path}"]
-    made = compose(words)
-    assert made.config.dataset.name == option
-    assert (made.config.dataset.path == str(path)) == (named == "dataset.path" or option != "shapes")
+    composed = compose(words)
+    assert composed.config.dataset.name == option
+    assert (composed.config.dataset.path == str(path)) == (named == "dataset.path" or option != "shapes")
     is_usual = option == {"recipe=hot": "imagenet", "recipe=small": "image_folder"}.get("".join(words[:1]), "shapes")
-    assert any(f"{path} is read as dataset={option}" in note for note in made.notes) != is_usual
+    assert any(f"{path} is read as dataset={option}" in note for note in composed.notes) != is_usual

@@ -14,7 +14,7 @@ from launcher.submit.sky import Sky
 from tests.commands import output_of
 
 
-def test_every_machine_names_a_known_gpu_and_the_source_of_its_figures() -> None:
+def test_every_machine_has_a_known_gpu_and_the_source_of_its_figures() -> None:
     rented = [machine for name, machine in machines().items() if name != "this_machine"]
     assert machines().keys() == set(options("hardware"))
     assert {machine.gpu for machine in rented} == set(gpus())
@@ -28,7 +28,7 @@ def test_every_machine_names_a_known_gpu_and_the_source_of_its_figures() -> None
     assert read_values(Sky, []).gpus.keys() == gpus().keys()
 
 
-def test_gpus_are_faster_the_newer_they_are() -> None:
+def test_newer_gpus_are_faster() -> None:
     # note: by NVIDIA data sheets an A100 of 80 GB reads 1.31 times as fast as one of 40 GB, an H200 1.43 times an H100
     known = gpus()
     assert known["A100 80GB"].bandwidth / known["A100 40GB"].bandwidth == pytest.approx(1.31, abs=0.01)
@@ -38,7 +38,7 @@ def test_gpus_are_faster_the_newer_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("date", "said"),
+    ("date", "text"),
     [
         ("2026-09-18", "2026-09-18"),
         ("2025-11", "2025-11, over a year old"),
@@ -47,9 +47,9 @@ def test_gpus_are_faster_the_newer_they_are() -> None:
         (None, "unknown date"),
     ],
 )
-def test_an_old_price_is_said_to_be_one(date: str | None, said: str) -> None:
+def test_an_old_price_is_marked(date: str | None, text: str) -> None:
     machine = replace(machines()["p4d_24xlarge"], price_date=date)
-    assert price_age(machine, datetime.date(2026, 11, 22)) == said
+    assert price_age(machine, datetime.date(2026, 11, 22)) == text
 
 
 def test_the_table_of_machines_shows_every_machine() -> None:

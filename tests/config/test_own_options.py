@@ -29,13 +29,13 @@ def composed(*words: str) -> Composed:
     return compose([*words, "dataset=shapes"])
 
 
-def test_a_model() -> None:
+def test_an_own_model() -> None:
     own("conf/model/mine.yaml", "defaults: [resnet50, _self_]\nactivation: silu\n")
     model = composed("recipe=hot", "model=mine").config.model
     assert (model.name, model.activation, model.architecture) == ("resnet50", "silu", "resnet50")
 
 
-def test_an_optimizer_and_a_machine() -> None:
+def test_an_own_optimizer_and_an_own_machine() -> None:
     own("conf/optimizer/mine.yaml", "defaults: [adamw, _self_]\nlr: 0.5\n")
     own("conf/hardware/mine.yaml", "defaults: [p5_4xlarge, _self_]\nname: mine\nprice_per_hour: 1.5\n")
     config = composed("recipe=mild", "optimizer=mine", "hardware=mine", "optimizer.beta1=0.5").config
@@ -46,7 +46,7 @@ def test_an_optimizer_and_a_machine() -> None:
         assert "mine" in output_of("ls", group)
 
 
-def test_an_algorithms_values_replaced_and_a_variant_of_it() -> None:
+def test_own_values_and_an_own_variant_of_an_algorithm() -> None:
     own("conf/algorithms/ema.yaml", "# @package algorithms.ema\nhalf_life: 7ba\nupdate_interval: 1ba\n")
     own("conf/algorithms/gentle.yaml", "# @package algorithms.sam\ndefaults: [sam, _self_]\nrho: 0.05\n")
     algorithms = composed("algorithms=[ema,gentle]").config.algorithms
@@ -77,7 +77,7 @@ def test_a_recipe_chooses_another_option_and_other_algorithms_than_its_base() ->
     assert set(composed("recipe=mine", "fidelity=published").config.algorithms.active()) == {"ema", "cutmix"}
 
 
-def test_lengths_and_published_variants_beside_it() -> None:
+def test_own_lengths_and_an_own_published_variant() -> None:
     own("recipes/mine.yaml", "defaults: [hot, _self_]\nepochs: 10\n")
     own("recipes/lengths/mine/10.yaml", "# @package _global_\n{}\n")
     own("recipes/lengths/mine/20.yaml", "# @package _global_\nseed: 7\n")
@@ -89,7 +89,7 @@ def test_lengths_and_published_variants_beside_it() -> None:
 
 
 @pytest.mark.parametrize("form", [["--config-dir", "else where"], ["--config-dir=else where"]])
-def test_a_folder_that_is_named(form: list[str]) -> None:
+def test_config_dir_adds_a_folder(form: list[str]) -> None:
     own("else where/schedule/mine.yaml", "defaults: [cosine, _self_]\nfinal: 0.5\n")
     own("else where/mine.yaml", "defaults: [mild, override schedule: mine, _self_]\n")
     assert "final: 0.5" in output_of("show", *form, "mine")
@@ -117,14 +117,14 @@ def test_an_option_may_have_any_name(name: str) -> None:
         ("name: sgd\nlr: 1.0\nmomentun: 0.9", "did you mean optimizer.momentum?"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told(text: str, expected: str) -> None:
+def test_the_error_of_a_file_shows_its_fault(text: str, expected: str) -> None:
     own("conf/optimizer/mine.yaml", f"{text}\n")
     with pytest.raises(UserError) as caught:
         composed("optimizer=mine")
     assert expected in str(caught.value)
 
 
-def test_what_hydra_is_given_and_composes_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+def test_cfg_and_info_show_hydras_input_and_composition(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", "hot", "algorithms.mixup=off", "run_name=${recipe}-a", "--cfg"]) == 0
     first, *others = capfd.readouterr().out.splitlines()
     assert first == "# hot ++algorithms.mixup=null ++recipe='hot' ++run_name='${recipe}-a'"

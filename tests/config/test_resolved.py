@@ -1,4 +1,4 @@
-"""The words of a resume: every mistake at once, and what would change the past with the reason."""
+"""The words of a resume: all errors at once, and the reason why a value cannot change."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def test_the_resolved_file_reads_back_equal(tmp_path: Path, recipe: str) -> None
     assert list(tmp_path.iterdir()) == [tmp_path / "config.yaml"]
 
 
-def test_the_digest_follows_what_decides_the_result() -> None:
+def test_the_digest_covers_the_values_that_decide_the_result() -> None:
     base = resolved.digest(compose(["recipe=mild"]).config)
     assert base == resolved.digest(compose(["recipe=mild", "run_name=other", "runs=/elsewhere"]).config)
     assert base != resolved.digest(compose(["recipe=mild", "seed=7"]).config)
 
 
-def test_a_damaged_file_names_itself_and_the_key(tmp_path: Path) -> None:
+def test_the_error_of_a_damaged_file_shows_file_and_key(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(resolved.dump(compose([]).config).replace("seed: 42", "seed: many"))
     with pytest.raises(UserError, match=r"seed=many .*config.yaml.*a whole number"):
@@ -36,7 +36,7 @@ def test_a_damaged_file_names_itself_and_the_key(tmp_path: Path) -> None:
         resolved.read(tmp_path / "absent" / "config.yaml")
 
 
-def test_a_file_of_another_version_says_what_to_do(tmp_path: Path) -> None:
+def test_the_error_of_another_versions_file_has_a_remedy(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(resolved.dump(compose([]).config).replace("seed: 42\n", ""))
     with pytest.raises(
@@ -45,7 +45,7 @@ def test_a_file_of_another_version_says_what_to_do(tmp_path: Path) -> None:
         resolved.read(path)
 
 
-PAST = "cannot change when a run resumes; start a new run"
+FIXED = "cannot change when a run resumes; start a new run"
 
 
 @pytest.fixture(scope="module")
@@ -53,18 +53,18 @@ def config() -> RunConfig:
     return compose(["recipe=mild", "dataset=shapes"]).config
 
 
-def told(config: RunConfig, *words: str) -> list[str]:
+def errors(config: RunConfig, *words: str) -> list[str]:
     with pytest.raises(UserError) as caught:
         continued(config, words)
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_several_mistakes_are_told_at_once(config: RunConfig) -> None:
+def test_several_errors_are_reported_at_once(config: RunConfig) -> None:
     words = ["epoch=3", "seed=3", "precision=bf61", "batch_size=x", "model=resnet51", "launch=cpuu", "optimizer=lamb"]
-    found = told(config, *words, "algorithms.mixup=on", "algorithms.foo=on", "frobnicate")
+    messages = errors(config, *words, "algorithms.mixup=on", "algorithms.foo=on", "frobnicate")
     for word in (*words, "algorithms.mixup=on", "algorithms.foo=on", "frobnicate"):
-        assert len([line for line in found if line.startswith(word)]) == 1, word
-    assert len(found) == len(words) + 3
+        assert len([line for line in messages if line.startswith(word)]) == 1, word
+    assert len(messages) == len(words) + 3
 
 
 @pytest.mark.parametrize(
@@ -75,20 +75,20 @@ def test_several_mistakes_are_told_at_once(config: RunConfig) -> None:
         "compile=on",
     ],
 )
-def test_the_past_stays_and_the_reason_is_told(config: RunConfig, word: str) -> None:
-    (line,) = told(config, word)
-    assert PAST in line
+def test_a_fixed_value_stays_and_the_error_has_the_reason(config: RunConfig, word: str) -> None:
+    (line,) = errors(config, word)
+    assert FIXED in line
     assert word.lstrip("~").partition("=")[0].split(".")[0] in line
 
 
-def test_algorithms_as_a_list_name_each_that_differs(config: RunConfig) -> None:
-    found = told(config, "algorithms=[ema,sam]")
-    assert any(line.startswith("algorithms.sam=on ") for line in found)
-    assert any(line.startswith("algorithms.blurpool=off ") for line in found)
-    assert not any("algorithms.ema" in line for line in found)
+def test_a_list_of_algorithms_reports_each_difference(config: RunConfig) -> None:
+    messages = errors(config, "algorithms=[ema,sam]")
+    assert any(line.startswith("algorithms.sam=on ") for line in messages)
+    assert any(line.startswith("algorithms.blurpool=off ") for line in messages)
+    assert not any("algorithms.ema" in line for line in messages)
 
 
-def test_what_is_so_already_and_what_may_change_is_taken(config: RunConfig) -> None:
+def test_equal_values_and_free_keys_are_accepted(config: RunConfig) -> None:
     same = ["recipe=mild", "algorithms.ema=on", "algorithms.mixup=off", f"seed={config.seed}", "dataset=shapes"]
     assert continued(config, same) == config
     after = continued(config, [*same, "launch=cpu", "epochs=60", "run_name=e${epochs}", "checkpoint={keep: 5}"])

@@ -1,4 +1,4 @@
-"""Paths and names as people write them: what is typed is what a run has, and reads back from its folder."""
+"""Paths and names as people write them: a run has what is typed, and its folder reads back the same."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FFCV = ["dataloader=ffcv"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_text_is_kept_and_reads_back(tmp_path: Path, name: str) -> None:
+def test_text_is_unchanged_and_reads_back(tmp_path: Path, name: str) -> None:
     words = [*FFCV, f"run_name={name}", *(f"{key}=/data/{name}" for key in path_keys())]
     config = compose(words).config
     assert config.run_name == name
@@ -38,7 +38,7 @@ def test_text_is_kept_and_reads_back(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("key", [key for key in all_keys() if is_text(RunConfig, key)])
-def test_every_text_key_takes_text_as_it_is(key: str) -> None:
+def test_every_text_key_takes_text_literally(key: str) -> None:
     for name in NAMES:
         problems = Problems()
         assignments = parse([f"{key}={name}", f"+{key}={name}"], problems)
@@ -53,7 +53,7 @@ def test_any_text_can_be_written_as_a_word(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_verb_takes_it(name: str) -> None:
+def test_every_verb_takes_text_literally(name: str) -> None:
     before = compose([]).config
     assert continued(before, [f"run_name={name}", f"dataset.path=/data/{name}"]).dataset.path == f"/data/{name}"
     assert read_values(Slurm, [f"{PREFIX}partition={name}"]).partition == name
@@ -63,7 +63,7 @@ def test_every_verb_takes_it(name: str) -> None:
         assert [c.composed.config.runs for c in expand([f"runs={name},other"])] == [name, "other"]
 
 
-def test_tune_keeps_its_runs_where_it_is_told(tmp_path: Path) -> None:
+def test_tune_writes_its_runs_to_the_given_folder(tmp_path: Path) -> None:
     space = tmp_path / "space.yaml"
     space.write_text("optimizer.lr: [0.1, 0.2]\nrun_name: fixed\n")
     assert "runs=it's (new)/tune-space" in output_of("tune", str(space), "runs=it's (new)", "--trials", "2", "--json")
@@ -87,7 +87,7 @@ def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         compose(["runs=~nobody-here/x"])
 
 
-def test_quotes_around_all_and_null_are_no_text() -> None:
+def test_outer_quotes_and_null_are_not_text() -> None:
     config = compose(["run_name='null'", 'runs="my runs"', "target=null"]).config
     assert (config.run_name, config.runs, config.target) == ("null", "my runs", None)
     assert compose(["run_name=null"]).config.run_name is None
@@ -99,6 +99,6 @@ def test_an_empty_value_is_refused(key: str) -> None:
         compose([f"{key}="])
 
 
-def test_only_methods_are_turned_off_by_a_tilde() -> None:
+def test_a_tilde_turns_off_only_algorithms() -> None:
     with pytest.raises(UserError, match="~run_name: ~ only turns off an algorithm"):
         compose(["~run_name"])

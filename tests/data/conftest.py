@@ -30,7 +30,7 @@ def words_for(folder: Path, *words: str) -> list[str]:
 
 
 def write_files(folder: Path, *words: str) -> list[Path]:
-    """`train prepare` of a folder of images, without its terminal."""
+    """Run `train prepare` for a folder of images, without its terminal."""
     config = compose(words_for(folder, "dataloader=ffcv", "dataloader.workers=1", *words)).config
     return [path for path, _ in prepare(FFCVDataset.of(config), lambda *_: None)]
 
@@ -41,9 +41,9 @@ def make_loaders(folder: Path, *words: str, rank: int = 0, world: int = 1) -> Lo
     return build_loaders(plan, Ranks(rank, world, 0, 1, torch.device("cpu")))
 
 
-def stream(found: Loaders, epochs: tuple[int, ...] = (0, 1), first: int = 0) -> list[Loaded]:
-    batches = [batch for epoch in epochs for batch in found.train.epoch(epoch, first)]
-    found.close()
+def stream(loaders: Loaders, epochs: tuple[int, ...] = (0, 1), first: int = 0) -> list[Loaded]:
+    batches = [batch for epoch in epochs for batch in loaders.train.epoch(epoch, first)]
+    loaders.close()
     return batches
 
 
@@ -56,7 +56,7 @@ def same(first: list[Loaded], second: list[Loaded]) -> bool:
 
 @pytest.fixture(scope="package", autouse=True)
 def _without_processes() -> Iterator[None]:
-    """What worker processes do for a file, done here; tests/faults/test_preparing.py has real ones."""
+    """Replace worker processes by work in this process; tests/faults/test_preparing.py has real ones."""
 
     def in_turn(work: Callable[..., Any], items: Iterable[Any], at_once: int, workers: int) -> Iterator[Any]:
         left = iter(items)
@@ -68,7 +68,7 @@ def _without_processes() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two classes of 21 training and 7 validation images of different sizes, and their FFCV files."""
     root = write_images(tmp_path_factory.mktemp("images"), {"train": 21, "val": 7})
     write_files(root)
@@ -76,7 +76,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def photographs(root: Path, squares: tuple[int, int] | None = None) -> Path:
-    """Two classes of six photograph-like PNGs a split; the first four of the size `squares`, where it is given."""
+    """Write two classes of six photograph-like PNGs per split; the first four have the size `squares`, if set."""
     random = np.random.default_rng(1)
     for split in ("train", "val"):
         for name in ("a", "b"):
@@ -90,5 +90,5 @@ def photographs(root: Path, squares: tuple[int, int] | None = None) -> Path:
 
 @pytest.fixture(params=["torchvision", "ffcv"])
 def loader(request: pytest.FixtureRequest) -> list[str]:
-    """The words that choose a loader, with as few workers as it can have."""
+    """The words that choose a loader, with its fewest workers."""
     return [f"dataloader={request.param}", f"dataloader.workers={int(request.param == 'ffcv')}"]

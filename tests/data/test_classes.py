@@ -1,4 +1,4 @@
-"""Classes without images, or without others beside them: each way into a run refuses or names them, with counts."""
+"""Classes without images, and data sets of one class: each command refuses or notes them, with counts."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_one_class_alone_is_refused(tmp_path: Path, verb: str) -> None:
 
 
 @pytest.mark.parametrize("words", [["dataloader=synthetic"], ["dataset=image_folder", "dataset.path=/nowhere"]])
-def test_one_class_is_refused_where_no_picture_is_read(words: list[str]) -> None:
+def test_one_class_is_refused_without_reading_images(words: list[str]) -> None:
     counts = ["dataset.classes=1", "dataset.train_samples=640", "dataset.val_samples=64"]
     assert "needs at least two classes" in refused("plan", *words, *counts)
 
 
-def test_built_in_pictures_have_ten_classes_in_both_splits() -> None:
+def test_built_in_images_have_ten_classes_in_both_splits() -> None:
     assert "have 10 classes" in refused("plan", "dataset=shapes", "dataset.classes=1")
     few = ["dataset=shapes", "dataset.train_samples=7", "batch_size=7", "schedule.warmup=0ba"]
     assert "3 classes have no training images: square (100 validation images)" in refused("plan", *few)
@@ -54,7 +54,7 @@ def test_built_in_pictures_have_ten_classes_in_both_splits() -> None:
     assert "1 class has no validation images, so top-1 does not cover it: triangle (400 training" in out
 
 
-def test_a_class_without_training_pictures_is_refused_and_named_with_its_counts(tmp_path: Path) -> None:
+def test_a_class_without_training_images_is_refused_with_its_counts(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         add(tmp_path, "train", name, 4)
         add(tmp_path, "val", name, 2)
@@ -67,20 +67,20 @@ def test_a_class_without_training_pictures_is_refused_and_named_with_its_counts(
         write_files(tmp_path)
 
 
-def test_a_class_without_validation_pictures_is_told_and_shifts_no_label(tmp_path: Path) -> None:
+def test_a_class_without_validation_images_is_noted_and_shifts_no_label(tmp_path: Path) -> None:
     for name in ("cat", "dog", "emu"):
         add(tmp_path, "train", name, 4)
     add(tmp_path, "val", "cat", 1)
     add(tmp_path, "val", "emu", 3)
-    told = ["1 class has no validation images, so top-1 does not cover it: dog (4 training images)"]
-    assert notes(tmp_path) == told
+    expected = ["1 class has no validation images, so top-1 does not cover it: dog (4 training images)"]
+    assert notes(tmp_path) == expected
     _, val = write_files(tmp_path)
     assert open_beton(val).rows["f1"].tolist() == [0, 2, 2, 2]
-    assert notes(tmp_path, "dataloader=ffcv") == told
+    assert notes(tmp_path, "dataloader=ffcv") == expected
     for loader in ("torchvision", "ffcv"):
-        found = make_loaders(tmp_path, f"dataloader={loader}", "dataloader.workers=1")
-        assert sorted(label for _, labels, _ in found.evaluate for label in labels.tolist()) == [0, 2, 2, 2]
-        found.close()
+        loaders = make_loaders(tmp_path, f"dataloader={loader}", "dataloader.workers=1")
+        assert sorted(label for _, labels, _ in loaders.evaluate for label in labels.tolist()) == [0, 2, 2, 2]
+        loaders.close()
 
 
 def test_ffcv_files_of_different_classes_are_refused(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_ffcv_files_of_different_classes_are_refused(tmp_path: Path) -> None:
     assert notes(tmp_path, "dataloader=ffcv") == []
 
 
-def test_a_run_of_one_class_cannot_start_or_go_on_whatever_its_data() -> None:
+def test_a_run_of_one_class_can_neither_start_nor_resume() -> None:
     config = compose(["dataset=image_folder", "dataset.classes=1"]).config
     with pytest.raises(UserError, match=r"dataset.classes=1: needs at least two classes"):
         check(Plan(config, 1, 640), {})

@@ -18,7 +18,7 @@ from launcher.data.crops import centre_cut, cut, random_crop
 IMAGE = compose([]).config.image
 
 
-def picture(height: int, width: int) -> Image.Image:
+def random_image(height: int, width: int) -> Image.Image:
     return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
@@ -35,7 +35,7 @@ def test_crops_are_distributed_as_torchvisions(height: int, width: int) -> None:
 
 
 @given(st.integers(1, 600), st.integers(1, 600), st.integers(0, 10**6))
-def test_crops_lie_inside_any_picture(height: int, width: int, index: int) -> None:
+def test_crops_are_within_any_image(height: int, width: int, index: int) -> None:
     top, left, box_height, box_width, _ = random_crop(IMAGE, height, width, seed=0, epoch=0, index=index)
     assert 0 <= top < top + box_height <= height
     assert 0 <= left < left + box_width <= width
@@ -44,7 +44,7 @@ def test_crops_lie_inside_any_picture(height: int, width: int, index: int) -> No
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("flip", [False, True])
 def test_cut_pixels_are_torchvisions(interpolation: str, flip: bool) -> None:
-    source = picture(90, 120)
+    source = random_image(90, 120)
     mode = T.InterpolationMode(interpolation)
     expected = F.resized_crop(source, 7, 11, 60, 70, [32, 32], interpolation=mode)
     expected = F.horizontal_flip(expected) if flip else expected
@@ -54,6 +54,6 @@ def test_cut_pixels_are_torchvisions(interpolation: str, flip: bool) -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(90, 121), (121, 90), (64, 64), (300, 77)])
 def test_centre_pixels_are_torchvisions(height: int, width: int) -> None:
-    source = picture(height, width)
+    source = random_image(height, width)
     expected = T.CenterCrop(64)(T.Resize(66)(source))
     assert np.array_equal(centre_cut(source, 66, 64, "bilinear"), np.asarray(expected))

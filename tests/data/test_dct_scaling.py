@@ -1,4 +1,4 @@
-"""JPEGs decoded at a part of their size: which part, which pixels, and the same stream however they are decoded."""
+"""Decoding JPEGs at a smaller scale: the scale, the pixels, and an unchanged stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from launcher.data.sampling import Request
 
 from .conftest import ONE_THREAD, make_loaders, photographs, same, stream, write_files
 
-SIDE = 64
+SIZE = 64
 JPEGS = ("dataloader.files.jpeg_share=1.0", "dataloader.files.restart_interval=1")
 SCALED = ("dataloader.dct_scaling=true", "dataset.native_size=16")
 
@@ -27,7 +27,7 @@ SCALED = ("dataloader.dct_scaling=true", "dataset.native_size=16")
 @pytest.fixture(scope="module")
 def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Photograph-like images, squares first, stored as JPEGs with restart markers."""
-    root = photographs(tmp_path_factory.mktemp("jpegs"), squares=(SIDE, SIDE))
+    root = photographs(tmp_path_factory.mktemp("jpegs"), squares=(SIZE, SIZE))
     write_files(root, *JPEGS)
     return root
 
@@ -40,10 +40,10 @@ def words(*more: str) -> list[str]:
 def test_scaled_pixels_are_those_of_opencv_and_pillow(jpegs: Path, part: int) -> None:
     (path,) = jpegs.glob("ffcv/train*.beton")
     data, rows = path.read_bytes(), open_beton(path).rows["f0"][:4]
-    side = SIDE // part
-    boxes = np.tile([0, 0, SIDE, SIDE, 0], (4, 1))
+    size = SIZE // part
+    boxes = np.tile([0, 0, SIZE, SIZE, 0], (4, 1))
     pool = DecodingPool(open_beton(path), lambda _: boxes, shard=ONE_THREAD, preload=False, scaled=True)
-    ((images, _, _),) = pool.batches([Request(0, 0, np.arange(4), side)])
+    ((images, _, _),) = pool.batches([Request(0, 0, np.arange(4), size)])
     pool.close()
     reduced = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}[part]
     for got, place in zip(images.permute(0, 2, 3, 1).numpy().astype(int), rows["place"], strict=True):
@@ -51,37 +51,35 @@ def test_scaled_pixels_are_those_of_opencv_and_pillow(jpegs: Path, part: int) ->
         decoded = cv2.imdecode(np.frombuffer(jpeg, np.uint8), reduced)
         by_opencv = decoded[..., ::-1]
         drafted = Image.open(io.BytesIO(jpeg))
-        drafted.draft("RGB", (side, side))
+        drafted.draft("RGB", (size, size))
         for expected in (by_opencv, np.asarray(drafted)):
-            # note: FFCV takes the fast transform where all coefficients count, as those of halved chroma at 1/2 do
+            # note: FFCV uses the fast transform if all coefficients count, as for halved chroma at 1/2
             assert np.abs(got - expected).max() <= (6 if part == 2 else 1)
 
 
 @given(st.integers(1, 600), st.integers(1, 600), st.integers(1, 300))
-def test_the_scale_is_the_smallest_that_enlarges_nothing(height: int, width: int, side: int) -> None:
-    eighths = fewest_eighths(height, width, side)
+def test_the_scale_is_the_smallest_that_enlarges_nothing(height: int, width: int, size: int) -> None:
+    eighths = fewest_eighths(height, width, size)
     assert eighths in (1, 2, 4, 8)
-    assert eighths == 8 or min(height, width) * eighths / 8 >= side
-    assert eighths == 1 or min(height, width) * (eighths // 2) / 8 < side
+    assert eighths == 8 or min(height, width) * eighths / 8 >= size
+    assert eighths == 1 or min(height, width) * (eighths // 2) / 8 < size
 
 
 @given(st.integers(1, 600), st.integers(1, 600), st.sampled_from([1, 2, 4, 8]), st.data())
-def test_a_scaled_box_is_the_same_part_of_the_picture(
-    height: int, width: int, eighths: int, data: st.DataObject
-) -> None:
+def test_a_scaled_box_is_the_same_part_of_the_image(height: int, width: int, eighths: int, data: st.DataObject) -> None:
     top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
     rows, columns = data.draw(st.integers(1, height - top)), data.draw(st.integers(1, width - left))
     new_top, new_left, new_rows, new_columns = scaled_box(top, left, rows, columns, eighths)
     exact = np.array([top, left, top + rows, left + columns]) * eighths / 8
-    found = np.array([new_top, new_left, new_top + new_rows, new_left + new_columns])
-    assert np.abs(found - exact).max() <= 0.5
+    actual = np.array([new_top, new_left, new_top + new_rows, new_left + new_columns])
+    assert np.abs(actual - exact).max() <= 0.5
     assert new_rows >= rows * eighths // 8
     assert new_columns >= columns * eighths // 8
-    assert found[2] <= -(-height * eighths // 8)
-    assert found[3] <= -(-width * eighths // 8)
+    assert actual[2] <= -(-height * eighths // 8)
+    assert actual[3] <= -(-width * eighths // 8)
 
 
-def test_the_stream_is_the_same_but_for_the_decoders_rounding(jpegs: Path) -> None:
+def test_the_stream_is_the_same_except_for_the_decoders_rounding(jpegs: Path) -> None:
     whole, scaled = (stream(make_loaders(jpegs, *words(*SCALED[1:], *more))) for more in ((), SCALED[:1]))
     differ = [(a[0].float() - b[0].float()).abs().mean().item() for a, b in zip(whole, scaled, strict=True)]
     assert 0 < np.mean(differ) < 6
@@ -89,13 +87,13 @@ def test_the_stream_is_the_same_but_for_the_decoders_rounding(jpegs: Path) -> No
 
 
 @pytest.mark.parametrize("more", ["dataloader.workers=3", "dataloader.decode=crop"])
-def test_neither_workers_nor_decoding_only_the_crop_change_scaled_pixels(jpegs: Path, more: str) -> None:
+def test_workers_and_decoding_only_the_crop_do_not_change_scaled_pixels(jpegs: Path, more: str) -> None:
     scaled = stream(make_loaders(jpegs, *words(*SCALED)))
     assert same(scaled, stream(make_loaders(jpegs, *words(*SCALED, more))))
 
 
 def test_evaluation_is_not_scaled(jpegs: Path) -> None:
-    found = [make_loaders(jpegs, *words(*SCALED[1:], *more)) for more in ((), SCALED[:1])]
-    assert same(list(found[0].evaluate), list(found[1].evaluate))
-    for loaders in found:
+    both = [make_loaders(jpegs, *words(*SCALED[1:], *more)) for more in ((), SCALED[:1])]
+    assert same(list(both[0].evaluate), list(both[1].evaluate))
+    for loaders in both:
         loaders.close()

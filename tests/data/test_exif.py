@@ -1,4 +1,4 @@
-"""Images that a camera held otherwise has stored: all eight orientations of EXIF, on each way to a batch."""
+"""EXIF rotation: all eight orientations, through each loader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .conftest import make_loaders, words_for, write_files
 
 COLOURS = np.array([[[220, 20, 20], [20, 200, 20]], [[20, 20, 220], [210, 210, 210]]], dtype=np.uint8)
 UPRIGHT = COLOURS.repeat(40, axis=0).repeat(60, axis=1)
-# What is stored of the upright picture, by what Exif 2.3 calls the 0th row and the 0th column.
+# The stored pixels of the upright image by orientation: the sides that Exif 2.3 calls the 0th row and 0th column.
 STORED = {
     1: UPRIGHT,  # top, left
     2: UPRIGHT[:, ::-1],  # top, right
@@ -48,7 +48,7 @@ def save(orientation: int, file: Path | io.BytesIO, kind: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The upright image in all orientations, four a class."""
+    """The upright image in all orientations, four per class."""
     root = tmp_path_factory.mktemp("exif")
     for split in ("train", "val"):
         for orientation in STORED:
@@ -59,28 +59,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def colours(image: torch.Tensor) -> np.ndarray:
-    """Mean colours [2, 2, 3] of the middles of an image's four quarters."""
+    """Return the mean colours [2, 2, 3] of the middles of an image's four quarters."""
     pixels = image.permute(1, 2, 0).double().numpy()
-    height, width = (side // 2 for side in pixels.shape[:2])
+    height, width = (length // 2 for length in pixels.shape[:2])
     cut = slice(height // 3, height - height // 3), slice(width // 3, width - width // 3)
     quarters = [[pixels[y : y + height, x : x + width][cut].mean((0, 1)) for x in (0, width)] for y in (0, height)]
     return np.array(quarters)
 
 
 def read(folder: Path, *words: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """All training and all validation images, in the order of orientations."""
-    found = make_loaders(folder, *WHOLE, *words)
+    """Return all training and all validation images, in the order of orientations."""
+    loaders = make_loaders(folder, *WHOLE, *words)
     try:
-        ((train, _, order),) = found.train.epoch(0)
-        evaluated = torch.cat([images for images, _, _ in found.evaluate])
+        ((train, _, order),) = loaders.train.epoch(0)
+        evaluated = torch.cat([images for images, _, _ in loaders.evaluate])
     finally:
-        found.close()
+        loaders.close()
     return train[np.argsort(order)], evaluated
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
 @pytest.mark.parametrize("orientation", STORED)
-def test_a_picture_is_turned_as_its_camera_was_held(kind: str, orientation: int) -> None:
+def test_an_image_is_rotated_by_its_exif_orientation(kind: str, orientation: int) -> None:
     save(orientation, file := io.BytesIO(), kind)
     decoded = decode(file, upright=True)
     assert np.abs(np.asarray(decoded.image).astype(int) - UPRIGHT).mean() < 3
@@ -88,13 +88,13 @@ def test_a_picture_is_turned_as_its_camera_was_held(kind: str, orientation: int)
 
 
 @pytest.mark.parametrize("orientation", STORED)
-def test_as_published_is_what_torchvision_reads(tmp_path: Path, orientation: int) -> None:
+def test_without_exif_rotation_the_pixels_are_torchvisions(tmp_path: Path, orientation: int) -> None:
     save(orientation, tmp_path / "p.jpg", "JPEG")
     assert decode(tmp_path / "p.jpg", upright=False).image.tobytes() == pil_loader(tmp_path / "p.jpg").tobytes()
 
 
 @pytest.mark.parametrize("value", [0, 9, 65535])
-def test_orientations_that_do_not_exist_turn_nothing(value: int) -> None:
+def test_invalid_orientations_rotate_nothing(value: int) -> None:
     exif, file = Image.Exif(), io.BytesIO()
     exif[0x0112] = value
     Image.fromarray(UPRIGHT).save(file, "JPEG", exif=exif)
@@ -106,7 +106,7 @@ def test_broken_exif_data_change_no_pixel(tmp_path: Path) -> None:
     assert decode(tmp_path / "p.jpg", upright=True).image.size == (120, 80)
 
 
-def test_sixteen_bits_are_scaled_not_cut_off(tmp_path: Path) -> None:
+def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
     Image.fromarray((np.arange(256, dtype=np.uint16) * 257).reshape(16, 16)).save(tmp_path / "p.png")
     assert np.array_equal(np.asarray(decode(tmp_path / "p.png", upright=True).image)[..., 0].ravel(), np.arange(256))
 
@@ -129,7 +129,7 @@ def test_sixteen_bits_are_scaled_not_cut_off(tmp_path: Path) -> None:
     ],
     ids=["torchvision", "pixels", "jpeg", "crop", "dct_scaling", "small"],
 )
-def test_every_way_to_a_batch_shows_them_upright(folder: Path, tmp_path: Path, words: list[str]) -> None:
+def test_every_loader_yields_upright_images(folder: Path, tmp_path: Path, words: list[str]) -> None:
     if "dataloader=ffcv" in words:
         words = [*words, f"dataloader.folder={tmp_path}"]
         write_files(folder, *words)
@@ -140,7 +140,7 @@ def test_every_way_to_a_batch_shows_them_upright(folder: Path, tmp_path: Path, w
 
 
 @pytest.mark.parametrize("loader", ["torchvision", "ffcv"])
-def test_they_are_as_stored_where_asked_for(folder: Path, tmp_path: Path, loader: str) -> None:
+def test_images_stay_as_stored_with_exif_orientation_false(folder: Path, tmp_path: Path, loader: str) -> None:
     words = [f"dataloader={loader}", "dataset.exif_orientation=false"]
     if loader == "ffcv":
         words.append(f"dataloader.folder={tmp_path}")
@@ -149,7 +149,7 @@ def test_they_are_as_stored_where_asked_for(folder: Path, tmp_path: Path, loader
         assert np.abs(colours(image) - colours(torch.tensor(stored.copy()).permute(2, 0, 1))).max() < 30
 
 
-def test_files_tell_whether_their_pictures_were_turned(folder: Path, tmp_path: Path) -> None:
+def test_ffcv_files_record_whether_exif_rotation_was_applied(folder: Path, tmp_path: Path) -> None:
     train, _ = write_files(folder, f"dataloader.folder={tmp_path}")
     assert (manifest := open_beton(train).manifest) is not None
     assert manifest.converted == {"turned upright": 7}

@@ -1,4 +1,4 @@
-"""What FFCV's kernels make of keyed crops, and the traps of FFCV."""
+"""FFCV's kernels on keyed crops, and FFCV's pitfalls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FILES = compose(["dataloader=ffcv"]).config.dataloader.files  # type: ignore[uni
 
 @pytest.fixture(scope="module")
 def smooth(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Photograph-like PNGs, so that what is stored is known to the pixel."""
+    """Photograph-like PNGs, whose stored pixels are known."""
     root = photographs(tmp_path_factory.mktemp("smooth"))
     for share in (0.0, 1.0):
         write_files(root, f"dataloader.files.jpeg_share={share}", "dataloader.files.restart_interval=2")
@@ -78,10 +78,10 @@ np.save(sys.argv[2], np.asarray(images))
 
 
 def test_evaluation_is_ffcvs_centre_crop(smooth: Path, tmp_path: Path) -> None:
-    found = make_loaders(smooth, *words(1.0, "image.reference=32", "image.train_size=32", "image.eval_size=32",
+    loaders = make_loaders(smooth, *words(1.0, "image.reference=32", "image.train_size=32", "image.eval_size=32",
                                         "image.eval_resize=40"))  # fmt: skip
-    ours = torch.cat([images for images, _, _ in found.evaluate])
-    found.close()
+    ours = torch.cat([images for images, _, _ in loaders.evaluate])
+    loaders.close()
     file = smooth / "ffcv" / file_name("val", dataclasses.replace(FILES, jpeg_share=1.0, restart_interval=2))
     # note: FFCV's loader changes numba's types for the whole process
     python(FFCVS_OWN, str(file), str(tmp_path / "theirs.npy"), folder=tmp_path)
@@ -102,7 +102,7 @@ def compiled() -> None:
 
 @given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 9), st.sampled_from([50, 95]), st.data())
 @settings(max_examples=60)
-def test_a_rectangle_cut_from_a_jpeg_holds_the_same_pixels(
+def test_a_rectangle_cut_from_a_jpeg_has_the_same_pixels(
     compiled: None, height: int, width: int, most: int, quality: int, data: st.DataObject
 ) -> None:
     values = dataclasses.replace(FILES, quality=quality, restart_interval=most)
@@ -119,42 +119,43 @@ def test_a_rectangle_cut_from_a_jpeg_holds_the_same_pixels(
     assert np.array_equal(part[top - above : top - above + rows, left - before : left - before + columns], expected)
 
 
-def test_reading_ahead_changes_nothing(pictures: Path) -> None:
-    ahead, single = (
-        stream(make_loaders(pictures, "dataloader=ffcv", f"dataloader.os_cache={word}")) for word in ("true", "false")
+def test_preloading_changes_nothing(image_folder: Path) -> None:
+    preloaded, on_demand = (
+        stream(make_loaders(image_folder, "dataloader=ffcv", f"dataloader.os_cache={word}"))
+        for word in ("true", "false")
     )
-    assert same(ahead, single)
+    assert same(preloaded, on_demand)
 
 
 @pytest.mark.parametrize(
-    ("asked", "size", "free", "kept"),
+    ("os_cache", "size", "free", "expected"),
     [("auto", 70, 100, True), ("auto", 90, 100, False), (True, 90, 100, True), (False, 1, 100, False)],
 )
-def test_files_are_kept_in_memory_if_they_fit(asked: bool | str, size: int, free: int, kept: bool) -> None:
-    found, said = choose(asked, [size * 10**9 - 1, 1], free * 10**9)
-    assert found is kept
-    assert f"files {size}.00 GB, free memory {free}.00 GB" in said
+def test_files_are_preloaded_if_they_fit(os_cache: bool | str, size: int, free: int, expected: bool) -> None:
+    preload, line = choose(os_cache, [size * 10**9 - 1, 1], free * 10**9)
+    assert preload is expected
+    assert f"files {size}.00 GB, free memory {free}.00 GB" in line
 
 
 def decoders() -> int:
     return sum(thread.name.startswith("decode") for thread in threading.enumerate())
 
 
-def test_leaving_early_leaves_no_thread_behind(pictures: Path) -> None:
+def test_closing_after_partial_epochs_ends_all_threads(image_folder: Path) -> None:
     before = decoders()
-    found = make_loaders(pictures, "dataloader=ffcv", "dataloader.workers=3")
+    loaders = make_loaders(image_folder, "dataloader=ffcv", "dataloader.workers=3")
     for epoch in range(5):
-        next(iter(found.train.epoch(epoch)))
+        next(iter(loaders.train.epoch(epoch)))
         assert decoders() - before <= 3
-    whole = list(found.train.epoch(7))
-    found.close()
+    whole = list(loaders.train.epoch(7))
+    loaders.close()
     assert decoders() == before
-    assert same(whole, stream(make_loaders(pictures, "dataloader=ffcv"), epochs=(7,)))
+    assert same(whole, stream(make_loaders(image_folder, "dataloader=ffcv"), epochs=(7,)))
 
 
-def test_two_loaders_at_once_keep_apart(pictures: Path) -> None:
-    alone = stream(make_loaders(pictures, "dataloader=ffcv"), epochs=(0,))
-    first, second = (make_loaders(pictures, "dataloader=ffcv", "dataloader.workers=3") for _ in range(2))
+def test_two_loaders_at_once_are_independent(image_folder: Path) -> None:
+    alone = stream(make_loaders(image_folder, "dataloader=ffcv"), epochs=(0,))
+    first, second = (make_loaders(image_folder, "dataloader=ffcv", "dataloader.workers=3") for _ in range(2))
     pairs = list(zip(first.train.epoch(0), first.evaluate, second.train.epoch(0), strict=False))
     assert same([pair[0] for pair in pairs], alone[: len(pairs)])
     assert same([pair[2] for pair in pairs], alone[: len(pairs)])
@@ -162,51 +163,55 @@ def test_two_loaders_at_once_keep_apart(pictures: Path) -> None:
     second.close()
 
 
-def test_importing_ffcv_leaves_torchs_threads_alone(tmp_path: Path) -> None:
+def test_importing_ffcv_keeps_torchs_threads(tmp_path: Path) -> None:
     code = "import torch; torch.set_num_threads(3); import launcher.data.ffcv.decoder; print(torch.get_num_threads())"
     assert python(code, folder=tmp_path) == "3\n"
 
 
-def test_without_ffcv_one_line_says_so(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ffcv_is_a_one_line_error(image_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in sys.modules if n.split(".")[0] == "ffcv" or n.startswith("launcher.data.ffcv")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ffcv", None)
     with pytest.raises(UserError, match="dataloader=ffcv: ffcv is not installed; run make setup"):
-        make_loaders(pictures, "dataloader=ffcv")
+        make_loaders(image_folder, "dataloader=ffcv")
 
 
 @pytest.fixture
-def spoiled(pictures: Path, tmp_path: Path) -> Path:
+def spoiled(image_folder: Path, tmp_path: Path) -> Path:
     """A copy of the training file, to be changed."""
     path = tmp_path / "train.beton"
-    path.write_bytes((pictures / "ffcv" / file_name("train", FILES)).read_bytes())
+    path.write_bytes((image_folder / "ffcv" / file_name("train", FILES)).read_bytes())
     return path
 
 
-def test_a_damaged_picture_is_named(pictures: Path, spoiled: Path) -> None:
+def test_the_error_of_a_damaged_image_shows_its_number(image_folder: Path, spoiled: Path) -> None:
     rows = open_beton(spoiled).rows["f0"]
     number = int(np.flatnonzero(rows["mode"] == 0)[0])
     data = bytearray(spoiled.read_bytes())
     data[rows["place"][number] : rows["place"][number] + 8] = bytes(8)
     spoiled.write_bytes(data)
     with pytest.raises(UserError, match=rf"train\.beton: image {number} is damaged"):
-        stream(make_loaders(pictures, "dataloader=ffcv", f"dataloader.train={spoiled}", "batch_size=42"), epochs=(0,))
+        stream(
+            make_loaders(image_folder, "dataloader=ffcv", f"dataloader.train={spoiled}", "batch_size=42"), epochs=(0,)
+        )
 
 
 @pytest.mark.parametrize("os_cache", ["true", "false"])
-def test_a_file_cut_off_while_it_is_read_is_named(pictures: Path, spoiled: Path, os_cache: str) -> None:
-    found = make_loaders(pictures, "dataloader=ffcv", f"dataloader.train={spoiled}", f"dataloader.os_cache={os_cache}")
-    batches = iter(found.train.epoch(0))
+def test_a_file_truncated_while_it_is_read_is_an_error(image_folder: Path, spoiled: Path, os_cache: str) -> None:
+    loaders = make_loaders(
+        image_folder, "dataloader=ffcv", f"dataloader.train={spoiled}", f"dataloader.os_cache={os_cache}"
+    )
+    batches = iter(loaders.train.epoch(0))
     next(batches)
     with spoiled.open("r+b") as file:
         file.truncate(2**20)
     with pytest.raises(UserError, match=r"train\.beton changed during the run"):
-        stream(found, epochs=(1,))
-    found.close()
+        stream(loaders, epochs=(1,))
+    loaders.close()
 
 
 def centres(path: Path, change_image: ChangeImage) -> DecodingPool:
-    """Reads centred squares."""
+    """Return a reader of centred squares."""
     file = open_beton(path)
     return DecodingPool(
         file, lambda request: centre_boxes(*file.sizes(request.indices), request.size, request.size),
@@ -214,19 +219,19 @@ def centres(path: Path, change_image: ChangeImage) -> DecodingPool:
     )  # fmt: skip
 
 
-def test_a_file_cut_off_after_its_pictures_were_asked_for_is_named(spoiled: Path) -> None:
-    def cut_off(pixels: np.ndarray, index: int, epoch: int) -> np.ndarray:
+def test_a_file_truncated_after_its_images_were_requested_is_an_error(spoiled: Path) -> None:
+    def truncate(pixels: np.ndarray, index: int, epoch: int) -> np.ndarray:
         os.truncate(spoiled, 2**15)
         return pixels
 
-    pool = centres(spoiled, cut_off)
+    pool = centres(spoiled, truncate)
     with pytest.raises(UserError, match=r"train\.beton changed during the run; run train prepare again"):
         list(pool.batches([Request(number, number, np.arange(20), 8) for number in range(3)]))
     pool.close()
 
 
-def test_algorithms_may_change_each_picture(pictures: Path) -> None:
-    path = pictures / "ffcv" / file_name("train", FILES)
+def test_algorithms_may_change_each_image(image_folder: Path) -> None:
+    path = image_folder / "ffcv" / file_name("train", FILES)
     pool = centres(path, lambda pixels, index, epoch: np.full_like(pixels, index + epoch))
     ((images, _, _),) = pool.batches([Request(100, 0, np.arange(20), 8)])
     pool.close()
@@ -242,12 +247,12 @@ def test_crops_of_a_batch_are_those_of_its_samples(samples: list[tuple[int, int,
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 400), st.integers(0, 100))
-def test_centre_boxes_are_centred_squares_inside(height: int, width: int, side: int, more: int) -> None:
+def test_centre_boxes_are_centred_squares_inside(height: int, width: int, size: int, more: int) -> None:
     ((top, left, rows, columns, flip),) = centre_boxes(
-        np.array([height]), np.array([width]), side + more, side
+        np.array([height]), np.array([width]), size + more, size
     ).tolist()
     assert rows == columns <= min(height, width)
-    assert abs(rows - min(height, width) * side / (side + more)) <= 1
+    assert abs(rows - min(height, width) * size / (size + more)) <= 1
     assert abs((height - rows) - 2 * top) <= 1
     assert abs((width - columns) - 2 * left) <= 1
     assert flip == 0

@@ -1,4 +1,4 @@
-"""One data set is one wherever it lies and however it is stored; another is another, counts alike or not."""
+"""The identity of a data set: equal in any folder and format, different for other images with equal counts too."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def of(path: Path | str, *words: str) -> str:
     return identity(compose(words_for(Path(path), *words)).config)
 
 
-def test_another_place_is_the_same_data_set(flowers: Path, tmp_path: Path) -> None:
+def test_a_copy_in_another_folder_is_the_same_data_set(flowers: Path, tmp_path: Path) -> None:
     shutil.copytree(flowers, tmp_path / "elsewhere")
     (tmp_path / "link").symlink_to(flowers)
     assert of(flowers) == of(tmp_path / "elsewhere") == of(tmp_path / "link")
@@ -53,13 +53,13 @@ def test_another_place_is_the_same_data_set(flowers: Path, tmp_path: Path) -> No
         lambda folder: (folder / "val" / "rose" / "0.jpg").unlink(),
     ],
 )
-def test_another_class_name_or_size_is_another(flowers: Path, change: Callable[[Path], object]) -> None:
+def test_a_changed_class_file_name_or_size_is_another_data_set(flowers: Path, change: Callable[[Path], object]) -> None:
     before = of(flowers)
     change(flowers)
     assert of(flowers) != before
 
 
-def test_prepared_from_the_folder_or_a_tar_it_is_the_same(flowers: Path, tmp_path: Path) -> None:
+def test_ffcv_files_of_the_folder_or_of_a_tar_are_the_same_data_set(flowers: Path, tmp_path: Path) -> None:
     write_files(flowers)
     assert of(flowers, "dataloader=ffcv") == of(flowers)
     with tarfile.open(tmp_path / "flowers.tar", "w") as tar:
@@ -71,7 +71,7 @@ def test_prepared_from_the_folder_or_a_tar_it_is_the_same(flowers: Path, tmp_pat
 
 
 @pytest.mark.parametrize("words", [[], ["dataset.val_split=0.4"]])
-def test_only_the_pictures_that_are_read_count(flowers: Path, tmp_path: Path, words: list[str]) -> None:
+def test_only_images_that_are_read_count(flowers: Path, tmp_path: Path, words: list[str]) -> None:
     if words:
         shutil.rmtree(flowers / "val")
     whole = of(flowers, *words)
@@ -93,11 +93,11 @@ def test_only_the_pictures_that_are_read_count(flowers: Path, tmp_path: Path, wo
     assert {name for manifest in manifests for name in manifest["skipped"]} == {
         name.split("/", 1)[1] for name in broken
     }
-    kept = inspect_data(config, must_exist=True).config.dataset
-    assert [manifest["samples"] for manifest in manifests] == [kept.train_samples, kept.val_samples]
+    readable = inspect_data(config, must_exist=True).config.dataset
+    assert [manifest["samples"] for manifest in manifests] == [readable.train_samples, readable.val_samples]
 
 
-def test_a_file_without_a_manifest_is_known_by_what_it_holds(flowers: Path, tmp_path: Path) -> None:
+def test_a_file_without_a_manifest_is_identified_by_its_rows(flowers: Path, tmp_path: Path) -> None:
     def alone(folder: Path) -> str:
         for path in (folder / "ffcv").glob("*.beton"):
             manifest_path(path).unlink()
@@ -113,7 +113,7 @@ def test_a_file_without_a_manifest_is_known_by_what_it_holds(flowers: Path, tmp_
     assert of(tmp_path / "moved", "dataloader=ffcv") == first != alone(tmp_path / "cars")
 
 
-def test_a_drawn_validation_share_belongs_to_it_and_the_seed_does_not(flowers: Path, tmp_path: Path) -> None:
+def test_the_identity_depends_on_val_split_but_not_on_the_seed(flowers: Path, tmp_path: Path) -> None:
     shutil.rmtree(flowers / "val")
     half = of(flowers, "dataset.val_split=0.5")
     assert half == of(flowers, "dataset.val_split=0.5", "seed=7")
@@ -125,15 +125,15 @@ def test_a_drawn_validation_share_belongs_to_it_and_the_seed_does_not(flowers: P
     assert of(flowers, "dataset.val_split=0.5") != half
 
 
-def test_built_in_pictures_are_known_by_what_determines_them(tmp_path: Path) -> None:
+def test_built_in_images_are_identified_by_their_values(tmp_path: Path) -> None:
     small = ["dataset=shapes", "dataset.train_samples=20", "dataset.val_samples=10", "dataset.native_size=32"]
-    found = identity(compose(small).config)
+    expected = identity(compose(small).config)
     assert not list(tmp_path.rglob("*.jpg"))
-    assert identity(compose([*small, "seed=7", "recipe=mild"]).config) == found
-    assert identity(compose([*small, "dataset.native_size=48"]).config) != found
+    assert identity(compose([*small, "seed=7", "recipe=mild"]).config) == expected
+    assert identity(compose([*small, "dataset.native_size=48"]).config) != expected
     write = [*small, "dataloader=ffcv", "dataloader.workers=1", f"dataloader.folder={tmp_path / 'ffcv'}"]
     assert len(written(write)) == 2
-    assert identity(inspect_data(compose(write).config, must_exist=True).config) == found
+    assert identity(inspect_data(compose(write).config, must_exist=True).config) == expected
     noise = ["dataset=imagenet", "dataloader=synthetic"]
     assert identity(compose(noise).config) == identity(compose([*noise, "seed=7"]).config)
     assert identity(compose(noise).config) != identity(compose([*noise, "dataset.classes=10"]).config)
@@ -143,6 +143,6 @@ def written(words: list[str]) -> list[object]:
     return list(prepare(FFCVDataset.of(compose(words).config), lambda *_: None))
 
 
-def test_where_there_is_none_there_is_no_identity(tmp_path: Path) -> None:
+def test_a_missing_data_set_has_no_identity(tmp_path: Path) -> None:
     for words in (["dataset=image_folder"], words_for(tmp_path / "nowhere"), ["dataset=imagenet", "dataloader=ffcv"]):
         assert identity_if_present(compose(words).config) is None

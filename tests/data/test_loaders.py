@@ -20,61 +20,61 @@ from launcher.errors import UserError
 from .conftest import make_loaders, same, stream
 
 
-def test_workers_do_not_change_the_stream(pictures: Path, loader: list[str]) -> None:
-    alone = stream(make_loaders(pictures, *loader))
+def test_workers_do_not_change_the_stream(image_folder: Path, loader: list[str]) -> None:
+    alone = stream(make_loaders(image_folder, *loader))
     assert len(alone) == 10
-    # note: more threads than cores must be no trouble
-    assert same(alone, stream(make_loaders(pictures, *loader, "dataloader.workers=3", "dataloader.prefetch=1")))
-    assert not same(alone, stream(make_loaders(pictures, *loader, "seed=1")))
+    # note: more threads than cores
+    assert same(alone, stream(make_loaders(image_folder, *loader, "dataloader.workers=3", "dataloader.prefetch=1")))
+    assert not same(alone, stream(make_loaders(image_folder, *loader, "seed=1")))
 
 
-def test_ranks_join_to_the_same_global_batches(pictures: Path, loader: list[str]) -> None:
-    whole = stream(make_loaders(pictures, *loader))
-    parts = [stream(make_loaders(pictures, *loader, rank=rank, world=2)) for rank in range(2)]
+def test_ranks_join_to_the_same_global_batches(image_folder: Path, loader: list[str]) -> None:
+    whole = stream(make_loaders(image_folder, *loader))
+    parts = [stream(make_loaders(image_folder, *loader, rank=rank, world=2)) for rank in range(2)]
     for batch, first, second in zip(whole, *parts, strict=True):
         assert torch.equal(batch[0], torch.cat([first[0], second[0]]))
         assert batch[2].tolist() == [*first[2], *second[2]]
 
 
-def test_a_stream_from_a_step_on_is_the_tail_of_the_whole(pictures: Path, loader: list[str]) -> None:
-    whole = stream(make_loaders(pictures, *loader), epochs=(3,))
-    assert same(whole[3:], stream(make_loaders(pictures, *loader), epochs=(3,), first=3))
+def test_a_stream_from_a_step_on_is_the_tail_of_the_whole(image_folder: Path, loader: list[str]) -> None:
+    whole = stream(make_loaders(image_folder, *loader), epochs=(3,))
+    assert same(whole[3:], stream(make_loaders(image_folder, *loader), epochs=(3,), first=3))
 
 
-def test_all_loaders_read_the_same_samples_in_the_same_order(pictures: Path) -> None:
+def test_all_loaders_read_the_same_samples_in_the_same_order(image_folder: Path) -> None:
     words = ("dataloader.workers=1",)
     pairs = zip(
-        *(stream(make_loaders(pictures, f"dataloader={n}", *words)) for n in ("torchvision", "ffcv")), strict=True
+        *(stream(make_loaders(image_folder, f"dataloader={n}", *words)) for n in ("torchvision", "ffcv")), strict=True
     )
     for first, second in pairs:
         assert torch.equal(first[1], second[1])
         assert np.array_equal(first[2], second[2])
 
 
-def test_skipping_decodes_nothing(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = make_loaders(pictures, "dataloader.workers=0")
+def test_skipping_decodes_nothing(image_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaders = make_loaders(image_folder, "dataloader.workers=0")
     opened = []
     real = Image.open
-    monkeypatch.setattr(Image, "open", lambda path, **how: opened.append(path) or real(path, **how))
-    next(iter(found.train.epoch(0, 4)))
+    monkeypatch.setattr(Image, "open", lambda path, **options: opened.append(path) or real(path, **options))
+    next(iter(loaders.train.epoch(0, 4)))
     assert len(opened) == 8
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_evaluation_reads_each_picture_once(pictures: Path, world: int, loader: list[str]) -> None:
+def test_evaluation_reads_each_image_once(image_folder: Path, world: int, loader: list[str]) -> None:
     seen = []
     for rank in range(world):
-        found = make_loaders(pictures, *loader, "eval_batch_size=6", "batch_size=6", rank=rank, world=world)
-        for images, labels, indices in found.evaluate:
+        loaders = make_loaders(image_folder, *loader, "eval_batch_size=6", "batch_size=6", rank=rank, world=world)
+        for images, labels, indices in loaders.evaluate:
             assert images.shape[1:] == (3, 32, 32)
             assert (labels.numpy() == indices // 7).all()
             seen += indices.tolist()
-        found.close()
+        loaders.close()
     assert sorted(seen) == list(range(14))
 
 
-def test_batches_are_uint8_in_channels_last_order(pictures: Path, loader: list[str]) -> None:
-    images, labels, _ = stream(make_loaders(pictures, *loader))[0]
+def test_batches_are_uint8_in_channels_last_order(image_folder: Path, loader: list[str]) -> None:
+    images, labels, _ = stream(make_loaders(image_folder, *loader))[0]
     assert images.dtype == torch.uint8
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert labels.dtype == torch.int64
@@ -86,19 +86,19 @@ def workers() -> list[psutil.Process]:
     return [worker for server in servers for worker in server.children() if worker.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_leaving_early_and_closing_leave_no_worker(pictures: Path) -> None:
-    found = make_loaders(pictures, "dataloader.workers=3")
-    next(iter(found.train.epoch(0)))
+def test_closing_after_a_partial_epoch_ends_all_workers(image_folder: Path) -> None:
+    loaders = make_loaders(image_folder, "dataloader.workers=3")
+    next(iter(loaders.train.epoch(0)))
     assert len(workers()) == 3
-    found.close()
+    loaders.close()
     assert workers() == []
 
 
-def test_a_broken_picture_is_named(pictures: Path, tmp_path: Path) -> None:
+def test_the_error_of_a_broken_image_shows_its_path(image_folder: Path, tmp_path: Path) -> None:
     import shutil
 
     broken = tmp_path / "broken"
-    shutil.copytree(pictures, broken)
+    shutil.copytree(image_folder, broken)
     for number in range(21):
         (broken / "train" / "cat" / f"{number}.jpg").write_bytes(b"\xff\xd8 cut off")
     for workers in (0, 2):
@@ -106,7 +106,7 @@ def test_a_broken_picture_is_named(pictures: Path, tmp_path: Path) -> None:
             stream(make_loaders(broken, f"dataloader.workers={workers}"))
 
 
-def test_folders_that_are_no_data_set_are_refused(pictures: Path, tmp_path: Path) -> None:
+def test_folders_that_are_not_a_data_set_are_refused(image_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no train/ folder"):
         scan(tmp_path, "train")
     (tmp_path / "train" / "empty").mkdir(parents=True)
@@ -127,7 +127,7 @@ def test_normalised_pixels_by_the_formula() -> None:
         assert torch.equal(short, got.to(dtype))
 
 
-def test_only_what_is_read_for_too_long_has_stalled() -> None:
+def test_only_a_read_beyond_the_limit_has_stalled() -> None:
     reading = Reading(2)
     assert reading.stalled(0) is None
     with reading.image(0, reader=1):

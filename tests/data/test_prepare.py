@@ -1,4 +1,4 @@
-"""FFCV files: what is written, what is refused, and going on after an interruption."""
+"""FFCV files: their contents, errors, and resuming after an interruption."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .conftest import make_loaders, stream, words_for, write_files
 FILES = compose(["dataloader=ffcv"]).config.dataloader.files  # type: ignore[union-attr]
 
 
-def picture(height: int = 40, width: int = 50, seed: int = 0) -> Image.Image:
+def random_image(height: int = 40, width: int = 50, seed: int = 0) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
@@ -42,13 +42,13 @@ def odd(tmp_path: Path) -> Path:
         for name in ("a", "b"):
             (tmp_path / split / name).mkdir(parents=True)
         for number in range(8):
-            picture(seed=number).save(tmp_path / split / "ab"[number // 7] / f"{number}.jpg")
+            random_image(seed=number).save(tmp_path / split / "ab"[number // 7] / f"{number}.jpg")
     folder = tmp_path / "train" / "a"
-    picture().convert("CMYK").save(folder / "cmyk.jpg")
-    picture().convert("L").save(folder / "grey.jpg")
-    picture().convert("RGBA").save(folder / "alpha.png")
-    picture().convert("P").save(folder / "palette.png")
-    picture().save(folder / "png_inside.JPEG", "PNG")
+    random_image().convert("CMYK").save(folder / "cmyk.jpg")
+    random_image().convert("L").save(folder / "grey.jpg")
+    random_image().convert("RGBA").save(folder / "alpha.png")
+    random_image().convert("P").save(folder / "palette.png")
+    random_image().save(folder / "png_inside.JPEG", "PNG")
     return tmp_path
 
 
@@ -59,7 +59,7 @@ def spoil(folder: Path) -> None:
     (folder / "train" / "a" / "text.jpg").write_text("no image")
 
 
-def test_odd_pictures_are_converted_and_counted(odd: Path) -> None:
+def test_unusual_images_are_converted_and_counted(odd: Path) -> None:
     train, _ = write_files(odd)
     manifest = read_manifest(train)
     assert (manifest.samples, manifest.classes, manifest.bytes) == (13, ["a", "b"], train.stat().st_size)
@@ -68,7 +68,7 @@ def test_odd_pictures_are_converted_and_counted(odd: Path) -> None:
     assert len(stream(make_loaders(odd, "dataloader=ffcv", "dataset.train_samples=null"), epochs=(0,))) == 1
 
 
-def test_bad_pictures_are_all_named_or_skipped_and_repaired_ones_take_their_places(odd: Path) -> None:
+def test_unreadable_images_are_listed_or_skipped_and_repaired_ones_added(odd: Path) -> None:
     spoil(odd)
     with pytest.raises(UserError, match=r"3 of 16 images .* a/cut.jpg .* a/empty.jpg .* a/text.jpg .*skip_bad=true"):
         write_files(odd)
@@ -77,7 +77,7 @@ def test_bad_pictures_are_all_named_or_skipped_and_repaired_ones_take_their_plac
     manifest = read_manifest(train)
     assert (manifest.samples, sorted(manifest.skipped)) == (13, ["a/cut.jpg", "a/empty.jpg", "a/text.jpg"])
     for name in ("cut", "empty", "text"):
-        picture(20, 30).save(odd / "train" / "a" / f"{name}.jpg")
+        random_image(20, 30).save(odd / "train" / "a" / f"{name}.jpg")
     heights = open_beton(write_files(odd)[0]).rows["f0"]["height"]
     assert [name for name, height in zip(names(odd), heights, strict=True) if height == 20] == [
         "cut.jpg", "empty.jpg", "text.jpg",
@@ -93,12 +93,12 @@ class Interrupted(Exception):
 
 
 @pytest.mark.parametrize("after", [1, 13, 30, 42])
-def test_an_interrupted_file_goes_on_to_the_same_bytes(
-    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+def test_an_interrupted_file_resumes_to_the_same_bytes(
+    image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     monkeypatch.setattr(beton_writer, "_LEAST_PAGE", 1 << 14)
-    words = words_for(pictures, "dataloader=ffcv", "dataloader.files.max_side=48", "dataloader.workers=1")
-    whole = write_files(pictures, *words[4:], f"dataloader.folder={tmp_path / 'whole'}")[0]
+    words = words_for(image_folder, "dataloader=ffcv", "dataloader.files.max_side=48", "dataloader.workers=1")
+    whole = write_files(image_folder, *words[4:], f"dataloader.folder={tmp_path / 'whole'}")[0]
 
     def interrupt(what: str, done: int, total: int) -> None:
         if done == after:
@@ -111,7 +111,9 @@ def test_an_interrupted_file_goes_on_to_the_same_bytes(
     encoded: list[int] = []
     real = prepare.encode_all
     monkeypatch.setattr(
-        prepare, "encode_all", lambda files, items, **how: encoded.extend(dict(items)) or real(files, items, **how)
+        prepare,
+        "encode_all",
+        lambda files, items, **options: encoded.extend(dict(items)) or real(files, items, **options),
     )
     train = next(iter(prepare.prepare(FFCVDataset.of(config), lambda *_: None)))[0]
     assert train.read_bytes() == whole.read_bytes()
@@ -119,24 +121,24 @@ def test_an_interrupted_file_goes_on_to_the_same_bytes(
     assert sorted(path.name for path in train.parent.iterdir()) == [train.name, manifest_path(train).name]
 
 
-def test_files_that_are_there_are_kept(pictures: Path) -> None:
-    train = pictures / "ffcv" / file_name("train", FILES)
+def test_existing_files_are_not_rewritten(image_folder: Path) -> None:
+    train = image_folder / "ffcv" / file_name("train", FILES)
     before = train.stat().st_mtime_ns
-    assert write_files(pictures)[0] == train
+    assert write_files(image_folder)[0] == train
     assert train.stat().st_mtime_ns == before
 
 
-def test_one_process_at_a_time_writes_a_file(pictures: Path, tmp_path: Path) -> None:
+def test_one_process_at_a_time_writes_a_file(image_folder: Path, tmp_path: Path) -> None:
     target = tmp_path / file_name("train", FILES)
     writer = beton_writer.BetonWriter(target, np.zeros(3, np.int64), max_side=64, identity="x")
     with pytest.raises(UserError, match="another process is writing"):
-        write_files(pictures, f"dataloader.folder={tmp_path}")
+        write_files(image_folder, f"dataloader.folder={tmp_path}")
     writer.close()
 
 
 @pytest.mark.parametrize(("share", "mode"), [(1.0, "jpg"), (0.0, "raw")])
-def test_pictures_are_stored_as_ffcv_stores_them(tmp_path: Path, share: float, mode: str) -> None:
-    picture(300, 420).save(tmp_path / "a.png")
+def test_images_are_stored_as_ffcv_stores_them(tmp_path: Path, share: float, mode: str) -> None:
+    random_image(300, 420).save(tmp_path / "a.png")
     values = dataclasses.replace(FILES, max_side=200, jpeg_share=share, quality=80)
     (ours,) = encode_all(Files("/"), [(0, Piece("a.png", f"{tmp_path}/a.png"))], values=values, upright=True)
     pieces: list[np.ndarray] = []
@@ -147,29 +149,29 @@ def test_pictures_are_stored_as_ffcv_stores_them(tmp_path: Path, share: float, m
 
     field = RGBImageField(write_mode=mode, max_resolution=200, jpeg_quality=80)
     row = np.zeros(1, field.metadata_type)
-    field.encode(row, np.asarray(picture(300, 420)), allocate)
+    field.encode(row, np.asarray(random_image(300, 420)), allocate)
     assert isinstance(ours, Encoded)
     assert ours.data == pieces[0].tobytes()
     assert (ours.mode, ours.height, ours.width) == (row["mode"][0], row["height"][0], row["width"][0])
 
 
-def test_ffcv_reads_what_we_write(pictures: Path) -> None:
-    reader = Reader(str(pictures / "ffcv" / file_name("train", FILES)))
+def test_ffcv_reads_what_we_write(image_folder: Path) -> None:
+    reader = Reader(str(image_folder / "ffcv" / file_name("train", FILES)))
     assert reader.num_samples == 42
     assert Counter(reader.metadata["f1"].tolist()) == {0: 21, 1: 21}
     assert 10 < int((reader.metadata["f0"]["mode"] == 0).sum()) < 32
     assert set(reader.alloc_table["ptr"]) == set(reader.metadata["f0"]["data_ptr"])
 
 
-def test_nothing_of_the_memory_is_between_the_fields(pictures: Path) -> None:
-    path = pictures / "ffcv" / file_name("train", FILES)
+def test_padding_between_fields_is_zero(image_folder: Path) -> None:
+    path = image_folder / "ffcv" / file_name("train", FILES)
     rows = np.fromfile(path, np.uint8, 42 * ROW.itemsize, offset=ROWS_START).reshape(42, ROW.itemsize)
-    picture, label = ROW.fields["f0"], ROW.fields["f1"]  # type: ignore[index]
-    assert not rows[:, picture[1] + picture[0].itemsize : label[1]].any()
+    image, label = ROW.fields["f0"], ROW.fields["f1"]  # type: ignore[index]
+    assert not rows[:, image[1] + image[0].itemsize : label[1]].any()
 
 
-def test_we_read_what_ffcv_writes(pictures: Path, tmp_path: Path) -> None:
-    samples = [(np.asarray(picture(40, 50, seed)), seed % 2) for seed in range(16)]
+def test_we_read_what_ffcv_writes(image_folder: Path, tmp_path: Path) -> None:
+    samples = [(np.asarray(random_image(40, 50, seed)), seed % 2) for seed in range(16)]
     for name in ("t", "v"):
         writer = DatasetWriter(
             str(tmp_path / f"{name}.beton"), {"image": RGBImageField("jpg"), "label": IntField()}, num_workers=1
@@ -191,13 +193,13 @@ BROKEN: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("expected", BROKEN)
-def test_a_file_that_is_not_whole_is_one_line(pictures: Path, tmp_path: Path, expected: str) -> None:
-    good = pictures / "ffcv" / file_name("train", FILES)
+def test_a_damaged_file_is_a_one_line_error(image_folder: Path, tmp_path: Path, expected: str) -> None:
+    good = image_folder / "ffcv" / file_name("train", FILES)
     path = tmp_path / "x.beton"
     path.write_bytes(BROKEN[expected](good.read_bytes()))
-    words = words_for(pictures, "dataloader=ffcv", f"dataloader.train={path}")
+    words = words_for(image_folder, "dataloader=ffcv", f"dataloader.train={path}")
     with pytest.raises(UserError, match=expected) as raised:
-        make_loaders(pictures, *words[4:])
+        make_loaders(image_folder, *words[4:])
     assert str(raised.value).count("\n") == 0
     assert str(path) in str(raised.value)
 
@@ -213,7 +215,7 @@ def test_a_file_that_is_not_whole_is_one_line(pictures: Path, tmp_path: Path, ex
         (["dataset=shapes", "dataloader.files.quality=200"], "must be less than or equal to 100"),
     ],
 )
-def test_a_mistake_is_one_line(words: list[str], expected: str) -> None:
+def test_a_wrong_value_is_a_one_line_error(words: list[str], expected: str) -> None:
     errors = refused("prepare", *words)
     assert expected in errors
     assert errors.count("\n") == 1
@@ -226,6 +228,6 @@ def test_restart_intervals_divide_rows(width: int, most: int) -> None:
     assert -(-width // 16) % interval == 0
 
 
-@pytest.mark.parametrize(("side", "size"), [(16, 1 << 23), (500, 1 << 23), (1672, 1 << 23), (1673, 1 << 24)])
-def test_a_page_holds_any_picture(side: int, size: int) -> None:
-    assert beton_writer.page_size(side) == size >= 3 * side**2
+@pytest.mark.parametrize(("longest", "size"), [(16, 1 << 23), (500, 1 << 23), (1672, 1 << 23), (1673, 1 << 24)])
+def test_a_page_holds_any_image(longest: int, size: int) -> None:
+    assert beton_writer.page_size(longest) == size >= 3 * longest**2

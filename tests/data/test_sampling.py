@@ -1,4 +1,4 @@
-"""Which sample goes where, for any number of ranks, batch and place to go on from."""
+"""The samples of each batch, for any number of ranks, batch size and step to resume from."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def test_an_epoch_reads_each_sample_once(seed: int, epoch: int, samples: int) ->
 
 
 @given(st.integers(1, 500), st.integers(1, 8), st.integers(1, 16), st.data())
-def test_ranks_share_the_same_global_batches(samples: int, world: int, share: int, data: st.DataObject) -> None:
-    batch = world * share
+def test_ranks_share_the_same_global_batches(samples: int, world: int, count: int, data: st.DataObject) -> None:
+    batch = world * count
     order = epoch_order(3, 1, samples)
     first = data.draw(st.integers(0, samples // batch))
     steps = range(first, samples // batch)
@@ -32,13 +32,13 @@ def test_evaluation_counts_each_sample_once(samples: int, batch: int, world: int
     assert all(0 < len(b) <= batch for b in batches)
 
 
-def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+def test_epochs_and_seeds_have_different_orders() -> None:
     orders = {tuple(epoch_order(seed, epoch, 50)) for seed in range(5) for epoch in range(5)}
     assert len(orders) == 25
 
 
 @given(st.lists(st.integers(0, 10**7), min_size=1, max_size=50, unique=True))
-def test_a_samples_draws_do_not_depend_on_its_place(indices: list[int]) -> None:
+def test_a_samples_draws_do_not_depend_on_its_position(indices: list[int]) -> None:
     rows = randomness.uniforms(1, "x", 2, np.array(indices), 3)
     assert np.array_equal(randomness.uniforms(1, "x", 2, np.array(indices[::-1]), 3), rows[::-1])
     assert ((rows >= 0) & (rows < 1)).all()

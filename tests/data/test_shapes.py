@@ -24,12 +24,12 @@ def counts(path: Path) -> tuple[int, int, int]:
 def test_the_folder_is_a_data_set_of_ten_classes(tmp_path: Path) -> None:
     path = ensure_folder(dataset(tmp_path / "shapes"))
     assert counts(path) == (10, 40, 20)
-    with Image.open(path / "train" / "star" / "000008.jpg") as picture:
-        assert picture.size == (64, 64)
+    with Image.open(path / "train" / "star" / "000008.jpg") as image:
+        assert image.size == (64, 64)
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_pictures_are_a_function_of_their_names() -> None:
+def test_images_are_a_function_of_their_names() -> None:
     first = np.asarray(draw_figure("star", 64, "train", 8))
     assert np.array_equal(first, np.asarray(draw_figure("star", 64, "train", 8)))
     assert not np.array_equal(first, np.asarray(draw_figure("star", 64, "val", 8)))
@@ -51,7 +51,7 @@ def test_two_processes_may_draw_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("channel", range(3))
-def test_colour_does_not_tell_the_class(channel: int) -> None:
+def test_colour_does_not_identify_the_class(channel: int) -> None:
     from scipy import stats
 
     means = [

@@ -1,4 +1,4 @@
-"""The second, smaller copy of the training images: how it is written and checked, and which steps read it."""
+"""The second, smaller copy of the training images: writing it, checking it, and the steps that read it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ FILES = ("dataloader=ffcv", "dataloader.workers=1", "dataloader.files.max_side=4
 GROWING = ("algorithms.progressive_resizing=on", "algorithms.progressive_resizing.where=loader", "image.reference=32",
            "image.train_size=32", "epochs=6")  # fmt: skip
 VALUES = compose([*FILES]).config.dataloader.files  # type: ignore[union-attr]
-# Of the run's 30 steps those at 16 px, for which small pictures have as many pixels as full ones have for 32: the delay
-# of 12, and two of the ramp that round down to 16.
+# The steps, of 30, at 16 px, for which small images have as many pixels as full ones for 32: the delay of
+# 12, and two of the ramp that round down to 16.
 SMALL_STEPS = 14
 
 
 @pytest.fixture(scope="module")
-def files(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the three files."""
     folder = tmp_path_factory.mktemp("files")
-    write_files(pictures, *FILES, f"dataloader.folder={folder}")
+    write_files(image_folder, *FILES, f"dataloader.folder={folder}")
     return folder
 
 
@@ -48,22 +48,22 @@ def small_file(folder: Path) -> Path:
     return path
 
 
-def test_it_is_a_file_like_any_other_of_its_values(pictures: Path, files: Path, tmp_path: Path) -> None:
+def test_the_small_file_equals_a_full_one_of_the_same_values(image_folder: Path, files: Path, tmp_path: Path) -> None:
     alone = [*FILES[:2], "dataloader.files.max_side=24", "dataloader.files.jpeg_share=0.0"]
-    train, _ = write_files(pictures, *alone, f"dataloader.folder={tmp_path}")
+    train, _ = write_files(image_folder, *alone, f"dataloader.folder={tmp_path}")
     assert train.read_bytes() == small_file(files).read_bytes()
     assert read_manifest(train) == read_manifest(small_file(files))
     rows = open_beton(train).rows["f0"]
     assert np.maximum(rows["height"], rows["width"]).max() <= 24
 
 
-def test_check_finds_one_changed_bit(pictures: Path, files: Path, tmp_path: Path) -> None:
+def test_check_finds_one_changed_bit(image_folder: Path, files: Path, tmp_path: Path) -> None:
     folder = tmp_path / "files"
     shutil.copytree(files, folder)
-    given = ["prepare", *words_for(pictures, *FILES), f"dataloader.folder={folder}", "--check"]
-    assert output_of(*given).count("checksums match") == 3
+    command = ["prepare", *words_for(image_folder, *FILES), f"dataloader.folder={folder}", "--check"]
+    assert output_of(*command).count("checksums match") == 3
     blacken(small_file(folder), byte=1)
-    assert "24px" in (errors := refused(*given))
+    assert "24px" in (errors := refused(*command))
     assert "is damaged (wrong checksum)" in errors
 
 
@@ -82,34 +82,34 @@ def blacken(path: Path, byte: int = 0) -> None:
 
 @pytest.fixture(scope="module")
 def black(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files, of which the small one holds black images."""
+    """The files, with black images in the small one."""
     folder = tmp_path_factory.mktemp("black") / "files"
     shutil.copytree(files, folder)
     blacken(small_file(folder))
     return folder
 
 
-def test_exactly_the_steps_of_small_crops_read_it(pictures: Path, black: Path) -> None:
-    batches = stream(make_loaders(pictures, *words(black)), tuple(range(6)))
+def test_exactly_the_steps_with_small_crops_read_the_small_file(image_folder: Path, black: Path) -> None:
+    batches = stream(make_loaders(image_folder, *words(black)), tuple(range(6)))
     assert [not images.any() for images, _, _ in batches] == [True] * SMALL_STEPS + [False] * (30 - SMALL_STEPS)
 
 
-def test_a_run_resumed_in_the_middle_reads_what_it_would_have_read(pictures: Path, black: Path) -> None:
-    whole = stream(make_loaders(pictures, *words(black)), (2,))
+def test_a_resumed_run_reads_the_same_files(image_folder: Path, black: Path) -> None:
+    whole = stream(make_loaders(image_folder, *words(black)), (2,))
     assert [not images.any() for images, _, _ in whole] == [True, True, True, True, False]
     for first in (2, 4):
-        assert same(whole[first:], stream(make_loaders(pictures, *words(black)), (2,), first))
+        assert same(whole[first:], stream(make_loaders(image_folder, *words(black)), (2,), first))
 
 
-def test_workers_and_reading_ahead_change_nothing(pictures: Path, files: Path) -> None:
-    few = stream(make_loaders(pictures, *words(files)), (1, 2, 3))
-    many = make_loaders(pictures, *words(files, "dataloader.workers=3", "dataloader.prefetch=1"))
+def test_workers_and_prefetch_change_nothing(image_folder: Path, files: Path) -> None:
+    few = stream(make_loaders(image_folder, *words(files)), (1, 2, 3))
+    many = make_loaders(image_folder, *words(files, "dataloader.workers=3", "dataloader.prefetch=1"))
     assert same(few, stream(many, (1, 2, 3)))
 
 
-def test_samples_labels_and_crops_are_those_of_the_full_pictures(pictures: Path, files: Path) -> None:
-    small = stream(make_loaders(pictures, *words(files)), (0,))
-    full = stream(make_loaders(pictures, *words(files, "dataloader.files.small_side=null")), (0,))
+def test_samples_labels_and_crops_are_those_of_the_full_images(image_folder: Path, files: Path) -> None:
+    small = stream(make_loaders(image_folder, *words(files)), (0,))
+    full = stream(make_loaders(image_folder, *words(files, "dataloader.files.small_side=null")), (0,))
     for (a, labels, indices), (b, other_labels, other_indices) in zip(small, full, strict=True):
         assert labels.tolist() == other_labels.tolist()
         assert indices.tolist() == other_indices.tolist()
@@ -117,11 +117,11 @@ def test_samples_labels_and_crops_are_those_of_the_full_pictures(pictures: Path,
         assert same_crops > 0.5 > abs(np.corrcoef(a.numpy().ravel(), b.flip(0).numpy().ravel())[0, 1])
 
 
-def test_evaluation_reads_full_pictures(pictures: Path, black: Path) -> None:
-    found = [make_loaders(pictures, *words(black, *more)) for more in ((), ("dataloader.files.small_side=null",))]
-    first, second = (list(loaders.evaluate) for loaders in found)
+def test_evaluation_reads_full_images(image_folder: Path, black: Path) -> None:
+    both = [make_loaders(image_folder, *words(black, *more)) for more in ((), ("dataloader.files.small_side=null",))]
+    first, second = (list(loaders.evaluate) for loaders in both)
     assert same(first, second)
-    for loaders in found:
+    for loaders in both:
         loaders.close()
 
 
@@ -137,17 +137,17 @@ def test_the_same_part_is_within_half_a_pixel(height: int, width: int, scale: fl
         np.array([[top, left, rows, columns, 1]]), np.array([height]), np.array([width]), np.array([new_height]),
         np.array([new_width]),
     ).tolist()  # fmt: skip
-    for start, length, old, found, found_length, new in (
+    for start, length, old, new_start, new_length, new in (
         (top, rows, height, new_top, new_rows, new_height), (left, columns, width, new_left, new_columns, new_width),
     ):  # fmt: skip
-        assert 0 <= found < found + found_length <= new
-        assert abs(found - start * new / old) <= 1
-        assert found_length == 1 or abs(found - start * new / old) <= 0.5
-        assert found_length == 1 or abs(found + found_length - (start + length) * new / old) <= 0.5
+        assert 0 <= new_start < new_start + new_length <= new
+        assert abs(new_start - start * new / old) <= 1
+        assert new_length == 1 or abs(new_start - start * new / old) <= 0.5
+        assert new_length == 1 or abs(new_start + new_length - (start + length) * new / old) <= 0.5
     assert flip == 1
 
 
-def test_pictures_that_are_not_smaller_are_refused(pictures: Path) -> None:
+def test_small_images_that_are_not_smaller_are_refused(image_folder: Path) -> None:
     values = compose(["dataloader=ffcv", "dataloader.files.small_side=500"]).config.dataloader.files  # type: ignore[union-attr]
     with pytest.raises(UserError, match=r"small_side=500: must be below dataloader.files.max_side \(500\)"):
         small_values(values)
@@ -167,24 +167,26 @@ def test_pictures_that_are_not_smaller_are_refused(pictures: Path) -> None:
         (["dataloader.files.small_side=20"], "all crops have at least 16 px; set dataloader.files.small_side=24"),
     ],
 )
-def test_pictures_that_no_step_would_read_are_refused(more: list[str], expected: str) -> None:
+def test_small_images_that_no_step_reads_are_refused(more: list[str], expected: str) -> None:
     config = compose(words_for(Path("/none"), *FILES, *GROWING, *more)).config
     with pytest.raises(UserError, match=expected):
         check(Plan(config, 1, 42), {})
 
 
-def test_a_missing_file_names_the_command_that_writes_it(pictures: Path, files: Path, tmp_path: Path) -> None:
+def test_the_error_of_a_missing_file_shows_the_command_that_writes_it(
+    image_folder: Path, files: Path, tmp_path: Path
+) -> None:
     shutil.copytree(files, tmp_path / "files")
     small_file(tmp_path / "files").unlink()
     command = "dataloader.files.max_side=48 dataloader.files.jpeg_share=0.0 dataloader.files.small_side=24"
     with pytest.raises(UserError, match=f"train-24px.* does not exist; write it with: train prepare .*{command}"):
-        make_loaders(pictures, *words(tmp_path / "files"))
+        make_loaders(image_folder, *words(tmp_path / "files"))
 
 
-def test_a_file_of_other_pictures_is_refused(pictures: Path, files: Path, tmp_path: Path) -> None:
+def test_a_file_of_other_images_is_refused(image_folder: Path, files: Path, tmp_path: Path) -> None:
     shutil.copytree(files, tmp_path / "files")
     path = small_file(tmp_path / "files")
     for suffix in ("", ".json"):
         shutil.copy(files / (file_name("val", VALUES) + suffix), f"{path}{suffix}")
     with pytest.raises(UserError, match="hold different images"):
-        make_loaders(pictures, *words(tmp_path / "files"))
+        make_loaders(image_folder, *words(tmp_path / "files"))

@@ -1,4 +1,4 @@
-"""Crops made at the side of their step, as progressive resizing plans it, by the loader itself."""
+"""The loader's crops have the size of their step, as progressive resizing plans it."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ def plan(folder: Path, *words: str) -> Plan:
     return Plan(compose(words_for(folder, *words)).config, 1, 42)
 
 
-def test_each_batch_has_the_side_of_its_step(pictures: Path, loader: list[str]) -> None:
-    expected = [plan(pictures, *IN_LOADER).image_size(step) for step in range(STEPS, 6 * STEPS)]
-    batches = stream(make_loaders(pictures, *loader, *IN_LOADER), EPOCHS)
+def test_each_batch_has_the_size_of_its_step(image_folder: Path, loader: list[str]) -> None:
+    expected = [plan(image_folder, *IN_LOADER).image_size(step) for step in range(STEPS, 6 * STEPS)]
+    batches = stream(make_loaders(image_folder, *loader, *IN_LOADER), EPOCHS)
     assert [images.shape[-1] for images, _, _ in batches] == expected
     assert len(set(expected)) > 3
 
 
-def test_on_the_device_is_after_crops_of_full_size(pictures: Path, loader: list[str]) -> None:
-    batches = stream(make_loaders(pictures, *loader, *GROWING), (0,))
+def test_resizing_on_the_device_loads_crops_of_full_size(image_folder: Path, loader: list[str]) -> None:
+    batches = stream(make_loaders(image_folder, *loader, *GROWING), (0,))
     assert {images.shape[-1] for images, _, _ in batches} == {32}
-    assert plan(pictures, *GROWING).loaded_size(0) == 32
+    assert plan(image_folder, *GROWING).loaded_size(0) == 32
 
 
 @pytest.mark.parametrize("epoch", [0, 3])
-def test_its_pixels_are_those_of_a_run_at_that_side(pictures: Path, loader: list[str], epoch: int) -> None:
-    found = stream(make_loaders(pictures, *loader, *IN_LOADER), (epoch,))
-    side = found[2][0].shape[-1]
-    alone = ["image.reference=32", f"image.train_size={side}", "epochs=6"]
-    assert same([found[2]], [stream(make_loaders(pictures, *loader, *alone), (epoch,))[2]])
+def test_pixels_are_those_of_a_run_at_that_size(image_folder: Path, loader: list[str], epoch: int) -> None:
+    batches = stream(make_loaders(image_folder, *loader, *IN_LOADER), (epoch,))
+    size = batches[2][0].shape[-1]
+    alone = ["image.reference=32", f"image.train_size={size}", "epochs=6"]
+    assert same([batches[2]], [stream(make_loaders(image_folder, *loader, *alone), (epoch,))[2]])
 
 
-def test_a_resumed_run_goes_on_at_the_side_of_its_step(pictures: Path, loader: list[str]) -> None:
-    whole = stream(make_loaders(pictures, *loader, *IN_LOADER), (3,))
+def test_a_resumed_run_continues_at_the_size_of_its_step(image_folder: Path, loader: list[str]) -> None:
+    whole = stream(make_loaders(image_folder, *loader, *IN_LOADER), (3,))
     assert len({images.shape[-1] for images, _, _ in whole}) > 1
-    assert same(whole[2:], stream(make_loaders(pictures, *loader, *IN_LOADER), (3,), first=2))
+    assert same(whole[2:], stream(make_loaders(image_folder, *loader, *IN_LOADER), (3,), first=2))

@@ -1,4 +1,4 @@
-"""Images that cannot be read: all named at once, or left out and counted, the same in every part of a run."""
+"""Unreadable images: listed at once, or skipped and counted, the same in every part of a run."""
 
 from __future__ import annotations
 
@@ -37,49 +37,51 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def look(folder: Path) -> dict[str, str]:
+def reasons(folder: Path) -> dict[str, str]:
     dataset = compose(words_for(folder)).config.dataset
     return unreadable(folder, splits(folder, dataset, 0), quiet)
 
 
 @pytest.mark.parametrize("at_once", [2, 64])
-def test_all_are_named_with_their_reasons(folder: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+def test_all_unreadable_images_are_listed_with_reasons(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
     monkeypatch.setattr(module, "_IMAGES_A_TASK", at_once)
-    found = look(folder)
-    assert [*found] == [*BAD]
-    assert all(reason in found[file] for file, reason in BAD.items())
+    by_file = reasons(folder)
+    assert [*by_file] == [*BAD]
+    assert all(reason in by_file[file] for file, reason in BAD.items())
 
 
-def test_left_out_pictures_are_counted_told_and_decide_the_steps(folder: Path) -> None:
-    found = inspect_data(compose(words_for(folder, "dataset.skip_bad=true")).config, must_exist=True)
-    assert (found.config.dataset.train_samples, found.config.dataset.val_samples) == (12, 6)
-    assert [*found.skipped] == [*BAD]
-    assert found.notes[0].startswith(
+def test_skipped_images_are_counted_and_noted(folder: Path) -> None:
+    inspection = inspect_data(compose(words_for(folder, "dataset.skip_bad=true")).config, must_exist=True)
+    assert (inspection.config.dataset.train_samples, inspection.config.dataset.val_samples) == (12, 6)
+    assert [*inspection.skipped] == [*BAD]
+    assert inspection.notes[0].startswith(
         "dataset.skip_bad=true: skipping 3 images that cannot be decoded: train/cat/cut.jpg ("
     )
     plain = inspect_data(compose(words_for(folder)).config, must_exist=True)
     assert (plain.config.dataset.train_samples, plain.config.dataset.val_samples) == (14, 7)
 
 
-def test_a_class_of_which_nothing_is_left_is_refused(folder: Path) -> None:
+def test_a_class_without_readable_images_is_refused(folder: Path) -> None:
     for number in range(6):
         (folder / "train" / "dog" / f"{number}.jpg").write_bytes(b"broken")
     with pytest.raises(UserError, match=r"no training images: dog \(3 validation images\)"):
         inspect_data(compose(words_for(folder, "dataset.skip_bad=true")).config, must_exist=True)
 
 
-def test_a_share_for_validation_is_drawn_from_what_is_left(folder: Path) -> None:
+def test_the_validation_split_is_drawn_from_readable_images(folder: Path) -> None:
     import shutil
 
     shutil.rmtree(folder / "val")
     words = words_for(folder, "dataset.skip_bad=true", "dataset.val_split=0.34")
-    found = inspect_data(compose(words).config, must_exist=True)
-    assert (found.config.dataset.train_samples, found.config.dataset.val_samples) == (8, 4)
+    inspection = inspect_data(compose(words).config, must_exist=True)
+    assert (inspection.config.dataset.train_samples, inspection.config.dataset.val_samples) == (8, 4)
 
 
-def test_the_list_of_a_run_is_what_counts_when_it_goes_on(folder: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_skips_the_images_of_its_own_list(folder: Path, tmp_path: Path) -> None:
     config = compose(words_for(folder, "dataset.skip_bad=true")).config
-    write_skipped(tmp_path / "skipped.json", {"train/cat/1.jpg": "it was broken"})
+    write_skipped(tmp_path / "skipped.json", {"train/cat/1.jpg": "truncated"})
     listed = read_skipped(tmp_path / "skipped.json", config.dataset)
     again = inspect_data(config, must_exist=True, skipped=listed).config.dataset
     assert (again.train_samples, again.val_samples) == (13, 7)
@@ -88,26 +90,29 @@ def test_the_list_of_a_run_is_what_counts_when_it_goes_on(folder: Path, tmp_path
         read_skipped(tmp_path / "skipped.json", config.dataset)
 
 
-def test_doctor_names_them_all(folder: Path) -> None:
-    found = [finding for finding in examine_data(compose(words_for(folder)).config) if finding.name == "images"]
-    assert {finding.status for finding in found} == {"problem"}
-    assert found[0].observation == "3 of 21 cannot be decoded"
-    assert "dataset.skip_bad=true" in found[0].advice
-    assert [finding.observation.split(" (")[0] for finding in found[1:]] == [str(folder / file) for file in BAD]
+def test_doctor_lists_all_unreadable_images(folder: Path) -> None:
+    findings = [finding for finding in examine_data(compose(words_for(folder)).config) if finding.name == "images"]
+    assert {finding.status for finding in findings} == {"problem"}
+    assert findings[0].observation == "3 of 21 cannot be decoded"
+    assert "dataset.skip_bad=true" in findings[0].advice
+    assert [finding.observation.split(" (")[0] for finding in findings[1:]] == [str(folder / file) for file in BAD]
     skipped = examine_data(compose(words_for(folder, "dataset.skip_bad=true")).config)
     assert {finding.status for finding in skipped if finding.name == "images"} == {"warning"}
     of_test = examine_data(compose(words_for(folder, f"dataset.test_path={folder}")).config)
-    told = [finding.observation for finding in of_test if finding.name == "test images"]
-    assert [line.split(" (")[0] for line in told] == ["1 of 7 cannot be decoded", str(folder / "val/dog/text.gif")]
+    observations = [finding.observation for finding in of_test if finding.name == "test images"]
+    assert [line.split(" (")[0] for line in observations] == [
+        "1 of 7 cannot be decoded",
+        str(folder / "val/dog/text.gif"),
+    ]
 
 
-def test_prepare_leaves_them_out_by_the_same_key(folder: Path) -> None:
+def test_prepare_skips_unreadable_images_by_the_same_key(folder: Path) -> None:
     code, out, _ = execute("prepare", *words_for(folder)[:2], "dataset.skip_bad=true", "dataloader.workers=1")
     assert code == 0
     assert "12 images" in out
 
 
-def test_what_has_no_pictures_name_is_told(folder: Path) -> None:
+def test_files_without_an_image_extension_are_noted(folder: Path) -> None:
     for file in BAD:
         (folder / file).unlink()
     for name in ("a.heic", "b.HEIC", "notes.txt"):
@@ -120,7 +125,7 @@ def test_what_has_no_pictures_name_is_told(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gif", "bmp", "tif", "tiff", "ppm", "pgm"])
-def test_other_kinds_are_read(tmp_path: Path, kind: str) -> None:
+def test_other_formats_are_read(tmp_path: Path, kind: str) -> None:
     write_images(tmp_path, {"train": 1, "val": 1}, size=(7, 9), kind=kind)
-    assert look(tmp_path) == {}
+    assert reasons(tmp_path) == {}
     assert len(write_files(tmp_path)) == 2

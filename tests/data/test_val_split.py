@@ -1,4 +1,4 @@
-"""Validation images drawn from the training images: by the seed and the names alone, of each class its share."""
+"""The validation split of training images: by the seed and the names alone, a fraction of each class."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def per_class(files: list[str]) -> dict[str, int]:
     return dict(Counter(file.split("/")[0] for file in files))
 
 
-def test_each_class_gives_its_share_and_keeps_the_last_picture(undivided: Path) -> None:
+def test_each_class_gives_its_fraction_and_keeps_its_last_image(undivided: Path) -> None:
     train, val = splits(undivided, dataset(), 1)
     assert per_class(val.files) == {"cat": 4, "dog": 1, "emu": 1}
     assert per_class(train.files) == {"cat": 36, "dog": 9, "emu": 2, "fox": 1}
@@ -55,7 +55,7 @@ def test_each_class_gives_its_share_and_keeps_the_last_picture(undivided: Path) 
         assert [split.classes[label] for label in split.labels] == [file.split("/")[0] for file in split.files]
 
 
-def test_who_is_drawn_depends_on_seed_and_names_alone(undivided: Path, tmp_path: Path) -> None:
+def test_the_split_depends_only_on_seed_and_names(undivided: Path, tmp_path: Path) -> None:
     drawn = splits(undivided, dataset(), 1)[1].files
     elsewhere = tmp_path / "elsewhere"
     draw(elsewhere / "train", sorted(f"{p.parent.name}/{p.name}" for p in undivided.glob("*/*")))
@@ -65,18 +65,18 @@ def test_who_is_drawn_depends_on_seed_and_names_alone(undivided: Path, tmp_path:
     assert len({*splits(undivided, dataset(), 1)[1].files} - {*drawn}) <= 1
 
 
-def test_a_share_is_told_and_larger_shares_hold_the_smaller(undivided: Path) -> None:
+def test_the_split_is_noted_and_larger_fractions_contain_smaller_ones(undivided: Path) -> None:
     config = compose(words_for(undivided, "dataset.val_split=0.1", "seed=1")).config
-    found = inspect_data(config, must_exist=True)
-    assert found.notes == [
+    inspection = inspect_data(config, must_exist=True)
+    assert inspection.notes == [
         "dataset.val_split=0.1: holding out 6 of 54 images, drawn from each class by seed=1",
         "1 class has no validation images, so top-1 does not cover it: fox (1 training images)",
     ]
-    assert (found.config.dataset.train_samples, found.config.dataset.val_samples) == (48, 6)
+    assert (inspection.config.dataset.train_samples, inspection.config.dataset.val_samples) == (48, 6)
     assert {*splits(undivided, dataset(0.1), 1)[1].files} < {*splits(undivided, dataset(0.3), 1)[1].files}
 
 
-def test_a_folder_of_ffcv_files_is_no_class(undivided: Path) -> None:
+def test_a_folder_of_ffcv_files_is_not_a_class(undivided: Path) -> None:
     (undivided / "ffcv").mkdir()
     (undivided / "ffcv" / "train.beton").touch()
     assert splits(undivided, dataset(), 1)[0].classes == [*COUNTS]
@@ -84,19 +84,19 @@ def test_a_folder_of_ffcv_files_is_no_class(undivided: Path) -> None:
 
 @pytest.mark.parametrize("loader", ["torchvision", "ffcv"])
 @pytest.mark.parametrize("world", [1, 2])
-def test_loaders_read_the_parts_and_no_picture_twice(undivided: Path, loader: str, world: int) -> None:
+def test_loaders_read_both_splits_and_no_image_twice(undivided: Path, loader: str, world: int) -> None:
     """An image's first channel is its number."""
     words = ["dataset.val_split=0.25", f"dataloader={loader}", "dataloader.workers=1"]
     write_files(undivided, "dataset.val_split=0.25", "dataloader.files.jpeg_share=0.0")
     words += ["dataloader.files.jpeg_share=0.0"] * (loader == "ffcv")
     seen: list[tuple[str, str, int]] = []
     for rank in range(world):
-        found = make_loaders(undivided, *words, rank=rank, world=world)
-        for split, batches in (("train", found.train.epoch(0)), ("val", found.evaluate)):
+        loaders = make_loaders(undivided, *words, rank=rank, world=world)
+        for split, batches in (("train", loaders.train.epoch(0)), ("val", loaders.evaluate)):
             for images, labels, _ in batches:
                 pixels = zip(labels.tolist(), images[:, 0, 0, 0].tolist(), strict=True)
                 seen += [(split, [*COUNTS][label], number) for label, number in pixels]
-        found.close()
+        loaders.close()
     expected = splits(undivided, dataset(0.25), 42)
     for split in expected:
         numbered = {(split.split, *(file.removesuffix(".png").split("/"))) for file in split.files}
@@ -106,7 +106,7 @@ def test_loaders_read_the_parts_and_no_picture_twice(undivided: Path, loader: st
         assert len(mine) == (len(numbered) if split.split == "val" else len(numbered) // 8 * 8)
 
 
-def test_ffcv_files_of_another_draw_are_not_taken(undivided: Path) -> None:
+def test_ffcv_files_of_another_split_are_refused(undivided: Path) -> None:
     write_files(undivided, "dataset.val_split=0.1")
     words = words_for(undivided, "dataloader=ffcv", "dataset.val_split=0.1")
     assert inspect_data(compose(words).config, must_exist=True).config.dataset.val_samples == 6
@@ -115,7 +115,7 @@ def test_ffcv_files_of_another_draw_are_not_taken(undivided: Path) -> None:
             inspect_data(compose([*words, other]).config, must_exist=True)
 
 
-def test_what_cannot_be_divided_is_refused(undivided: Path) -> None:
+def test_data_that_cannot_be_split_are_refused(undivided: Path) -> None:
     words = ["plan", "dataset=image_folder", f"dataset.path={undivided}"]
     assert "has no train/ folder" in (line := refused(*words))
     assert "dataset.val_split=0.1" in line

@@ -1,4 +1,4 @@
-"""Loader workers whose rank is killed."""
+"""Loader workers of a rank that is signalled and then killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if __name__ == "__main__":
     loader = DataLoader(range(100), num_workers=2, persistent_workers=True, worker_init_fn=workers._start_worker,
                         multiprocessing_context=workers.clean_processes())
     iterator = iter(loader)
-    next(iterator), next(iterator)  # one of each worker: both have begun
+    next(iterator), next(iterator)  # one from each worker: both have started
     print(*[worker.pid for worker in iterator._workers], flush=True)
     input()
     print(len(list(iterator)), flush=True)
@@ -25,7 +25,7 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_leave_stop_signals_to_their_rank_and_end_with_it(tmp_path):
+def test_workers_ignore_stop_signals_and_end_with_their_rank(tmp_path):
     (tmp_path / "rank.py").write_text(RANK)
     rank = subprocess.Popen(
         [sys.executable, str(tmp_path / "rank.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

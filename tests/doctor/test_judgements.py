@@ -1,4 +1,4 @@
-"""What each look concludes from what it sees."""
+"""The judgements of the doctor from their inputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def statuses(findings: list[Finding]) -> dict[str, str]:
     return {finding.name: finding.status for finding in findings}
 
 
-def test_every_line_but_ok_says_what_to_do() -> None:
+def test_every_line_except_ok_has_advice() -> None:
     findings = [
         *machine.judge_gpus(None, 2, []),
         *machine.judge_gpus([], 0, []),
@@ -50,12 +50,12 @@ def test_gpus_are_read_from_nvidia_smi() -> None:
     first, second = machine.parse_gpus(SMI)
     assert (first.name, first.driver, first.memory) == ("NVIDIA A100-SXM4-80GB", "550.54.15", 81920 * 2**20)
     assert second.used == 4010 * 2**20
-    found = machine.judge_gpus([first], 1, [])
-    assert statuses(found) == {"GPUs": "ok", "driver": "ok"}
-    assert "1 x NVIDIA A100-SXM4-80GB, 85.9 GB" in found[0].observation
+    findings = machine.judge_gpus([first], 1, [])
+    assert statuses(findings) == {"GPUs": "ok", "driver": "ok"}
+    assert "1 x NVIDIA A100-SXM4-80GB, 85.9 GB" in findings[0].observation
 
 
-def test_gpus_in_use_mixed_or_cut_are_warned_of() -> None:
+def test_gpus_in_use_mixed_or_in_mig_mode_are_warnings() -> None:
     first, second = machine.parse_gpus(SMI)
     assert "1 (4.2 GB in use)" in machine.judge_gpus([first, second], 2, [])[0].observation
     (other,) = machine.parse_gpus("0, NVIDIA H200, 550.54.15, 143771, 3, Disabled")
@@ -64,7 +64,7 @@ def test_gpus_in_use_mixed_or_cut_are_warned_of() -> None:
     assert "MIG" in machine.judge_gpus([cut], 1, [])[0].observation
 
 
-def test_values_that_a_gpu_does_not_tell_are_no_error() -> None:
+def test_values_that_a_gpu_lacks_are_not_an_error() -> None:
     (gpu,) = machine.parse_gpus("0, Tesla M60, 470.1, [N/A], [N/A], [N/A]")
     assert (gpu.memory, gpu.used, gpu.mig) == (0, 0, False)
 
@@ -98,7 +98,7 @@ def test_a_gpu_that_fails_is_a_problem() -> None:
     assert failing.observation == "a GPU fails: CUDA error: uncorrectable ECC error"
 
 
-def test_a_gpu_without_kernels_is_told_with_those_that_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_gpu_without_kernels_has_a_build_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     lacks = """
 import torch
 def lacking(*_, **__):
@@ -112,14 +112,14 @@ torch.cuda.get_device_properties = lambda number: Old
     assert values["error"].endswith("has no kernels for V100; use an older one or a build for CUDA 12.6")
 
 
-def test_amds_gpus_are_no_cpu() -> None:
-    (seen,) = machine.judge_gpus(None, 0, ["AMD Instinct MI300X"] * 8)
-    assert seen.observation == "8 x AMD Instinct MI300X, through ROCm"
+def test_amd_gpus_are_reported() -> None:
+    (finding,) = machine.judge_gpus(None, 0, ["AMD Instinct MI300X"] * 8)
+    assert finding.observation == "8 x AMD Instinct MI300X, through ROCm"
     rocm = {**TORCH, "cuda": None, "hip": "7.1"}
     assert machine.judge_cuda(ProbeResult(rocm), [])[0].observation == "ROCm 7.1, torch detects 2 GPUs, bfloat16"
 
 
-def test_a_probe_answers_or_says_why_not() -> None:
+def test_a_probe_returns_values_or_an_error() -> None:
     assert probe.run_probe("print('{\"a\": 1}')").values == {"a": 1}
     assert probe.run_probe("import nosuchmodule").error == "ModuleNotFoundError: No module named 'nosuchmodule'"
     assert probe.run_probe("import os; os._exit(3)").error == "exited with code 3"
@@ -136,31 +136,31 @@ def test_pillow_and_ffcv() -> None:
 
 
 @pytest.mark.parametrize(("text", "cores"), [("max 100000", None), ("250000 100000", 2.5), ("", None)])
-def test_a_containers_share_of_the_cores(tmp_path: Path, text: str, cores: float | None) -> None:
+def test_a_containers_quota_of_cores(tmp_path: Path, text: str, cores: float | None) -> None:
     (tmp_path / "cpu.max").write_text(text)
     assert machine.allowed_cores(tmp_path) == cores
 
 
-def test_cores_are_counted_a_process() -> None:
+def test_cores_are_counted_per_process() -> None:
     assert machine.cores(64, None, 8).status == "ok"
     assert machine.cores(63, None, 8).status == "warning"
     assert "time of 4" in machine.cores(64, 4.0, 1).observation
     assert machine.cores(8, 8.0, 1).status == "ok"
 
 
-def test_a_folder_for_runs_needs_room() -> None:
+def test_a_folder_for_runs_needs_space() -> None:
     assert machine.disk(10**9, True, Path("runs")).status == "warning"
     assert machine.disk(10**10, True, Path("runs")).status == "ok"
 
 
-def test_the_need_of_shared_memory_follows_batch_side_and_workers() -> None:
+def test_the_need_of_shared_memory_follows_batch_image_size_and_workers() -> None:
     words = ["recipe=mild", "batch_size=1024", "dataloader.workers=4", "dataloader.prefetch=3"]
     assert shared_memory_need(compose(words).config, 1) == 1024 * 3 * 176 * 176 * 4 * 3
     assert shared_memory_need(compose(["dataloader=synthetic"]).config, 1) == 0
 
 
 @pytest.mark.parametrize(("cores", "ranks", "workers"), [(2, 1, 2), (16, 4, 4), (64, 2, 8)])
-def test_the_need_of_shared_memory_counts_the_workers_that_there_will_be(
+def test_the_need_of_shared_memory_counts_automatic_workers(
     cores: int, ranks: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "usable_cores", lambda: cores)
@@ -168,7 +168,7 @@ def test_the_need_of_shared_memory_counts_the_workers_that_there_will_be(
     assert shared_memory_need(config, ranks) == 1024 * 3 * 176 * 176 * workers * 3
 
 
-def test_data_are_counted_or_named(tmp_path: Path) -> None:
+def test_data_are_counted_or_a_problem(tmp_path: Path) -> None:
     words = ["dataset=image_folder", f"dataset.path={tmp_path}"]
     (missing,) = examine_data(compose(words).config)
     assert missing.status == "problem"

@@ -1,6 +1,6 @@
-"""Builds the Dockerfile's image without an engine: each stage is a Debian root file system, each RUN a chroot.
+"""Build the Dockerfile's image without an engine: each stage is a Debian root file system, each RUN a chroot.
 
-Knows the instructions that this project's Dockerfile uses, and needs root, debootstrap and a Debian mirror.
+Supports the instructions of this project's Dockerfile; needs root, debootstrap and a Debian mirror.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 _RELEASE = {"debian:12-slim": "bookworm", "debian:13-slim": "trixie"}
 _MOUNTED = ("/proc", "/dev", "/sys")
-# how this machine reaches its package registries
+# this machine's access to package registries
 _OF_THE_HOST = ("/etc/resolv.conf", "/etc/hosts")
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _CERTIFICATES_INSIDE = "/etc/host-certificates.crt"
@@ -27,7 +27,7 @@ _FORWARDED = re.compile(r"(?i)pip_.*|https?_proxy|no_proxy")
 
 @dataclass
 class Stage:
-    """One root file system and what ENV, WORKDIR and USER have said so far."""
+    """One root file system with its current ENV, WORKDIR and USER."""
 
     root: Path
     environment: dict[str, str] = field(default_factory=lambda: {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
@@ -49,10 +49,9 @@ class Stage:
 
 
 def build(dockerfile: Path, context: Path, work: Path, log: Path) -> Stage:
-    """The last stage; output of every RUN goes to the log.
+    """Build all stages and return the last one; append the output of every RUN to the log.
 
-    Raises:
-        AssertionError: an instruction failed, or is none that this builder knows.
+    Raises AssertionError if an instruction fails or is not supported.
     """
     stages: list[Stage] = []
     names: dict[str, Stage] = {}
@@ -77,7 +76,7 @@ def build(dockerfile: Path, context: Path, work: Path, log: Path) -> Stage:
 
 
 def instructions(text: str) -> Iterator[tuple[str, str]]:
-    """Instruction and argument of each line, continued ones joined."""
+    """Yield the instruction and argument of each line; join continued lines."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     for line in "\n".join(lines).replace("\\\n", " ").splitlines():
         instruction, _, rest = line.partition(" ")
@@ -88,7 +87,7 @@ def _set(stage: Stage, instruction: str, rest: str) -> None:
     match instruction:
         case "ENV" | "ARG":
             name, _, value = rest.partition("=")
-            stage.environment[name] = re.sub(r"\$(\w+)", lambda found: stage.environment.get(found[1], ""), value)
+            stage.environment[name] = re.sub(r"\$(\w+)", lambda match: stage.environment.get(match[1], ""), value)
         case "WORKDIR":
             stage.folder = rest
             (stage.root / rest.lstrip("/")).mkdir(parents=True, exist_ok=True)
@@ -117,7 +116,7 @@ def _copy(stage: Stage, rest: str, names: dict[str, Stage], context: Path) -> No
 
 
 def _fresh(release: str, root: Path) -> Stage:
-    """The smallest Debian, made once a release and copied."""
+    """Return a minimal Debian, installed once per release and copied."""
     base = root.with_name(release)
     if not base.exists():
         command = ["debootstrap", "--variant=minbase", release, str(base)]

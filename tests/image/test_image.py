@@ -1,4 +1,4 @@
-"""The Dockerfile: its line in the docs, and its steps in fresh Debian root file systems (TRAIN_TEST_IMAGE=1)."""
+"""The Dockerfile: its last steps, and all steps in fresh Debian root file systems (TRAIN_TEST_IMAGE=1)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ slow = pytest.mark.skipif(
 )
 
 
-def test_the_last_steps_are_the_doctors_and_the_entry_point() -> None:
+def test_the_last_steps_are_the_doctor_and_the_entry_point() -> None:
     steps = list(instructions(DOCKERFILE.read_text()))
     assert steps[-2:] == [("RUN", "train doctor dataloader=ffcv"), ("ENTRYPOINT", '["train"]')]
     users = [rest for name, rest in steps if name == "USER"]
@@ -39,7 +39,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     stage = build(DOCKERFILE, ROOT, work, Path(os.environ.get("TRAIN_TEST_IMAGE_LOG", work / "build.log")))
     print(f"built in {time.monotonic() - start:.0f} s")
     yield stage
-    # note: nothing is mounted any more, or rmtree would follow it
+    # note: rm would delete mounted files too
     assert str(work) not in Path("/proc/mounts").read_text()
     subprocess.run(["rm", "-rf", str(work)], check=True)
 
@@ -47,10 +47,10 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @slow
 @pytest.mark.system
 @pytest.mark.timeout(3600)
-def test_built_in_a_fresh_debian_it_is_whole_and_trains(image: Stage) -> None:
-    said = image.run([*image.entry, "doctor", "dataloader=ffcv"])
-    assert said.returncode == 0, said.stdout
-    assert "Pillow-SIMD" in said.stdout
+def test_an_image_built_in_a_fresh_debian_works_and_trains(image: Stage) -> None:
+    doctor = image.run([*image.entry, "doctor", "dataloader=ffcv"])
+    assert doctor.returncode == 0, doctor.stdout
+    assert "Pillow-SIMD" in doctor.stdout
     trained = image.run([*image.entry, *SMALL, "dataset.native_size=32", "schedule.warmup=0ba", "run_name=demo"])
     assert trained.returncode == 0, trained.stdout + trained.stderr
     run = image.root / "runs" / "demo"
@@ -63,9 +63,9 @@ def test_built_in_a_fresh_debian_it_is_whole_and_trains(image: Stage) -> None:
 @slow
 @pytest.mark.system
 @pytest.mark.timeout(3600)
-def test_the_tests_pass_inside(image: Stage) -> None:
+def test_the_tests_pass_inside_the_image(image: Stage) -> None:
     image.folder = "/opt/train"
-    # note: the source is root's there, so that nothing may be left in it
+    # note: root owns the source there, so the tests cannot write to it
     elsewhere = {"HOME": "/home/train", "HYPOTHESIS_STORAGE_DIRECTORY": "/tmp/hypothesis"}
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not system"]
     done = image.run(["/opt/train/.venv/bin/python", *words], **elsewhere)

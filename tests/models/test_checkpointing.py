@@ -13,7 +13,7 @@ from tests.networks import tiny
 from tests.trainers import SMALL, alone, steps, tensors
 
 RESNET = ["model=resnet18"]
-METHODS = {
+CASES = {
     "plain": RESNET,
     "parts": [*RESNET, "device_batch_size=2"],
     "drops": [
@@ -38,12 +38,11 @@ METHODS = {
 
 
 def trainer(*words: str) -> Trainer:
-    given = [*SMALL, "schedule.warmup=0ba", *words]
-    return alone(compose(given).config)
+    return alone(compose([*SMALL, "schedule.warmup=0ba", *words]).config)
 
 
 def computed(run: Trainer) -> tuple[list[float], int]:
-    """The losses of two steps, and how often the network's layers were computed."""
+    """Return the losses of two steps, and the number of times that layers were computed."""
     calls = []
     for module in run.train_step.model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
@@ -51,13 +50,13 @@ def computed(run: Trainer) -> tuple[list[float], int]:
     return steps(run, 2), len(calls)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_weights_and_statistics_are_those_of_a_run_without_to_the_bit(
+@pytest.mark.parametrize("name", CASES)
+def test_weights_and_statistics_are_bit_equal_to_a_run_without_checkpointing(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block = Bottleneck if name == "bottlenecks" else BasicBlock
     monkeypatch.setattr("launcher.models.build.get_model", partial(tiny, block=block))
-    plain, checkpointed = (trainer(*METHODS[name], f"model.checkpointing={word}") for word in ("off", "on"))
+    plain, checkpointed = (trainer(*CASES[name], f"model.checkpointing={word}") for word in ("off", "on"))
     (losses, calls), (same, more) = computed(plain), computed(checkpointed)
     assert losses == same
     assert more > 1.3 * calls
@@ -67,8 +66,8 @@ def test_weights_and_statistics_are_those_of_a_run_without_to_the_bit(
         assert all(map(torch.equal, ours, theirs)), key
 
 
-def test_what_is_kept_for_the_backward_pass_shrinks() -> None:
-    kept = {}
+def test_memory_saved_for_the_backward_pass_shrinks() -> None:
+    saved = {}
     for word in ("off", "on"):
         config = compose([*RESNET, f"model.checkpointing={word}"]).config
         network = build_model(config.model, 10, config.loss, 0).train()
@@ -80,13 +79,13 @@ def test_what_is_kept_for_the_backward_pass_shrinks() -> None:
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             logits = network(torch.randn(4, 3, 64, 64))
-        kept[word] = sum(seen.values())
+        saved[word] = sum(seen.values())
         del logits
     weights = sum(4 * parameter.numel() for parameter in network.parameters())
-    assert kept["on"] < weights < kept["off"]
+    assert saved["on"] < weights < saved["off"]
 
 
-def test_evaluation_is_as_it_was() -> None:
+def test_evaluation_is_unchanged() -> None:
     config = compose([*RESNET, "model.checkpointing=on"]).config
     network = build_model(config.model, 10, config.loss, 0).eval()
     plain = build_model(compose(RESNET).config.model, 10, config.loss, 0).eval()
@@ -95,7 +94,10 @@ def test_evaluation_is_as_it_was() -> None:
     assert list(network.state_dict()) == list(plain.state_dict())
 
 
-def test_a_model_that_cannot_is_refused() -> None:
+def test_a_model_without_checkpointing_is_refused() -> None:
     config = compose(["model=timm", "model.architecture=nasnetalarge", "model.checkpointing=on"]).config
-    with torch.device("meta"), pytest.raises(UserError, match=r"model\.checkpointing=on: timm's NASNetALarge has no"):
+    with (
+        torch.device("meta"),
+        pytest.raises(UserError, match=r"model\.checkpointing=on: timm's NASNetALarge does not support"),
+    ):
         build_model(config.model, 10, config.loss, 0)

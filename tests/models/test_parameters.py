@@ -7,7 +7,7 @@ from torchvision.models import get_model
 
 from launcher.models.parameters import KERNELS, classifiers, parameter_kinds
 
-# Family: some of its parameters, and the kind that its paper makes of them.
+# Some parameters of each family, and their kinds by its paper.
 FAMILIES = {
     "test_resnet": {"conv1.0.weight": "convolution", "layer1.0.bn1.weight": "norm", "fc.weight": "head"},
     "test_efficientnet": {"conv_stem.weight": "convolution", "bn1.bias": "norm", "classifier.weight": "head"},
@@ -62,7 +62,7 @@ def test_each_parameter_of_a_family_has_its_kind(architecture, network):
     assert all(network.get_parameter(name).shape[0] == 7 for name in heads)
 
 
-def test_what_timm_leaves_out_of_weight_decay_is_no_kernel(network):
+def test_parameters_that_timm_does_not_decay_are_not_kernels(network):
     kinds = parameter_kinds(network)
     listed = network.no_weight_decay() if hasattr(network, "no_weight_decay") else ()
     spared, decayed = (
@@ -71,7 +71,7 @@ def test_what_timm_leaves_out_of_weight_decay_is_no_kernel(network):
     )
     names = {id(parameter): name for name, parameter in network.named_parameters()}
     assert not [names[one] for one in spared if kinds[names[one]] in KERNELS]
-    # what timm decays all the same has more than one dimension, and stands beside the layers
+    # timm also decays parameters of several dimensions outside of layers
     others = {kinds[names[one]] for one in decayed} - set(KERNELS)
     assert others <= {"embedding", "scale"}
 
@@ -85,7 +85,7 @@ def test_torchvisions_network_has_four_kinds():
     assert (kinds["fc.weight"], kinds["fc.bias"]) == ("head", "bias")
 
 
-def test_projections_of_attention_and_embeddings_are_told_apart():
+def test_projections_of_attention_and_embeddings_are_distinguished():
     network = nn.Sequential(nn.Embedding(9, 8), nn.MultiheadAttention(8, 2), nn.PReLU(8), nn.Linear(8, 3))
     assert parameter_kinds(network) == {
         "0.weight": "embedding",
@@ -99,7 +99,7 @@ def test_projections_of_attention_and_embeddings_are_told_apart():
     }
 
 
-def test_the_head_of_a_network_without_an_answer_is_its_last_linear_layer():
+def test_the_head_of_a_network_without_get_classifier_is_its_last_linear_layer():
     network = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3), nn.BatchNorm1d(3))
     assert classifiers(network) == [network[1]]
     assert classifiers(nn.Sequential(nn.Conv2d(3, 4, 1))) == []

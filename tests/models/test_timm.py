@@ -1,4 +1,4 @@
-"""Twenty of timm's architectures through the real step, a checkpoint, and an export that needs timm alone."""
+"""Twenty of timm's architectures through the real step, a checkpoint, and an export that needs only timm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from launcher.weights.export_files import network_card, write_export
 from tests.forked import python
 from tests.trainers import SMALL, alone, steps, tensors
 
-# Architecture: values that make it small, and its images' side.
+# The image size of each architecture, and values that make it small.
 SAMPLE: dict[str, tuple[int, list[str]]] = {
     "test_resnet": (32, []),
     "resnet18d": (32, ["model.arguments.channels=[16,32,64,128]"]),
@@ -49,9 +49,9 @@ SAMPLE: dict[str, tuple[int, list[str]]] = {
 
 
 def words(architecture: str) -> list[str]:
-    side, values = SAMPLE[architecture]
-    sides = [f"dataset.native_size={side}", "image.reference=1", "image.train_size=1", "image.eval_size=1"]
-    small = [*SMALL, *sides, "image.eval_resize=1", "batch_size=4", "schedule.warmup=0ba", "optimizer.lr=0.001"]
+    size, values = SAMPLE[architecture]
+    sizes = [f"dataset.native_size={size}", "image.reference=1", "image.train_size=1", "image.eval_size=1"]
+    small = [*SMALL, *sizes, "image.eval_resize=1", "batch_size=4", "schedule.warmup=0ba", "optimizer.lr=0.001"]
     return [*small, "algorithms=[ema]", "model=timm", f"model.architecture={architecture}", *values]
 
 
@@ -87,14 +87,14 @@ def test_an_architecture_trains_resumes_to_the_same_bits_and_exports(architectur
 
 
 def _export(run: Trainer, folder: Path) -> None:
-    """The files, and what the run's network makes of noise."""
+    """Write an export, and the logits of the run's network for noise."""
     classes = run.config.dataset.classes or 0
     card = {**network_card(run.config.model, classes, changed=False), "classes": [str(n) for n in range(classes)]}
     folder.mkdir()
     network = run.train_step.model.eval()
     write_export(network.state_dict(), folder, card | {"surgery": {}, "flip_average": False}, {})
-    side = run.plan.image_size(0)
-    images = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(3))
+    size = run.plan.image_size(0)
+    images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         torch.save({"images": images, "logits": network(images)}, folder / "expected.pt")
 
@@ -102,31 +102,31 @@ def _export(run: Trainer, folder: Path) -> None:
 _ELSEWHERE = """
 import json, sys, pathlib, timm, torch, safetensors.torch
 sys.modules["launcher"] = None
-found = {}
+results = {}
 for folder in sorted(path for path in pathlib.Path(sys.argv[1]).iterdir() if path.is_dir()):
     card = json.loads((folder / "model_card.json").read_text())
     network = timm.create_model(card["architecture"], num_classes=len(card["classes"]), **card["arguments"]).eval()
     network.load_state_dict(safetensors.torch.load_file(folder / "model.safetensors"))
     expected = torch.load(folder / "expected.pt")
     with torch.inference_mode():
-        found[folder.name] = bool(torch.equal(network(expected["images"]), expected["logits"]))
-print(json.dumps(found))
+        results[folder.name] = bool(torch.equal(network(expected["images"]), expected["logits"]))
+print(json.dumps(results))
 """
 
 
-def test_the_exports_are_plain_models_of_timms_elsewhere(exports: Path, tmp_path: Path) -> None:
+def test_exports_load_as_plain_timm_models_without_the_launcher(exports: Path, tmp_path: Path) -> None:
     if not list(exports.iterdir()):
         pytest.skip("nothing was exported")
-    found = json.loads(python(_ELSEWHERE, str(exports), folder=tmp_path))
-    assert all(found.values()), found
+    results = json.loads(python(_ELSEWHERE, str(exports), folder=tmp_path))
+    assert all(results.values()), results
 
 
-def built(*given: str, seed: int = 0) -> torch.nn.Module:
-    config = compose(["model=timm", "model.architecture=test_vit", *given]).config
+def built(*words: str, seed: int = 0) -> torch.nn.Module:
+    config = compose(["model=timm", "model.architecture=test_vit", *words]).config
     return build_model(config.model, 7, config.loss, seed)
 
 
-def test_the_seed_alone_decides_timms_weights_and_no_generator_moves() -> None:
+def test_only_the_seed_decides_timms_weights_and_global_generators_stay() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
     first = built()
@@ -137,17 +137,17 @@ def test_the_seed_alone_decides_timms_weights_and_no_generator_moves() -> None:
     assert not torch.equal(first.head.weight, other.head.weight) or not torch.equal(first.cls_token, other.cls_token)
 
 
-def test_what_drops_in_training_redraws_no_layer() -> None:
+def test_dropout_redraws_no_layer() -> None:
     plain, dropping = built(), built("model.drop_path_rate=0.3", "model.drop_rate=0.2", "model.checkpointing=on")
     assert all(map(torch.equal, plain.state_dict().values(), dropping.state_dict().values()))
 
 
-def test_the_names_are_timms() -> None:
+def test_the_architectures_are_timms() -> None:
     assert list(timm_architectures()) == sorted(timm.list_models())
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("words", "expected"),
     [
         (["model.architecture=vit_smal_patch16_224"], "did you mean vit_small_patch16_224"),
         (["model.architecture=hf-hub:timm/vit"], "is not a timm model"),
@@ -163,12 +163,12 @@ def test_the_names_are_timms() -> None:
         (["model.arguments.embed_dim=65"], "timm cannot build it with embed_dim=65"),
     ],
 )
-def test_what_timm_does_not_take_is_refused_by_key_and_value(given: list[str], said: str) -> None:
+def test_values_that_timm_rejects_are_refused_by_key_and_value(words: list[str], expected: str) -> None:
     with pytest.raises(UserError) as refused:
-        built(*given)
-    assert said in str(refused.value)
+        built(*words)
+    assert expected in str(refused.value)
 
 
-def test_no_class_prior_without_a_bias_in_the_last_layer() -> None:
+def test_the_class_prior_is_the_bias_of_the_last_layer() -> None:
     with_bias = built("loss=bce", "loss.log_classes_bias=true")
     assert torch.allclose(with_bias.head.bias, torch.full((7,), -1.9459101))

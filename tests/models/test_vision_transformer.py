@@ -1,4 +1,4 @@
-"""The vision transformer against big_vision's definition written anew: its size, logits, initial weights."""
+"""The vision transformer against a second implementation of big_vision's: its size, logits, initial weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def built(*words: str, seed: int = 0, classes: int = 7) -> Any:
     return build_model(config.model, classes, config.loss, seed)
 
 
-def test_the_size_is_that_of_the_formula() -> None:
+def test_the_number_of_parameters_is_that_of_the_formula() -> None:
     """S/16: 12 blocks of 4 w^2 + 2 w m weights and 9 w + m biases and scales, patches, a norm, tanh layer and head."""
     w, m, classes = 384, 1536, 1000
     block = 4 * w * w + 2 * w * m + 9 * w + m
@@ -48,13 +48,13 @@ def reference(network: VisionTransformer, images: np.ndarray, *, post: bool, hea
         scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
         return scaled * w[f"{name}.weight"] + w[f"{name}.bias"]
 
-    def attend(asking: np.ndarray, x: np.ndarray, name: str) -> np.ndarray:
+    def attend(queries: np.ndarray, x: np.ndarray, name: str) -> np.ndarray:
         parts = zip(np.split(w[f"{name}.qkv.weight"], 3), np.split(w[f"{name}.qkv.bias"], 3), strict=True)
-        q, k, v = (t @ kernel.T + bias for t, (kernel, bias) in zip((asking, x, x), parts, strict=True))
+        q, k, v = (t @ kernel.T + bias for t, (kernel, bias) in zip((queries, x, x), parts, strict=True))
         q, k, v = (t.reshape(*t.shape[:2], heads, -1) for t in (q, k, v))
         scores = np.exp(np.einsum("bnhd,bmhd->bhnm", q, k) / np.sqrt(q.shape[-1]))
         mixed = np.einsum("bhnm,bmhd->bnhd", scores / scores.sum(-1, keepdims=True), v)
-        return dense(mixed.reshape(*asking.shape), f"{name}.out")
+        return dense(mixed.reshape(*queries.shape), f"{name}.out")
 
     def perceptron(x: np.ndarray, name: str) -> np.ndarray:
         h = dense(x, f"{name}.fc1")
@@ -80,8 +80,8 @@ def reference(network: VisionTransformer, images: np.ndarray, *, post: bool, hea
             x = x + perceptron(norm(x, f"{b}.norm2"), f"{b}.mlp")
     x = x if post else norm(x, "norm")
     if "pooling.probe" in w:
-        found = attend(np.repeat(w["pooling.probe"], batch, 0), x, "pooling.attention")
-        x = (found + perceptron(norm(found, "pooling.norm"), "pooling.mlp"))[:, 0]
+        pooled = attend(np.repeat(w["pooling.probe"], batch, 0), x, "pooling.attention")
+        x = (pooled + perceptron(norm(pooled, "pooling.norm"), "pooling.mlp"))[:, 0]
     else:
         x = x.mean(1)
     return dense(np.tanh(dense(x, "pre_logits")), "head")
@@ -101,14 +101,14 @@ def test_the_logits_are_big_visions_and_algoperfs(words: list[str]) -> None:
     np.testing.assert_allclose(logits, expected, rtol=2e-4, atol=2e-4)
 
 
-def test_each_place_has_positions_of_its_own() -> None:
-    found = positions(64, 5, 7, device=torch.device("cpu"))
-    assert found.shape == (35, 64)
-    assert len(found.round(decimals=4).unique(dim=0)) == 35
+def test_each_patch_has_a_different_position_embedding() -> None:
+    embeddings = positions(64, 5, 7, device=torch.device("cpu"))
+    assert embeddings.shape == (35, 64)
+    assert len(embeddings.round(decimals=4).unique(dim=0)) == 35
 
 
 def test_initial_weights_are_drawn_as_flax_draws_them() -> None:
-    """Their whole distributions: cut normals of variance 1 / fan-in, Glorot's uniform ones, zeros, tiny biases."""
+    """Whole distributions: truncated normals of variance 1 / fan-in, Glorot's uniform ones, zeros, tiny biases."""
     weights = {name: p.detach().numpy().flatten() for name, p in built("model.pooling=attention").named_parameters()}
     cut = stats.truncnorm(-2, 2)
     for name, fan_in in (("embedding.weight", 3 * 16 * 16), ("pre_logits.weight", 384)):
@@ -137,13 +137,13 @@ def test_a_variant_redraws_no_layer_that_both_have() -> None:
     assert not torch.equal(plain.embedding.weight, other.embedding.weight)
 
 
-def test_kernels_alone_decay() -> None:
+def test_only_kernels_decay() -> None:
     network = built(*VIT[1:], "model.pooling=attention", "model.glu=true")
     spared = set(undecayed(network, "all_but_kernels"))
     assert {name for name, p in network.named_parameters() if p.ndim == 1} | {"pooling.probe"} == spared
 
 
-def test_what_makes_no_network_is_refused_by_key() -> None:
+def test_invalid_sizes_are_refused_by_key() -> None:
     with pytest.raises(UserError, match=r"model\.heads=5: must divide model\.width=32"):
         built(*VIT[1:], "model.heads=5")
     with pytest.raises(UserError, match=r"model\.width=30"):

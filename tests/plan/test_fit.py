@@ -1,4 +1,4 @@
-"""Times that follow the run's length: whatever the length, those in epochs and batches end up inside the run."""
+"""Durations with schedule.fit=on: at any length, those in epochs and batches are within the run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,17 @@ from tests.configs import composed, with_values
 from tests.runs import SMALL, Here
 
 WORDS = ("batch_size=10", "schedule.fit=on")
-METHODS = ("algorithms.ema=on", "algorithms.backbone_freezing=on", "model.weights=torchvision", "schedule.warmup=0ba")
-TIMES = st.one_of(st.integers(0, 400).map("{}ep".format), st.integers(0, 10_000).map("{}ba".format))
+ALGORITHMS = (
+    "algorithms.ema=on",
+    "algorithms.backbone_freezing=on",
+    "model.weights=torchvision",
+    "schedule.warmup=0ba",
+)
+DURATIONS = st.one_of(st.integers(0, 400).map("{}ep".format), st.integers(0, 10_000).map("{}ba".format))
 
 
 def plan(*words: str, samples: int = 100, **values: object) -> Plan:
-    """Fitted, of ten steps an epoch; values by dotted key are set in a config that is composed once."""
+    """Return the fitted plan of ten steps per epoch; sets values by dotted key in a config that is composed once."""
     return fitted(Plan(with_values(composed(*WORDS, *words), values), 1, samples))
 
 
@@ -41,17 +46,17 @@ def is_duration(value: object) -> bool:
 @given(
     epochs=st.integers(1, 300),
     samples=st.integers(20, 5000),
-    warmup=TIMES,
-    half_life=TIMES,
-    until=TIMES,
+    warmup=DURATIONS,
+    half_life=DURATIONS,
+    until=DURATIONS,
     dilate=st.sampled_from([0.25, 1.0, 3.0]),
 )
-def test_at_any_length_every_time_is_inside_the_run(
+def test_at_any_length_every_duration_is_within_the_run(
     epochs: int, samples: int, warmup: str, half_life: str, until: str, dilate: float
 ) -> None:
     values = {"epochs": epochs, "schedule.warmup": warmup, "schedule.dilate": dilate}
     values |= {"algorithms.ema.half_life": half_life, "algorithms.backbone_freezing.until": until}
-    run = plan(*METHODS, samples=samples, **values)
+    run = plan(*ALGORITHMS, samples=samples, **values)
     total, ema, freezing = run.total_steps, run.config.algorithms.ema, run.config.algorithms.backbone_freezing
     assert run.warmup_steps < total
     assert run.every(ema.half_life) < total
@@ -64,19 +69,19 @@ def test_at_any_length_every_time_is_inside_the_run(
 @settings(max_examples=60, deadline=None)
 @given(epochs=st.integers(1, 200), last=st.integers(1, 400), parts=st.lists(st.floats(0.01, 0.99), max_size=4))
 def test_milestones_keep_their_ratios(epochs: int, last: int, parts: list[float]) -> None:
-    given_ = [*sorted(round(part * last * 10) for part in parts), last * 10]
-    milestones = [f"{g}ba" for g in given_]
+    steps = [*sorted(round(part * last * 10) for part in parts), last * 10]
+    milestones = [f"{g}ba" for g in steps]
     run = plan("schedule=multi_step", **{"epochs": epochs, "schedule.milestones": milestones})
-    found = [run.schedule_steps(text) for text in run.config.schedule.milestones]  # type: ignore[union-attr]
-    assert found[-1] <= 0.9 * run.total_steps
-    factor = found[-1] / given_[-1]
-    assert found == pytest.approx([factor * g for g in given_], abs=1)
+    fitted_steps = [run.schedule_steps(text) for text in run.config.schedule.milestones]  # type: ignore[union-attr]
+    assert fitted_steps[-1] <= 0.9 * run.total_steps
+    factor = fitted_steps[-1] / steps[-1]
+    assert fitted_steps == pytest.approx([factor * g for g in steps], abs=1)
     check(run, {})
 
 
-def test_times_that_are_short_or_parts_of_the_run_stay() -> None:
-    times = ["algorithms.ema.half_life=0.4dur", "algorithms.ema.update_interval=2ba"]
-    words = ["epochs=100", "schedule.warmup=9ep", *times]
+def test_short_durations_and_fractions_of_the_run_stay() -> None:
+    durations = ["algorithms.ema.half_life=0.4dur", "algorithms.ema.update_interval=2ba"]
+    words = ["epochs=100", "schedule.warmup=9ep", *durations]
     run = plan(*words)
     assert run.config == composed(*WORDS, *words)
     assert run.shortened == {}
@@ -89,7 +94,7 @@ def test_times_that_are_short_or_parts_of_the_run_stay() -> None:
     samples=st.integers(128, 20_000),
     warmup=st.sampled_from(["", "8ep", "500ba"]),
 )
-def test_recipes_for_ones_own_pictures_fit_any_run(name: str, epochs: int, samples: int, warmup: str) -> None:
+def test_recipes_for_ones_own_images_fit_any_run(name: str, epochs: int, samples: int, warmup: str) -> None:
     values = {"epochs": epochs, **({"schedule.warmup": warmup} if warmup else {})}
     config = with_values(composed(f"recipe={name}", "model.weights=torchvision"), values)
     run = fitted(Plan(config, 1, samples))
@@ -100,14 +105,14 @@ def test_recipes_for_ones_own_pictures_fit_any_run(name: str, epochs: int, sampl
 
 
 @pytest.mark.parametrize("name", [recipe.name for recipe in recipes.listing() if recipe.about.published])
-def test_published_recipes_stay(name: str) -> None:
+def test_published_recipes_are_not_fitted(name: str) -> None:
     config = compose([f"recipe={name}", "epochs=9"]).config
     config = replace(config, dataset=replace(config.dataset, train_samples=10_000))
     assert config.schedule.fit == "off"
     assert plan_for(config, 1).config == config
 
 
-def test_a_run_keeps_its_fitted_times_and_no_resume_changes_them(here: Here) -> None:
+def test_a_run_keeps_its_fitted_durations_and_no_resume_changes_them(here: Here) -> None:
     words = [*SMALL, "schedule.warmup=8ep", "schedule.fit=on", "run_name=short"]
     assert (
         "schedule.fit=on shortens the schedule for 18 steps: schedule.warmup=8ep to 0.1dur"
@@ -126,7 +131,7 @@ def test_a_run_keeps_its_fitted_times_and_no_resume_changes_them(here: Here) -> 
     assert here.state(run)["step"] == 12
 
 
-def test_the_plan_tells_what_became_of_the_times() -> None:
+def test_the_plan_notes_the_shortened_durations() -> None:
     run = plan("recipe=mild", "epochs=9", "algorithms.swa=off", "batch_size=10")
     assert [line for line in notes(run) if "fit" in line] == [
         "schedule.fit=on shortens the schedule for 90 steps: schedule.warmup=8ep to 0.1dur, algorithms.ema.half_life="
@@ -136,11 +141,11 @@ def test_the_plan_tells_what_became_of_the_times() -> None:
 
 
 @pytest.mark.parametrize("words", [["schedule=multi_step", "algorithms=[ema,backbone_freezing]"], ["algorithms=[swa]"]])
-def test_every_time_has_a_part_of_the_run_but_those_of_evaluation_saves_and_records(words: list[str]) -> None:
+def test_all_durations_but_those_of_evaluation_checkpoints_and_records_are_fitted(words: list[str]) -> None:
     values = as_mapping(compose(words).config)
-    times = [key for key, value in leaves(values) if is_duration(value[0] if isinstance(value, list) else value)]
+    durations = [key for key, value in leaves(values) if is_duration(value[0] if isinstance(value, list) else value)]
     apart = ["eval_every", "checkpoint.every", "logger.interval"]
-    assert [key for key in times if not 0 < (longest_share(key) or 0) <= 1] == apart
-    kept = [f"{key}={time}" for key, time in zip(apart, ("7ep", "800ba", "90ba"), strict=True)]
-    config = plan("epochs=2", *kept).config
+    assert [key for key in durations if not 0 < (longest_share(key) or 0) <= 1] == apart
+    words_apart = [f"{key}={value}" for key, value in zip(apart, ("7ep", "800ba", "90ba"), strict=True)]
+    config = plan("epochs=2", *words_apart).config
     assert (config.eval_every, config.checkpoint.every, config.logger.interval) == ("7ep", "800ba", "90ba")

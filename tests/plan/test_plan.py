@@ -78,7 +78,7 @@ def test_multi_step_and_linear_by_hand() -> None:
     assert [line.lr_multiplier(s) for s in (0, 10, 20, 60)] == pytest.approx([0, 0.5, 1, 0.5])
 
 
-def test_an_epoch_staircase_changes_at_epochs_alone() -> None:
+def test_an_epoch_staircase_changes_only_at_epochs() -> None:
     stairs = plan("recipe=mild", "schedule.granularity=epoch")
     assert len({stairs.lr_multiplier(step) for step in range(625, 1250)}) == 1
 
@@ -105,13 +105,13 @@ def test_a_warmup_that_includes_its_peak_is_one_unit_ahead(
         assert ahead.lr_multiplier(step) == behind.lr_multiplier(step)
 
 
-@given(share=st.integers(1, 4096), most=st.integers(1, 4096))
-def test_accumulation_takes_the_fewest_equal_parts_that_fit(share: int, most: int) -> None:
-    config = with_values(composed(), {"batch_size": share, "device_batch_size": most})
+@given(count=st.integers(1, 4096), most=st.integers(1, 4096))
+def test_accumulation_uses_the_fewest_equal_micro_batches_that_fit(count: int, most: int) -> None:
+    config = with_values(composed(), {"batch_size": count, "device_batch_size": most})
     parts = Plan(config, 1, IMAGENET).accumulation
-    assert share % parts == 0
-    assert share // parts <= most
-    assert not [n for n in range(1, parts) if share % n == 0 and share // n <= most]
+    assert count % parts == 0
+    assert count // parts <= most
+    assert not [n for n in range(1, parts) if count % n == 0 and count // n <= most]
 
 
 def test_sizes_follow_the_native_size() -> None:
@@ -135,7 +135,7 @@ def test_sizes_follow_the_native_size() -> None:
         (["optimizer.nesterov=true", "optimizer.momentum=0"], "needs momentum above 0"),
     ],
 )
-def test_what_cannot_work_is_refused(words: list[str], expected: str) -> None:
+def test_values_that_cannot_work_are_refused(words: list[str], expected: str) -> None:
     assert expected in refused(*words)
 
 
@@ -150,59 +150,59 @@ def test_what_cannot_work_is_refused(words: list[str], expected: str) -> None:
         ("cutout", "random_erasing", "both erase a rectangle of each image"),
     ],
 )
-def test_combinations_without_meaning_are_refused_with_the_reason(first: str, second: str, reason: str) -> None:
+def test_incompatible_algorithms_are_refused_with_the_reason(first: str, second: str, reason: str) -> None:
     assert f"algorithms.{second}=on: cannot be combined with {first}: {reason}" in refused(
         f"algorithms=[{first},{second}]"
     )
 
 
-def test_every_excluded_name_is_a_method() -> None:
-    methods = Algorithms.declarations()
-    assert {name for method in methods.values() for name in method.excludes} <= methods.keys()
+def test_every_excluded_name_is_an_algorithm() -> None:
+    algorithms = Algorithms.declarations()
+    assert {name for one in algorithms.values() for name in one.excludes} <= algorithms.keys()
 
 
-def test_the_order_of_writing_never_changes_the_plan() -> None:
+def test_the_order_of_algorithms_never_changes_the_config() -> None:
     names = ["mixup", "label_smoothing", "ema", "blurpool"]
     assert (
         compose([f"algorithms=[{','.join(names)}]"]).config == compose([f"algorithms=[{','.join(names[::-1])}]"]).config
     )
 
 
-def said(*words: str, world: int = 8, samples: int = 1_281_167) -> list[str]:
+def noted(*words: str, world: int = 8, samples: int = 1_281_167) -> list[str]:
     return notes(Plan(compose(words).config, world, samples))
 
 
 @pytest.mark.parametrize("recipe", ["mild", "medium", "hot", "baseline"])
-def test_a_recipe_as_published_needs_none(recipe: str) -> None:
-    assert said(f"recipe={recipe}") == []
+def test_a_published_recipe_has_no_notes(recipe: str) -> None:
+    assert noted(f"recipe={recipe}") == []
 
 
-def test_a_scaled_learning_rate_is_said() -> None:
-    (line,) = said("recipe=mild", "batch_size=1024")
+def test_a_scaled_learning_rate_is_noted() -> None:
+    (line,) = noted("recipe=mild", "batch_size=1024")
     assert line.startswith("learning rate 2.048 is for a batch of 2048; at 1024 it is scaled to 1.024")
-    assert said("recipe=mild", "batch_size=1024", "optimizer.scale_lr=off") == []
+    assert noted("recipe=mild", "batch_size=1024", "optimizer.scale_lr=off") == []
 
 
-def test_pictures_that_no_batch_takes_are_counted() -> None:
-    assert said("recipe=baseline", samples=3500) == ["each epoch drops 1452 of 3500 images, its last partial batch"]
+def test_images_that_each_epoch_drops_are_counted() -> None:
+    assert noted("recipe=baseline", samples=3500) == ["each epoch drops 1452 of 3500 images, its last partial batch"]
 
 
-def test_a_batch_norm_of_few_images_is_said() -> None:
-    assert said("recipe=baseline", world=256) == ["batch norm uses only 8 images per forward pass"]
-    assert said("recipe=baseline", "device_batch_size=8") == ["batch norm uses only 8 images per forward pass"]
-    assert said("recipe=baseline", "model=vit", world=256) == []
+def test_a_batch_norm_of_few_images_is_noted() -> None:
+    assert noted("recipe=baseline", world=256) == ["batch norm uses only 8 images per forward pass"]
+    assert noted("recipe=baseline", "device_batch_size=8") == ["batch norm uses only 8 images per forward pass"]
+    assert noted("recipe=baseline", "model=vit", world=256) == []
 
 
-def test_an_average_that_lags_behind_a_short_run_is_said() -> None:
+def test_an_ema_too_slow_for_a_short_run_is_noted() -> None:
     words = ("recipe=mild", "epochs=1", "schedule.warmup=0.1dur")
-    (line,) = said(*words, samples=200 * 2048)
-    # after 200 steps of half-life 100 a quarter is left
+    (line,) = noted(*words, samples=200 * 2048)
+    # a quarter remains after two half-lives
     assert "keep 25% of the initial weights after 200 steps; set algorithms.ema.half_life=20ba" in line
-    assert said(*words, "algorithms.ema.half_life=20ba", samples=200 * 2048) == []
-    assert said(*words, "algorithms.ema=off", samples=200 * 2048) == []
+    assert noted(*words, "algorithms.ema.half_life=20ba", samples=200 * 2048) == []
+    assert noted(*words, "algorithms.ema=off", samples=200 * 2048) == []
 
 
 def test_compiling_for_a_cpu_is_advised_against() -> None:
-    (line,) = said("recipe=mild", "compile=on", "launch=cpu")
+    (line,) = noted("recipe=mild", "compile=on", "launch=cpu")
     assert "compile=on was slower than compile=off on every CPU measured" in line
-    assert said("recipe=mild", "compile=on", "launch.device=cuda") == []
+    assert noted("recipe=mild", "compile=on", "launch.device=cuda") == []

@@ -1,4 +1,4 @@
-"""Which steps cost the same, against the real algorithms and by hand."""
+"""The kinds of steps of equal cost, against the real algorithms and by hand."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def plan(*words: str, samples: int = 640) -> Plan:
 
 
 def acting(run: Plan) -> list[tuple[str, ...]]:
-    """What acts at each step."""
-    found = {step: kind.acting for kind, steps in step_kinds(run).items() for step in steps}
-    return [found[step] for step in range(run.total_steps)]
+    """Return the algorithms that act at each step."""
+    by_step = {step: kind.acting for kind, steps in step_kinds(run).items() for step in steps}
+    return [by_step[step] for step in range(run.total_steps)]
 
 
 def test_the_kinds_partition_the_run_and_their_sizes_are_the_plans() -> None:
@@ -39,7 +39,7 @@ def test_the_kinds_partition_the_run_and_their_sizes_are_the_plans() -> None:
 
 
 @pytest.mark.parametrize(("algorithms", "most"), [("[]", 0.1), ("[ema]", 16)])
-def test_steps_are_remembered_in_few_bytes_each(algorithms: str, most: float) -> None:
+def test_steps_are_stored_in_few_bytes_each(algorithms: str, most: float) -> None:
     run = plan("recipe=mild", f"algorithms={algorithms}", "epochs=10", samples=640_000)
     run.image_size(0)
     tracemalloc.start()
@@ -50,14 +50,14 @@ def test_steps_are_remembered_in_few_bytes_each(algorithms: str, most: float) ->
     assert bytes_taken / run.total_steps < most
 
 
-def test_the_kinds_of_the_published_form_have_the_sides_that_colout_leaves() -> None:
+def test_the_kinds_of_the_published_form_have_the_sizes_after_colout() -> None:
     ours, published = plan("recipe=hot", "epochs=50"), plan("recipe=hot", "epochs=50", "fidelity=published")
-    sides, left = ({kind.image_size for kind in step_kinds(run)} for run in (ours, published))
-    assert (min(sides), max(sides)) == (104, 176)
-    assert left == {int(0.95 * (119 if side == 120 else side)) for side in sides}
+    sizes, after = ({kind.image_size for kind in step_kinds(run)} for run in (ours, published))
+    assert (min(sizes), max(sizes)) == (104, 176)
+    assert after == {int(0.95 * (119 if size == 120 else size)) for size in sizes}
 
 
-def test_sam_doubles_the_gradients_at_the_steps_that_are_named() -> None:
+def test_sam_doubles_the_gradients_at_its_steps() -> None:
     run = plan("algorithms=[sam]", "algorithms.sam.interval=3", "epochs=2")
     engine = Engine(Context(run, 10))
     model = nn.Linear(2, 2)
@@ -76,18 +76,18 @@ def test_sam_doubles_the_gradients_at_the_steps_that_are_named() -> None:
         assert calls == 1 + ("sam" in names)
 
 
-def test_selective_backprop_keeps_fewer_at_the_steps_that_are_named() -> None:
+def test_selective_backprop_keeps_fewer_samples_at_its_steps() -> None:
     run = plan("algorithms=[selective_backprop]", "algorithms.selective_backprop.scale=1.0", "epochs=4")
     engine = Engine(Context(run, 10))
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 10))
     whole = Batch(torch.randint(0, 256, (8, 3, 2, 2)).float(), torch.zeros(8).long(), np.arange(8), Moment(0, 0, 0, 1))
     for step, names in enumerate(acting(run)):
         batch = replace(whole, moment=replace(whole.moment, step=step, total_steps=run.total_steps))
-        kept = engine.change_batch(batch, model, nn.functional.cross_entropy, lambda images: images)
-        assert len(kept.images) == (4 if "selective_backprop" in names else 8), step
+        selected = engine.change_batch(batch, model, nn.functional.cross_entropy, lambda images: images)
+        assert len(selected.images) == (4 if "selective_backprop" in names else 8), step
 
 
-def test_layer_freezing_goes_through_its_levels() -> None:
+def test_layer_freezing_reaches_all_levels() -> None:
     run = plan("algorithms=[layer_freezing]", "algorithms.layer_freezing.start=0.5", "epochs=10")
     levels = acting(run)
     assert set(levels[:51]) == {()}
@@ -95,7 +95,7 @@ def test_layer_freezing_goes_through_its_levels() -> None:
     assert levels[-1] == ("layer_freezing/5",)
 
 
-def test_few_points_are_measured_and_the_ends_are_among_them() -> None:
+def test_few_kinds_are_measured_including_the_extremes() -> None:
     hot = plan("recipe=hot", "dataset=imagenet", "epochs=270", samples=64000)
     chosen = step_samples(step_kinds(hot))
     common = [point.kind.image_size for point in chosen if not point.kind.acting]
@@ -107,6 +107,6 @@ def test_few_points_are_measured_and_the_ends_are_among_them() -> None:
 
 
 @pytest.mark.parametrize(("name", "key"), [("soap", "interval"), ("schedule_free_adamw", "statistics_interval")])
-def test_an_optimizer_does_more_at_the_steps_that_are_named(name: str, key: str) -> None:
+def test_an_optimizer_acts_at_its_steps(name: str, key: str) -> None:
     run = plan(f"optimizer={name}", f"optimizer.{key}=3", "algorithms=[]", "epochs=1")
     assert acting(run) == [(name,) if step % 3 == 0 else () for step in range(10)]

@@ -1,4 +1,4 @@
-"""conf/ and recipes/ are an ordinary Hydra application: hydra-core alone composes what `train show` shows."""
+"""conf/ and recipes/ are an ordinary Hydra application: hydra-core alone composes what `train show` prints."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 *lines, folders = sys.argv[1:]
-folders, found = [Path(folder) for folder in folders.split(":")], {}
+folders, composed = [Path(folder) for folder in folders.split(":")], {}
 for line in lines:
     name, *words = line.split()
     (main,) = [folder for folder in folders if (folder / f"{name}.yaml").exists()]
     with initialize_config_dir(config_dir=str(main), version_base="1.3"):
         words += [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders)}]"]
-        found[line] = OmegaConf.to_container(compose(name, words), resolve=True)
+        composed[line] = OmegaConf.to_container(compose(name, words), resolve=True)
 assert not any(name.partition(".")[0] in ("launcher", "lab") for name in sys.modules)
-print(json.dumps(found))
+print(json.dumps(composed))
 """
-# What is typed, and Hydra's own words for it.
+# Command lines, and Hydra's own words for them.
 OTHERS = {
     "recipe=hot fidelity=published": "hot +published=hot fidelity=published",
     "recipe=ffcv_rn50 epochs=32": "ffcv_rn50 +lengths/ffcv_rn50='32' epochs=32",
@@ -52,7 +52,7 @@ def alone() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_hydra_composes_what_is_shown(line: str, alone: dict[str, Any]) -> None:
+def test_hydra_composes_what_train_show_prints(line: str, alone: dict[str, Any]) -> None:
     shown = yaml.safe_load(output_of("show", *line.split()))
     values = {key: value for key, value in leaves(alone[LINES[line]]) if not key.startswith("about")}
     off = {key for key, value in values.items() if key.startswith("algorithms.") and value is None}

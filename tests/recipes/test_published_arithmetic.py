@@ -1,4 +1,4 @@
-"""What recipes say in other words than their publications, against the published formulas."""
+"""Values that recipes express differently from their publications, against the published formulas."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def test_decoupled_decay_of_the_baseline_is_nvidias_coupled_one() -> None:
 @pytest.mark.parametrize(
     ("epochs", "start", "end"), [(16, 11, 13), (24, 17, 20), (32, 23, 27), (40, 29, 34), (56, 41, 48), (88, 65, 76)]
 )
-def test_ffcv_sides_and_learning_rates_are_those_of_each_published_length(epochs: int, start: int, end: int) -> None:
+def test_ffcv_sizes_and_learning_rates_are_those_of_each_published_length(epochs: int, start: int, end: int) -> None:
     config = compose(["recipe=ffcv_rn50", f"epochs={epochs}"]).config
     plan, steps = Plan(config, 8, IMAGES), IMAGES // config.batch_size
     assert (plan.train_size, steps) == (192, 312)
     for epoch in range(epochs):
-        side = np.interp(epoch, [start, end], [160, 192])
+        size = np.interp(epoch, [start, end], [160, 192])
         for step in (epoch * steps, epoch * steps + steps - 1):
-            assert plan.image_size(step) == int(np.round(side / 32)) * 32
+            assert plan.image_size(step) == int(np.round(size / 32)) * 32
             assert plan.lr_multiplier(step) == pytest.approx(
                 np.interp(step / steps, [0, 2, epochs], [1e-4, 1, 0]), abs=1e-12
             )
@@ -65,8 +65,8 @@ def test_vits_learning_rate_and_decay_are_big_visions(epochs: int) -> None:
         assert plan.lr(step) * plan.config.optimizer.weight_decay == pytest.approx(1e-4 * multiplier, rel=1e-9)
 
 
-def composers_side(full: int, epoch: int, epochs: int, *, initial: float, delay: float, finetune: float) -> int:
-    """Side after Composer's progressive resizing, in multiples of 4, from its formula and the call that it makes."""
+def composers_size(full: int, epoch: int, epochs: int, *, initial: float, delay: float, finetune: float) -> int:
+    """Return the size after Composer's progressive resizing, in multiples of 4, by its formula and PyTorch."""
     elapsed = epoch / epochs
     done = min((elapsed - delay) / (1 - finetune - delay), 1) if elapsed >= delay else 0.0
     pinned = round(full * (initial + (1 - initial) * done) / 4) * 4 / full
@@ -82,18 +82,18 @@ def composers_side(full: int, epoch: int, epochs: int, *, initial: float, delay:
         *[("hot", 180, 0.6, 0.2), ("hot", 270, 0.6, 0.2), ("hot", 450, 0.6, 0.2)],
     ],
 )
-def test_published_sides_of_every_epoch_are_composers(name: str, epochs: int, initial: float, delay: float) -> None:
+def test_published_sizes_of_every_epoch_are_composers(name: str, epochs: int, initial: float, delay: float) -> None:
     plan = Plan(compose([f"recipe={name}", f"epochs={epochs}", "fidelity=published"]).config, 8, IMAGES)
     resizing = plan.config.algorithms.progressive_resizing
-    sides = [composers_side(176, e, epochs, initial=initial, delay=delay, finetune=0.2) for e in range(epochs)]
-    seen = [int((1 - 0.05) * side) for side in sides] if name == "hot" else sides
+    sizes = [composers_size(176, e, epochs, initial=initial, delay=delay, finetune=0.2) for e in range(epochs)]
+    seen = [int((1 - 0.05) * size) for size in sizes] if name == "hot" else sizes
     for last in (0, 624):
-        assert [resizing.size(plan, 625 * epoch + last) for epoch in range(epochs)] == sides
+        assert [resizing.size(plan, 625 * epoch + last) for epoch in range(epochs)] == sizes
         assert [plan.image_size(625 * epoch + last) for epoch in range(epochs)] == seen
     assert (seen[0], seen[-1]) == ((98, 167) if name == "hot" else (88, 176))
 
 
-def test_ffcv_evaluates_the_middle_224_of_256_parts() -> None:
+def test_ffcv_evaluates_the_central_224_of_256() -> None:
     image = compose(["recipe=ffcv_rn50"]).config.image
     assert image.eval_resize == round(image.eval_size / (224 / 256))
 
@@ -136,7 +136,7 @@ def test_pytorchs_schedulers_give_the_learning_rates_of_pytorch_blog() -> None:
         schedule.step()
 
 
-def test_mlperfs_learning_rate_falls_by_the_square_of_the_rest() -> None:
+def test_mlperfs_learning_rate_decays_quadratically() -> None:
     """11 * k / 800 to k = 800, then 1e-4 + (11 - 1e-4) * (1 - (k - 800) / 14000)^2; their steps k count from 1."""
     plan = Plan(compose(["recipe=mlperf_lars"]).config, 8, IMAGES)
     assert (plan.steps_per_epoch, plan.total_steps, plan.warmup_steps) == (400, 14_800, 800)

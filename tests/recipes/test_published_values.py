@@ -1,4 +1,4 @@
-"""Every recipe against published_values.yaml, which states what the publications do."""
+"""Every recipe against published_values.yaml, the values of the publications."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ RECIPES, ABLATIONS = TABLE["recipes"], TABLE["ablations"]
 
 
 def resolved(name: str, *words: str) -> dict[str, Any]:
-    """Dotted values of the run config that a recipe composes to."""
+    """Return the values of a recipe's run config by dotted key."""
     return dict(leaves(asdict(compose([f"recipe={name}", *words]).config)))
 
 
 def algorithms_of(name: str) -> set[str]:
-    """Those that are on: of an ablation its base's, but for those that it changes."""
+    """Return the active algorithms: those of an ablation are its base's with its changes."""
     if name in RECIPES:
         return set(RECIPES[name]["algorithms"])
     changed = ABLATIONS[name]["changes"].get("algorithms", {})
@@ -42,13 +42,13 @@ def test_a_recipe_has_the_published_values(name: str) -> None:
     entry, published = RECIPES[name], {}
     for values in (*(TABLE["shared"][other] for other in entry.get("like", ())), entry["values"]):
         published |= dict(leaves(values))
-    found = resolved(name)
-    assert {key: found.get(key) for key in published} == published
+    values = resolved(name)
+    assert {key: values.get(key) for key in published} == published
     assert entry["source"]
 
 
 @pytest.mark.parametrize("name", [*RECIPES, *ABLATIONS])
-def test_fidelity_changes_exactly_what_the_published_code_of_a_recipe_does_otherwise(name: str) -> None:
+def test_fidelity_changes_exactly_the_values_in_which_the_published_code_differs(name: str) -> None:
     ours, published = resolved(name), resolved(name, "fidelity=published")
     assert ours.keys() == published.keys()
     changed = {key: value for key, value in published.items() if value != ours[key]}
@@ -61,20 +61,20 @@ def test_exactly_the_published_algorithms_are_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
-def test_an_ablation_is_its_base_but_for_what_it_is_about(name: str) -> None:
+def test_an_ablation_is_its_base_except_for_its_change(name: str) -> None:
     changes = dict(leaves(ABLATIONS[name]["changes"]))
-    found, before = resolved(name), resolved(ABLATIONS[name]["base"])
-    differing = {key for key in {*found, *before} - {"recipe"} if found.get(key) != before.get(key)}
-    assert {key: found.get(key) for key in changes} == changes
+    after, before = resolved(name), resolved(ABLATIONS[name]["base"])
+    differing = {key for key in {*after, *before} - {"recipe"} if after.get(key) != before.get(key)}
+    assert {key: after.get(key) for key in changes} == changes
     assert {part(key) for key in differing} <= {part(key) for key in changes}
 
 
 def part(key: str) -> str:
-    """`algorithms.sam` of `algorithms.sam.interval`, `loss` of `loss.name`."""
+    """Return `algorithms.sam` for `algorithms.sam.interval`, `loss` for `loss.name`."""
     depth = 2 if key.startswith("algorithms.") else 1
     return ".".join(key.split(".")[:depth])
 
 
 @pytest.mark.parametrize(("epochs", "mixup"), [(50, None), (90, None), (250, 0.2)])
-def test_nvidia_uses_mixup_for_250_epochs_alone(epochs: int, mixup: float | None) -> None:
+def test_nvidia_uses_mixup_only_for_250_epochs(epochs: int, mixup: float | None) -> None:
     assert resolved("nvidia_v1_5", f"epochs={epochs}").get("algorithms.mixup.alpha") == mixup

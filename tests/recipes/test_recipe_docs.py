@@ -1,4 +1,4 @@
-"""The example of docs/recipes.md works, and it leaves no recipe out."""
+"""The example of docs/recipes.md works, and the page lists every recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every recipe file must be: a complete header, known keys, values in full, true arithmetic, a valid run."""
+"""Every recipe file has a complete header, valid keys, all values, correct arithmetic, and can run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ FOLDER = Path(__file__).resolve().parents[2] / "recipes"
 RECIPES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 ABLATIONS = sorted(path.stem for path in FOLDER.glob("ablations/*.yaml"))
 ALL = [*RECIPES, *ABLATIONS]
-# For pictures of one's own, and any model: nothing was published of them.
+# For one's own images and any model, without published results.
 OWN = ("finetune", "small")
-# What was published of these is a speed, or the values alone.
+# Recipes whose publications have only a speed or values.
 WITHOUT_ACCURACY = ("baseline_", "resnet101_", "algoperf_nadamw", "algoperf_vit", *OWN)
 
 
@@ -42,8 +42,8 @@ def test_a_recipe_composes_without_a_problem_or_a_note(name: str) -> None:
     composed = compose([f"recipe={name}"])
     assert composed.config.recipe == name
     network = next((m for m in ("resnet101", "vit") if m in name), "resnet50")
-    found = (composed.config.dataset.name, composed.config.model.name)
-    assert found == (("image_folder", "resnet18") if name in OWN else ("imagenet", network))
+    names = (composed.config.dataset.name, composed.config.model.name)
+    assert names == (("image_folder", "resnet18") if name in OWN else ("imagenet", network))
     assert composed.notes == []
 
 
@@ -61,8 +61,8 @@ def test_a_recipe_can_run_at_each_of_its_lengths_on_eight_gpus(name: str, fideli
 def test_every_group_is_chosen_and_every_algorithm_stated_in_full(name: str) -> None:
     recipe = recipes.load(name)
     assert {"epochs", "batch_size", "eval_batch_size", "image"} <= recipe.values.keys()
-    left = {"model"} if name in OWN else set()
-    assert set(GROUPS) - recipe.chosen.keys() - {"launch", "logger", "task"} == left
+    optional = {"model"} if name in OWN else set()
+    assert set(GROUPS) - recipe.chosen.keys() - {"launch", "logger", "task"} == optional
     stated = recipe.values.get("algorithms", {})
     for algorithm in recipe.chosen.get("algorithms", []):
         names = {field.name for field in fields(get_args(get_type_hints(Algorithms)[algorithm])[0])}
@@ -71,7 +71,7 @@ def test_every_group_is_chosen_and_every_algorithm_stated_in_full(name: str) -> 
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_header_gives_results_source_command_and_true_arithmetic(name: str) -> None:
+def test_the_header_has_results_source_command_and_correct_arithmetic(name: str) -> None:
     text, config = comments(name), compose([f"recipe={name}"]).config
     assert f"train recipe={name} " in text
     assert "Published" in text

@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "recipes"
 
 
-def mistake(name: str) -> str:
+def error_of(name: str) -> str:
     with pytest.raises(UserError) as caught:
         compose([f"recipe={name}"])
     return str(caught.value)
@@ -48,16 +48,16 @@ def test_an_ablation_of_ones_own_extends_a_packaged_recipe(folder: Path) -> None
     ("wrong", "right"),
     [("hto", "hot"), ("Mild", "mild"), ("ffcv", "ffcv_rn50"), ("hot_cutmx", "hot_cutmix"), ("timm-a2", "timm_a2")],
 )
-def test_a_wrong_name_gets_the_nearest(wrong: str, right: str) -> None:
-    assert f"did you mean {right}?" in mistake(wrong)
+def test_a_wrong_name_suggests_the_nearest(wrong: str, right: str) -> None:
+    assert f"did you mean {right}?" in error_of(wrong)
 
 
 @pytest.mark.parametrize("wrong", ["zzzz", "../pyproject", "ablations/hot", "hott.yaml", "recipes/hot", "gpus"])
-def test_a_wrong_name_lists_what_there_is(wrong: str) -> None:
-    told = mistake(wrong)
-    assert told.startswith(f"recipe={wrong} ")
-    assert "mild" in told
-    assert "timm_a3" in told
+def test_a_wrong_name_lists_the_recipes(wrong: str) -> None:
+    message = error_of(wrong)
+    assert message.startswith(f"recipe={wrong} ")
+    assert "mild" in message
+    assert "timm_a3" in message
 
 
 @pytest.mark.parametrize(
@@ -78,16 +78,16 @@ def test_a_wrong_name_lists_what_there_is(wrong: str) -> None:
         ("defaults: [train, ../../etc/passwd, _self_]\n", "Could not load"),
     ],
 )
-def test_a_file_that_is_no_recipe_is_named_with_what_is_wrong(folder: Path, text: str, expected: str) -> None:
+def test_the_error_of_an_invalid_recipe_shows_file_and_fault(folder: Path, text: str, expected: str) -> None:
     (folder / "mine.yaml").write_text(text)
     (folder / "other.yaml").write_text("defaults: [mine, _self_]\n")
-    message = mistake("mine")
+    message = error_of("mine")
     assert expected in message
     assert "mine" in message
     assert "\n" not in message
 
 
-def test_a_changed_file_is_read_anew(folder: Path) -> None:
+def test_a_changed_file_is_read_again(folder: Path) -> None:
     for epochs in (5, 60):
         (folder / "mine.yaml").write_text(f"{HEADER}epochs: {epochs}\n")
         assert compose(["recipe=mine"]).config.epochs == epochs
@@ -101,7 +101,7 @@ def test_another_length_takes_the_values_of_the_nearest(epochs: int, delay: floa
     assert resizing.delay == pytest.approx(delay, abs=1e-6)
 
 
-def test_a_length_is_in_the_band_or_one_of_three_recipes_is_named_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_length_is_in_the_band_or_one_of_three_recipes_is_suggested(monkeypatch: pytest.MonkeyPatch) -> None:
     for function in (recipes.load, recipes.listing):
         monkeypatch.setattr(recipes, function.__name__, cache(function))
     for name, epochs in product(NAMES, (*range(1, 300), 599, 600, 601, 1000)):

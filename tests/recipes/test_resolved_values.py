@@ -20,7 +20,7 @@ ROWS = json.loads(Path(__file__).with_name("resolved.json").read_text())
 
 
 def expected() -> dict[str, dict[str, Any]]:
-    """Command line to dotted key and value."""
+    """Return the values by dotted key of each command line."""
     lines: dict[str, dict[str, Any]] = {}
     for row in ROWS:
         values = {**lines.get(row.get("as"), {}), **row.get("values", {}), **row.get("but", {})}

@@ -1,4 +1,4 @@
-"""ImageNet's three files as they are downloaded, with a few images in each."""
+"""Write ImageNet's three files as they are downloaded, with a few images in each."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from scipy.io import savemat
 from launcher.data.decode import UnreadableImage
 from launcher.data.sources.source import Source
 
-# note: not in the order of their names, as in the real table; the last is a node above the others
+# note: not in the order of their names, as in the real table; the last is the parent of the others
 SYNSETS = [(1, "n02", 0), (2, "n03", 0), (3, "n01", 0), (4, "n00", 3)]
 CLASSES = ["n01", "n02", "n03"]
 TRUTH = [2, 1, 3, 3, 2, 1, 1]
 
 
 def jpeg(seed: int) -> bytes:
-    """A small image unlike the others."""
+    """Return a small image that depends on the seed."""
     random = np.random.default_rng(seed)
     file = io.BytesIO()
     Image.fromarray(random.integers(0, 256, (*random.integers(20, 60, 2), 3), dtype=np.uint8)).save(file, "JPEG")
@@ -34,7 +34,7 @@ def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def write_downloads(folder: Path) -> Path:
-    """The three files; images in no order of names, as a tar file may hold them."""
+    """Write the three files; images are not in the order of their names, as in any tar file."""
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(folder / "ILSVRC2012_img_train.tar", "w") as train:
         for place, name in enumerate(reversed(CLASSES)):
@@ -61,7 +61,7 @@ def write_devkit(path: Path) -> None:
         add(tar, "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt", lines.encode())
 
 
-def said(what: str, done: int, total: int) -> None:
+def report(what: str, done: int, total: int) -> None:
     assert done <= total
 
 

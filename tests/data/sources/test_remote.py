@@ -1,4 +1,4 @@
-"""Buckets and URLs: fsspec's own memory, and a web server that is there, slow to answer, or gone."""
+"""Buckets and URLs: fsspec's memory, and a web server that works, fails at first, or is gone."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from launcher.errors import UserError
 from tests.commands import refused
 
 from ..conftest import words_for
-from .downloads import contents, said, write_downloads
+from .downloads import contents, report, write_downloads
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder, parts of files too; `failures` of a name are answered by an error first."""
+    """Serve a folder, including ranges of files; the first `failures` requests of a name get an error."""
 
     failures: dict[str, int]
     ranges = True
@@ -75,10 +75,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_module, "_PAUSES", (0.0, 0.0, 0.0))
 
 
-def write_url(url: str, *words: str) -> list[Path]:
-    """`train prepare` of a URL, without its terminal."""
-    given = [words_for(Path())[0], f"dataset.path={url}", "dataloader=ffcv", "dataloader.workers=1", *words]
-    return [path for path, _ in prepare(FFCVDataset.of(compose(given).config), lambda *_: None)]
+def write_url(url: str, *more: str) -> list[Path]:
+    """Run `train prepare` for a URL, without its terminal."""
+    words = [words_for(Path())[0], f"dataset.path={url}", "dataloader=ffcv", "dataloader.workers=1", *more]
+    return [path for path, _ in prepare(FFCVDataset.of(compose(words).config), lambda *_: None)]
 
 
 def in_memory(folder: Path) -> str:
@@ -90,29 +90,29 @@ def in_memory(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_a_bucket_of_class_folders_holds_what_the_folders_do(pictures: Path, split: str) -> None:
-    here = folder_source(scan(pictures, split))
-    for url in (in_memory(pictures), f"file://{pictures}"):
-        there = open_source(url, split, said)
+def test_a_bucket_of_class_folders_equals_the_folders(image_folder: Path, split: str) -> None:
+    here = folder_source(scan(image_folder, split))
+    for url in (in_memory(image_folder), f"file://{image_folder}"):
+        there = open_source(url, split, report)
         assert (there.names, there.classes, there.root) == (here.names, here.classes, url)
         assert contents(there) == contents(here)
-    with serve(pictures, ranges=False) as url:
-        assert contents(open_source(url, split, said)) == contents(here)
+    with serve(image_folder, ranges=False) as url:
+        assert contents(open_source(url, split, report)) == contents(here)
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_a_bucket_of_imagenets_files_is_read_by_its_parts(tmp_path: Path, split: str) -> None:
+def test_a_bucket_of_imagenets_files_is_read_in_ranges(tmp_path: Path, split: str) -> None:
     write_downloads(tmp_path)
-    here = contents(open_source(str(tmp_path), split, said))
-    assert contents(open_source(in_memory(tmp_path), split, said)) == here
+    here = contents(open_source(str(tmp_path), split, report))
+    assert contents(open_source(in_memory(tmp_path), split, report)) == here
     with serve(tmp_path) as url:
-        assert contents(open_source(url, split, said)) == here
+        assert contents(open_source(url, split, report)) == here
 
 
-def test_ffcv_files_of_a_url_are_those_of_the_folder_and_train(pictures: Path, tmp_path: Path) -> None:
-    with serve(pictures) as url:
+def test_ffcv_files_of_a_url_equal_the_folders_and_train(image_folder: Path, tmp_path: Path) -> None:
+    with serve(image_folder) as url:
         train, _ = write_url(url, f"dataloader.folder={tmp_path}")
-    (here,) = (pictures / "ffcv").glob("train*.beton")
+    (here,) = (image_folder / "ffcv").glob("train*.beton")
     assert train.read_bytes() == here.read_bytes()
     words = words_for(Path(), f"dataset.path={url}", "dataloader=ffcv", f"dataloader.folder={tmp_path}")
     config = compose([words[0], *words[2:]]).config
@@ -120,21 +120,21 @@ def test_ffcv_files_of_a_url_are_those_of_the_folder_and_train(pictures: Path, t
     assert str(tmp_path) in next(examine_data(config)).observation
 
 
-def test_a_read_that_fails_is_tried_again(pictures: Path) -> None:
-    here = contents(folder_source(scan(pictures, "val")))
-    with serve(pictures, {"0.jpg": 3, "5.jpg": 1}) as url:
-        assert contents(open_source(url, "val", said)) == here
+def test_a_failed_read_is_retried(image_folder: Path) -> None:
+    here = contents(folder_source(scan(image_folder, "val")))
+    with serve(image_folder, {"0.jpg": 3, "5.jpg": 1}) as url:
+        assert contents(open_source(url, "val", report)) == here
 
 
-def test_headers_that_cannot_be_read_are_tried_again(tmp_path: Path) -> None:
+def test_failed_reads_of_headers_are_retried(tmp_path: Path) -> None:
     write_downloads(tmp_path)
     with serve(tmp_path, {"ILSVRC2012_img_val.tar": 3}) as url:
-        assert len(open_source(url, "val", said).names) == 7
+        assert len(open_source(url, "val", report).names) == 7
 
 
-def test_a_server_that_goes_away_is_one_line_and_the_same_command_goes_on(pictures: Path, tmp_path: Path) -> None:
-    with serve(pictures, {"20.jpg": 1000}) as url:
-        lost = open_source(url, "train", said)
+def test_a_lost_server_is_a_one_line_error_and_the_same_command_resumes(image_folder: Path, tmp_path: Path) -> None:
+    with serve(image_folder, {"20.jpg": 1000}) as url:
+        lost = open_source(url, "train", report)
         with pytest.raises(UserError, match=r"503.*run the same command to resume") as raised:
             contents(lost)
         assert str(raised.value).startswith(f"dataset.path={url}: ")
@@ -142,10 +142,10 @@ def test_a_server_that_goes_away_is_one_line_and_the_same_command_goes_on(pictur
         write_url(url, f"dataloader.folder={tmp_path}")
 
 
-def test_a_picture_that_is_not_there_is_skipped(pictures: Path, tmp_path: Path) -> None:
-    shutil.copytree(pictures, tmp_path / "p", ignore=shutil.ignore_patterns("ffcv"))
+def test_a_missing_image_is_unreadable(image_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(image_folder, tmp_path / "p", ignore=shutil.ignore_patterns("ffcv"))
     with serve(tmp_path / "p") as url:
-        source = open_source(url, "val", said)
+        source = open_source(url, "val", report)
         (tmp_path / "p" / "val" / "cat" / "3.jpg").unlink()
         assert str(contents(source)["cat/3.jpg"][1]) == "no such file"
 
@@ -158,10 +158,10 @@ def test_a_picture_that_is_not_there_is_skipped(pictures: Path, tmp_path: Path) 
         (OSError("timed out"), "cannot be read (timed out)"),
     ],
 )
-def test_a_bucket_that_cannot_be_listed_says_why(
+def test_the_error_of_a_bucket_that_cannot_be_listed_has_the_reason(
     error: OSError, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the words and kinds that s3fs gives the answers of S3."""
+    """With the errors that s3fs raises for S3's responses."""
 
     def fail(*_: object, **__: object) -> None:
         raise error
@@ -170,15 +170,15 @@ def test_a_bucket_that_cannot_be_listed_says_why(
     monkeypatch.setattr(system, "find", fail)
     monkeypatch.setattr(system, "info", fail)
     with pytest.raises(UserError) as raised:
-        open_source("memory://mine/x", "train", said)
+        open_source("memory://mine/x", "train", report)
     assert expected in str(raised.value)
-    assert "is kept" not in str(raised.value)
+    assert "are kept" not in str(raised.value)
 
 
-def test_a_server_without_parts_of_files_is_refused(tmp_path: Path) -> None:
+def test_a_server_without_range_requests_is_refused(tmp_path: Path) -> None:
     write_downloads(tmp_path)
     with serve(tmp_path, ranges=False) as url, pytest.raises(UserError, match="support range requests"):
-        open_source(url, "train", said)
+        open_source(url, "train", report)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_server_without_parts_of_files_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_mistake_is_one_line(
+def test_a_wrong_value_is_a_one_line_error(
     words: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

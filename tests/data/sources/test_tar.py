@@ -1,4 +1,4 @@
-"""Tar files that are not unpacked: held against torchvision's unpacking, and against Python's."""
+"""Reading tar files without unpacking, compared with torchvision's unpacking and Python's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from launcher.data.sources.find import folder_source, open_source
 from launcher.errors import UserError
 
 from ..conftest import write_files
-from .downloads import add, contents, jpeg, said, write_devkit, write_downloads
+from .downloads import add, contents, jpeg, report, write_devkit, write_downloads
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def downloads(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def unpacked(downloads: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What torchvision makes of the same files."""
+    """The same files as torchvision unpacks them."""
     folder = tmp_path_factory.mktemp("unpacked")
     with pytest.MonkeyPatch.context() as patch:
         for kind, (name, _) in imagenet.ARCHIVE_META.items():
@@ -44,10 +44,8 @@ def unpacked(downloads: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_the_pictures_and_classes_are_those_that_torchvision_unpacks(
-    downloads: Path, unpacked: Path, split: str
-) -> None:
-    ours, theirs = open_source(str(downloads), split, said), folder_source(scan(unpacked, split))
+def test_images_and_classes_are_those_that_torchvision_unpacks(downloads: Path, unpacked: Path, split: str) -> None:
+    ours, theirs = open_source(str(downloads), split, report), folder_source(scan(unpacked, split))
     assert (ours.names, ours.classes) == (theirs.names, theirs.classes)
     assert contents(ours) == contents(theirs)
 
@@ -61,7 +59,7 @@ def test_the_ffcv_files_are_those_of_the_unpacked_folders(downloads: Path, unpac
 
 @pytest.fixture
 def one_tar(tmp_path: Path) -> Path:
-    """A tar file of class folders below one of its own."""
+    """A tar file with class folders in a top folder."""
     path = tmp_path / "flowers.tar"
     with tarfile.open(path, "w") as tar:
         for split in ("train", "val"):
@@ -80,18 +78,18 @@ def one_tar(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_tar_file_of_class_folders_is_as_if_unpacked(one_tar: Path, tmp_path: Path) -> None:
+def test_a_tar_file_of_class_folders_reads_as_if_unpacked(one_tar: Path, tmp_path: Path) -> None:
     with tarfile.open(one_tar) as tar:
-        # note: an attribute, since Debian 12's Python knows no argument for it
+        # note: an attribute, since Debian 12's Python has no argument for it
         tar.extraction_filter = lambda member, path: member
         tar.extractall(tmp_path)
     for split in ("train", "val"):
-        ours = open_source(str(one_tar), split, said)
+        ours = open_source(str(one_tar), split, report)
         assert contents(ours) == contents(folder_source(scan(tmp_path / "flowers", split)))
     write_files(one_tar, f"dataloader.folder={tmp_path / 'files'}")
 
 
-def test_bad_pictures_in_a_tar_file_are_named_or_skipped(one_tar: Path, tmp_path: Path) -> None:
+def test_unreadable_images_in_a_tar_file_are_listed_or_skipped(one_tar: Path, tmp_path: Path) -> None:
     with tarfile.open(one_tar, "a") as tar:
         add(tar, "flowers/train/rose/cut.jpg", jpeg(1)[:300])
     with pytest.raises(UserError, match=r"1 of 6 images in .*flowers.tar cannot be decoded: rose/cut.jpg"):
@@ -102,12 +100,12 @@ def test_bad_pictures_in_a_tar_file_are_named_or_skipped(one_tar: Path, tmp_path
 
 def refusal(path: Path, split: str = "train") -> str:
     with pytest.raises(UserError) as raised:
-        open_source(str(path), split, said)
+        open_source(str(path), split, report)
     assert str(raised.value).count("\n") == 0
     return str(raised.value)
 
 
-def test_a_tar_file_that_is_not_whole_is_one_line(one_tar: Path) -> None:
+def test_a_damaged_tar_file_is_a_one_line_error(one_tar: Path) -> None:
     whole = one_tar.read_bytes()
     one_tar.write_bytes(gzip.compress(whole))
     assert "is compressed" in refusal(one_tar)
@@ -122,7 +120,7 @@ def test_a_tar_file_that_is_not_whole_is_one_line(one_tar: Path) -> None:
     assert "no such file" in refusal(one_tar)
 
 
-def test_a_file_of_less_than_no_bytes_does_not_lead_in_a_circle(tmp_path: Path) -> None:
+def test_a_member_of_negative_size_does_not_loop(tmp_path: Path) -> None:
     member = tarfile.TarInfo("flowers/train/rose/1.jpg")
     member.size = -512
     header = member.tobuf(tarfile.GNU_FORMAT)
@@ -130,17 +128,17 @@ def test_a_file_of_less_than_no_bytes_does_not_lead_in_a_circle(tmp_path: Path) 
     assert re.search("is damaged|is not a complete tar file", refusal(tmp_path / "circle.tar"))
 
 
-def test_an_inner_tar_file_that_lacks_its_end_does_not_run_into_the_next(tmp_path: Path) -> None:
+def test_an_inner_tar_file_without_its_end_stops_before_the_next(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "ILSVRC2012_img_train.tar", "w") as train:
         for name in ("n01", "n02"):
             inner = io.BytesIO()
             with tarfile.open(fileobj=inner, mode="w") as tar:
                 add(tar, f"{name}_1.JPEG", bytes(range(256)) * 2)
             add(train, f"{name}.tar", inner.getvalue()[:1024])
-    assert open_source(str(tmp_path), "train", said).names == ["n01/n01_1.JPEG", "n02/n02_1.JPEG"]
+    assert open_source(str(tmp_path), "train", report).names == ["n01/n01_1.JPEG", "n02/n02_1.JPEG"]
 
 
-def test_what_is_missing_beside_the_validation_pictures_is_named(downloads: Path, tmp_path: Path) -> None:
+def test_the_error_of_validation_images_shows_the_missing_file(downloads: Path, tmp_path: Path) -> None:
     shutil.copy(downloads / "ILSVRC2012_img_val.tar", tmp_path)
     assert "has neither a train/ folder" in refusal(tmp_path)
     assert "has no ILSVRC2012_devkit_t12.tar.gz" in refusal(tmp_path, "val")
