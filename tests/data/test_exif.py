@@ -156,6 +156,6 @@ def test_ffcv_files_record_whether_exif_rotation_was_applied(folder: Path, tmp_p
     words = words_for(folder, "dataloader=ffcv", f"dataloader.folder={tmp_path}")
     assert inspect_data(compose(words).config, must_exist=True).notes == []
     with pytest.raises(
-        UserError, match=r"exif_orientation=false: .* was written with true; set dataset.exif_orientation=true"
+        UserError, match=r"exif_orientation=false: .* was written with dataset.exif_orientation=true; set it"
     ):
         inspect_data(compose([*words, "dataset.exif_orientation=false"]).config, must_exist=True)

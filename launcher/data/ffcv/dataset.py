@@ -50,9 +50,9 @@ class FFCVDataset:
         key = "dataloader.folder" if self._configured(split) is None else f"dataloader.{split}"
         file, upright = self._open(path, key), self.dataset.exif_orientation
         if file.manifest is not None and file.manifest.exif_orientation != upright:
-            key, written = "dataset.exif_orientation", str(not upright).lower()
-            message = f"{path} was written with {written}; set {key}={written}, or set another dataloader.folder"
-            raise UserError(Problem(message + " and run train prepare", key, upright))
+            written = f"dataset.exif_orientation={str(not upright).lower()}"
+            message = f"{path} was written with {written}; set it, or another dataloader.folder and run train prepare"
+            raise UserError(Problem(message, "dataset.exif_orientation", upright))
         return file
 
     def small_path(self) -> Path | None:
