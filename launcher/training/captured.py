@@ -19,13 +19,18 @@ StepFunction = Callable[[Tensor, Tensor], Sequence[Tensor]]
 
 
 class Capturer:
-    """Captures CUDA graphs as PyTorch's documentation does: a side stream for warmup, one memory pool for all graphs.
+    """Captures CUDA graphs as PyTorch's documentation does: a side stream for warmup, one memory pool for its graphs.
 
     Capturing executes no kernel.
     """
 
     def __init__(self, device: torch.device):
-        self._stream, self._pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
+        self.new_pool()
+
+    def new_pool(self) -> None:
+        """Start a memory pool for the graphs to come; PyTorch frees the last one once all its graphs are reset."""
+        self._pool = torch.cuda.graph_pool_handle()
 
     @contextmanager
     def side_stream(self) -> Iterator[None]:
@@ -36,9 +41,14 @@ class Capturer:
         main.wait_stream(self._stream)
 
     def capture(self, function: Callable[[], Sequence[Tensor]]) -> tuple[torch.cuda.CUDAGraph, Sequence[Tensor]]:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            outputs = function()
+        graph, main = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        try:
+            # note: in the default mode, a loader's thread that pins memory meanwhile breaks the capture
+            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
+                outputs = function()
+        finally:
+            # note: before PyTorch 2.15, a failed capture leaves its own stream current
+            torch.cuda.set_stream(main)
         return graph, outputs
 
 
@@ -84,7 +94,8 @@ class CapturedSteps:
         except RuntimeError as error:
             self.forget()
             self._failed = True
-            print(not_capturing(str(error).partition("\n")[0]), flush=True)
+            # note: ending a broken capture fails too, which hides what broke it
+            print(not_capturing(str(error.__context__ or error).partition("\n")[0]), flush=True)
         else:
             self._graphs[key] = graph, inputs, outputs
 
@@ -94,6 +105,7 @@ class CapturedSteps:
             graph.reset()
         self._graphs.clear()
         self._steps.clear()
+        self._capturer.new_pool()
 
 
 def _layout(tensor: Tensor) -> Hashable:

@@ -37,6 +37,11 @@ class Precision:
 class LossScaler(torch.amp.GradScaler):
     """PyTorch's loss scaler, without host-device synchronization: dropped steps are counted on the device."""
 
+    def begin(self) -> None:
+        """Forget a step that broke off before its end, such as a failed capture."""
+        if self.is_enabled():
+            self._per_optimizer_states.clear()
+
     def counts(self) -> Tensor:
         """Return whether an overflow counts as a non-finite step, since the scale cannot shrink further; bool []."""
         scale, _ = self._check_scale_growth_tracker("counts")

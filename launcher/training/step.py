@@ -114,6 +114,7 @@ class TrainStep:
 
     def _train_on(self, batch: Batch) -> Sequence[Tensor]:
         """Run forward, backward and update; return loss and gradient norm [2], flags [4], and whether applied []."""
+        self.scaler.begin()
         self._statistics.take()
         loss = self._compute_gradients(batch)
         self.scaler.unscale_(self.optimizer)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,10 +12,10 @@ from torch import Tensor
 
 from launcher.rank.group import Ranks
 from launcher.training import captured, trainer
-from launcher.training.captured import WARMUP_STEPS, CapturedSteps
+from launcher.training.captured import WARMUP_STEPS, CapturedSteps, Capturer
 from launcher.training.worker import capture_run
 from tests.networks import tiny
-from tests.trainers import EARLY, VIT, assert_same_state, build, steps, tensors
+from tests.trainers import EARLY, SIDE_FOR_BF16, VIT, assert_same_state, build, steps, tensors
 
 
 @dataclass
@@ -26,6 +26,10 @@ class StandIn:
     captures: int = 0
     warmup_steps: int = 0
     dropped: list[int] = field(default_factory=list)
+    pools: int = 0
+
+    def new_pool(self) -> None:
+        self.pools += 1
 
     def side_stream(self) -> nullcontext[None]:
         self.warmup_steps += 1
@@ -84,7 +88,7 @@ def test_graphs_of_the_next_image_size_replace_those_of_the_last() -> None:
         for count in [2, 1] * (WARMUP_STEPS + 1):
             captured_steps("plain", step, torch.ones(count, 1, size, size), torch.ones(count, 1, 1, 1))
         assert device.captures == 2 * size
-    assert device.dropped == [1, 2]
+    assert (device.dropped, device.pools) == ([1, 2], 2)
 
 
 def test_a_failed_capture_prints_its_reason_once_and_steps_run_without_graphs(
@@ -94,7 +98,10 @@ def test_a_failed_capture_prints_its_reason_once_and_steps_run_without_graphs(
     device = StandIn(lambda: [weight])
 
     def fail(_: object) -> None:
-        raise RuntimeError("operation not permitted\nmore of it")
+        try:
+            raise RuntimeError("operation not permitted\nmore of it")
+        finally:
+            raise RuntimeError("capture ended")
 
     monkeypatch.setattr(device, "capture", fail)
     captured_steps = CapturedSteps(device)
@@ -104,6 +111,57 @@ def test_a_failed_capture_prints_its_reason_once_and_steps_run_without_graphs(
     assert float(weight) == 2 * 2 * 2 * WARMUP_STEPS
     line = "cuda_graphs=on: not capturing steps (operation not permitted); training without CUDA graphs"
     assert capsys.readouterr().out.splitlines() == [line]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_steps_after_a_failed_capture_compute_the_same_bits(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["recipe=baseline", SIDE_FOR_BF16, "schedule.warmup=0ba", f"precision={precision}"]
+    plain, run = build(*words), build(*words)
+    device = StandIn(lambda: [])
+
+    def fail(function: Callable[[], Sequence[Tensor]]) -> None:
+        device.captures += 1
+        with monkeypatch.context() as patch:
+            patch.setattr(run.train_step, "_update", lambda _: torch.ones(1 // 0))
+            state = [(tensor, tensor.clone()) for tensor in tensors(run.state_dict())]
+            with pytest.raises(ZeroDivisionError):
+                function()
+            for tensor, value in state:
+                tensor.copy_(value)
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(device, "capture", fail)
+    run.train_step.captured = CapturedSteps(device)
+    assert steps(run, WARMUP_STEPS + 2) == steps(plain, WARMUP_STEPS + 2)
+    assert device.captures == 1
+    assert_same_state(run, plain)
+
+
+def test_another_thread_may_pin_memory_during_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes, streams = [], ["main"]
+
+    @contextmanager
+    def graph(*_: object, capture_error_mode: str = "global") -> Iterator[None]:
+        modes.append(capture_error_mode)
+        streams.append("side")
+        yield
+
+    stand_ins = {
+        "Stream": lambda _: None,
+        "CUDAGraph": lambda: "graph",
+        "graph": graph,
+        "graph_pool_handle": object,
+        "current_stream": lambda: streams[-1],
+        "set_stream": streams.append,
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    capturer = Capturer(torch.device("cuda"))
+    assert capturer.capture(list) == ("graph", [])
+    with pytest.raises(ZeroDivisionError):
+        capturer.capture(lambda: [torch.ones(1 // 0)])
+    assert modes == ["thread_local"] * 2
+    assert streams == ["main", *["side", "main"] * 2]
 
 
 @pytest.mark.parametrize(
