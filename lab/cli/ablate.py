@@ -34,8 +34,8 @@ from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
-from launcher.data.folder import is_folder
 from launcher.data.identity import identity_if_present
+from launcher.data.listing import is_folder
 from launcher.errors import Problem, UserError
 
 EXAMPLES = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lab.cli.compare import add_axes
 from launcher.console import console
-from launcher.data.folder import is_folder
+from launcher.data.listing import is_folder
 from launcher.errors import Problem, UserError
 
 EXAMPLES = [

@@ -25,7 +25,7 @@ from launcher.config.overrides import word_of
 from launcher.config.tasks import Goal
 from launcher.config.yaml_file import read_mapping
 from launcher.console import console
-from launcher.data.folder import is_file
+from launcher.data.listing import is_file
 from launcher.errors import DONE, INTERRUPTED, TERMINATED, Problem, UserError
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import is_finished, reached, read_metrics

@@ -15,7 +15,7 @@ from lab.study.records import NOTHING, Evaluated, Times, facts_of
 from launcher.config.groups import is_named
 from launcher.config.layers import leaves
 from launcher.config.yaml_file import read_mapping
-from launcher.data.folder import is_folder
+from launcher.data.listing import is_folder
 from launcher.errors import UserError
 from launcher.plan.plan import dilated_epochs
 from launcher.records.folder import RunFolder, noted_datasets

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from launcher.config.compose import compose
 from launcher.config.resolved import read
 from launcher.console import csv_cell
-from launcher.data.folder import image_files, is_file
+from launcher.data.listing import image_files, is_file
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.devices import decide
 from launcher.plan.plan import plan_for

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 from typing import BinaryIO
 
 import numpy as np
@@ -16,7 +17,7 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 # Pillow's own bound, at which it only warns; ImageNet's largest image has 61 million.
 _MOST_PIXELS = 89_478_485
-# Pillow's modes with 16 bits per pixel, whose values it would clip at 255.
+# Pillow's modes with 16 bits per pixel, whose values it would clip at 255; in PNG and PPM files, "I" is one too.
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N")
 
 
@@ -40,8 +41,12 @@ def decode(file: Path | BinaryIO, *, upright: bool) -> Decoded:
     Raises UnreadableImage if the file is missing, damaged, too large, or has an unsupported format.
     """
     with _opened(file) as image:
-        mode, image_format, turned = image.mode, str(image.format), upright and _turn(image)
-        whole = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if mode in _DEEP else image
+        mode, image_format = image.mode, str(image.format)
+        is_deep = mode in _DEEP or (mode == "I" and image_format in ("PNG", "PPM"))
+        if mode in ("I", "F") and not is_deep:
+            raise UnreadableImage("32 bits a channel, which have no fixed range; convert it to 8 or 16")
+        turned = upright and _turn(image)
+        whole = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if is_deep else image
         return Decoded(whole.convert("RGB"), image_format, mode, turned)
 
 
@@ -73,10 +78,15 @@ def _opened(file: Path | BinaryIO) -> Iterator[Image.Image]:
         with warnings.catch_warnings():
             # note: Pillow warns about broken metadata and unusual transparency, which do not affect pixels
             warnings.simplefilter("ignore")
+            # note: opening a pipe would wait for a writer
+            if isinstance(file, Path) and not S_ISREG(file.stat().st_mode):
+                raise UnreadableImage("not a regular file")
             with Image.open(file, formats=_FORMATS) as image:
                 if image.width * image.height > _MOST_PIXELS:
                     raise Image.DecompressionBombError
                 yield image
+    except UnreadableImage:
+        raise
     except Image.DecompressionBombError:
         raise UnreadableImage(f"more than {_MOST_PIXELS // 10**6} million pixels") from None
     except UnidentifiedImageError:

@@ -1,4 +1,4 @@
-"""Images in class folders: `PATH/train/CLASS/*.jpg` and `PATH/val/CLASS/*.jpg`; imports no torch."""
+"""Images in and below class folders: `PATH/train/CLASS/*.jpg` and `PATH/val/CLASS/*.jpg`; imports no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import os
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,11 +16,13 @@ import numpy as np
 
 from launcher import randomness
 from launcher.config.schema import Dataset
+from launcher.data.listing import EXTENSIONS, entries, files_below, is_folder, is_image
 from launcher.errors import Problem, UserError
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 # The default folder of FFCV files, within the data set's folder.
 FFCV = "ffcv"
+# Names of the folder of validation images; the first that exists is read.
+VAL = ("val", "valid", "validation", "test")
 # note: a single reader of a network disk would mostly wait
 _READERS, _FILES_A_TASK = 16, 1000
 _ONLY_PREPARED = "; for ImageNet's tar files, run train prepare and then train with dataloader=ffcv"
@@ -38,7 +40,8 @@ class Folder:
     """The images of one split in the order of their names: `files` relative to `root`, `labels` int64 [N].
 
     `place` is the prefix of `root` within the data set's folder, ending in a slash, or empty. `links` counts links that
-    are broken or leave the split's folder; `others` counts files without an image extension, by extension.
+    are not followed; `others` counts files without an image extension, by extension; `loose` counts images in `root`
+    itself, which have no class.
     """
 
     root: Path
@@ -49,6 +52,7 @@ class Folder:
     links: int
     place: str
     others: Counter[str]
+    loose: int
 
 
 def splits(path: Path, dataset: Dataset, seed: int, skipped: Collection[str] = ()) -> tuple[Folder, Folder]:
@@ -60,10 +64,12 @@ def splits(path: Path, dataset: Dataset, seed: int, skipped: Collection[str] = (
     """
     if dataset.val_split is None:
         return same_classes(*(without(scan(path, split), skipped) for split in ("train", "val")))
-    if is_folder(path / "val"):
-        message = f"{path}/val holds validation images already; remove the key or move the folder"
+    folders = [name for name in VAL if is_folder(path / name)]
+    # note: images to test on may lie beside those that are divided
+    if folders not in ([], ["test"]):
+        message = f"{path / folders[0]} holds validation images already; remove the key or move the folder"
         raise UserError(Problem(message, "dataset.val_split", dataset.val_split))
-    if is_folder(path / "train") or not is_folder(path):
+    if folders or is_folder(path / "train") or not is_folder(path):
         whole = scan(path, "train")
     else:
         whole = _without_ffcv(_scan(path, path, "train"))
@@ -84,23 +90,29 @@ def numbered(split: Split, classes: list[str], numbers: Mapping[str, int] | None
 
 
 def scan(path: Path, split: str) -> Folder:
-    """List the images of `PATH/SPLIT`, sorted by class and name; a class may be empty.
+    """List the images in and below the class folders of `PATH/SPLIT`, sorted by class and name; a class may be empty.
 
-    Links are followed only if they stay within `PATH/SPLIT`.
+    Links to images and classes are followed if they stay within `PATH/SPLIT`, links to folders below a class are not.
 
     Raises UserError if the folder, its classes or all images are missing or unreadable.
     """
-    root = path / split
+    root = split_folder(path, split)
     if not is_folder(path):
         raise problem(path, "not a folder; set a folder that holds train/CLASS/*.jpg and val/CLASS/*.jpg")
     if not is_folder(root):
         message = f"has no {split}/ folder; expected {root}/CLASS/*.jpg"
         if any(path.glob(f"*{split}*.tar")):
             message += _ONLY_PREPARED
-        elif not is_folder(path / "val"):
+        elif not any(is_folder(path / name) for name in VAL):
             message += _UNDIVIDED
         raise problem(path, message)
     return _scan(path, root, split)
+
+
+def split_folder(path: Path, split: str) -> Path:
+    """Return the folder of a split's images, which may be missing."""
+    names = VAL if split == "val" else (split,)
+    return next((path / name for name in names if is_folder(path / name)), path / split)
 
 
 def scan_evaluation(path: Path) -> Folder:
@@ -110,7 +122,7 @@ def scan_evaluation(path: Path) -> Folder:
     """
     if not is_folder(path):
         raise problem(path, "not a folder; set a folder that holds CLASS/*.jpg or val/CLASS/*.jpg")
-    return scan(path, "val") if is_folder(path / "val") else _without_ffcv(_scan(path, path, "val"))
+    return scan(path, "val") if is_folder(split_folder(path, "val")) else _without_ffcv(_scan(path, path, "val"))
 
 
 def sizes(folder: Folder) -> list[int]:
@@ -144,42 +156,6 @@ def only_prepared(path: str) -> bool:
     return is_remote(path) or path.endswith(".tar")
 
 
-def image_files(names: Iterable[str]) -> list[str]:
-    """Return files by name and, for folders, the images in and below them, sorted.
-
-    Raises UserError if a folder cannot be read, or contains no images.
-    """
-    return [path for name in names for path in (_below(name) if is_folder(Path(name)) else [name])]
-
-
-def _below(name: str) -> list[str]:
-    paths: list[str] = []
-    try:
-        # note: os.walk alone would skip unreadable folders
-        for parent, folders, files in os.walk(name, onerror=_raised):
-            folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
-            paths += [os.path.join(parent, file) for file in sorted(files) if is_image(file)]  # noqa: PTH118
-    except OSError as error:
-        raise UserError(f"{error.filename} cannot be read: {error.strerror}; check its permissions") from None
-    if not paths:
-        raise UserError(f"{name} contains no images ({' '.join(EXTENSIONS)}); type another folder")
-    return paths
-
-
-def _raised(error: OSError) -> None:
-    raise error
-
-
-def is_folder(path: Path) -> bool:
-    """Return whether a folder exists and is accessible; False for names that are too long."""
-    return os.path.isdir(path)  # noqa: PTH112
-
-
-def is_file(path: Path) -> bool:
-    """Return whether a file exists and is accessible; False for names that are too long."""
-    return os.path.isfile(path)  # noqa: PTH113
-
-
 def _scan(path: Path, root: Path, split: str) -> Folder:
     try:
         return _listed(path, root, split)
@@ -189,22 +165,25 @@ def _scan(path: Path, root: Path, split: str) -> Folder:
 
 def _listed(path: Path, root: Path, split: str) -> Folder:
     inside = f"{root.resolve()}{os.sep}"
-    classes, skipped, _ = _entries(root, inside, os.DirEntry.is_dir)
+    classes, loose, skipped = entries(root, inside, follow=True)
     if not classes:
         raise problem(path, f"{root} contains no class folders; expected {root}/CLASS/*.jpg")
     files: list[str] = []
     labels: list[int] = []
     others: Counter[str] = Counter()
     for label, name in enumerate(classes):
-        images, links, rest = _entries(root / name, inside, lambda entry: is_image(entry.name) and entry.is_file())
-        files += [f"{name}/{image}" for image in images]
+        names, links = files_below(root, name, inside)
+        images = [file for file in names if is_image(os.path.basename(file))]  # noqa: PTH119 - the faster one
+        files += images
         labels += [label] * len(images)
         skipped += links
-        others.update(Path(file).suffix.lower() or file for file in rest)
+        if len(images) < len(names):
+            others.update(Path(file).suffix.lower() or Path(file).name for file in {*names}.difference(images))
     if not files:
         raise problem(path, f"the class folders of {root} contain no images ({' '.join(EXTENSIONS)})")
     place = "" if root == path else f"{root.name}/"
-    return Folder(root, split, classes, files, np.array(labels, dtype=np.int64), skipped, place, others)
+    numbers = np.array(labels, dtype=np.int64)
+    return Folder(root, split, classes, files, numbers, skipped, place, others, sum(map(is_image, loose)))
 
 
 def _without_ffcv(folder: Folder) -> Folder:
@@ -239,28 +218,3 @@ def part(whole: Folder, chosen: np.ndarray) -> Folder:
     """Select the images where `chosen`, bool [N], is true; classes stay."""
     files = [whole.files[number] for number in np.flatnonzero(chosen)]
     return replace(whole, files=files, labels=whole.labels[chosen])
-
-
-def _entries(folder: Path, inside: str, wanted: Callable[[os.DirEntry[str]], bool]) -> tuple[list[str], int, list[str]]:
-    """Return sorted names of wanted entries, the number of links that leave `inside`, and names of other files."""
-    names: list[str] = []
-    others: list[str] = []
-    skipped = 0
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            # note: realpath also resolves broken and circular links
-            target = os.path.realpath(entry) if entry.is_symlink() else None
-            if target and not (f"{target}{os.sep}".startswith(inside) and os.path.exists(target)):  # noqa: PTH110
-                skipped += 1
-            elif wanted(entry):
-                names.append(entry.name)
-            elif entry.is_file():
-                others.append(entry.name)
-    return sorted(names), skipped, others
-
-
-def is_image(name: str) -> bool:
-    """Return whether a name has an image's extension."""
-    return name.lower().endswith(EXTENSIONS) and not name.startswith(".")

@@ -12,7 +12,8 @@ import numpy as np
 from launcher.config.schema import FFCVLoader, RunConfig, SyntheticLoader
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import is_folder, sizes, splits
+from launcher.data.folder import sizes, splits
+from launcher.data.listing import is_folder
 from launcher.data.shapes import drawn_as, ensure_folder
 from launcher.data.sources.source import quiet
 from launcher.data.unreadable import find_skipped

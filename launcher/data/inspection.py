@@ -11,8 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
+from launcher.data.classes import check_classes, named
+from launcher.data.duplicates import duplicate_notes
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import Folder, is_folder, numbered, only_prepared, part, scan_evaluation, splits, without
+from launcher.data.folder import VAL, Folder, numbered, only_prepared, part, scan_evaluation, splits, without
+from launcher.data.listing import is_folder
 from launcher.data.shapes import FIGURES
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import find_skipped, unreadable
@@ -25,13 +28,15 @@ class Inspection:
     """The config with the counted classes and images, and notes for the user.
 
     `skipped` maps images that `dataset.skip_bad` skips, relative to the data set's folder, to reasons.
-    `classes` are the names of the labels, if available.
+    `classes` are the names of the labels, if available; `splits` the training, validation and test images, if those
+    are in class folders.
     """
 
     config: RunConfig
     notes: list[str]
     skipped: dict[str, str] = field(default_factory=dict)
     classes: list[str] | None = None
+    splits: Sequence[Folder] = ()
 
 
 def inspect_data(
@@ -39,7 +44,7 @@ def inspect_data(
 ) -> Inspection:
     """Count the classes and images of a data set, and check that each class has training images.
 
-    `skipped` are the images that `dataset.skip_bad` skips; None reads all images to find them.
+    `skipped` are the images that `dataset.skip_bad` skips; None reads all images to find them, and notes duplicates.
 
     Raises UserError if a folder is not set, missing, or does not match the config; without `must_exist` a missing
     folder is no error if the config has the counts.
@@ -52,8 +57,11 @@ def inspect_data(
         used = f"using the counts of dataset={config.dataset.name}, {config.dataset.train_samples:,} training images"
         inspection.notes.append(f"{folder} is not on this machine; {used}")
     if must_exist and config.dataset.test_path is not None:
-        _, notes = held_out(config.dataset, inspection.classes, report)
+        test, notes = held_out(config.dataset, inspection.classes, report)
         inspection.notes.extend(f"dataset.test_path: {note}" for note in notes)
+        inspection = replace(inspection, splits=[*inspection.splits, test] if inspection.splits else ())
+    if skipped is None:
+        inspection.notes.extend(duplicate_notes(inspection.splits, quick=True))
     return inspection
 
 
@@ -67,7 +75,8 @@ def held_out(dataset: Dataset, classes: Sequence[str] | None, report: Report = q
         message = "needs class names, which this data set does not have; remove the key"
         raise UserError(Problem(message, "dataset.test_path", dataset.test_path))
     try:
-        return match_folder(Path(dataset.test_path), dataset, classes, report)
+        images, notes = match_folder(Path(dataset.test_path), dataset, classes, report)
+        return replace(images, split="test"), notes
     except UserError as error:
         raise UserError(*(replace(problem, key="dataset.test_path") for problem in error.problems)) from None
 
@@ -95,7 +104,7 @@ def match_folder(path: Path, dataset: Dataset, classes: Sequence[str], report: R
     if others := [number for number, name in enumerate(images.classes) if name not in numbers]:
         counts = np.bincount(images.labels, minlength=len(images.classes))
         count = "1 folder" if len(others) == 1 else f"{len(others):,} folders"
-        notes.append(f"skipping {count} without a class of the run: {_named(images.classes, others, counts, '')}")
+        notes.append(f"skipping {count} without a class of the run: {named(images.classes, others, counts, '')}")
     if missing := sorted(set(range(len(classes))) - set(matched.labels.tolist())):
         shown = first_few([classes[number] for number in missing])
         notes.append(f"no images of {len(missing):,} of the run's {len(classes):,} classes: {shown}")
@@ -122,9 +131,10 @@ def _inspect(config: RunConfig, must_exist: bool, skipped: Collection[str] | Non
     bad = find_skipped(dataset, config.seed, path, report) if skipped is None else {}
     train, val = splits(path, dataset, config.seed, bad if skipped is None else skipped)
     notes = check_classes(train.classes, train.labels, val.labels, "dataset.path", dataset.path)
-    notes += _skipped(train, val, bad)
+    notes += [*_layout(path, dataset, train, val), *_skipped(train, val, bad)]
     counts = len(train.classes), len(train.files), len(val.files)
-    return replace(_counted(config, dataset.path, counts, notes), skipped=bad, classes=train.classes)
+    inspection = _counted(config, dataset.path, counts, notes)
+    return replace(inspection, skipped=bad, classes=train.classes, splits=(train, val))
 
 
 def _folder(config: RunConfig) -> Path | None:
@@ -155,6 +165,21 @@ def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
         raise UserError(*problems)
 
 
+def _layout(path: Path, dataset: Dataset, train: Folder, val: Folder) -> list[str]:
+    """Return notes on the folders that are read if a user may expect others."""
+    used = val.root.name if dataset.val_split is None else ""
+    notes = [f"no {path / 'val'}: validating on the images of {val.root}"] if used not in ("", "val") else []
+    unused = [folder for name in VAL if name != used and is_folder(folder := path / name)]
+    if unused and dataset.test_path is None:
+        message = (
+            f"ignoring {first_few([*map(str, unused)])}; dataset.test_path={unused[-1]} evaluates the finished run"
+        )
+        notes.append(f"{message} on it")
+    if deep := [f"{split.place}{file}" for split in (train, val) for file in split.files if file.count("/") > 1]:
+        notes.append(f"{len(deep):,} images lie in folders below their class folder, such as {deep[0]}")
+    return notes
+
+
 def _skipped(train: Folder, val: Folder, bad: dict[str, str]) -> list[str]:
     """Return notes on files in the class folders that are skipped."""
     notes = _unreadable_notes(bad)
@@ -162,8 +187,11 @@ def _skipped(train: Folder, val: Folder, bad: dict[str, str]) -> list[str]:
     if others := sum((split.others for split in whole), Counter[str]()):
         kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(5))
         notes.append(f"skipping {others.total():,} files in class folders without an image extension: {kinds}")
+    if loose := sum(split.loose for split in whole):
+        notes.append(f"skipping {loose:,} images that lie beside the class folders, not in one")
     if links := sum(split.links for split in whole):
-        notes.append(f"skipping {links:,} links that are broken or point outside the split's folder")
+        message = "links that are broken, point outside the split's folder or to a folder below a class"
+        notes.append(f"skipping {links:,} {message}")
     return notes
 
 
@@ -232,35 +260,3 @@ def _missing_folder(dataset: Dataset) -> Problem:
         f"val/CLASS/*.jpg (or use dataset=shapes, which is built in)"
     )
     return Problem(message, "dataset.path", dataset.path)
-
-
-def check_classes(
-    classes: Sequence[str], train: np.ndarray, val: np.ndarray, key: str, value: Path | str | int | None
-) -> list[str]:
-    """Return notes on classes that are not evaluated; `train` and `val` are labels int64, errors are about `key`.
-
-    Raises UserError if there is only one class, or a class has no training images.
-    """
-    if len(classes) < 2:
-        message = f"only one class, {classes[0]}; a classifier needs at least two, each in a folder of its own"
-        raise UserError(Problem(message, key, value))
-    trained, evaluated = (np.bincount(labels, minlength=len(classes)) for labels in (train, val))
-    if untrained := np.flatnonzero(trained == 0).tolist():
-        message = (
-            f"{_number(untrained)} no training images: {_named(classes, untrained, evaluated, 'validation')}; add "
-            f"some, or remove {'it' if len(untrained) == 1 else 'them'}"
-        )
-        raise UserError(Problem(message, key, value))
-    if not (unseen := np.flatnonzero(evaluated == 0).tolist()):
-        return []
-    message = f"{_number(unseen)} no validation images, so top-1 does not cover "
-    return [message + ("it: " if len(unseen) == 1 else "them: ") + _named(classes, unseen, trained, "training")]
-
-
-def _number(labels: list[int]) -> str:
-    return "1 class has" if len(labels) == 1 else f"{len(labels):,} classes have"
-
-
-def _named(classes: Sequence[str], labels: list[int], counts: np.ndarray, split: str) -> str:
-    images = f" {split} images" if split else " images"
-    return first_few([f"{classes[label]} ({counts[label]:,}{images})" for label in labels])

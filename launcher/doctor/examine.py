@@ -12,6 +12,7 @@ from pathlib import Path
 import PIL
 
 from launcher.config.schema import FFCVLoader, RunConfig, TorchvisionLoader
+from launcher.data.duplicates import duplicate_notes
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.folder import Folder, scan_evaluation, splits
 from launcher.data.inspection import inspect_data
@@ -82,7 +83,7 @@ def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]
         return
     try:
         whole = replace(config, dataset=replace(config.dataset, skip_bad=False))
-        inspection = inspect_data(whole, must_exist=True)
+        inspection = inspect_data(whole, must_exist=True, skipped=())
     except UserError as error:
         yield from (problem("data set", f"{wrong.key}={wrong.value}", wrong.message) for wrong in error.problems)
         return
@@ -96,6 +97,10 @@ def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]
     if not in_files:
         folder = Path(str(dataset.path))
         yield from _examine_images(config, "images", folder, splits(folder, config.dataset, config.seed), report)
+        copies = duplicate_notes(inspection.splits, report)
+        yield from (warning("duplicates", note, "remove all but one") for note in copies)
+        if not copies:
+            yield ok("duplicates", "none, by size and content")
     if dataset.test_path is not None:
         folder = Path(dataset.test_path)
         yield from _examine_images(config, "test images", folder, [scan_evaluation(folder)], report)

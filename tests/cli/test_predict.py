@@ -115,7 +115,8 @@ def test_pictures_have_the_networks_classes_in_the_order_given(
 
 
 def test_what_cannot_be_read_is_a_line_and_the_others_are_answered(run: RunFolder, pictures: Path) -> None:
-    bad = [f"{pictures}/{name}" for name in ("broken.jpg", "notes.txt", "missing.jpg")]
+    bad = [f"{pictures}/{name}" for name in ("broken.jpg", "notes.txt", "missing.jpg", "pipe.jpg")]
+    os.mkfifo(bad[3])
     code, output, errors = execute("predict", str(run.path), bad[0], f"{pictures}/a.png", *bad[1:], "--top", "1")
     assert code == 1
     (best, score) = expected(run, pictures / "a.png")[0]

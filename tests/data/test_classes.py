@@ -21,7 +21,7 @@ from .conftest import make_loaders, words_for, write_files
 def add(folder: Path, split: str, name: str, count: int) -> None:
     (folder / split / name).mkdir(parents=True, exist_ok=True)
     for number in range(count):
-        Image.new("RGB", (40, 32), (9 * number, 0, 0)).save(folder / split / name / f"{number}.png")
+        Image.new("RGB", (40, 32), (9 * number, len(split), ord(name[0]))).save(folder / split / name / f"{number}.png")
 
 
 def notes(folder: Path, *words: str) -> list[str]:

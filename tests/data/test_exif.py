@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 from torchvision.datasets.folder import pil_loader
 
 from launcher.config.compose import compose
-from launcher.data.decode import decode
+from launcher.data.decode import UnreadableImage, decode
 from launcher.data.ffcv.beton import open_beton
 from launcher.data.inspection import inspect_data
 from launcher.errors import UserError
@@ -109,6 +109,16 @@ def test_broken_exif_data_change_no_pixel(tmp_path: Path) -> None:
 def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
     Image.fromarray((np.arange(256, dtype=np.uint16) * 257).reshape(16, 16)).save(tmp_path / "p.png")
     assert np.array_equal(np.asarray(decode(tmp_path / "p.png", upright=True).image)[..., 0].ravel(), np.arange(256))
+    values = (np.arange(256, dtype=">u2") * 257).tobytes()
+    (tmp_path / "p.pgm").write_bytes(b"P5 16 16 65535\n" + values)
+    assert np.array_equal(np.asarray(decode(tmp_path / "p.pgm", upright=True).image)[..., 0].ravel(), np.arange(256))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+def test_pixels_of_no_fixed_range_are_refused_not_read_as_black(tmp_path: Path, kind: type) -> None:
+    Image.fromarray(np.full((16, 16), 0.9 if kind is np.float32 else 70_000, kind)).save(tmp_path / "p.tiff")
+    with pytest.raises(UnreadableImage, match="32 bits a channel"):
+        decode(tmp_path / "p.tiff", upright=True)
 
 
 @pytest.mark.parametrize(

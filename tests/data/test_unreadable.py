@@ -120,7 +120,7 @@ def test_files_without_an_image_extension_are_noted(folder: Path) -> None:
     (folder / "val" / "dog" / "gone.jpg").symlink_to("/nowhere")
     assert inspect_data(compose(words_for(folder)).config, must_exist=True).notes == [
         "skipping 3 files in class folders without an image extension: 2 .heic, 1 .txt",
-        "skipping 1 links that are broken or point outside the split's folder",
+        "skipping 1 links that are broken, point outside the split's folder or to a folder below a class",
     ]
 
 

@@ -30,7 +30,7 @@ def draw(path: Path, names: list[str]) -> None:
     for name in names:
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         number = int(Path(name).stem)
-        Image.new("RGB", (40, 32), (number, 255 - number, 0)).save(path / name)
+        Image.new("RGB", (40, 32), (number, 255 - number, ord(Path(name).parent.name[0]))).save(path / name)
 
 
 @pytest.fixture

@@ -7,9 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from launcher.config.schema import Dataset
-from launcher.data.folder import Folder, is_folder, is_image, is_remote, problem, same_classes, scan, sizes
-from launcher.data.folder import splits as split_folder
-from launcher.data.inspection import check_classes
+from launcher.data.classes import check_classes
+from launcher.data.folder import VAL, Folder, is_remote, problem, same_classes, scan, split_folder
+from launcher.data.folder import sizes as bytes_of
+from launcher.data.folder import splits as split_images
+from launcher.data.listing import in_class, is_folder
 from launcher.data.sources.source import Files, Report, Source, below, labelled
 from launcher.data.sources.tar import ARCHIVES, class_folders, imagenet_source
 from launcher.data.unreadable import unreadable
@@ -45,7 +47,7 @@ def open_source(path: str, split: str, report: Report) -> Source:
         if not files.holds(path):
             raise problem(path, "no such file; set a tar file of class folders, or a folder")
         return class_folders(files, path, split, report)
-    if not is_remote(path) and is_folder(Path(path) / split):
+    if not is_remote(path) and is_folder(split_folder(Path(path), split)):
         return folder_source(scan(Path(path), split))
     if files.holds(below(path, ARCHIVES[split])):
         return imagenet_source(files, path, split, report)
@@ -59,39 +61,40 @@ def open_source(path: str, split: str, report: Report) -> Source:
 def folder_source(folder: Folder) -> Source:
     """Return the images of class folders on this machine."""
     root, names = str(folder.root.resolve()), folder.files
-    return Source(root, folder.split, folder.classes, names, folder.labels, Files(root), root, partial(sizes, folder))
+    return Source(
+        root, folder.split, folder.classes, names, folder.labels, Files(root), root, partial(bytes_of, folder)
+    )
 
 
 def _divided(dataset: Dataset, seed: int, path: Path, report: Report) -> tuple[Source, Source]:
-    whole = split_folder(path, dataset, seed)
+    whole = split_images(path, dataset, seed)
     bad = unreadable(path, whole, report) if dataset.skip_bad else {}
-    train, val = map(folder_source, split_folder(path, dataset, seed, bad))
+    train, val = map(folder_source, split_images(path, dataset, seed, bad))
     skipped = {name.removeprefix(whole[0].place): reason for name, reason in bad.items()}
     return replace(train, skipped=skipped), val
 
 
 def _remote_folders(files: Files, split: str, report: Report) -> Source:
-    """Find the images of class folders in a bucket or on a web server: URL/SPLIT/CLASS/NAME.
+    """Find the images of class folders in a bucket or on a web server: URL/SPLIT/CLASS/NAME, or in folders below CLASS.
 
     Raises UserError if no images exist, or they cannot be listed.
     """
     path, what, reason = files.url, f"listing {split} images", ""
     report(what, 0, 1)
     system = files.system()
-    try:
-        base = system._strip_protocol(below(path, split)).rstrip("/") + "/"
-        listed = system.find(base, detail=True)
-    except FileNotFoundError as error:
-        # note: only the text distinguishes a missing bucket
-        listed, reason = {}, f" ({error})"
-    except Exception as error:
-        raise files.unreachable(error) from None
-    report(what, 1, 1)
-    bytes_of = {str(file).removeprefix(base): facts.get("size") for file, facts in listed.items()}
-    images = sorted(
-        name.split("/") for name in bytes_of if name.count("/") == 1 and name[0] != "." and is_image(name.split("/")[1])
-    )
-    if not images:
-        raise problem(path, f"has neither {split}/CLASS/*.jpg nor ImageNet's tar files{reason}; set another URL")
-    classes, names, labels = labelled(images)
-    return Source(path, split, classes, names, labels, files, base, lambda: [bytes_of[name] for name in names])
+    for name in VAL if split == "val" else (split,):
+        try:
+            base = system._strip_protocol(below(path, name)).rstrip("/") + "/"
+            listed = system.find(base, detail=True)
+        except FileNotFoundError as error:
+            # note: a bucket that does not exist is only in the text
+            listed, reason = {}, f" ({error})"
+        except Exception as error:
+            raise files.unreachable(error) from None
+        sizes = {str(file).removeprefix(base): facts.get("size") for file, facts in listed.items()}
+        if images := sorted(image for file in sizes if (image := in_class(file.split("/")))):
+            report(what, 1, 1)
+            classes, names, labels = labelled(images)
+            of_names = [sizes[name] for name in names]
+            return Source(path, split, classes, names, labels, files, base, partial(list, of_names))
+    raise problem(path, f"has neither {split}/CLASS/*.jpg nor ImageNet's tar files{reason}; set another URL")

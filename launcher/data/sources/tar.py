@@ -19,7 +19,8 @@ from typing import BinaryIO
 import numpy as np
 
 from launcher.data.decode import UnreadableImage
-from launcher.data.folder import EXTENSIONS, is_image, problem
+from launcher.data.folder import VAL, problem
+from launcher.data.listing import EXTENSIONS, in_class, is_image
 from launcher.data.sources.source import Files, Piece, Report, Source, below, labelled
 from launcher.errors import UserError
 
@@ -80,21 +81,23 @@ def read_members(file: BinaryIO, archive: str, start: int = 0, end: int | None =
 
 
 def class_folders(files: Files, archive: str, split: str, report: Report) -> Source:
-    """Find the images of a tar file of class folders: .../SPLIT/CLASS/NAME.
+    """Find the images of a tar file of class folders: .../SPLIT/CLASS/NAME, or in folders below CLASS.
 
     Raises UserError if the file cannot be read, or contains no images.
     """
-    images = []
+    images: dict[str, list[tuple[str, Piece]]] = {name: [] for name in ("train", *VAL)}
     with files.open(archive, AHEAD) as file:
         total = file.seek(0, 2)
         for number, member in enumerate(read_members(file, archive)):
             if number % _MEMBERS_A_REPORT == 0:
                 report(f"listing {split} images", member.start, total)
             parts = PurePosixPath(member.name).parts
-            if len(parts) >= 3 and parts[-3] == split and not parts[-2].startswith("."):
-                images.append((parts[-2], replace(member, name=parts[-1])))
+            start = next((number for number, part in enumerate(parts) if part in images), len(parts))
+            if image := in_class(parts[start + 1 :]):
+                images[parts[start]].append((image[0], replace(member, name=image[1])))
     report(f"listing {split} images", total, total)
-    return _tar_source(files, archive, split, images)
+    names = VAL if split == "val" else (split,)
+    return _tar_source(files, archive, split, next((images[name] for name in names if images[name]), []))
 
 
 def _tar_source(files: Files, archive: str, split: str, members: Iterable[tuple[str, Piece]]) -> Source:

@@ -1,0 +1,143 @@
+"""Images that are there more than once: in two splits, twice in one, or in two classes; imports no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+from launcher.data.folder import Folder
+from launcher.data.sources.source import Report, quiet
+
+# What a quick search compares: images in all, of larger folders those of equal names alone, and bytes in all.
+_MOST_IMAGES, _MOST_NAMES, _MOST_BYTES = 20_000, 1_000, 1 << 28
+# Read first: the end of a file, which differs where a camera's head does not.
+_END, _CHUNK = 4096, 1 << 20
+_READERS, _FILES_A_TASK = 16, 64
+_TITLES = {"train": "training", "val": "validation", "test": "test"}
+
+Item, Key = TypeVar("Item"), TypeVar("Key")
+
+
+class _Image(NamedTuple):
+    split: str
+    label: int
+    path: str
+
+
+class _File(NamedTuple):
+    """Links and hard links to one file have equal numbers."""
+
+    size: int
+    device: int
+    inode: int
+
+
+def duplicate_notes(splits: Sequence[Folder], report: Report = quiet, *, quick: bool = False) -> list[str]:
+    """Count the images of equal bytes, with an example: training images elsewhere, copies in a split, and other labels.
+
+    splits: the training images first, all with the same classes.
+    quick: read little, so that the numbers may be too small; of many images, compare those of equal names alone.
+    """
+    images = [_Image(split.split, label, f"{split.root}/{file}") for split, label, file in _listed(splits, quick)]
+    files = dict(_each(_file, images, report, "looking for duplicates"))
+    paths = {file: image.path for image, file in files.items() if file.size}
+    alike = _alike(paths, lambda file: file.size)
+    ends = dict(_each(lambda file: _digest(paths[file], file.size - _END), _flat(alike), report, "comparing sizes"))
+    alike = _alike(ends, lambda file: (file.size, ends[file]))
+    known = [*_within(alike, _MOST_BYTES)] if quick else alike
+    digests = dict(_each(lambda file: _digest(paths[file]), _flat(known), report, "comparing contents"))
+    same = _alike((image for image in images if image in files), lambda image: digests.get(files[image], files[image]))
+    few = quick and (len(known) < len(alike) or len(images) < sum(len(split.files) for split in splits))
+    return _notes(same, splits, "at least " * few)
+
+
+def _listed(splits: Sequence[Folder], quick: bool) -> Iterator[tuple[Folder, int, str]]:
+    names: set[str] | None = None
+    if quick and sum(len(split.files) for split in splits) > _MOST_IMAGES:
+        names = set()
+        for other in splits[1:]:
+            common = sorted({*splits[0].files}.intersection(other.files))
+            names.update(common[:: -(-len(common) // _MOST_NAMES) or 1])
+    for split in splits:
+        for label, file in zip(split.labels.tolist(), split.files, strict=True):
+            if names is None or file in names:
+                yield split, label, file
+
+
+def _within(groups: Iterable[list[_File]], most: int) -> Iterator[list[_File]]:
+    """The first groups that have so many bytes together."""
+    for group in groups:
+        most -= len(group) * group[0].size
+        if most < 0:
+            return
+        yield group
+
+
+def _alike(items: Iterable[Item], key: Callable[[Item], object]) -> list[list[Item]]:
+    """The items whose key another one has."""
+    groups: dict[object, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _flat(groups: Iterable[list[Item]]) -> list[Item]:
+    return [item for group in groups for item in group]
+
+
+def _each(work: Callable[[Item], Key], items: Sequence[Item], report: Report, what: str) -> Iterator[tuple[Item, Key]]:
+    """The items with their results, without those whose file cannot be read."""
+
+    def some(first: int) -> list[tuple[Item, Key]]:
+        results = []
+        for item in items[first : first + _FILES_A_TASK]:
+            try:
+                results.append((item, work(item)))
+            except OSError:
+                continue
+        return results
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        starts = range(0, len(items), _FILES_A_TASK)
+        for start, results in zip(starts, pool.map(some, starts), strict=True):
+            report(what, min(start + _FILES_A_TASK, len(items)), len(items))
+            yield from results
+
+
+def _file(image: _Image) -> _File:
+    facts = os.stat(image.path)  # noqa: PTH116 - of a million files
+    return _File(facts.st_size, facts.st_dev, facts.st_ino)
+
+
+def _digest(path: str, start: int = 0) -> bytes:
+    """The hash of a file's bytes from a place on."""
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - of a million files
+        file.seek(max(0, start))
+        digest = hashlib.sha256()
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+        return digest.digest()
+
+
+def _notes(groups: Sequence[Sequence[_Image]], splits: Sequence[Folder], at_least: str) -> list[str]:
+    """One line for each kind, of groups whose training images come first."""
+    notes = []
+    for split in splits[1:]:
+        shared = [(image, group[0]) for group in groups for image in group if image.split == split.split]
+        shared = [(image, other) for image, other in shared if other.split == "train"]
+        what = f"of {len(split.files):,} {_TITLES[split.split]} images are training images too, so accuracy is too high"
+        notes += _line(shared, at_least, what)
+    for split in splits:
+        ours = ([image for image in group if image.split == split.split] for group in groups)
+        copies = [(image, same[0]) for same in ours for image in same[1:]]
+        notes += _line(copies, at_least, f"{_TITLES[split.split]} images are copies of others")
+    mixed = [(image, group[0]) for group in groups for image in group if image.label != group[0].label]
+    return notes + _line(mixed, at_least, "images have a copy in another class")
+
+
+def _line(pairs: Sequence[tuple[_Image, _Image]], at_least: str, what: str) -> list[str]:
+    """The number of pairs, and one of them."""
+    return [f"{at_least}{len(pairs):,} {what}: {one.path} = {other.path}" for one, other in pairs[:1]]

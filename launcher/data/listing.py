@@ -1,0 +1,103 @@
+"""Files in folders: images by their extensions, without what other programs leave there; imports no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from launcher.errors import UserError
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
+# Left by other programs: macOS's zip files, and the index of a Synology disk.
+_IGNORED = ("__MACOSX", "@eaDir")
+
+
+def image_files(names: Iterable[str]) -> list[str]:
+    """Return files by name and, for folders, the images in and below them, sorted.
+
+    Raises UserError if a folder cannot be read, or contains no images.
+    """
+    return [path for name in names for path in (_below(name) if is_folder(Path(name)) else [name])]
+
+
+def _below(name: str) -> list[str]:
+    paths: list[str] = []
+    try:
+        # note: os.walk alone would skip unreadable folders
+        for parent, folders, files in os.walk(name, onerror=_raised):
+            folders[:] = sorted(folder for folder in folders if not _is_ignored(folder))
+            paths += [os.path.join(parent, file) for file in sorted(files) if is_image(file)]  # noqa: PTH118
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}; check its permissions") from None
+    if not paths:
+        raise UserError(f"{name} contains no images ({' '.join(EXTENSIONS)}); type another folder")
+    return paths
+
+
+def _raised(error: OSError) -> None:
+    raise error
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether a folder exists and is accessible; False for names that are too long."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def is_file(path: Path) -> bool:
+    """Return whether a file exists and is accessible; False for names that are too long."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def files_below(root: Path, name: str, inside: str) -> tuple[list[str], int]:
+    """Return the files in and below a class folder as sorted paths within `root`, and the number of skipped links."""
+    files: list[str] = []
+    skipped, folders = 0, [name]
+    while folders:
+        folder = folders.pop()
+        inner, names, links = entries(root / folder, inside, follow=False)
+        folders += [f"{folder}/{one}" for one in inner]
+        files += [f"{folder}/{one}" for one in names]
+        skipped += links
+    return sorted(files), skipped
+
+
+def entries(folder: Path, inside: str, *, follow: bool) -> tuple[list[str], list[str], int]:
+    """Return the sorted names of folders and files, and the number of skipped links.
+
+    Links that leave `inside` are skipped, and without `follow` also links to folders.
+    """
+    folders: list[str] = []
+    files: list[str] = []
+    skipped = 0
+    with os.scandir(folder) as listed:
+        for entry in listed:
+            if _is_ignored(entry.name):
+                continue
+            # note: realpath also resolves broken and circular links
+            target = os.path.realpath(entry) if entry.is_symlink() else None
+            if target and not (f"{target}{os.sep}".startswith(inside) and os.path.exists(target)):  # noqa: PTH110
+                skipped += 1
+            elif entry.is_file():
+                files.append(entry.name)
+            elif entry.is_dir(follow_symlinks=follow):
+                folders.append(entry.name)
+            elif target and entry.is_dir():
+                skipped += 1
+    return sorted(folders), sorted(files), skipped
+
+
+def _is_ignored(name: str) -> bool:
+    return name.startswith(".") or name in _IGNORED
+
+
+def in_class(parts: Sequence[str]) -> tuple[str, str] | None:
+    """Return the class and the name in it of an image's path below its split's folder; None if it has no class."""
+    if len(parts) < 2 or any(map(_is_ignored, parts)) or not is_image(parts[-1]):
+        return None
+    return parts[0], "/".join(parts[1:])
+
+
+def is_image(name: str) -> bool:
+    """Return whether a name has an image's extension."""
+    return name.lower().endswith(EXTENSIONS) and not name.startswith(".")

@@ -1,0 +1,140 @@
+"""Folders as users and other programs leave them: which images are read, and what the notes say of the others."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import zlib
+from pathlib import Path
+
+import fsspec
+import pytest
+from PIL import Image
+
+from launcher.config.compose import compose
+from launcher.data.folder import scan, splits
+from launcher.data.inspection import inspect_data
+from launcher.data.listing import image_files
+from launcher.data.sources.find import folder_source, open_source
+from launcher.data.sources.source import quiet
+from launcher.errors import UserError
+from tests.commands import execute, refused
+
+from .conftest import make_loaders, words_for, write_files
+
+LEFTOVERS = ["train/__MACOSX/1.jpg", "train/cat/@eaDir/1.jpg/SYNO.jpg", "train/.ipynb_checkpoints/1.jpg"]
+
+
+def write(path: Path, *names: str) -> Path:
+    """Images of different colours."""
+    for name in names:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 32), zlib.crc32(name.encode()) & 0xFFFFFF).save(path / name)
+    return path
+
+
+def two_classes(path: Path, val: str = "val") -> Path:
+    names = [
+        f"{split}/{name}/{number}.png" for split in ("train", val) for name in ("cat", "dog") for number in "12345"
+    ]
+    return write(path, *names)
+
+
+def notes(path: Path, *words: str) -> list[str]:
+    return list(inspect_data(compose(words_for(path, *words)).config, must_exist=True).notes)
+
+
+def test_images_below_class_folders_are_read_and_counted_by_each_source(tmp_path: Path) -> None:
+    folder = write(
+        two_classes(tmp_path / "pets"), "train/cat/persian/1.png", "train/cat/persian/old/9.png", "val/dog/a/1.png"
+    )
+    found = scan(folder, "train")
+    assert [file for file in found.files if file.count("/") > 1] == ["cat/persian/1.png", "cat/persian/old/9.png"]
+    assert found.labels.tolist() == [0] * 7 + [1] * 5
+    assert notes(folder) == [
+        "3 images lie in folders below their class folder, such as train/cat/persian/1.png",
+    ]
+    with tarfile.open(tmp_path / "pets.tar", "w") as tar:
+        tar.add(folder, "pets")
+    memory = fsspec.filesystem("memory")
+    memory.put(str(folder), "/pets", recursive=True)
+    for split in ("train", "val"):
+        here = folder_source(scan(folder, split))
+        for path in (str(tmp_path / "pets.tar"), "memory://pets"):
+            there = open_source(path, split, quiet)
+            assert (there.names, there.classes, there.labels.tolist()) == (
+                here.names,
+                here.classes,
+                here.labels.tolist(),
+            )
+    write_files(folder)
+    for loader in ("torchvision", "ffcv"):
+        loaders = make_loaders(folder, f"dataloader={loader}", "dataloader.workers=1")
+        assert sum(len(labels) for _, labels, _ in loaders.evaluate) == 11
+        loaders.close()
+
+
+def test_what_other_programs_leave_is_no_class_and_no_image(tmp_path: Path) -> None:
+    folder = write(two_classes(tmp_path / "pets"), *LEFTOVERS)
+    assert notes(folder) == []
+    assert scan(folder, "train").classes == ["cat", "dog"]
+    assert image_files([str(folder / "train" / "cat")]) == [f"{folder}/train/cat/{number}.png" for number in "12345"]
+    with tarfile.open(tmp_path / "pets.tar", "w") as tar:
+        tar.add(folder, "pets")
+    assert len(open_source(str(tmp_path / "pets.tar"), "train", quiet).names) == 10
+
+
+def test_links_to_folders_below_a_class_and_images_beside_the_classes_are_counted(tmp_path: Path) -> None:
+    folder = write(two_classes(tmp_path), "train/lost.png", "train/lost2.png")
+    (folder / "train" / "cat" / "again").symlink_to("../cat")
+    (folder / "train" / "dog" / "cats").symlink_to("../cat")
+    found = scan(folder, "train")
+    assert (len(found.files), found.links, found.loose) == (10, 2, 2)
+    assert notes(folder) == [
+        "skipping 2 images that lie beside the class folders, not in one",
+        "skipping 2 links that are broken, point outside the split's folder or to a folder below a class",
+    ]
+
+
+@pytest.mark.parametrize("val", ["valid", "validation", "test"])
+def test_other_names_of_the_validation_folder_are_read_and_noted(tmp_path: Path, val: str) -> None:
+    folder = two_classes(tmp_path / "pets", val)
+    assert notes(folder) == [f"no {folder}/val: validating on the images of {folder}/{val}"]
+    loaders = make_loaders(folder, "dataloader.workers=0")
+    assert sum(len(labels) for _, labels, _ in loaders.evaluate) == 10
+    loaders.close()
+    with tarfile.open(tmp_path / "pets.tar", "w") as tar:
+        tar.add(folder, "pets")
+    memory = fsspec.filesystem("memory")
+    memory.put(str(folder), f"/pets-{val}", recursive=True)
+    for path in (str(folder), str(tmp_path / "pets.tar"), f"memory://pets-{val}"):
+        assert len(open_source(path, "val", quiet).names) == 10
+
+
+def test_of_several_validation_folders_the_first_is_read_and_the_others_are_noted(tmp_path: Path) -> None:
+    folder = two_classes(two_classes(tmp_path, "valid"), "test")
+    ignored = f"ignoring {folder}/test; dataset.test_path={folder}/test evaluates the finished run on it"
+    assert notes(folder) == [f"no {folder}/val: validating on the images of {folder}/valid", ignored]
+    assert notes(folder, f"dataset.test_path={folder}/test") == notes(folder)[:1]
+    with pytest.raises(UserError, match=f"{folder}/valid holds validation images already"):
+        notes(folder, "dataset.val_split=0.2")
+    shutil.rmtree(folder / "valid")
+    assert notes(folder, "dataset.val_split=0.2")[1:] == [ignored]
+
+
+def test_split_folders_are_never_classes(tmp_path: Path) -> None:
+    folder = two_classes(tmp_path)
+    (folder / "train").rename(folder / "images")
+    (folder / "val").rename(folder / "test")
+    with pytest.raises(UserError, match="has no train/ folder"):
+        splits(folder, compose(["dataset=image_folder", "dataset.val_split=0.1"]).config.dataset, 0)
+
+
+def test_class_folders_that_differ_in_case_are_noted_once(tmp_path: Path) -> None:
+    folder = write(two_classes(tmp_path), "train/Cat/7.png", "val/Cat/7.png")
+    hint = "class folders differ in case only: Cat and cat; rename them if they are one class"
+    code, out, _ = execute("plan", "recipe=small", f"dataset.path={folder}", "batch_size=4")
+    assert code == 0
+    assert " ".join(out.split()).count(hint) == 1
+    shutil.rmtree(folder / "train" / "cat")
+    assert hint in refused("plan", "recipe=small", f"dataset.path={folder}")
