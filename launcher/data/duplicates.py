@@ -1,4 +1,4 @@
-"""Images that are there more than once: in two splits, twice in one, or in two classes; imports no torch."""
+"""Duplicate images: in two splits, twice in one, or in two classes; imports no torch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import NamedTuple, TypeVar
 from launcher.data.folder import Folder
 from launcher.data.sources.source import Report, quiet
 
-# What a quick search compares: images in all, of larger folders those of equal names alone, and bytes in all.
+# Limits of a quick search: images, pairs of equal names where there are more images, and bytes.
 _MOST_IMAGES, _MOST_NAMES, _MOST_BYTES = 20_000, 1_000, 1 << 28
-# Read first: the end of a file, which differs where a camera's head does not.
+# Bytes at the end of a file, which are compared first: headers of one camera are equal.
 _END, _CHUNK = 4096, 1 << 20
 _READERS, _FILES_A_TASK = 16, 64
 _TITLES = {"train": "training", "val": "validation", "test": "test"}
 
-Item, Key = TypeVar("Item"), TypeVar("Key")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class _Image(NamedTuple):
@@ -28,7 +29,7 @@ class _Image(NamedTuple):
 
 
 class _File(NamedTuple):
-    """Links and hard links to one file have equal numbers."""
+    """The identity of a file, equal for links to it."""
 
     size: int
     device: int
@@ -36,10 +37,10 @@ class _File(NamedTuple):
 
 
 def duplicate_notes(splits: Sequence[Folder], report: Report = quiet, *, quick: bool = False) -> list[str]:
-    """Count the images of equal bytes, with an example: training images elsewhere, copies in a split, and other labels.
+    """Return notes on images of equal bytes: training images in other splits, copies in a split, and other labels.
 
-    splits: the training images first, all with the same classes.
-    quick: read little, so that the numbers may be too small; of many images, compare those of equal names alone.
+    splits: the training images first; all have the same classes.
+    quick: read few bytes and, of many images, compare only those with equal names; the counts are lower bounds then.
     """
     images = [_Image(split.split, label, f"{split.root}/{file}") for split, label, file in _listed(splits, quick)]
     files = dict(_each(_file, images, report, "looking for duplicates"))
@@ -68,7 +69,7 @@ def _listed(splits: Sequence[Folder], quick: bool) -> Iterator[tuple[Folder, int
 
 
 def _within(groups: Iterable[list[_File]], most: int) -> Iterator[list[_File]]:
-    """The first groups that have so many bytes together."""
+    """Return the first groups, at most so many bytes."""
     for group in groups:
         most -= len(group) * group[0].size
         if most < 0:
@@ -77,7 +78,7 @@ def _within(groups: Iterable[list[_File]], most: int) -> Iterator[list[_File]]:
 
 
 def _alike(items: Iterable[Item], key: Callable[[Item], object]) -> list[list[Item]]:
-    """The items whose key another one has."""
+    """Return groups of items with equal keys."""
     groups: dict[object, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -88,10 +89,12 @@ def _flat(groups: Iterable[list[Item]]) -> list[Item]:
     return [item for group in groups for item in group]
 
 
-def _each(work: Callable[[Item], Key], items: Sequence[Item], report: Report, what: str) -> Iterator[tuple[Item, Key]]:
-    """The items with their results, without those whose file cannot be read."""
+def _each(
+    work: Callable[[Item], Result], items: Sequence[Item], report: Report, what: str
+) -> Iterator[tuple[Item, Result]]:
+    """Return items and results, without unreadable files."""
 
-    def some(first: int) -> list[tuple[Item, Key]]:
+    def some(first: int) -> list[tuple[Item, Result]]:
         results = []
         for item in items[first : first + _FILES_A_TASK]:
             try:
@@ -113,7 +116,7 @@ def _file(image: _Image) -> _File:
 
 
 def _digest(path: str, start: int = 0) -> bytes:
-    """The hash of a file's bytes from a place on."""
+    """Hash a file from a byte on."""
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - of a million files
         file.seek(max(0, start))
         digest = hashlib.sha256()
@@ -123,7 +126,7 @@ def _digest(path: str, start: int = 0) -> bytes:
 
 
 def _notes(groups: Sequence[Sequence[_Image]], splits: Sequence[Folder], at_least: str) -> list[str]:
-    """One line for each kind, of groups whose training images come first."""
+    """Return a note per kind; the training images come first in each group."""
     notes = []
     for split in splits[1:]:
         shared = [(image, group[0]) for group in groups for image in group if image.split == split.split]
@@ -139,5 +142,5 @@ def _notes(groups: Sequence[Sequence[_Image]], splits: Sequence[Folder], at_leas
 
 
 def _line(pairs: Sequence[tuple[_Image, _Image]], at_least: str, what: str) -> list[str]:
-    """The number of pairs, and one of them."""
+    """Return a note with the number of pairs, and the first."""
     return [f"{at_least}{len(pairs):,} {what}: {one.path} = {other.path}" for one, other in pairs[:1]]

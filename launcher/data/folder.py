@@ -167,7 +167,8 @@ def _listed(path: Path, root: Path, split: str) -> Folder:
     inside = f"{root.resolve()}{os.sep}"
     classes, loose, skipped = entries(root, inside, follow=True)
     if not classes:
-        raise problem(path, f"{root} contains no class folders; expected {root}/CLASS/*.jpg")
+        message = f"{root} contains no class folders; expected {root}/CLASS/*.jpg"
+        raise problem(path, message + _UNDIVIDED * (split == "val"))
     files: list[str] = []
     labels: list[int] = []
     others: Counter[str] = Counter()

@@ -122,6 +122,15 @@ def test_of_several_validation_folders_the_first_is_read_and_the_others_are_note
     assert notes(folder, "dataset.val_split=0.2")[1:] == [ignored]
 
 
+def test_a_test_folder_without_classes_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    folder = write(two_classes(tmp_path / "pets", "gone"), "test/1.png")
+    shutil.rmtree(folder / "gone")
+    words = ["plan", "recipe=small", f"dataset.path={folder}", "batch_size=4"]
+    assert "/test contains no class folders" in (line := refused(*words))
+    assert "set dataset.val_split=0.1" in line
+    assert execute(*words, "dataset.val_split=0.2")[0] == 0
+
+
 def test_split_folders_are_never_classes(tmp_path: Path) -> None:
     folder = two_classes(tmp_path)
     (folder / "train").rename(folder / "images")
