@@ -33,7 +33,7 @@ def quick(path: Path, *words: str) -> list[str]:
 
 def thorough(path: Path, *words: str) -> list[str]:
     findings = examine_data(compose(words_for(path, *words)).config)
-    return [finding.found for finding in findings if finding.name == "duplicates"]
+    return [finding.observation for finding in findings if finding.name == "duplicates"]
 
 
 def copied(path: Path) -> None:
