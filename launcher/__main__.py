@@ -1,4 +1,4 @@
-"""The command `train`, also as `python -m launcher`: a stop signal ends it in its first line too."""
+"""Run `train`, also as `python -m launcher`; from the first line on, a stop signal ends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all: written under a temporary name beside them, then renamed."""
+"""Write files atomically: under a temporary name in the same folder, then renamed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """Yield a temporary name; the file there becomes `path` when the block ends, and is removed if it fails.
+    """Yield a temporary path; its file is renamed to `path` after the block, or removed if the block fails.
 
     The name has host, process and a random number, so that concurrent writers use different names; the last file wins.
     """

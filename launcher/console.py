@@ -23,7 +23,7 @@ _WIDTH_OF_A_PIPE = 200
 def console(file: TextIO | None = None) -> Console:
     """Return a console: the terminal at its own width; a pipe or file so wide that tables do not wrap.
 
-    file: standard output if None. NO_COLOR disables escape sequences, and so progress bars.
+    file: standard output if None. NO_COLOR disables escape sequences, and thus progress bars.
     """
     file = file or sys.stdout
     if file.isatty():
@@ -54,7 +54,7 @@ def table(*columns: str, numbers: Collection[str] = (), rows: Iterable[Iterable[
 
 
 def facts(rows: Iterable[tuple[str, ...]]) -> Table:
-    """Build a table of rows with a bold name."""
+    """Build a table of rows with a bold first cell."""
     result = Table(box=None, pad_edge=False, show_header=False)
     for name, *values in rows:
         result.add_row(f"[bold]{name}[/]", *map(verbatim, values))

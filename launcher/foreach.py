@@ -1,4 +1,4 @@
-"""Many tensors at once, in few kernel launches: torch's foreach functions take tensors of one dtype."""
+"""Operate on many tensors in few kernel launches: torch's foreach functions take tensors of one dtype."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INTEGERS = {1: torch.int8, 2: torch.int16}
 
 
 def by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Tensors in groups of one dtype, in the order of the first."""
+    """Group tensors by dtype, in the order of the first tensor of each."""
     groups: dict[torch.dtype, list[Tensor]] = {}
     for tensor in tensors:
         groups.setdefault(tensor.dtype, []).append(tensor)
@@ -19,15 +19,15 @@ def by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
 
 
 def gradients_of(weights: Iterable[Tensor]) -> list[Tensor]:
-    """All gradients that there are."""
-    return [one.grad for one in weights if one.grad is not None]
+    """Return the gradients that are not None."""
+    return [weight.grad for weight in weights if weight.grad is not None]
 
 
 class Snapshot:
-    """A copy of tensors, which a skipped step puts back where a condition on the device does not hold, bit for bit.
+    """A copy of tensors that a skipped step restores bit for bit if a condition on the device is false.
 
-    torch has no `where` over many tensors in one launch. Taken as integers they have: `before + flag * (now - before)`
-    is exact in them whatever the bits mean, NaN and -0.0 too.
+    torch has no `where` over many tensors in one launch. On their bits as integers, `before + flag * (now - before)`
+    is exact, also for NaN and -0.0.
     """
 
     def __init__(self, tensors: Iterable[Tensor]):
@@ -35,11 +35,11 @@ class Snapshot:
         self._before: list[list[Tensor]] = []
 
     def take(self) -> None:
-        """Copy the tensors as they are."""
+        """Copy the current tensors."""
         self._before = [list(torch._foreach_mul(group, 1)) for group in self._groups]
 
     def restore_unless(self, condition: Tensor) -> None:
-        """Put the copies back unless the condition, boolean [], holds."""
+        """Restore the copies unless the condition, boolean [], is true."""
         for group, before in zip(self._groups, self._before, strict=True):
             torch._foreach_sub_(group, before)
             torch._foreach_mul_(group, condition.to(group[0].dtype))
@@ -48,7 +48,7 @@ class Snapshot:
 
 
 def _as_integers(tensor: Tensor) -> Tensor:
-    """The same memory; numbers of 8 bytes, such as counters, are two of 4, for one launch with those that are of 4."""
+    """View the memory as integers; values of 8 bytes become two of 4 bytes, for one launch with the others."""
     values = tensor.detach()
-    # note: no number [] can be viewed as two
+    # note: torch cannot view a tensor of shape [] as two values
     return (values if values.ndim else values[None]).view(_INTEGERS.get(values.element_size(), torch.int32))

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
-# note: a wheel carries conf/ and recipes/ inside the package, a checkout has them beside it
+# note: conf/ and recipes/ are inside the package in a wheel, and beside it in a checkout
 _ROOT = _PACKAGE / "assets" if (_PACKAGE / "assets").is_dir() else _PACKAGE.parent
 
 CONF = _ROOT / "conf"

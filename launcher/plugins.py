@@ -33,7 +33,7 @@ def registered(group: str) -> dict[str, Any]:
 
 def _warn(point: EntryPoint, error: Exception) -> None:
     if "RANK" in os.environ:
-        return  # note: the launcher has printed it once
+        return  # note: the launcher process has printed it
     package = f" of the package {point.dist.name}" if point.dist else ""
     reason = one_line(str(error) or type(error).__name__)
     print(f"warning: skipped {point.name} = {point.value}{package}: {reason}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Probe this machine, its GPUs in a process of their own, since a CUDA context would stay on the GPU."""
+"""Probe this machine; its GPUs in another process, because a CUDA context would occupy GPU memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# The first GPU runs a kernel; with an argument all do, and torchvision is imported too.
-# note: the CUDA runtime, not NVML, which also counts cards that the driver, a partition or a fault makes unusable
+# Run a kernel on the first GPU; with an argument on all GPUs, and import torchvision too.
+# note: by the CUDA runtime, because NVML also counts cards that are partitioned, faulty or unsupported
 TORCH = """
 import json, os, sys, torch
 if sys.argv[1:]:
@@ -70,8 +70,8 @@ def rank_cores(local_world_size: int) -> int:
 def processor_features(info: Path = Path("/proc/cpuinfo")) -> list[str]:
     """Return the processor's feature flags as Linux lists them, such as `amx_bf16`; empty on other systems."""
     lines = info.read_text().splitlines() if info.exists() else []
-    found = [line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))]
-    return found[0] if found else []
+    flags = [line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))]
+    return flags[0] if flags else []
 
 
 def has_driver(devices: Path = Path("/dev")) -> bool:
@@ -85,11 +85,11 @@ def visible_gpus(devices: Path = Path("/dev")) -> int:
     NVIDIA's are counted by their device files and CUDA_VISIBLE_DEVICES, others by torch, which takes seconds to import.
     """
     if files := len(list(devices.glob("nvidia[0-9]*"))):
-        named = os.environ.get("CUDA_VISIBLE_DEVICES")
-        if named is None:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if visible is None:
             return files
         # note: CUDA ends the list at the first invalid name
-        chosen = itertools.takewhile(lambda name: name.strip() not in ("", "-1"), named.split(","))
+        chosen = itertools.takewhile(lambda name: name.strip() not in ("", "-1"), visible.split(","))
         return min(files, len(list(chosen)))
     if not has_driver(devices):
         return 0

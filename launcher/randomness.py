@@ -1,7 +1,7 @@
-"""Randomness as a function: every draw is a hash of (seed, purpose, counters), never a generator's state.
+"""Random numbers as pure functions: each is a hash of (seed, purpose, counters), without generator state.
 
-So the data stream does not depend on the number of workers or ranks, resuming needs no replay, and no
-generator state is saved.
+So the data stream does not depend on the number of workers or ranks, a resume replays nothing, and checkpoints
+contain no generator state.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64 (Steele et al. 2014), elementwise on uint64."""
+    """Apply the finaliser of SplitMix64 (Steele et al. 2014), elementwise on uint64."""
     x = (x ^ (x >> np.uint64(30))) * _MIX_1
     x = (x ^ (x >> np.uint64(27))) * _MIX_2
     return np.asarray(x ^ (x >> np.uint64(31)))
@@ -25,7 +25,7 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=1024)
 def key(seed: int, purpose: str, *counters: int) -> int:
-    """A 64-bit key of (seed, purpose, counters): equal inputs give equal keys on every machine."""
+    """Return a 64-bit key of (seed, purpose, counters), the same on every machine."""
     state = np.array([seed & (2**64 - 1)], dtype=np.uint64)
     for word in (zlib.crc32(purpose.encode()), *counters):
         state = _mix(state * _GOLDEN + np.uint64(word & (2**64 - 1)) + _GOLDEN)
@@ -33,9 +33,9 @@ def key(seed: int, purpose: str, *counters: int) -> int:
 
 
 def uniforms(seed: int, purpose: str, epoch: int, indices: np.ndarray, draws: int) -> np.ndarray:
-    """Uniform numbers in [0, 1) of shape [len(indices), draws], one row a sample.
+    """Return uniform numbers in [0, 1) of shape [len(indices), draws], one row per sample.
 
-    A row depends on (seed, purpose, epoch, sample index) only, not on its place in the batch.
+    A row depends only on (seed, purpose, epoch, sample index), not on its position in the batch.
     """
     base = np.uint64(key(seed, purpose, epoch))
     rows = _mix(base + np.asarray(indices).astype(np.uint64) * _GOLDEN)
@@ -44,5 +44,5 @@ def uniforms(seed: int, purpose: str, epoch: int, indices: np.ndarray, draws: in
 
 
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
-    """A NumPy generator for draws of one (seed, purpose, counters), such as an epoch's permutation."""
+    """Return a NumPy generator of one (seed, purpose, counters), such as for the permutation of an epoch."""
     return np.random.Generator(np.random.Philox(key=key(seed, purpose, *counters)))

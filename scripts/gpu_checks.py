@@ -31,7 +31,7 @@ from launcher.algorithms.blurpool import binomial_filter, blur  # noqa: E402
 from launcher.config.compose import compose  # noqa: E402
 from launcher.launch.devices import decide  # noqa: E402
 from launcher.launch.prepare_run import planned_here, prepare_run  # noqa: E402
-from launcher.rank.group import Ranks, claim  # noqa: E402
+from launcher.rank.group import Ranks, use_device  # noqa: E402
 from launcher.training import checkpoint  # noqa: E402
 from launcher.training.trainer import Trainer, build_trainer  # noqa: E402
 from tests.transforms import operate  # noqa: E402
@@ -193,7 +193,7 @@ def killed(machine: Machine) -> str:
         ranks[0].kill()
         start = time.monotonic()
         for line in process.stdout or ():
-            if "starting again" in line:
+            if "restarting" in line:
                 break
         seconds = time.monotonic() - start
         process.communicate()
@@ -263,7 +263,7 @@ def main() -> int:
     if unknown := set(arguments.checks) - CHECKS.keys():
         parser.error(f"no such check: {', '.join(sorted(unknown))}; use {', '.join(CHECKS)}")
     gpus = 0 if arguments.dry else torch.cuda.device_count()
-    machine = Machine(claim("cuda" if gpus else "cpu", 0), gpus or 2, arguments.dry, arguments.benchmark_limit)
+    machine = Machine(use_device("cuda" if gpus else "cpu", 0), gpus or 2, arguments.dry, arguments.benchmark_limit)
     failed = 0
     for name in arguments.checks or CHECKS:
         check = CHECKS[name]

@@ -141,8 +141,8 @@ MISTAKEN = [
     (["ablate", "dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: not a folder"),
     (["resume", "RUN", "nope=1"], "nope=1"),
     (["resume", "RUN", "launch.nnodes=0"], "launch.nnodes=0"),
-    (["eval", "RUN"], "has saved no checkpoint yet"),
-    (["export", "RUN"], "has saved no checkpoint yet"),
+    (["eval", "RUN"], "has no checkpoint yet"),
+    (["export", "RUN"], "has no checkpoint yet"),
     (["replay", "RUN", "step=99999"], "step=99999"),
 ]
 # Each command in a fork of a process that composed a config: what it says, and what is slow and imported by its end.

@@ -68,12 +68,12 @@ def _load(words: Sequence[str]) -> int:
     from launcher.data.inspection import inspect_data
     from launcher.data.loaders import build_loaders
     from launcher.plan.plan import Plan
-    from launcher.rank.group import alone
+    from launcher.rank.group import single_rank
 
     torch.set_num_threads(1)
     config = inspect_data(compose(["recipe=mild", *words]).config, must_exist=True).config
     assert config.dataset.train_samples is not None
-    loaders = build_loaders(Plan(config, 1, config.dataset.train_samples), alone(torch.device("cpu")))
+    loaders = build_loaders(Plan(config, 1, config.dataset.train_samples), single_rank(torch.device("cpu")))
     peak, ended = 0, threading.Event()
 
     def sample() -> None:

@@ -19,7 +19,7 @@ from launcher.config.compose import compose
 from launcher.data.inspection import inspect_data
 from launcher.data.loaders import Loaders, build_loaders
 from launcher.plan.plan import Plan
-from launcher.rank.group import alone
+from launcher.rank.group import single_rank
 
 _FEW_PASSES = 20
 _IN_LOADER = "algorithms.progressive_resizing.where=loader"
@@ -53,7 +53,7 @@ class RecipeLoader:
         engine = Engine(Context(self.plan, 2))
         self.loaders: Loaders = build_loaders(
             self.plan,
-            alone(torch.device("cpu")),
+            single_rank(torch.device("cpu")),
             change_order=engine.change_order,
             change_image=engine.change_image,
         )

@@ -90,7 +90,7 @@ def split(run: Trainer, seconds: float) -> dict[str, float]:
     and backward. A second gradient belongs to the algorithm that asks for it.
     """
     timer = StepTimer(run)
-    splitter = Splitter(timer.wait)
+    splitter = Splitter(timer.synchronize)
     # note: a last step's images have full size, whoever resizes them
     batch = next(iter(run.loaders.train.epoch(*divmod(run.plan.total_steps - 1, run.plan.steps_per_epoch))))
     kinds = step_kinds(run.plan)

@@ -45,7 +45,7 @@ def complete() -> NoReturn:
         if not action.option_strings:
             vars(action)["completer"] = _COMPLETERS.get(str(action.metavar), FilesCompleter())
     if has_verb:
-        # note: argcomplete skips this many words, like those of `python script.py`
+        # note: argcomplete skips as many words, as for `python script.py`
         os.environ["_ARGCOMPLETE"] = "2"
     elif len(typed) == 2:
         parser._actions[-1].__dict__["completer"] = lambda prefix, **_: [*cli.VERBS, *words(prefix)]
@@ -81,7 +81,7 @@ def _values(key: str, value: str) -> list[str]:
     return choices(key)
 
 
-# By a word's metavar; argcomplete completes the others with their choices, or with files.
+# By metavar; argcomplete completes other words with their choices, or with files.
 _COMPLETERS = {
     **dict.fromkeys(("key=value", "key=a,b"), words),
     "SECTION": lambda **_: ls.SECTIONS,

@@ -65,7 +65,7 @@ def main(arguments: argparse.Namespace) -> int:
     out.print(table(*SIZE_COLUMNS, numbers=SIZE_COLUMNS, rows=size_rows(result.sizes)))
     out.print(_prices(offers) if offers else "no price; set hardware.price_per_hour=2.5, or see train ls hardware")
     where = f"{measured.world_size} x {measured.device}"
-    out.print(verbatim(f"measured on {where}; saved in {path}, and copied to the run folder when the run starts"))
+    out.print(verbatim(f"measured on {where}; saved in {path}, with which the summary of the run compares its times"))
     return 0
 
 
@@ -75,14 +75,14 @@ def hardware(chosen: Hardware, device: str) -> list[Hardware]:
     return [chosen, *(machine for machine in others if machine.gpu == chosen.gpu or is_named(machine.gpu, device))]
 
 
-def _times(found: Estimate) -> Table:
+def _times(result: Estimate) -> Table:
     spans = {
-        "training": (found.training, f"{found.images_per_second:,.0f} images/s"),
-        "evaluation": (found.evaluation, f"{found.evaluations} times"),
-        "saving": (found.saving, f"{found.saves} times"),
-        "wall clock": (found.wall, f"{duration(found.start_seconds)} of it before the first batch"),
+        "training": (result.training, f"{result.images_per_second:,.0f} images/s"),
+        "evaluation": (result.evaluation, f"{result.evaluations} times"),
+        "saving": (result.saving, f"{result.checkpoints} checkpoints"),
+        "wall clock": (result.wall, f"{duration(result.start_seconds)} of it before the first batch"),
     }
-    return facts((name, duration(span.seconds), _interval(span), more) for name, (span, more) in spans.items())
+    return facts((name, duration(span.seconds), _interval(span), note) for name, (span, note) in spans.items())
 
 
 def _interval(span: Span) -> str:
@@ -97,12 +97,12 @@ def size_rows(sizes: Iterable[SizeCost]) -> Iterator[tuple[str, ...]]:
 
 
 def _prices(offers: list[Price]) -> Table:
-    shown = table("instance", "GPUs", "per hour", "this run", "price date")
-    shown.title, shown.title_justify = "cost of the wall-clock time on an instance as fast as this machine", "left"
+    cells = table("instance", "GPUs", "per hour", "this run", "price date")
+    cells.title, cells.title_justify = "cost of the wall-clock time on an instance as fast as this machine", "left"
     for offer in offers:
         machine, currency = offer.hardware, offer.hardware.currency
         gpus = f"{machine.gpus} x {machine.gpu}" if machine.gpu else "-"
         cost = f"{offer.cost:,.2f} {currency} ({offer.low:,.2f} to {offer.high:,.2f})"
         source = ", ".join(filter(None, (price_age(machine), machine.price_source)))
-        shown.add_row(machine.name, gpus, f"{machine.price_per_hour:,.2f} {currency}", cost, source)
-    return shown
+        cells.add_row(machine.name, gpus, f"{machine.price_per_hour:,.2f} {currency}", cost, source)
+    return cells

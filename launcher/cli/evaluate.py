@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     parser.add_argument("--by-class", action="store_true", help="print a table of the classes, worst first")
-    parser.add_argument("-o", "--output", metavar="FOLDER", help="where to write the table and its image (RUN)")
+    parser.add_argument("-o", "--output", metavar="FOLDER", help="where to write the table and its plot (default: RUN)")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -78,7 +78,7 @@ def _config(config: RunConfig, words: Sequence[str]) -> RunConfig:
     after = continued(config, words) if words else config
     keys = [key for key in changed(config, after) if not key.startswith(_CHANGEABLE)]
     if keys:
-        message = f"cannot change in an evaluation; only {', '.join(_CHANGEABLE)} can"
+        message = f"cannot change in an evaluation; set only {', '.join(_CHANGEABLE)}"
         values = dict(leaves(as_mapping(after)))
         raise UserError(*(Problem(message, key, values[key], COMMAND_LINE) for key in keys))
     return after
@@ -104,12 +104,12 @@ def _print(checkpoint: CheckpointResult) -> None:
     from launcher.weights.evaluate_run import by_class
 
     numbers = ("images", "recall (top-1)", "precision")
-    shown = table("class", *numbers, "most confused with", numbers=numbers)
+    cells = table("class", *numbers, "most confused with", numbers=numbers)
     for row in by_class(checkpoint.classes, checkpoint.confusion):
         shares = ("-" if share is None else f"{share:.1%}" for share in (row.top1, row.precision))
         confused = f"{row.confused_with} ({row.confused:,})" if row.confused_with is not None else "-"
-        shown.add_row(verbatim(row.name), f"{row.images:,}", *shares, verbatim(confused))
-    console().print(shown)
+        cells.add_row(verbatim(row.name), f"{row.images:,}", *shares, verbatim(confused))
+    console().print(cells)
 
 
 def _write(checkpoint: CheckpointResult, folder: Path, title: str) -> None:
@@ -119,5 +119,5 @@ def _write(checkpoint: CheckpointResult, folder: Path, title: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         written = write_by_class(checkpoint.classes, checkpoint.confusion, folder, title)
     except OSError as error:
-        raise UserError(Problem(f"cannot be written: {error.strerror}", "--output", folder)) from None
+        raise UserError(Problem(f"cannot be written ({error.strerror}); pass another", "--output", folder)) from None
     print(*written, sep="\n", file=sys.stderr)

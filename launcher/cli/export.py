@@ -38,7 +38,7 @@ def main(arguments: argparse.Namespace) -> int:
     with progress_bars(console(sys.stderr)) as (_, report):
         show = partial(report, "checking the export")
         checked = export_run(folder, output, best=arguments.best, report=show, onnx=arguments.onnx)
-    compared = "same logits as the run" if checked.top1 is None else f"top-1 {checked.top1:.2%}"
-    print(f"checked without this project: {compared} on {checked.images:,} {checked.on}", file=sys.stderr)
+    result = "same logits as the run" if checked.top1 is None else f"top-1 {checked.top1:.2%}"
+    print(f"checked without this project: {result} on {checked.images:,} {checked.on}", file=sys.stderr)
     print(output / (ONNX if arguments.onnx else WEIGHTS))
     return 0

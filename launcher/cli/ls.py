@@ -50,13 +50,13 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"note: skipped: {problem}", file=sys.stderr)
     groups = {group: options(group) for group in ("algorithms", *GROUPS) if section in (None, group)}
     if arguments.json:
-        rows = {kind: [_row(recipe) for recipe in those] for kind, those in listed.items()}
-        found = {"hardware": list(map(asdict, machines().values()))} if section == "hardware" else {}
-        print(json.dumps({**rows, **groups, **found}, indent=2))
+        rows = {kind: [_row(recipe) for recipe in several] for kind, several in listed.items()}
+        hardware = {"hardware": list(map(asdict, machines().values()))} if section == "hardware" else {}
+        print(json.dumps({**rows, **groups, **hardware}, indent=2))
         return 0
     out = console()
-    for those in listed.values():
-        out.print(_recipes(those))
+    for several in listed.values():
+        out.print(_recipes(several))
     if section == "hardware":
         out.print(_hardware(machines().values()))
     elif section in groups:
@@ -72,30 +72,30 @@ def _row(recipe: Recipe) -> dict[str, Any]:
     return {"name": recipe.name, "path": str(recipe.path), **asdict(recipe.about)}
 
 
-def _hardware(found: Iterable[Hardware]) -> Table:
+def _hardware(rows: Iterable[Hardware]) -> Table:
     numbers = ("#", "cores", "GiB", "disk GB", "per hour", "spot")
-    shown = table("hardware", "GPU", *numbers, "price date", numbers=numbers)
-    for machine in found:
+    cells = table("hardware", "GPU", *numbers, "price date", numbers=numbers)
+    for machine in rows:
         sizes = (machine.gpus, machine.cores, machine.memory, machine.disk)
         costs = (machine.price_per_hour, machine.spot_per_hour)
-        shown.add_row(
+        cells.add_row(
             verbatim(machine.name),
             verbatim(machine.gpu or "-"),
             *("-" if size is None else f"{size:g}" for size in sizes),
             *("-" if cost is None else f"{cost:,.2f} {machine.currency}" for cost in costs),
             verbatim("-" if machine.price_per_hour is None else price_age(machine)),
         )
-    return shown
+    return cells
 
 
-def _recipes(found: list[Recipe]) -> Table:
+def _recipes(rows: list[Recipe]) -> Table:
     numbers = ("epochs", "published top-1 %", "minutes")
-    shown = table("recipe", *numbers, "hardware", "description", numbers=numbers)
-    for recipe in found:
+    cells = table("recipe", *numbers, "hardware", "description", numbers=numbers)
+    for recipe in rows:
         low, high = recipe.about.epochs
         band = f"{low}+" if high is None else f"{low}" if low == high else f"{low}-{high}"
         best = recipe.about.published[0] if recipe.about.published else None
-        shown.add_row(
+        cells.add_row(
             verbatim(recipe.name),
             band,
             f"{best.top1:g}" + (f" at {best.epochs} ep" if best.epochs else "") if best else "-",
@@ -103,4 +103,4 @@ def _recipes(found: list[Recipe]) -> Table:
             verbatim(best.hardware) if best else "-",
             verbatim(recipe.about.summary),
         )
-    return shown
+    return cells

@@ -23,16 +23,16 @@ VERBS = {
     "show": "print the resolved config of a command line",
     "plan": "show what a run will do: steps, learning rate, image size, order of algorithms",
     "estimate": "estimate a run's time and cost from a few seconds of its real steps",
-    "diagnose": "find the bottleneck of a run here (data, transfer or step), and what to change",
+    "diagnose": "find the bottleneck of a run on this machine (data, transfer or step), and what to change",
     "diff": "compare the configs of two recipes or run folders",
     "resume": "resume a run from its newest checkpoint",
     "replay": "repeat one step of a run and show where its values stop being finite",
     "eval": "evaluate a run's newest checkpoint, also on other images, and class by class",
-    "predict": "the most likely classes of images, from a run or an export",
+    "predict": "print the most likely classes of images, from a run or an export",
     "prepare": "write a data set's FFCV files, or check them",
     "export": "write a run's weights, with a module that rebuilds the network anywhere",
     "submit": "submit a run as a job to Slurm, SkyPilot or Kubernetes",
-    "completion": "a script for tab completion in bash, zsh or fish",
+    "completion": "print the script for tab completion in bash, zsh or fish",
     "doctor": "check this machine: GPUs, driver, data, memory, disk, loaders",
 }
 _MODULES = {verb: f"launcher.cli.{verb}" for verb in VERBS} | {"eval": "launcher.cli.evaluate"}
@@ -52,7 +52,7 @@ _EXAMPLES = """examples:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command line; returns the exit code."""
+    """Run one command line and return the exit code."""
     is_command = words is None
     words = list(sys.argv[1:] if words is None else words)
     _configure_libraries()
@@ -88,7 +88,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return stop.exit_code
     finally:
         if is_command:
-            # note: the interpreter takes seconds to exit, with nothing left to stop
+            # note: the interpreter takes seconds to exit
             on_stop(signal.SIG_IGN)
 
 
@@ -110,7 +110,7 @@ def _run(words: list[str]) -> int:
 
 
 def _configure_libraries() -> None:
-    # note: idle threads that spin take cores from busy ones; torch reads this on import, here and in ranks
+    # note: idle threads must not spin on cores that others need; torch reads this on import, here and in ranks
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # note: pydantic would search every installed package for plug-ins
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

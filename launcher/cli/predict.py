@@ -73,7 +73,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _exported(path: str) -> Path | None:
-    """Return the folder of an export, given it or its weights; None for another path."""
+    """Return the folder of an export from its own path or that of its weights; None for another path."""
     if is_file(Path(path) / _CARD) and not RunFolder(Path(path)).exists():
         return Path(path)
     if is_file(Path(path)):
@@ -103,7 +103,7 @@ def _listed(name: str) -> list[str]:
     try:
         text = sys.stdin.read() if name == _STDIN else Path(name).read_text(errors="surrogateescape")
     except OSError as error:
-        raise UserError(Problem(f"cannot be read: {error.strerror}", "--list", name)) from None
+        raise UserError(Problem(f"cannot be read ({error.strerror}); pass another file", "--list", name)) from None
     return [line for line in text.splitlines() if line]
 
 

@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     config = compose(["dataloader=ffcv", *arguments.overrides]).config
     if config.dataloader.name != "ffcv":
-        raise UserError(Problem("needs no files; prepare works with dataloader=ffcv only", "dataloader", "torchvision"))
+        raise UserError(Problem("needs no files; set dataloader=ffcv", "dataloader", config.dataloader.name))
     with stop_requests() as request:
         try:
             _prepare(config, request, check=arguments.check)
@@ -60,10 +60,10 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool) -> None:
         files = FFCVDataset.of(config)
         written = verify(files, report) if check else prepare(files, report)
         for path, manifest in written:
-            unusual = "".join(f"; {count:,} converted from {was}" for was, count in manifest.converted.items())
+            converted = "".join(f"; {count:,} converted from {mode}" for mode, count in manifest.converted.items())
             skipped = f"; {len(manifest.skipped):,} skipped, listed in the manifest" if manifest.skipped else ""
             facts = f"{manifest.samples:,} images, {manifest.bytes / 1e6:,.1f} MB"
             checked = ", checksums match" if check else ""
-            out.print(verbatim(f"{path}: {facts}{unusual}{skipped}{checked}"))
+            out.print(verbatim(f"{path}: {facts}{converted}{skipped}{checked}"))
         for note in inspect_data(config, must_exist=True).notes:
             out.print(verbatim(f"note: {note}"), style="yellow")

@@ -58,4 +58,4 @@ def newest_unfinished(runs: Path) -> Path:
     for _, folder in sorted(zip(written, folders, strict=True), key=lambda pair: -pair[0]):
         if not folder.is_locked() and not is_finished(folder.metrics):
             return folder.path
-    raise UserError(f"no unfinished run in {runs}; type train resume RUN")
+    raise UserError(f"no unfinished run in {runs}; type train resume RUN for a run in another folder")

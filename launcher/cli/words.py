@@ -62,14 +62,14 @@ class _Reading:
     def positional(self) -> Iterator[str]:
         """Yield the positional words, each `key=value` as one word."""
         # note: the first word of a verb such as resume is not key=value
-        named = sum(action.nargs in (None, "?") for action in self._parser._actions if not action.option_strings)
+        fixed = sum(action.nargs in (None, "?") for action in self._parser._actions if not action.option_strings)
         while self._left and (word := self._left.popleft()) != "--":
             if word.partition("=")[0] in self._options:
                 self._take_own(word)
             elif not _is_value(word):
                 yield from self._from_flag(word)
-            elif named or not self._keys:
-                named -= 1
+            elif fixed or not self._keys:
+                fixed -= 1
                 yield word
             else:
                 yield from self._from_bare(word)
@@ -144,11 +144,12 @@ class _Reading:
         if name in self._verbs:
             return self._line(f"train {name}", word)
         if flag == name and name not in self._keys:
-            like = nearest(word, [*(self._verbs if may_be_verb else ()), *recipes.names()])
-            return like and self._line(f"train {like}" if like in self._verbs else f"{self._start} recipe={like}", word)
+            similar = nearest(word, [*(self._verbs if may_be_verb else ()), *recipes.names()])
+            start = f"train {similar}" if similar in self._verbs else f"{self._start} recipe={similar}"
+            return similar and self._line(start, word)
         own = {option.lstrip("-").replace("-", "_"): option for option in self._options}
-        if (like := nearest(name, [*own, *self._keys])) in own:
-            return f"{self._start} {own[like]}"
+        if (similar := nearest(name, [*own, *self._keys])) in own:
+            return f"{self._start} {own[similar]}"
         if not self._keys or (key := "recipe" if flag in _CONFIG else nearest_key(name)) is None:
             return None
         if not equals:

@@ -1,4 +1,4 @@
-"""Start one process a GPU by torch elastic, watch them, and restart all from the last checkpoint after a failure."""
+"""Start one process per GPU with torch elastic, and restart all from the newest checkpoint after a failure."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from launcher.records.folder import RunFolder
 from launcher.records.progress import TerminalView
 
 WORKER = "launcher.training.worker:work"
-_SECONDS_BETWEEN_TRIES = 1.0
+_SECONDS_BETWEEN_RETRIES = 1.0
 _SECONDS_TO_SHUT_DOWN = 5
-_SAME_CTRL_C = 0.3  # seconds in which a wrapper may forward the Ctrl-C that the terminal has sent already
+_SAME_CTRL_C = 0.3  # seconds in which a wrapper may forward a Ctrl-C that the terminal has also sent
 
 
 class Launcher:
-    """Run a target, a `module:function` of the run folder, once on so many ranks of this node.
+    """Run a target, a `module:function` that takes the run folder, in each rank of this node.
 
-    `request` notes a stop signal; with one that has come already no rank is started.
+    `request` records a stop signal; if it has recorded one already, no rank starts.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class Launcher:
         self._rendezvous: Rendezvous | None = None
 
     def run(self) -> int:
-        """Run to the end, through restarts, and return the exit code; no process is left then.
+        """Run to the end, including restarts, and return the exit code; no process remains.
 
-        Called in the main thread, since it takes over the signals.
+        It must be called in the main thread, because it handles signals.
 
         Raises:
-            UserError: a rank ended with one.
-            MachineError: the other nodes did not come, or have ended the run.
+            UserError: a rank raised one.
+            MachineError: the other nodes did not connect, or ended the run.
         """
         os.environ[DEVICE], os.environ[COMMAND] = self._devices.kind, json.dumps(sys.argv)
-        # note: ranks share the cores, unless the user has said otherwise
+        # note: ranks share the cores unless the user has set the variable
         os.environ.setdefault("OMP_NUM_THREADS", str(rank_cores(self._devices.processes)))
         failure: Failure | None = None
         try:
@@ -86,7 +86,7 @@ class Launcher:
                 self._rendezvous.shutdown()
         if not self._run_folder.is_dir():
             lost = f"error: the run folder {self._run_folder} was deleted or moved, so all ranks were stopped"
-            print(one_line(f"{lost}; after a move, train resume NEW_PATH goes on from its last save"), file=sys.stderr)
+            print(one_line(f"{lost}; if you moved it, type train resume NEW_PATH"), file=sys.stderr)
             return FAILED
         if failure is not None:
             print(failure.message, file=sys.stderr)
@@ -94,63 +94,64 @@ class Launcher:
         return self._request.exit_code if self._request.requested or self._killed else DONE
 
     def _stop(self, number: int) -> None:
-        """Pass the first stop request on to the ranks, or stop now where they wait for others; kill at a 2nd Ctrl-C."""
+        """Forward the first stop request to the ranks, or stop waiting for other nodes; kill at a second Ctrl-C."""
         request, watch = self._request, self._watch
         if not request.requested:
             request.note(number)
-            self._follower.say("stopping: the ranks finish their step and save; Ctrl-C again stops at once")
+            self._follower.print("stopping after this step with a checkpoint; press Ctrl-C again to stop at once")
             if watch is not None and (watch.ranks or self._launch.nnodes == 1):
                 watch.send(signal.SIGTERM)
             elif self._launch.nnodes > 1:
-                raise SignalException("asked to stop while waiting for other nodes", signal.Signals(number))
+                raise SignalException("stopped while waiting for other nodes", signal.Signals(number))
         elif watch is not None and number == signal.SIGINT and time.monotonic() - request.time > _SAME_CTRL_C:
             self._killed = True
             watch.kill()
 
     def _attempts(self) -> Failure | None:
-        """Attempt until one ends well, or fails for good."""
+        """Make attempts until one succeeds or no restart is left."""
         most = self._launch.max_restarts
         for restart in range(1, most + 2):
             failure = self._attempt_with_all_nodes()
             if failure is None or self._request.requested or not self._run_folder.is_dir():
                 break
-            # note: an error that a rank raises before the first checkpoint would come again
+            # note: an error that a rank raises before the first checkpoint would repeat
             has_saved = RunFolder(self._run_folder).newest_step() is not None
             if restart > most or not (failure.from_outside or has_saved or self._launch.nnodes > 1):
                 break
-            self._follower.forget()
-            self._follower.say(f"{failure.message}\nstarting again from the last save ({restart} of {most})")
+            self._follower.skip()
+            self._follower.print(f"{failure.message}\nrestarting from the newest checkpoint ({restart} of {most})")
         return failure
 
     def _attempt_with_all_nodes(self) -> Failure | None:
-        """Make one attempt, repeated whenever other nodes were lost, once they are back.
+        """Make one attempt; repeat it after lost nodes have reconnected.
 
         Raises:
-            MachineError: they do not come within `launch.rdzv_timeout`, or have ended the run.
+            MachineError: they do not connect within `launch.rdzv_timeout`, or ended the run.
         """
         lost = float("inf")
         while True:
             try:
                 return self._attempt()
             except PeersRejoin:
-                self._follower.say("another machine has started again; starting from the last save with it")
+                self._follower.print("another node has restarted; restarting from the newest checkpoint with it")
             except RendezvousClosedError:
-                raise MachineError("another machine has ended the run; its terminal says why") from None
+                raise MachineError("another node ended the run; see the error in its terminal") from None
             except RendezvousError as error:
                 if self._watch is not None and self._watch.ranks:
                     lost = float("inf")
                 lost = min(lost, time.monotonic())
-                waited_in_vain = time.monotonic() - lost > self._launch.rdzv_timeout
-                if waited_in_vain or isinstance(error, RendezvousTimeoutError):
-                    came = f"not all {self._launch.nnodes} machines came within {self._launch.rdzv_timeout} s"
-                    raise MachineError(f"launch.rdzv={self._launch.rdzv}: {came}") from None
-                if time.monotonic() - lost < _SECONDS_BETWEEN_TRIES:
-                    self._follower.say(f"no connection to {self._launch.rdzv}; trying until the others are there")
+                timed_out = time.monotonic() - lost > self._launch.rdzv_timeout
+                if timed_out or isinstance(error, RendezvousTimeoutError):
+                    missing = f"not all {self._launch.nnodes} nodes connected within {self._launch.rdzv_timeout} s"
+                    remedy = "start the same command on each, or set launch.rdzv_timeout higher"
+                    raise MachineError(f"launch.rdzv={self._launch.rdzv}: {missing}; {remedy}") from None
+                if time.monotonic() - lost < _SECONDS_BETWEEN_RETRIES:
+                    self._follower.print(f"no connection to {self._launch.rdzv}; retrying until the other nodes start")
                 self._rendezvous = None
-                time.sleep(_SECONDS_BETWEEN_TRIES)
+                time.sleep(_SECONDS_BETWEEN_RETRIES)
 
     def _attempt(self) -> Failure | None:
-        """Start the ranks and wait for their end; None if it was a good one, or one that was asked for."""
+        """Start the ranks and wait for their end; return None if they succeeded or were stopped."""
         launch = self._launch
         with tempfile.TemporaryDirectory(prefix="train-") as folder:
             scratch = Path(folder)
@@ -174,12 +175,12 @@ class Launcher:
             if self._killed or not result.is_failed():
                 return None
             failure = describe(*first_failure(result.failures, watch.failed_first), self._run_folder)
-            # note: a rank that was asked to stop before it listened ends by the signal
+            # note: a stop signal kills a rank that has not installed its handler yet
             return None if self._request.requested and -(failure.exit_code or 0) in ALL_STOP_SIGNALS else failure
 
     def _agent(self, rendezvous: Rendezvous, scratch: str) -> LocalElasticAgent:
-        """Make elastic's agent, which runs launcher.rank.main in each process and never restarts one."""
-        # note: stop requests are ours to pass on; only SIGQUIT makes the agent itself drop everything
+        """Build elastic's agent, which runs launcher.rank.main in each process and never restarts one."""
+        # note: this class forwards stop requests; the agent itself handles SIGQUIT only
         os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
         hang_timeout = json.dumps(self._launch.hang_timeout)
         words = (self._target, str(self._run_folder), str(os.getpid()), scratch, hang_timeout)
@@ -190,9 +191,9 @@ class Launcher:
             args=("-u", "-m", "launcher.rank.main", *words),
             rdzv_handler=rendezvous,
             max_restarts=0,
-            # note: the watch looks more often, so it sees who ended first before elastic ends the others
+            # note: the watch polls more often, so it finds the first failed rank before elastic ends the others
             monitor_interval=0.5,
         )
-        # note: ranks redirect themselves to files that go on over resumes; only elastic's error files lie in scratch.
-        # By the shutdown the ranks have ended or the watch has killed them.
+        # note: ranks append to log files of the run folder; the scratch folder has only elastic's error files.
+        # At the shutdown the ranks have ended, or the watch has killed them.
         return LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=scratch), shutdown_timeout=_SECONDS_TO_SHUT_DOWN)

@@ -1,6 +1,6 @@
-"""From a composed config to a run that can start: its data, devices, plan, checks, precision and pretrained weights.
+"""Prepare a composed config for its start: data, devices, plan, checks, precision and pretrained weights.
 
-Torch is imported for GPUs, for models that are not torchvision's and for pretrained weights alone.
+Torch is imported only for GPUs, models that are not torchvision's, and pretrained weights.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that can start. The config of `plan` is final: counted, with its precision and its weights' normalization.
+    """A run that can start. The config of `plan` is final: image counts, precision and normalization are set.
 
-    `skipped` are the images that cannot be read, and why; `notes` are lines for the user.
+    `skipped` maps unreadable images to the reasons; `notes` are messages for the user.
     """
 
     plan: Plan
@@ -47,20 +47,20 @@ def prepare_run(
     refuse: Callable[[Plan], None] = lambda plan: None,
     report: Report = quiet,
 ) -> Prepared:
-    """Make a composed config a run that can start, and check it.
+    """Prepare a composed config for its start, and check it.
 
     Args:
-        composed: The config, and where its values come from, for the messages.
-        devices: Those to plan for; None takes what this machine has, and asks CUDA what it can use.
-        must_exist: The images must be on this machine. Without it, counts in the config replace images that are not.
-        skipped: Images that a run that is there already skips. Its model and precision are settled, and not checked.
-        with_weights: Load what `model.weights` names.
-        refuse: Called with the plan before the checks; raises UserError where the run that is there forbids it.
+        composed: The config, and the origins of its values for messages.
+        devices: The devices to plan for; None selects those of this machine that CUDA can use.
+        must_exist: Require the images on this machine. Otherwise the counts in the config replace missing images.
+        skipped: The images that an existing run skips. Its model and precision are fixed and not checked again.
+        with_weights: Load `model.weights`.
+        refuse: Called with the plan before the checks; raises UserError if an existing run cannot continue with it.
         report: Called while images are read.
 
     Raises:
-        UserError: something cannot work; nothing has been written then.
-        MachineError: GPUs are there, and torch cannot use them.
+        UserError: a value cannot work; no file has been written.
+        MachineError: torch cannot use the visible GPUs.
     """
     data = inspect_data(composed.config, must_exist=must_exist, skipped=skipped, report=report)
     devices = devices or decide(data.config.launch)
@@ -70,7 +70,7 @@ def prepare_run(
     pretrained = None
     if skipped is None:
         if not isinstance(plan.config.model, TorchvisionModel):
-            from launcher.training.model_check import check_model  # note: seconds, for torch and timm
+            from launcher.training.model_check import check_model  # note: imports torch and timm, which takes seconds
 
             check_model(plan, composed.origins)
         plan = with_precision(plan, devices)
@@ -78,18 +78,18 @@ def prepare_run(
     if pretrained is not None:
         plan = replace(plan, config=pretrained.config)
     of_weights = pretrained.notes if pretrained else []
-    said = [*composed.notes, *data.notes, *of_weights, *notes(plan), *devices.notes]
-    return Prepared(plan, devices, data.skipped, pretrained, said)
+    messages = [*composed.notes, *data.notes, *of_weights, *notes(plan), *devices.notes]
+    return Prepared(plan, devices, data.skipped, pretrained, messages)
 
 
 def planned_here(composed: Composed) -> Devices:
-    """Describe the devices that a run would have on this machine, or on the one that the command line names."""
-    named = COMMAND_LINE in (composed.origins.get("hardware.name"), composed.origins.get("hardware.gpus"))
-    return planned(composed.config.launch, composed.config.hardware.gpus if named else None)
+    """Describe a run's devices on this machine, or on the `hardware` of the command line."""
+    is_chosen = COMMAND_LINE in (composed.origins.get("hardware.name"), composed.origins.get("hardware.gpus"))
+    return planned(composed.config.launch, composed.config.hardware.gpus if is_chosen else None)
 
 
 def _pretrained(config: RunConfig, classes: list[str] | None, origins: Mapping[str, str]) -> Pretrained | None:
-    """Load what `model.weights` names, if anything."""
+    """Load `model.weights` if it is set."""
     if config.model.weights is None:
         return None
     from launcher.weights.pretrained import pretrained_weights

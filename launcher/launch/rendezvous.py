@@ -1,4 +1,4 @@
-"""Where the machines of a run meet: torch elastic's rendezvous, at `launch.rdzv`."""
+"""Connect the nodes of a run by torch elastic's rendezvous at `launch.rdzv`."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRende
 from launcher.config.schema import Launch
 from launcher.errors import Problem, UserError
 
-_STORE_SECONDS = 30  # the store's answer; a machine that was cut off notices after so long
+_STORE_SECONDS = 30  # time limit of the store; a node that loses its connection fails after it
 _RUN = "train"
 
 
 class PeersRejoin(Exception):
-    """Another machine waits at the rendezvous: it has restarted, and so must this one."""
+    """Another node has restarted and waits at the rendezvous: this one must restart too."""
 
 
 class Rendezvous(DynamicRendezvousHandler):
-    """Elastic's rendezvous, where another machine's restart is an error, not a silent restart of the ranks."""
+    """Elastic's rendezvous, but a restart of another node is an error, not a silent restart of the ranks."""
 
     def num_nodes_waiting(self) -> int:
-        """Raises PeersRejoin where elastic would restart the ranks by itself."""
+        """Return 0; raise PeersRejoin where elastic would restart the ranks itself."""
         if super().num_nodes_waiting():
             raise PeersRejoin
         return 0
 
 
 def open_rendezvous(launch: Launch) -> Rendezvous:
-    """Open the rendezvous of a run, on one machine at any free port.
+    """Open the rendezvous of a run; a run on one node uses any free port.
 
     Raises:
-        UserError: `launch.rdzv` is missing where it is needed, is no HOST:PORT, or its host cannot be reached.
-        RendezvousError: it does not answer.
+        UserError: `launch.rdzv` is missing on several nodes, is not HOST:PORT, or its host cannot be reached.
+        RendezvousError: no connection.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     nodes, address, endpoint = launch.nnodes, "localhost", "localhost:0"
@@ -49,7 +49,7 @@ def open_rendezvous(launch: Launch) -> Rendezvous:
         host, port = _host_and_port(launch)
         target, address = _addresses(host, port)
         _use_interface(address)
-        # note: the ranks of a restart would find the keys of the ranks before them in elastic's own store
+        # note: in elastic's own store, restarted ranks would read the keys of the previous ranks
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         endpoint, extra = f"{host}:{port}", {"is_host": address == target, "read_timeout": _STORE_SECONDS}
     backend, store = create_backend(RendezvousParameters("c10d", endpoint, _RUN, nodes, nodes, **extra))
@@ -60,27 +60,28 @@ def open_rendezvous(launch: Launch) -> Rendezvous:
 
 def _host_and_port(launch: Launch) -> tuple[str, int]:
     if launch.rdzv is None:
-        message = "is needed with launch.nnodes above 1: HOST:PORT of one of the machines, the same on all"
+        message = f"is required with launch.nnodes={launch.nnodes}; set launch.rdzv=HOST:PORT, the same on all nodes"
         raise UserError(Problem(message, "launch.rdzv", None))
     host, _, port = launch.rdzv.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UserError(Problem("is no HOST:PORT, such as 10.0.0.1:29400", "launch.rdzv", launch.rdzv))
+        raise UserError(Problem("must be HOST:PORT, such as 10.0.0.1:29400", "launch.rdzv", launch.rdzv))
     return host, int(port)
 
 
 def _use_interface(address: str) -> None:
-    """Have gloo use the interface of an address, unless the user has named one; by itself it takes the host name's."""
+    """Set gloo's interface to that of an address unless the user has set one; its default is the host name's."""
     for name, addresses in psutil.net_if_addrs().items():
-        if any(known.address == address for known in addresses):
+        if any(one.address == address for one in addresses):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
 def _addresses(host: str, port: int) -> tuple[str, str]:
-    """A host's address, and this machine's own on the way there: the same one on the host itself; nothing is sent."""
+    """Return a host's address and this machine's address on the route to it, equal on the host; sends no packet."""
     try:
         target = socket.gethostbyname(host)
         with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
             probe.connect((target, port))
             return target, str(probe.getsockname()[0])
     except OSError as error:
-        raise UserError(Problem(f"cannot be reached: {error.strerror}", "launch.rdzv", host)) from None
+        message = f"cannot be reached ({error.strerror}); set launch.rdzv to the address of one of the nodes"
+        raise UserError(Problem(message, "launch.rdzv", host)) from None

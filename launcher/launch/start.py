@@ -1,6 +1,6 @@
-"""A composed config to a finished run: checks, run folder, ranks, summary.
+"""Train a composed config: checks, run folder, ranks, summary.
 
-Torch is imported where it is needed, since that is slow: every mistake is answered before.
+The import of torch is slow, so it follows all checks.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from launcher.records.summary import summary_table
 
 
 def start(composed: Composed) -> int:
-    """Train a new run; returns the exit code.
+    """Train a new run and return the exit code.
 
     Raises:
-        UserError: something cannot work; nothing has been written then.
+        UserError: a value cannot work; no file has been written.
     """
     out = console()
     with progress_bars(out) as (_, report):
@@ -54,7 +54,7 @@ def start(composed: Composed) -> int:
             _write_config(config, folder)
             if prepared.pretrained:
                 prepared.pretrained.write(folder.initial)
-            # note: several machines may join a run that has left out something already
+            # note: another node of the run may have written it
             if config.dataset.skip_bad and not folder.skipped.exists():
                 write_skipped(folder.skipped, prepared.skipped)
             note_dataset(folder, images)
@@ -65,12 +65,12 @@ def start(composed: Composed) -> int:
 
 
 def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
-    """Go on with a run from its newest checkpoint, on the processes that this machine gives.
+    """Resume a run from its newest checkpoint on the devices of this machine, and return the exit code.
 
-    `words` are `key=value` changes, which are kept in the run's config.
+    `words` are `key=value` changes, which the run's config keeps.
 
     Raises:
-        UserError: another process writes to the folder, its data are gone, or a word would change the past.
+        UserError: another process uses the folder, the images are missing, or a word would change completed steps.
     """
     before = read(folder.config)
     config = continued(before, words)
@@ -87,21 +87,21 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
 
 
 def _refuse_shorter(folder: RunFolder, plan: Plan) -> None:
-    """Raise a UserError where a plan ends before the newest checkpoint, or is so short that it changes the past."""
+    """Raise a UserError if a plan ends before the newest checkpoint, or is too short for the values of the run."""
     done, epochs = folder.newest_step(), plan.config.epochs
     if done is not None and plan.total_steps < done:
-        message = f"is shorter than what the run has done, {done / plan.steps_per_epoch:.1f} epochs"
+        message = f"must be at least {done / plan.steps_per_epoch:.1f}, which the run has completed"
         raise UserError(Problem(message, "epochs", epochs))
-    if past := [key for key in plan.shortened if not is_free(key)]:
-        message = f"is so short that schedule.fit=on would change {', '.join(past)}, and what the run has done"
+    if fixed := [key for key in plan.shortened if not is_free(key)]:
+        message = f"is too short: schedule.fit=on would change {', '.join(fixed)} of completed steps; set more epochs"
         raise UserError(Problem(message, "epochs", epochs))
 
 
 def replay(folder: RunFolder, step: int) -> int:
-    """Take one step of a run again, on as many processes as it had, all on this machine; nothing of the run changes.
+    """Repeat one step of a run on this machine, with as many processes as the run had; the run does not change.
 
     Raises:
-        UserError: another process writes to the folder, its data are gone, or the machine has fewer GPUs.
+        UserError: another process uses the folder, the images are missing, or the machine has fewer GPUs.
     """
     config = read(folder.config)
     ranks = _last_ranks(read_metrics(folder.metrics)) or config.launch.nproc
@@ -110,7 +110,7 @@ def replay(folder: RunFolder, step: int) -> int:
     with folder.locked():
         prepared = prepare_run(Composed(config, {}), skipped=read_skipped(folder.skipped, config.dataset))
         if not 0 <= step < prepared.plan.total_steps:
-            raise UserError(Problem(f"the run has steps 0 to {prepared.plan.total_steps - 1}", "step", step))
+            raise UserError(Problem(f"must be from 0 to {prepared.plan.total_steps - 1}", "step", step))
         from launcher.launch.elastic import Launcher
 
         _note_others(folder, prepared, console())
@@ -121,38 +121,38 @@ def replay(folder: RunFolder, step: int) -> int:
 
 
 def _note_others(folder: RunFolder, prepared: Prepared, out: Console, *, images: str | None = None) -> None:
-    """Print notes where a run continues on another number of processes, on the CPU, or on other images."""
+    """Print notes if a run resumes on other images, on the CPU, or with another number of processes."""
     devices, world_size = prepared.devices, prepared.plan.world_size
     notes = list(devices.notes)
     if images is not None and note_dataset(folder, images):
         notes.append(
-            "the data set holds other images than before, by their names and sizes; the run goes on, but "
-            "train compare counts it for neither"
+            "the names or sizes of the images have changed; the run resumes, but train compare "
+            "counts it for neither data set"
         )
     rows = read_metrics(folder.metrics)
     before = [row["device"] for row in rows if row["kind"] == "start"]
     if devices.kind == "cpu" and before[-1:] not in ([], ["cpu"]):
-        notes.append(f"the run began on {before[-1]} and goes on with the CPU; launch.device=cuda refuses that")
+        notes.append(f"the run started on {before[-1]} and resumes on the CPU; set launch.device=cuda to require a GPU")
     ranks = _last_ranks(rows)
     if ranks not in (None, world_size):
         notes.append(
-            f"the run had {ranks} processes and goes on with {world_size}: global batch, data and "
-            f"schedule stay the same, the weights will agree up to rounding and batch-norm statistics"
+            f"the run had {ranks} processes and resumes with {world_size}: global batch, data and schedule "
+            f"stay the same; the weights differ by rounding and batch-norm statistics"
         )
     for note in notes:
         out.print(f"note: {note}", style="yellow", markup=False)
 
 
 def _last_ranks(rows: list[Row]) -> int | None:
-    """How many processes the run had when it last trained; None if it never did."""
+    """Return the number of processes of the run's last start; None if it has not trained."""
     return next((row["world_size"] for row in reversed(rows) if row["kind"] in ("start", "resume")), None)
 
 
 def _folder(config: RunConfig) -> RunFolder:
-    """A new run folder; with several machines, the one of that name on each, also when it starts again."""
+    """Create a run folder; several nodes, and their restarts, share the one of `run_name`."""
     if config.launch.nnodes > 1:
         if config.run_name is None:
-            message = "is needed with launch.nnodes above 1, the same on all machines"
+            message = f"is required with launch.nnodes={config.launch.nnodes}; set run_name=NAME, the same on all nodes"
             raise UserError(Problem(message, "run_name", None))
         return create(Path(config.runs), config.run_name, join=True)
     words = config.recipe or config.model.architecture, config.dataset.name, time.strftime("%m%d")
@@ -160,22 +160,22 @@ def _folder(config: RunConfig) -> RunFolder:
 
 
 def _write_config(config: RunConfig, folder: RunFolder) -> None:
-    """Write the resolved config, or see that the run that is joined has the same one."""
+    """Write the resolved config, or check that the run to join has the same one."""
     if folder.config.exists():
         others = [key for key in changed(read(folder.config), config) if not key.startswith("launch.")]
         if others:
-            message = f"{folder.path} is a run with other values of {', '.join(others)}; choose another run_name"
+            message = f"{folder.path} is a run with other values of {', '.join(others)}; set another run_name"
             raise UserError(Problem(message, "run_name", config.run_name))
     write(config, folder.config)
 
 
 def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopRequest) -> int:
-    """Run the ranks to their end and print the summary; return the exit code."""
+    """Run the ranks, print the summary, and return the exit code."""
     plan, devices = prepared.plan, prepared.devices
     config = plan.config
     if config.dataloader.name != "synthetic":
         ensure_folder(config.dataset)
-    ranks = f"{config.launch.nnodes} machines with {devices} each" if config.launch.nnodes > 1 else str(devices)
+    ranks = f"{config.launch.nnodes} nodes with {devices} each" if config.launch.nnodes > 1 else str(devices)
     where = one_line(str(folder.path))
     length = f"{plan.epochs} epoch{'s' * (plan.epochs > 1)} of {plan.steps_per_epoch:,} steps"
     out.print(f"{where}: {length} on {ranks}", markup=False, soft_wrap=True)
@@ -186,7 +186,7 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopReq
         folder.failure.unlink(missing_ok=True)
         code = Launcher(folder.path, devices, config.launch, view, request=request).run()
     except UserError as error:
-        # note: of a folder that cannot be written to, the terminal alone says it
+        # note: the folder may not be writable
         with suppress(OSError):
             folder.failure.write_text(f"{error}\n")
         raise
@@ -200,7 +200,7 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopReq
 def _how_to_continue(folder: RunFolder) -> str:
     where = one_line(str(folder.path))
     if folder.newest_step() is not None:
-        return f"go on from the last save by: train resume {where}"
+        return f"to resume from the newest checkpoint, type: train resume {where}"
     if folder.metrics.exists():
-        return f"nothing was saved yet; begin anew by: train resume {where}"
-    return "before the first step: nothing is kept"
+        return f"no checkpoint yet; to start from the beginning, type: train resume {where}"
+    return "no step was completed; to start again, type the same command"

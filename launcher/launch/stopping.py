@@ -1,7 +1,7 @@
-"""Signals that ask a command to stop, from its first line to its last.
+"""Handle the signals that stop a command, from its first line to its last.
 
-While the command is imported they end it. Then they raise `StopRequested`, as Ctrl-C raises KeyboardInterrupt; where
-something is to be saved, a `StopRequest` notes the first one. Once the exit code is known they are ignored.
+During imports they end the process. Later they raise `StopRequested`, as Ctrl-C raises KeyboardInterrupt; while a run
+trains, a `StopRequest` records the first one. After the exit code is set they are ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALL_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP
 
 @dataclass
 class StopRequest:
-    """The first signal that asked a command to stop, once one has come, and its time in seconds."""
+    """The first stop signal, None before it, and its time in seconds."""
 
     number: int | None = None
     time: float = 0.0
@@ -40,7 +40,7 @@ class StopRequest:
 
 
 class StopRequested(KeyboardInterrupt):
-    """A stop signal has come, where nothing is to be saved or between two parts of the work."""
+    """A stop signal arrived where no checkpoint is needed."""
 
     def __init__(self, number: int):
         self.exit_code = StopRequest(number).exit_code
@@ -48,14 +48,14 @@ class StopRequested(KeyboardInterrupt):
 
 
 def on_stop(handler: Any) -> dict[int, Any]:
-    """Set the handler of all stop signals, or signal.SIG_IGN; returns the handlers before."""
+    """Set the handler of all stop signals, or signal.SIG_IGN; return the previous handlers."""
     # note: nohup ignores SIGHUP so that the run outlives the terminal
     numbers = [n for n in ALL_STOP_SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
     return {number: signal.signal(number, handler) for number in numbers}
 
 
 def end_now(number: int, frame: FrameType | None) -> None:
-    """End this process, which has nothing to clean up."""
+    """End this process without cleanup."""
     os.write(2, f"{StopRequested(number)}\n".encode())
     os._exit(StopRequest(number).exit_code)
 
@@ -67,7 +67,7 @@ def raise_stop(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def stop_signals(handle: Callable[[int], None], *, once: bool = False) -> Iterator[None]:
-    """Call `handle` with each stop signal; with `once` the second one acts as if nobody handled it."""
+    """Call `handle` with each stop signal; with `once`, restore the previous handlers after the first."""
     before: dict[int, Any] = {}
 
     def restore() -> None:
@@ -88,7 +88,7 @@ def stop_signals(handle: Callable[[int], None], *, once: bool = False) -> Iterat
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Note the first stop signal."""
+    """Yield a request that records the first stop signal."""
     request = StopRequest()
     with stop_signals(request.note, once=True):
         yield request

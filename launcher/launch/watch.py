@@ -1,6 +1,6 @@
-"""Which rank failed first, and why: elastic lists a failed rank and those it killed alike.
+"""Find the rank that failed first, and why: elastic lists a failed rank like those it killed.
 
-Elastic gives the peers of a failed rank 30 s, which they spend blocked in a collective; the watch kills them sooner.
+Elastic waits 30 s for the peers of a failed rank, which block in a collective; the watch kills them sooner.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HUNG_CODES = (FAILED, -signal.SIGSEGV)
 
 @dataclass(frozen=True)
 class Failure:
-    """An attempt that failed: lines for the terminal, and whether another attempt may go better."""
+    """A failed attempt: the message, and whether the cause is outside the program, so that a restart may succeed."""
 
     message: str
     from_outside: bool
@@ -41,15 +41,14 @@ class Failure:
 
 
 class RankWatch:
-    """Watches the ranks, whose process ids `ids` returns once they run; on leaving none, nor any of theirs, is left.
+    """Watch the ranks, whose process ids `ids` returns once they run; at the end kill them and their children.
 
-    A rank that ends well leaves a file in the scratch folder; without one it was killed, or has failed, and the others
-    are killed soon after. Without its run folder a run can record nothing: the ranks are killed once that has been
-    missing for a second.
+    A rank that succeeds leaves a file in the scratch folder. If one ends without it, the others are killed soon after.
+    If the run folder is missing for a second, all ranks are killed, because they can write no records.
     """
 
     def __init__(self, ids: Callable[[], Collection[int]], scratch: Path, run_folder: Path):
-        # process ids: of all ranks, and of those that were seen to fail first
+        # process ids of all ranks, and of those that failed first
         self.ranks: frozenset[int] = frozenset()
         self.failed_first: frozenset[int] = frozenset()
         self._ids, self._scratch = ids, scratch
@@ -65,22 +64,22 @@ class RankWatch:
     def __exit__(self, *_: object) -> None:
         self._closed.set()
         self._thread.join()
-        # note: elastic may be quicker than the watch to see that a rank has failed
+        # note: elastic may detect a failed rank before the watch
         self._find_ranks()
         self.failed_first = self.failed_first or self._failed_by_now()
         self.kill()
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to each rank, also to those that start later, not to their loader workers."""
+        """Send a signal to each rank, including ranks that start later, but not to their loader workers."""
         self._find_ranks()
         self._sent = number
         self._signal(self.ranks, number)
 
     def kill(self) -> None:
-        """Kill every rank and what it has started."""
+        """Kill every rank and its children."""
         self.send(signal.SIGKILL)
         for rank in self.ranks:
-            # note: elastic makes each rank the leader of its own group, which loader workers join and outlive
+            # note: elastic makes each rank the leader of a process group, and loader workers may outlive it
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(rank, signal.SIGKILL)
 
@@ -107,7 +106,7 @@ class RankWatch:
                     os.kill(rank, number)
 
     def _folder_is_gone(self) -> bool:
-        # note: for a moment a network file system may not show a folder that is there
+        # note: a network file system may briefly not show an existing folder
         if self._run_folder.is_dir():
             self._folder_seen = time.monotonic()
         return time.monotonic() - self._folder_seen > _SECONDS_WITHOUT_FOLDER
@@ -118,7 +117,7 @@ class RankWatch:
 
 
 def _has_ended(rank: int) -> bool:
-    """Whether a child process has ended, whoever has waited for it."""
+    """Return whether a child process has ended, even if elastic has already waited for it."""
     try:
         return os.waitid(os.P_PID, rank, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -126,9 +125,10 @@ def _has_ended(rank: int) -> bool:
 
 
 def first_failure(failures: Mapping[int, ProcessFailure], failed_first: Collection[int]) -> tuple[int, ProcessFailure]:
-    """Find the rank whose failure caused the others', given the process ids that were seen to fail first.
+    """Find the rank whose failure caused the others, by the process ids that failed first.
 
-    Of several: one that was killed or hung, since it recorded nothing; then the earliest recorded error.
+    If there are several, a rank that was killed or hung comes first, because it recorded no error, then the earliest
+    recorded error.
     """
 
     def order(rank: int) -> tuple[bool, float, int]:
@@ -144,31 +144,31 @@ def describe(rank: int, process: ProcessFailure, run_folder: Path) -> Failure:
     """Describe which rank failed and why.
 
     Raises:
-        UserError: that rank ended with one.
+        UserError: that rank raised one.
     """
     recorded, code = process.error_file_data, process.exitcode
     if code == EXIT_USER_ERROR and "problems" in recorded:
         raise UserError(*recorded["problems"])
     log = log_file(run_folder, rank)
     if "from_outside" in recorded:
-        message = f"error: rank {rank}: {recorded['from_outside']} (its whole log: {log})"
+        message = f"error: rank {rank}: {recorded['from_outside']} (full log: {log})"
         return Failure(message, from_outside=True, exit_code=code)
     if "time" in recorded:
         reason, text = recorded["message"]["message"], recorded["message"]["extraInfo"]["py_callstack"].rstrip()
         if "out of memory" in reason:
-            text += "\nfewer images at a time need less memory: device_batch_size=N, in evaluation eval_batch_size=N"
+            text += "\nto use less memory, set device_batch_size=N for training or eval_batch_size=N for evaluation"
     else:
         reason, text = _ending(code), log.read_text(errors="replace") if log.exists() else ""
         if code in _HUNG_CODES and _HUNG.search(text):
-            message = f"rank {rank} has made no progress for launch.hang_timeout; its stacks are in its log: {log}"
+            message = f"rank {rank} made no progress for launch.hang_timeout seconds; see its stacks in {log}"
             return Failure(f"error: {message}", from_outside=True, exit_code=code)
         text = "\n".join(text.splitlines()[-_LAST_LINES:])
     where = f"host {socket.gethostname()}, process {process.pid}, exit code {code}"
-    message = f"error: rank {rank} failed: {reason} ({where})\n{text}\nits whole log: {log}"
+    message = f"error: rank {rank} failed: {reason} ({where})\n{text}\nfull log: {log}"
     return Failure(message, from_outside=code < 0, exit_code=code)
 
 
 def _ending(exit_code: int) -> str:
     if exit_code == -signal.SIGKILL:
-        return "killed by SIGKILL; most often the machine ran out of memory: fewer dataloader.workers, smaller batch"
+        return "killed by SIGKILL, probably out of memory; set dataloader.workers or batch_size lower"
     return f"killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with exit code {exit_code}"

@@ -1,4 +1,4 @@
-"""What bounds a run, from its parts measured alone and together, and what to change."""
+"""Find the bottleneck of a run from its parts, measured alone and together, and what to change."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from launcher.plan.plan import Plan
 
 Bound = Literal["data", "transfer", "step"]
 
-# A part of the time below which a change is not worth a word.
+# Advice requires a gain of at least this fraction of the time.
 _WORTHWHILE = 0.05
 # Competition above which loading and training clearly use the same cores.
 _SHARED = 0.3
-# Images looked at.
+# Images to inspect.
 _SAMPLE = 200
 
 
@@ -33,7 +33,7 @@ _SAMPLE = 200
 class Diagnosis:
     """Seconds of the run's steps: loading alone, copies alone, steps alone, and as they run together.
 
-    `bound` is the longest of the parts; `gain` the part of the time that a loader without any cost would save.
+    `bound` is the longest part; `gain` is the fraction of the time that a loader without cost would save.
     """
 
     bound: Bound
@@ -48,7 +48,7 @@ class Diagnosis:
 
 
 def diagnose(plan: Plan, measured: Measurement) -> Diagnosis:
-    """Integrate each part over the schedule and compare."""
+    """Integrate each part over the schedule and compare them."""
     sizes, transfer = mean_sizes(sizes_by_round(plan, measured)), measured.mean_transfer
     load, step, both = (
         sum(size.steps * getattr(size, name) for size in sizes)
@@ -70,13 +70,13 @@ def diagnose(plan: Plan, measured: Measurement) -> Diagnosis:
 
 
 def bound_of(load: float, transfer: float, step: float) -> Bound:
-    """The longest part."""
+    """Return the longest part."""
     parts: dict[Bound, float] = {"step": step, "data": load, "transfer": transfer}
     return max(parts, key=lambda part: parts[part])
 
 
 def advice(config: RunConfig, bound: Bound, gain: float, shared: float, measured: Measurement) -> list[str]:
-    """What to change, the most promising first."""
+    """List what to change, the most promising first."""
     lines: list[str] = []
     if bound == "step":
         lines += _cheaper_steps(config, measured)
@@ -85,7 +85,7 @@ def advice(config: RunConfig, bound: Bound, gain: float, shared: float, measured
         if shared > _SHARED:
             lines.append("loading and training share the same cores: cheaper loading also shortens the step")
     if bound == "transfer":
-        lines.append("copies to the GPU take longest: check its PCIe width (nvidia-smi -q), or reduce image.train_size")
+        lines.append("copies to the GPU are slowest: check its PCIe width (nvidia-smi -q) or lower image.train_size")
     return lines
 
 
@@ -122,21 +122,21 @@ def _of_algorithms(config: RunConfig, bound: Literal["data", "step"]) -> Iterato
 
 
 def image_advice(config: RunConfig, folder: Folder) -> Iterator[str]:
-    """Compare up to 200 images at equal distances, those that can be read, with what a run reads and memory holds."""
+    """Compare up to 200 evenly spaced images with the resolution of the run and the memory; skip unreadable ones."""
     numbers = np.linspace(0, len(folder.files) - 1, min(_SAMPLE, len(folder.files))).round().astype(int)
-    sizes, sides = [], []
+    file_sizes, shorter = [], []
     for number in numbers:
         path = folder.root / folder.files[number]
         with suppress(UnreadableImage):
-            sides.append(min(size(path)))
-            sizes.append(path.stat().st_size)
-    if not sizes:
+            shorter.append(min(size(path)))
+            file_sizes.append(path.stat().st_size)
+    if not file_sizes:
         return
-    side, read = statistics.median(sides), config.image.eval_resize
-    if side > 1.5 * read * config.dataset.native_size / config.image.reference:
-        smaller = "train prepare stores them smaller"
-        yield f"smaller files: the images' shorter side is {side:.0f} px (median), the run uses {read}; {smaller}"
-    total, memory = statistics.fmean(sizes) * len(folder.files), psutil.virtual_memory().total
+    median, used = statistics.median(shorter), config.image.eval_resize
+    if median > 1.5 * used * config.dataset.native_size / config.image.reference:
+        prepare = "train prepare writes smaller files"
+        yield f"smaller images: their shorter edge is {median:.0f} px (median), but the run uses {used} px; {prepare}"
+    total, memory = statistics.fmean(file_sizes) * len(folder.files), psutil.virtual_memory().total
     if total > 0.8 * memory:
-        needed, there = (f"{number / 2**30:,.0f} GiB" for number in (total, memory))
-        yield f"memory: the images ({needed}) do not fit into it ({there}), so each epoch reads from disk"
+        needed, available = (f"{number / 2**30:,.0f} GiB" for number in (total, memory))
+        yield f"memory: the images ({needed}) exceed it ({available}), so each epoch reads from disk"

@@ -1,8 +1,8 @@
-"""What a run will take, integrated over its schedule from what was measured of its steps.
+"""Estimate the time of a run by integrating its measured steps over the schedule.
 
-Loading and training overlap. Of a step alone of s seconds and a batch's loading alone of l seconds, both together take
-max(s, l) + c min(s, l): c is 0 where the shorter one hides behind the longer, 1 where they compete for the same cores,
-and is measured at each size.
+Loading and training overlap. If a step alone takes s seconds and loading a batch alone l seconds, both together take
+max(s, l) + c min(s, l). The competition c is measured at each size: 0 if the shorter one is hidden behind the longer,
+1 if they compete for the same cores.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, common_acting, step_kinds
 
 CONFIDENCE = 0.9
-# Files in the folder that a measurement works in. A request holds the seconds for each thing to measure, and when the
-# command was given, in seconds since 1970.
+# Files in the folder of a measurement. A request has the seconds for each part, and the time of the command in seconds
+# since 1970.
 REQUEST, RESULT = "request.json", "result.json"
 
 Rounds = list[float]
@@ -28,7 +28,7 @@ Rounds = list[float]
 
 @dataclass(frozen=True)
 class StepTimes:
-    """One kind of step: alone on a batch that is there, and where measured, loading alone and both together."""
+    """One kind of step: alone on a loaded batch, and if measured, loading alone and both together."""
 
     image_size: int
     acting: list[str]
@@ -39,7 +39,7 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class EvaluationTimes:
-    """Until the first batch, with and without starting the loader's workers; then a batch of `batches` on a rank."""
+    """Seconds to the first batch, with and without starting workers, and per batch of the `batches` of a rank."""
 
     first_start_seconds: float
     start_seconds: Rounds
@@ -49,11 +49,11 @@ class EvaluationTimes:
 
 @dataclass(frozen=True)
 class Measurement:
-    """All that an estimate needs; `start_seconds` from the command to the first batch's request.
+    """The input of an estimate; `start_seconds` is the time from the command to the request of the first batch.
 
     `first_batch_seconds` includes starting the loader's workers, `epoch_start_seconds` does not; `new_size_seconds` is
-    what the first step at a new size costs more. A save in the middle of a run takes `save_seconds` from it, the last
-    one `last_save_seconds`.
+    the extra time of the first step at a new size. A checkpoint interrupts training for `save_seconds`, the last one
+    for `last_save_seconds`.
     """
 
     device: str
@@ -72,13 +72,13 @@ class Measurement:
 
     @property
     def mean_transfer(self) -> float:
-        """Seconds to copy a batch to the device."""
+        """Return the mean seconds to copy a batch to the device."""
         return statistics.fmean(self.transfer_seconds)
 
 
 @dataclass(frozen=True)
 class Span:
-    """Seconds: the expected value, and the interval that a run's own is in with probability `CONFIDENCE`."""
+    """Seconds: the mean, and the interval that contains the time of one run with probability `CONFIDENCE`."""
 
     seconds: float
     low: float
@@ -87,7 +87,7 @@ class Span:
 
 @dataclass(frozen=True)
 class SizeCost:
-    """The steps at one size: how many, and the mean seconds of loading alone, of a step alone, and of both together."""
+    """The number of steps at one size, and the mean seconds of a step alone, loading alone, and both together."""
 
     image_size: int
     steps: int
@@ -98,7 +98,7 @@ class SizeCost:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A run's time by the clocks that it is measured with; `wall` is all of them and the start of the processes."""
+    """The time of a run by clock; `wall` is their sum and the start of the processes."""
 
     training: Span
     evaluation: Span
@@ -106,14 +106,14 @@ class Estimate:
     wall: Span
     start_seconds: float
     evaluations: int
-    saves: int
+    checkpoints: int
     sizes: list[SizeCost]
     images_per_second: float
 
 
 @dataclass(frozen=True)
 class Price:
-    """What the wall time costs on an instance, if it were as fast as the machine measured."""
+    """The cost of the wall-clock time on an instance as fast as the measured machine."""
 
     hardware: Hardware
     cost: float
@@ -122,12 +122,12 @@ class Price:
 
 
 def estimate(plan: Plan, measured: Measurement) -> Estimate:
-    """Integrate over the schedule, round by round, so that the rounds give the interval."""
+    """Integrate each round over the schedule; the differences between rounds give the intervals."""
     by_round = sizes_by_round(plan, measured)
     training = [_training(plan, measured, sizes, number) for number, sizes in enumerate(by_round)]
-    evaluations, saves = occasions(plan, plan.config.eval_every), occasions(plan, plan.config.checkpoint.every)
+    evaluations, checkpoints = occasions(plan, plan.config.eval_every), occasions(plan, plan.config.checkpoint.every)
     evaluating = _evaluating(measured, evaluations)
-    saving = [(saves - 1) * seconds + measured.last_save_seconds for seconds in measured.save_seconds]
+    saving = [(checkpoints - 1) * seconds + measured.last_save_seconds for seconds in measured.save_seconds]
     spans = [span(training), span(evaluating), span(saving)]
     images = plan.total_steps * plan.config.batch_size
     return Estimate(
@@ -137,25 +137,26 @@ def estimate(plan: Plan, measured: Measurement) -> Estimate:
         wall=_sum(spans, measured.start_seconds),
         start_seconds=measured.start_seconds,
         evaluations=evaluations,
-        saves=saves,
+        checkpoints=checkpoints,
         sizes=mean_sizes(by_round),
         images_per_second=images / spans[0].seconds,
     )
 
 
-def prices(found: Estimate, offers: list[Hardware]) -> list[Price]:
-    """The cost on each machine that has a price."""
-    hours = [seconds / 3600 for seconds in (found.wall.seconds, found.wall.low, found.wall.high)]
+def prices(estimated: Estimate, offers: list[Hardware]) -> list[Price]:
+    """Return the cost on each machine that has a price."""
+    wall = estimated.wall
+    hours = [seconds / 3600 for seconds in (wall.seconds, wall.low, wall.high)]
     return [Price(h, *(h.price_per_hour * hour for hour in hours)) for h in offers if h.price_per_hour is not None]
 
 
 def occasions(plan: Plan, interval: str) -> int:
-    """How often something happens that is due at every interval and at the end."""
+    """Return how often an event at every interval and at the end occurs."""
     return math.ceil(plan.total_steps / plan.every(interval))
 
 
 def sizes_by_round(plan: Plan, measured: Measurement) -> list[list[SizeCost]]:
-    """The cost at each size of the schedule, from each round of the measurement."""
+    """Return the cost at each size of the schedule, by round of the measurement."""
     kinds = step_kinds(plan)
     counts = {kind: len(steps) for kind, steps in kinds.items()}
     rounds = range(len(measured.steps[0].step_seconds))
@@ -163,7 +164,7 @@ def sizes_by_round(plan: Plan, measured: Measurement) -> list[list[SizeCost]]:
 
 
 def mean_sizes(by_round: list[list[SizeCost]]) -> list[SizeCost]:
-    """The cost at each size, the mean of all rounds."""
+    """Return the mean cost over the rounds at each size."""
     means = []
     for rounds in zip(*by_round, strict=True):
         seconds = np.mean([(cost.step_seconds, cost.load_seconds, cost.both_seconds) for cost in rounds], axis=0)
@@ -172,30 +173,30 @@ def mean_sizes(by_round: list[list[SizeCost]]) -> list[SizeCost]:
 
 
 def together(step: float, load: float, competition: float) -> float:
-    """Seconds of a step and its loading, overlapped."""
+    """Return the seconds of a step and its loading, overlapped."""
     return max(step, load) + competition * min(step, load)
 
 
 def competition(step: float, load: float, both: float) -> float:
-    """The part of the shorter one that does not hide: what makes `together` give `both`."""
+    """Return the fraction of the shorter one that is not hidden, so that `together` returns `both`."""
     shorter = min(step, load)
     return (both - max(step, load)) / shorter if shorter > 0 else 0.0
 
 
 def span(values: list[float]) -> Span:
-    """Mean of the rounds, and the interval for one more value of their kind (Student's t, as for a new observation)."""
+    """Return the mean, and the prediction interval for a new observation by Student's t."""
     mean = statistics.fmean(values)
     if len(values) < 2:
         return Span(mean, mean, mean)
-    from scipy.special import stdtrit  # note: a quarter of a second of import, a fifth of that of scipy.stats
+    from scipy.special import stdtrit  # note: imports in 0.25 s, five times as fast as scipy.stats
 
-    of_a_new_value = statistics.stdev(values) * math.sqrt(1 + 1 / len(values))
-    margin = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * of_a_new_value
+    deviation = statistics.stdev(values) * math.sqrt(1 + 1 / len(values))
+    margin = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * deviation
     return Span(mean, max(0.0, mean - margin), mean + margin)
 
 
 class _CostModel:
-    """Seconds of steps at any size, from one round: piecewise linear in the images' area between the measured."""
+    """Seconds of steps at any size from one round, piecewise linear in the area of the images."""
 
     def __init__(self, measured: Measurement, common: tuple[str, ...], number: int):
         at: dict[tuple[str, ...], list[StepTimes]] = {}
@@ -205,8 +206,8 @@ class _CostModel:
         self._step = _over_area({p.image_size: p.step_seconds[number] for p in base})
         self.load = _over_area({p.image_size: p.load_seconds[number] for p in base if p.load_seconds})
         self._ratios = {
-            acting: _over_area({p.image_size: p.step_seconds[number] / self._step(p.image_size) for p in found})
-            for acting, found in at.items()
+            acting: _over_area({p.image_size: p.step_seconds[number] / self._step(p.image_size) for p in points})
+            for acting, points in at.items()
         }
         self.competition = _over_area(
             {
@@ -217,7 +218,7 @@ class _CostModel:
         )
 
     def step(self, kind: StepKind) -> float:
-        """A step alone; what acts at few steps is a factor on the common step."""
+        """Return the seconds of a step alone; algorithms that act in few steps are a factor on the common step."""
         return self._step(kind.image_size) * self._ratios[kind.acting](kind.image_size)
 
 
@@ -247,13 +248,13 @@ def _training(plan: Plan, measured: Measurement, sizes: list[SizeCost], number: 
 
 
 def _evaluating(measured: Measurement, count: int) -> list[float]:
-    found = measured.evaluation
-    starts = found.first_start_seconds + (count - 1) * statistics.fmean(found.start_seconds)
-    return [starts + count * found.batches * seconds for seconds in found.batch_seconds]
+    times = measured.evaluation
+    starts = times.first_start_seconds + (count - 1) * statistics.fmean(times.start_seconds)
+    return [starts + count * times.batches * seconds for seconds in times.batch_seconds]
 
 
 def _sum(spans: list[Span], start: float) -> Span:
-    """Independent parts: their margins add up in squares."""
+    """Add independent parts: the squares of their margins add up."""
     total = start + sum(part.seconds for part in spans)
     low = math.sqrt(sum((part.seconds - part.low) ** 2 for part in spans))
     high = math.sqrt(sum((part.high - part.seconds) ** 2 for part in spans))

@@ -1,4 +1,4 @@
-"""Measure a config on the processes that a run of it would get, in a folder that is gone afterwards."""
+"""Measure a config in the processes of a real run, in a temporary folder."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ T = TypeVar("T")
 
 
 def prepare_here(composed: Composed) -> Prepared:
-    """Prepare a run on this machine alone; the built-in images are drawn if need be, notes go to stderr.
+    """Prepare a run on this machine; draw the built-in images if they are missing, and print notes to stderr.
 
     Raises:
-        UserError: something cannot work here.
-        MachineError: GPUs are there, and torch cannot use them.
+        UserError: a value cannot work here.
+        MachineError: torch cannot use the visible GPUs.
     """
     nodes = composed.config.launch.nnodes
     if nodes > 1:
-        raise UserError(Problem("train estimate measures one node only; set launch.nnodes=1", "launch.nnodes", nodes))
+        raise UserError(Problem("measurements support one node; set launch.nnodes=1", "launch.nnodes", nodes))
     with progress_bars(console(sys.stderr)) as (_, report):
         prepared = prepare_run(composed, report=report)
     for note in prepared.devices.notes:
@@ -46,22 +46,22 @@ def prepare_here(composed: Composed) -> Prepared:
 
 
 def measure_steps(prepared: Prepared, seconds: float) -> Measurement:
-    """Measure every kind of step, loading and evaluation of a run, for so many seconds each."""
+    """Measure every kind of step, loading and evaluation of a run, for `seconds` each."""
     return measure(prepared, "launcher.measure.probes:work", seconds, Measurement)
 
 
 def measure(prepared: Prepared, target: str, seconds: float, result: type[T]) -> T:
-    """Launch a target on a folder that holds the plan's config and the request, and read its answer.
+    """Launch a target in a folder with the config and the request, and return its result.
 
     Raises:
-        UserError: a rank ended with one, or the measurement was stopped or failed.
+        UserError: a rank raised one, or the measurement was stopped or failed.
     """
     from launcher.launch.elastic import Launcher
 
     config = prepared.plan.config
     runs = Path(config.runs)
     runs.mkdir(parents=True, exist_ok=True)
-    # note: beside the runs, so that saving is measured on their disk
+    # note: in the folder of runs, to measure checkpoints on its disk
     with tempfile.TemporaryDirectory(prefix=".measuring-", dir=runs) as scratch:
         folder = RunFolder(Path(scratch))
         write(config, folder.config)
@@ -71,5 +71,5 @@ def measure(prepared: Prepared, target: str, seconds: float, result: type[T]) ->
         once = replace(config.launch, max_restarts=0)
         code = Launcher(folder.path, prepared.devices, once, TerminalView(console(sys.stderr)), target).run()
         if code != 0:
-            raise UserError(f"the measurement failed with exit code {code}; see the messages above")
+            raise UserError(f"the measurement failed with exit code {code}; see the errors above")
         return TypeAdapter(result).validate_json((folder.path / RESULT).read_bytes())

@@ -1,6 +1,6 @@
-"""One rank of a measurement: the real step, loader and evaluation of a config, for seconds each; nothing is trained.
+"""One rank of a measurement: the real step, loader and evaluation of a config, each for a few seconds.
 
-What is measured takes turns, round by round, so that a slow spell of the machine meets everything alike.
+The parts take turns, round by round, so that a temporary slowdown of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def work(scratch: Path) -> None:
 
 
 class StepProfiler:
-    """Times one run's parts; all ranks do the same number of steps."""
+    """Time the parts of a run; all ranks take the same number of steps."""
 
-    def __init__(self, run: Trainer, seconds: float, asked_at: float):
+    def __init__(self, run: Trainer, seconds: float, requested_at: float):
         self.run, self._seconds, self._timer = run, seconds, StepTimer(run)
         compile_run(run)
-        self._start_seconds = time.time() - asked_at
+        self._start_seconds = time.time() - requested_at
         kinds = step_kinds(run.plan)
         chosen = step_samples(kinds)
         common = [sample for sample in chosen if sample.kind.acting == common_acting(kinds)]
@@ -59,7 +59,7 @@ class StepProfiler:
         self._loads: dict[StepSample, list[float]] = {sample: [] for sample in (common[0], common[-1])}
 
     def measure(self, scratch: Path) -> Measurement:
-        """Everything, in rounds."""
+        """Measure all parts in rounds."""
         start = time.perf_counter()
         self._batch = next(self._batches(0, 0))
         first_batch = time.perf_counter() - start
@@ -106,13 +106,13 @@ class StepProfiler:
 
     @property
     def _ahead(self) -> int:
-        """Batches that the loader keeps ready: as many must pass until it stands as it does in the middle of a run."""
+        """Batches that the loader prefetches: after as many it is in the state of the middle of a run."""
         dataloader, steps = self.run.config.dataloader, self.run.plan.steps_per_epoch
         prefetch = 0 if isinstance(dataloader, SyntheticLoader) else dataloader.prefetch
         return min(self._workers * prefetch, steps // 2)
 
     def _warm_up(self) -> list[float]:
-        """A few steps of every kind; returns what the first step at each new size took above the next ones."""
+        """Take a few steps of every kind; return the extra seconds of the first step at each new size."""
         sizes: dict[int, float] = {}
         for sample in self._steps:
             first, later = self._step_alone(sample, 1), self._step_alone(sample, WARMUP_STEPS)
@@ -120,12 +120,12 @@ class StepProfiler:
         return list(sizes.values())
 
     def _step_alone(self, sample: StepSample, count: int | None = None) -> float:
-        """Seconds of a step on a batch that is there already."""
+        """Return the seconds of a step on a loaded batch."""
         count = count or self._count(self._steps[sample])
         return self._timer.mean(count, lambda number: self._timer.step(self._batch, sample, number))
 
     def _both_together(self, sample: StepSample) -> float:
-        """Seconds of a step with its loading, as the training loop does it."""
+        """Return the seconds of a step with its loading, as in the training loop."""
         count = self._within_epoch(self._count(self._both[sample] or self._steps[sample]))
         batches = self._batches(*self._start_of(sample, count))
         for number in range(self._ahead):
@@ -133,7 +133,7 @@ class StepProfiler:
         return self._timer.mean(count, lambda number: self._timer.step(next(batches), sample, number))
 
     def _load_alone(self, sample: StepSample) -> float:
-        """Seconds a batch when nothing but loading happens."""
+        """Return the seconds per batch of loading alone."""
         count = self._within_epoch(self._count(self._loads[sample] or self._both[sample]))
         batches = self._batches(*self._start_of(sample, count))
         for _ in range(self._ahead):
@@ -141,7 +141,7 @@ class StepProfiler:
         return self._timer.mean(count, lambda _: next(batches))
 
     def _transfer(self) -> float:
-        """Seconds to copy a batch to the GPU; 0 where training is on the CPU."""
+        """Return the seconds to copy a batch to the GPU; 0 on the CPU."""
         images = self._batch[0]
         if images.device.type == "cpu":
             return 0.0
@@ -149,7 +149,7 @@ class StepProfiler:
         return self._timer.mean(_COPIES, lambda _: pinned.to(images.device, non_blocking=True))
 
     def _epoch_start(self) -> float:
-        """Seconds until an epoch's first batch, after an epoch that was read to its end."""
+        """Return the seconds to the first batch of an epoch after a complete epoch."""
         last = self.run.plan.steps_per_epoch - 1
         for _ in self._batches(0, last):
             pass
@@ -162,14 +162,14 @@ class StepProfiler:
         return seconds
 
     def _evaluation(self) -> EvaluationTimes:
-        """Evaluate for the seconds of the request, twice; the first time starts the loader's workers."""
+        """Evaluate twice for the seconds of the request; the first evaluation starts the loader's workers."""
         (first_start, batch), (start, again) = self._evaluate(), self._evaluate()
         samples, ranks = self.run.config.dataset.val_samples or 0, self.run.ranks.world_size
         batches = math.ceil(math.ceil(samples / ranks) / self.run.plan.rank_eval_batch)
         return EvaluationTimes(first_start, [start], [batch, again], batches)
 
     def _evaluate(self) -> tuple[float, float]:
-        """Seconds until the first batch, and of a batch."""
+        """Return the seconds to the first batch, and per batch."""
         arrivals: list[float] = []
 
         def enough() -> bool:
@@ -183,7 +183,7 @@ class StepProfiler:
         return arrivals[0] - begin, (end - arrivals[0]) / max(1, batches)
 
     def _saves(self, scratch: Path) -> tuple[list[float], float]:
-        """Seconds that a save takes from the middle of a run, and the last one, on the disk of the scratch folder."""
+        """Return the seconds by which checkpoints in a run, and the last one, interrupt it on this disk."""
         between = []
         with Saver(RunFolder(scratch), self.run.config.checkpoint, self.run.ranks) as saver:
 
@@ -199,73 +199,73 @@ class StepProfiler:
         return iter(self.run.loaders.train.epoch(epoch, first_step))
 
     def _start_of(self, sample: StepSample, count: int) -> tuple[int, int]:
-        """Epoch and step in it from which a sample's batches are read, so many that they last."""
+        """Return the epoch, and the first step in it, from which to read the batches of a sample."""
         epoch, step = divmod(sample.steps[len(sample.steps) // 2], self.run.plan.steps_per_epoch)
         return epoch, max(0, min(step, self.run.plan.steps_per_epoch - self._ahead - count))
 
-    def _count(self, known: list[float]) -> int:
-        """Steps that fill a round's seconds, the same on all ranks."""
-        return agreed_count(self._seconds / ROUNDS, known[-1]) if known else 1
+    def _count(self, earlier: list[float]) -> int:
+        """Return the steps that fill a round, the same on all ranks, from earlier step times."""
+        return agreed_count(self._seconds / ROUNDS, earlier[-1]) if earlier else 1
 
     def _within_epoch(self, count: int) -> int:
-        """Whole turns of the loader's workers, and no more than an epoch has."""
-        turns = max(1, self._workers)
-        return max(1, min(math.ceil(count / turns) * turns, self.run.plan.steps_per_epoch - self._ahead))
+        """Round up to a multiple of the workers, at most an epoch."""
+        workers = max(1, self._workers)
+        return max(1, min(math.ceil(count / workers) * workers, self.run.plan.steps_per_epoch - self._ahead))
 
 
 def write_result(scratch: Path, measure: Callable[[Trainer, float, float], object]) -> None:
-    """Measure as the folder's request asks; rank 0 leaves the answer there, unless the measurement is asked to stop."""
+    """Measure by the request in the folder; rank 0 writes the result there, unless the measurement is stopped."""
     folder = RunFolder(scratch)
     config = read(folder.config)
-    # note: without a learning rate steps cost the same, and weights that jump about cannot overflow
+    # note: with a learning rate of 0 steps cost the same, and the weights cannot overflow
     config = replace(config, optimizer=replace(config.optimizer, lr=0.0))
-    seconds, asked_at = json.loads((scratch / REQUEST).read_text())
+    seconds, requested_at = json.loads((scratch / REQUEST).read_text())
     with join_ranks(config) as ranks:
         run = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset))
         try:
-            found = measure(run, seconds, asked_at)
+            result = measure(run, seconds, requested_at)
         except StopRequested:
             return
         finally:
             run.loaders.close()
         if ranks.is_first:
-            (scratch / RESULT).write_text(json.dumps(found))
+            (scratch / RESULT).write_text(json.dumps(result))
 
 
 class StepTimer:
-    """The time of a run's steps, until the device is done with them; all ranks do the same number of them."""
+    """Time the steps of a run, including the work on the device; all ranks take the same number."""
 
     def __init__(self, run: Trainer):
         self.run = run
         self._last: StepOutcome | None = None
 
     def step(self, batch: Loaded, sample: StepSample, number: int) -> None:
-        """A step on a batch, the `number`th of a sample's; raises StopRequested once the ranks were asked to stop."""
+        """Take a step on a batch, at step `number` of a sample; raise StopRequested after a stop request."""
         images, targets, indices = batch
-        # note: where other parameters learn, DDP is made anew, which is no part of a step
+        # note: a change of the trainable parameters rebuilds DDP, which is not part of a step
         chosen = 0 if self.run.train_step.engine.changing_parameters else number % len(sample.steps)
         moment = self.run.moment(sample.steps[chosen])
         before, self._last = self._last, self.run.train_step(images, targets, indices, moment, Requests(STOP.requested))
         if before is not None and before.report().requests.stop:
             raise StopRequested(signal.SIGTERM)
 
-    def mean(self, count: int, work: Callable[[int], object]) -> float:
-        """Mean seconds of so many calls, which are given their number."""
-        self.wait()
+    def mean(self, count: int, run: Callable[[int], object]) -> float:
+        """Return the mean seconds of `count` calls with the numbers from 0."""
+        self.synchronize()
         start = time.perf_counter()
         for number in range(count):
-            work(number)
-        self.wait()
+            run(number)
+        self.synchronize()
         return (time.perf_counter() - start) / count
 
-    def wait(self) -> None:
-        """Until the device has done what it was given."""
+    def synchronize(self) -> None:
+        """Wait until the device has finished."""
         if self.run.ranks.device.type == "cuda":
             torch.cuda.synchronize(self.run.ranks.device)
 
 
 def agreed_count(seconds: float, each: float) -> int:
-    """How many calls of `each` seconds fill a time: at least one, and on all ranks as many as on the fastest."""
+    """Return how many calls of `each` seconds fill a time: at least one, and the maximum over all ranks."""
     count = torch.tensor(max(1, round(seconds / max(each, 1e-9))))
     if dist.is_initialized():
         dist.all_reduce(count, dist.ReduceOp.MAX)

@@ -1,4 +1,4 @@
-"""This process among its peers: rank, device, process group, and what they send one another."""
+"""The rank of this process: its device, process group, and communication with the other ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ranks:
-    """Zero-based rank of this process, among all and on this machine, and its device."""
+    """Zero-based rank of this process, globally and on this node, and its device."""
 
     rank: int
     world_size: int
@@ -46,16 +46,16 @@ class Ranks:
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
 
 
-def alone(device: torch.device) -> Ranks:
-    """The one rank of a process that has no peers."""
+def single_rank(device: torch.device) -> Ranks:
+    """Return the only rank of a run with one process."""
     return Ranks(0, 1, 0, 1, device)
 
 
-def claim(kind: str, number: int) -> torch.device:
-    """The device that the launcher has decided on, `cpu` or the GPU of that number, in use by this process from now on.
+def use_device(kind: str, number: int) -> torch.device:
+    """Return and activate the device that the launcher chose: the CPU, or the GPU of a number.
 
     Raises:
-        MachineError: the GPU cannot be used.
+        MachineError: the GPU fails.
     """
     if kind == "cpu":
         return torch.device("cpu")
@@ -73,7 +73,7 @@ def claim(kind: str, number: int) -> torch.device:
 
 
 def collective_timeout(hang_timeout: float | None) -> timedelta:
-    """How long a collective waits for its peers: longer than the watch, which ends ranks that hang with stacks."""
+    """Return the time limit of collectives: longer than the heartbeat, which ends hanging ranks with their stacks."""
     if hang_timeout is None:
         return timedelta(days=365)
     return timedelta(seconds=max(hang_timeout, SECONDS_TO_START)) + _AFTER_THE_WATCH
@@ -81,18 +81,18 @@ def collective_timeout(hang_timeout: float | None) -> timedelta:
 
 @contextmanager
 def join_ranks(config: RunConfig) -> Iterator[Ranks]:
-    """Join the process group that the environment names (NCCL on GPUs, gloo on a CPU); leave it at the end.
+    """Join the process group of the environment variables (NCCL on GPUs, gloo on CPUs), and leave it at the end.
 
     Raises:
-        MachineError: this rank cannot have the device that the launcher decided on, or others have another kind.
-        UserError: others were given another config.
+        MachineError: the GPU of this rank fails, or some ranks have no GPU.
+        UserError: the ranks have different configs.
     """
     local_rank = int(os.environ["LOCAL_RANK"])
-    device = claim(os.environ[DEVICE], local_rank)
-    # note: gloo beside NCCL lets flags and sums on the CPU cross ranks without a GPU synchronisation
+    device = use_device(os.environ[DEVICE], local_rank)
+    # note: gloo beside NCCL reduces flags and sums on the CPU without a host-device synchronization
     backends = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "cpu:gloo"
     dist.init_process_group(backends, timeout=collective_timeout(config.launch.hang_timeout))
-    check_same(device.type, config)
+    check_agreement(device.type, config)
     yield Ranks(
         rank=dist.get_rank(),
         world_size=dist.get_world_size(),
@@ -100,39 +100,39 @@ def join_ranks(config: RunConfig) -> Iterator[Ranks]:
         local_world_size=int(os.environ["LOCAL_WORLD_SIZE"]),
         device=device,
     )
-    # note: not after a failure, where it may wait for peers and lets them fail before the cause is recorded
+    # note: not after a failure: it may block, and peers would fail before the cause is recorded
     dist.destroy_process_group()
 
 
-def check_same(kind: str, config: RunConfig) -> None:
-    """All ranks, on whatever machine, must train on GPUs, or all on the CPU, and have been given the same run.
+def check_agreement(kind: str, config: RunConfig) -> None:
+    """Check that all ranks have the same config, and all train on GPUs or all on CPUs.
 
     Raises:
-        MachineError: some have no GPU: each machine's launcher decides for its own.
-        UserError: some were given another run.
+        MachineError: some have no GPU; the launcher of each node chooses its own devices.
+        UserError: some have another config.
     """
     everyone = gather((kind, fingerprint(config)))
     without = [rank for rank, (other, _) in enumerate(everyone) if other == "cpu"]
     if 0 < len(without) < len(everyone):
         raise MachineError(
-            f"ranks {without} have no GPU, the others have; set launch.device=cuda on their node to see why"
+            f"ranks {without} have no GPU, but the others do; set launch.device=cuda on their node to see why"
         )
     if others := [rank for rank, (_, other) in enumerate(everyone) if other != everyone[0][1]]:
         raise UserError(f"ranks {others} and rank 0 have different configs; run the same command on all nodes")
 
 
 def distribute(model: nn.Module, ranks: Ranks, gradient_dtype: str = "float32") -> nn.Module:
-    """The model wrapped in DDP where there are peers; where other parameters learn later, it is to be wrapped anew.
+    """Wrap the model in DDP if there are other ranks; wrap it again when the trainable parameters change.
 
-    Gradients cross ranks as `float32` or as `bfloat16`, in half the bytes: with N ranks each value of the average is
-    then off by at most (N + 1) / 256 of the mean of its sizes. Batch-norm statistics stay local while training; where a
-    network evaluates, rank 0's count, and they are the ones saved.
+    The all-reduce of gradients uses `float32`, or `bfloat16` with half the bytes: with N ranks the error of each mean
+    is then at most (N + 1) / 256 of the mean magnitude. Batch-norm statistics stay local in training; evaluations and
+    checkpoints use those of rank 0.
     """
     if ranks.world_size == 1:
         return model
     device_ids = [ranks.device.index] if ranks.device.type == "cuda" else None
     with warnings.catch_warnings():
-        # note: torch 2.15 has another name for it, which older ones do not know
+        # note: torch 2.15 renames it; older versions lack the new name
         warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
         network = DistributedDataParallel(
             model,
@@ -142,53 +142,53 @@ def distribute(model: nn.Module, ranks: Ranks, gradient_dtype: str = "float32") 
         )
     if gradient_dtype == "bfloat16":
         network.register_comm_hook(dist.group.WORLD, bf16_compress_hook)
-    _settle_buckets(network, ranks.device)
+    _order_buckets(network, ranks.device)
     return network
 
 
-def _settle_buckets(network: DistributedDataParallel, device: torch.device) -> None:
-    """Have DDP sort its buckets before the first step.
+def _order_buckets(network: DistributedDataParallel, device: torch.device) -> None:
+    """Make DDP order its buckets before the first step.
 
-    It does so after the first backward pass that crosses ranks, by the order in which gradients came. Sums of three
-    and more depend on where in a bucket a gradient lies, so a resumed run's first step would differ from the same step
-    of a run that went through. Here the gradients come as in training, the last parameter's first.
+    DDP orders them after the first distributed backward pass, by the order in which gradients are ready. A sum over
+    three or more ranks depends on a gradient's position in its bucket, so without this the first step of a resumed run
+    would differ from the same step of an uninterrupted run. As in training, the last parameter's gradient comes first.
     """
-    model, touch = network.module, nn.Module()
-    touch.forward = lambda start: sum((parameter.sum() for parameter in model.parameters()), start)
-    network.module = touch
+    model, sum_of_all = network.module, nn.Module()
+    sum_of_all.forward = lambda start: sum((parameter.sum() for parameter in model.parameters()), start)
+    network.module = sum_of_all
     network(torch.zeros((), device=device)).backward()
     network.module = model
     model.zero_grad(set_to_none=True)
 
 
 def gather(value: T) -> list[T]:
-    """Every rank's value, in their order."""
+    """Return the values of all ranks, in the order of ranks."""
     if not dist.is_initialized():
         return [value]
-    everyone = [value] * dist.get_world_size()
-    dist.all_gather_object(everyone, value)
-    return everyone
+    values = [value] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
-def highest(values: Tensor) -> Tensor:
-    """Each of some values on the device as the highest of all ranks, in place; nothing waits for it."""
+def max_over_ranks(values: Tensor) -> Tensor:
+    """Replace each value on the device by its maximum over all ranks, in place, without a synchronization."""
     if dist.is_initialized() and dist.get_world_size() > 1:
         dist.all_reduce(values, dist.ReduceOp.MAX)
     return values
 
 
 def any_rank(flag: bool) -> bool:
-    """Whether a flag is set on any rank; called by every rank, and waits for all of them."""
-    return bool(highest(torch.tensor(int(flag))))
+    """Return whether a flag is set on any rank; every rank must call it, and it waits for all of them."""
+    return bool(max_over_ranks(torch.tensor(int(flag))))
 
 
 @torch.no_grad()
 def broadcast_first(tensors: Iterable[Tensor]) -> None:
-    """Overwrite every rank's tensors by rank 0's, in place; one message a dtype."""
+    """Overwrite the tensors of every rank with those of rank 0, in place, by one broadcast per dtype."""
     if not (dist.is_initialized() and dist.get_world_size() > 1):
         return
     for group in by_dtype(tensors):
-        message = torch.cat([tensor.flatten() for tensor in group])
-        dist.broadcast(message, src=0)
-        parts = message.split([tensor.numel() for tensor in group])
+        buffer = torch.cat([tensor.flatten() for tensor in group])
+        dist.broadcast(buffer, src=0)
+        parts = buffer.split([tensor.numel() for tensor in group])
         torch._foreach_copy_(group, [part.view_as(tensor) for part, tensor in zip(parts, group, strict=True)])

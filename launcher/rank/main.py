@@ -1,6 +1,6 @@
-"""A rank: `python -m launcher.rank.main MODULE:FUNCTION RUN_FOLDER LAUNCHER_PID SCRATCH HANG_TIMEOUT`, under elastic.
+"""Run a rank: `python -m launcher.rank.main MODULE:FUNCTION RUN_FOLDER LAUNCHER_PID SCRATCH HANG_TIMEOUT`.
 
-Its output goes to the run folder's logs/rank-N.log from the first line on, and what ends it to elastic's error file.
+It writes all output to logs/rank-N.log of the run folder, and an error that ends it to elastic's error file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GUARD_SECONDS = 0.5
 
 
 def main(target: str, run_folder: Path, scratch: Path) -> int:
-    """Run the target in this process; returns the exit code, having recorded it for the launcher."""
+    """Run the target in this process, record its end for the launcher, and return the exit code."""
     _redirect_output(log_file(run_folder, os.environ["RANK"]))
     try:
         module, _, function = target.partition(":")
@@ -40,7 +40,7 @@ def main(target: str, run_folder: Path, scratch: Path) -> int:
         _record(error)
         return EXIT_USER_ERROR
     except Exception as error:
-        # note: recorded before the peers lose this rank's connection, so the cause is earlier than its consequences
+        # note: first, so that it has an earlier time than the errors of peers that lose this rank's connection
         _record(error)
         traceback.print_exc()
         return FAILED
@@ -49,14 +49,14 @@ def main(target: str, run_folder: Path, scratch: Path) -> int:
 
 
 def live(target: str, run_folder: Path, launcher: int, scratch: Path, hang_timeout: float | None) -> NoReturn:
-    """Live as a rank from start to end; the process ends with the launcher, whose process id is given."""
+    """Run a rank from start to end; it ends when the launcher, a process id, does."""
     STOP.install()
     die_with(launcher)
     guard_group(launcher, scratch)
     name_after(scratch)
     HEARTBEAT.start(hang_timeout)
     code = main(target, run_folder, scratch)
-    # note: loader threads and NCCL may hang an ordinary exit; everything is on disk by now
+    # note: loader threads and NCCL may block an ordinary exit; all files are written
     os._exit(code)
 
 
@@ -65,7 +65,7 @@ def log_file(run_folder: Path, rank: str | int) -> Path:
 
 
 def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when its parent dies, however that dies; Linux only."""
+    """Make the kernel send this process a signal when its parent dies, for whatever reason; Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:
@@ -73,15 +73,15 @@ def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
 
 
 def guard_group(launcher: int, scratch: Path) -> None:
-    """Fork a guardian that kills this process group once this process, its leader, is gone, however it went.
+    """Fork a guard process that kills this process group after this process, its leader, has ended.
 
-    Loader workers and the server that forks them keep each other alive otherwise. Where the launcher is gone too, the
-    guardian also removes what that would have removed. Call it while there are no threads.
+    Otherwise loader workers and their fork server keep each other alive. If the launcher has also ended, the guard
+    removes the scratch folder and semaphores in its place. Call it before any thread starts.
     """
     leader, starter = os.getpid(), psutil.Process(launcher)
     if os.getpgrp() != leader or os.fork():
         return
-    # note: elastic's SIGTERM goes to the whole group
+    # note: elastic sends SIGTERM to the whole group
     for number in (*STOP_SIGNALS, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     while os.getppid() == leader:
@@ -96,7 +96,7 @@ def guard_group(launcher: int, scratch: Path) -> None:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether a process runs: it has not ended, reaped or not, and no other has its number."""
+    """Return whether a process is running: not a zombie, and not another process with its id."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -104,23 +104,23 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def _record(error: BaseException) -> None:
-    """Write elastic's error file, with a finer time and what one line or several tell."""
-    told: dict[str, object] = {}
+    """Write elastic's error file, with a finer time and the messages for the user."""
+    for_user: dict[str, object] = {}
     if isinstance(error, UserError):
-        told = {"problems": [str(problem) for problem in error.problems]}
+        for_user = {"problems": [str(problem) for problem in error.problems]}
     elif isinstance(error, MachineError):
-        told = {"from_outside": one_line(str(error))}
+        for_user = {"from_outside": one_line(str(error))}
     now = time.time()
     extra = {"py_callstack": traceback.format_exc(), "timestamp": str(int(now))}
     message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
     try:
-        atomic.write_text(Path(os.environ[_ERROR_FILE]), json.dumps({"message": message, "time": now, **told}))
+        atomic.write_text(Path(os.environ[_ERROR_FILE]), json.dumps({"message": message, "time": now, **for_user}))
     except OSError:
         print(f"error: {error}", flush=True)
 
 
 class _Log(io.FileIO):
-    """A log whose lines go to the terminal where a full disk does not take them; that is no reason to end a run."""
+    """Write to a log, or to the terminal if the disk is full: a failed log line must not end a run."""
 
     def __init__(self, log: int, terminal: int):
         super().__init__(log, "w", closefd=False)
@@ -136,7 +136,7 @@ class _Log(io.FileIO):
 
 
 def _redirect_output(path: Path) -> None:
-    # note: of a run folder that is gone nothing is made anew
+    # note: a run folder that was deleted must not come back
     path.parent.mkdir(exist_ok=True)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     terminal = os.dup(2)

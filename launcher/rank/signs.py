@@ -1,4 +1,4 @@
-"""Signs between the launcher and a rank: signals that ask it to stop, its life, and a file that says it ended well."""
+"""Signs between the launcher and a rank: stop signals, the heartbeat, and the file of a rank that succeeded."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from types import FrameType
 
 from launcher.errors import one_line
 
-# Environment variables of a rank: what it trains on, cpu or cuda; the command's words; the step that a replay takes.
+# Environment variables of a rank: its device, cpu or cuda; the command line; the step to replay.
 DEVICE = "TRAIN_DEVICE"
 COMMAND = "TRAIN_COMMAND"
 REPLAY_STEP = "TRAIN_REPLAY_STEP"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-SECONDS_TO_START = 600.0  # at least, to the first step: imports, reading folders, meeting the other ranks
+SECONDS_TO_START = 600.0  # minimum until the first step: imports, listing folders, connecting to the other ranks
 _LONGEST_READ = 10.0  # seconds
 _SEMAPHORES = Path("/dev/shm")
 
-# (seconds) -> a file that has been read for longer
+# (seconds) -> a file whose read has taken longer, or None
 Stalled = Callable[[float], Path | None]
 
 
 @dataclass(frozen=True)
 class Requests:
-    """What a rank requests of the run, or any rank does; sent between ranks with a step's own flags, on the device."""
+    """What a rank, or any rank, requests of the run; the all-reduce of a step's flags on the device carries it."""
 
     stop: bool = False
     save: bool = False
@@ -47,7 +47,7 @@ class StopFlag:
         self.requested = False
 
     def install(self) -> None:
-        """Take over the signals; a terminal's Ctrl-C is the launcher's to handle, which asks with SIGTERM."""
+        """Handle the signals; the launcher handles Ctrl-C and sends SIGTERM."""
         for number in STOP_SIGNALS:
             signal.signal(number, self._set)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -57,7 +57,7 @@ class StopFlag:
 
 
 class Heartbeat:
-    """A rank shows life once started: silent for `launch.hang_timeout` it writes its stacks to its log and ends."""
+    """End a rank that makes no progress for `launch.hang_timeout`, with its stacks in its log."""
 
     def __init__(self) -> None:
         self._timeout: float | None = None
@@ -65,21 +65,21 @@ class Heartbeat:
         self._terminal: int | None = None
 
     def start(self, hang_timeout: float | None) -> None:
-        """Begin, with more time up to the first sign; what standard error is now is the terminal."""
+        """Start, with a longer limit until the first beat; standard error must still be the terminal."""
         self._timeout, self._terminal = hang_timeout, os.dup(2)
         if hang_timeout is not None:
             faulthandler.dump_traceback_later(max(hang_timeout, SECONDS_TO_START), exit=True, file=2)
 
     def beat(self) -> None:
-        """Progress was made: a step, a batch of an evaluation, a save."""
+        """Report progress: a step, a batch of an evaluation, a checkpoint."""
         now = time.monotonic()
-        # note: a thread is started each time
+        # note: each call starts a thread
         if self._timeout is not None and now - self._last > min(1, self._timeout / 10):
             self._last = now
             faulthandler.dump_traceback_later(self._timeout, exit=True, file=2)
 
     def watch_reading(self, stalled: Stalled) -> None:
-        """Report a file that is read for too long on the terminal, before the rank counts as hanging."""
+        """Warn on the terminal about a file whose read takes too long, before the rank counts as hanging."""
         if self._terminal is not None:
             seconds = min(_LONGEST_READ, (self._timeout or 2 * _LONGEST_READ) / 2)
             threading.Thread(target=_watch_reading, args=(stalled, seconds, self._terminal), daemon=True).start()
@@ -97,24 +97,24 @@ def _watch_reading(stalled: Stalled, seconds: float, terminal: int) -> None:
         time.sleep(seconds / 10)
 
 
-# This process's own; the flag is installed before anything slow is imported, so that an early signal is not lost.
+# Of this process; the flag is installed before slow imports, so that no early signal is lost.
 STOP = StopFlag()
 HEARTBEAT = Heartbeat()
 
 
 def done_file(scratch: Path, process: int) -> Path:
-    """What a rank leaves when it ends well."""
+    """Return the file that a rank creates when it succeeds."""
     return scratch / f"done-{process}"
 
 
 def name_after(scratch: Path) -> None:
-    """Have this process, and those it starts, put sockets into the scratch folder and name semaphores after it."""
-    # note: no public setting, but every process that multiprocessing starts is given a copy of it
+    """Make this process and its children put sockets into the scratch folder and name semaphores after it."""
+    # note: not a public setting, but multiprocessing copies it to every process that it starts
     settings = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     settings["tempdir"], settings["semprefix"] = str(scratch), f"/{scratch.name}"
 
 
 def remove_semaphores(scratch: Path) -> None:
-    """Remove those named after a scratch folder; no process may need them any more."""
+    """Remove the semaphores that are named after a scratch folder; no process may use them any more."""
     for path in _SEMAPHORES.glob(f"sem.{scratch.name}-*"):
         path.unlink(missing_ok=True)

@@ -15,12 +15,12 @@ from launcher.config.tasks import TaskConfig
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics
 
-# Okabe & Ito's colours, which colour-blind readers can tell apart.
+# Okabe & Ito's colours, which are distinct for colour-blind readers.
 _BLUE, _SKY, _ORANGE, _GREEN, _GREY = "#0072B2", "#56B4E9", "#D55E00", "#009E73", "#666666"
 
 
 def draw_curve(folder: RunFolder, task: TaskConfig, title: str) -> Path:
-    """Draw the task's metrics, training loss, learning rate and image size over the epochs; written atomically."""
+    """Draw the task's metrics, training loss, learning rate and image size over the epochs, atomically."""
     rows = read_metrics(folder.metrics)
     training = [row for row in rows if row["kind"] == "train"]
     evaluations = [row for row in rows if row["kind"] == "eval"]
@@ -36,17 +36,17 @@ def draw_curve(folder: RunFolder, task: TaskConfig, title: str) -> Path:
     sizes.grid(False)
     schedule.set_xlabel("epoch")
     with atomic.writing(folder.curve) as temporary:
-        # note: savefig would lay all out twice
+        # note: savefig would run the layout twice
         canvas.print_png(temporary)
     return folder.curve
 
 
 def _metrics(axes: Axes, evaluations: list[Row], task: TaskConfig, title: str) -> None:
-    """Draw the primary metric, and those of its unit that fit beside it."""
+    """Draw the primary metric and up to two others of its unit."""
     primary = task.primary
     epochs, scale = [row["epoch"] for row in evaluations], 100 if primary.is_share else 1
-    alike = [metric for metric in task.metrics if metric.is_share == primary.is_share]
-    for metric, colour, width in reversed([*zip(alike, (_BLUE, _SKY, _GREY), (2.2, 1.2, 1.2), strict=False)]):
+    same_unit = [metric for metric in task.metrics if metric.is_share == primary.is_share]
+    for metric, colour, width in reversed([*zip(same_unit, (_BLUE, _SKY, _GREY), (2.2, 1.2, 1.2), strict=False)]):
         values = [math.nan if (v := row["metrics"].get(metric.name)) is None else scale * v for row in evaluations]
         axes.plot(epochs, values, color=colour, linewidth=width, marker="o", markersize=3.5, label=metric.title)
     if primary.is_share:

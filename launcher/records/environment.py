@@ -1,4 +1,4 @@
-"""Where and with what a run was made: versions of all that is installed, hardware, source."""
+"""Record the environment of a run: package versions, hardware, source."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def _cpu() -> str:
 
 
 def _commit() -> str | None:
-    """The git commit of the launcher's own source, with `+` if it has uncommitted changes."""
+    """Return the git commit of the launcher's own source, with `+` if it has uncommitted changes."""
     source = Path(__file__).resolve().parent
     try:
-        answer = subprocess.run(
+        described = subprocess.run(
             ["git", "describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"],
             cwd=source, capture_output=True, text=True, timeout=10, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip() or None
+    return described.stdout.strip() or None

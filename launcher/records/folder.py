@@ -1,4 +1,4 @@
-"""A run's folder: everything that is known of the run, and the lock that keeps a second writer out."""
+"""The folder of a run: its files, and the lock that excludes a second writer."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _CHECKPOINT = re.compile(r"(step|replay)-(\d{8,})\.pt")
 
 
 class RunFolder:
-    """The files of one run's folder.
+    """The files of a run folder.
 
-    Several machines may share it. Each launcher writes, before its ranks start, config, skipped, initial and dataset,
-    all of them the same. Rank 0 alone writes what is of the run: environment, metrics, tensorboard, checkpoints, curve.
-    A rank has a log of its own, a machine a lock; failure is written by the machine on which the error occurred.
+    Several nodes may share it. Before the ranks start, each launcher writes config, skipped, initial and dataset, all
+    with the same content. Rank 0 alone writes environment, metrics, tensorboard, checkpoints and curve. Each rank
+    writes its own log, each node its own lock, and the node of an error writes failure.
 
-    skipped: the images that the run leaves out. initial: the weights that it started from, where `model.weights` gave
-    some; a resume needs them no more. best: the checkpoint of the best evaluation. failure: why the run ended, where
-    the cause is an error of a value or an image; gone once it resumes.
+    skipped: the unreadable images. initial: the weights of `model.weights`, if it is set; a resume does not read them.
+    best: the checkpoint of the best evaluation. failure: why the run ended, if a value or an image is wrong; a resume
+    deletes it.
     """
 
     def __init__(self, path: Path):
@@ -48,25 +48,25 @@ class RunFolder:
         self.failure = path / "failure.txt"
 
     def exists(self) -> bool:
-        """Is there a run's config? Not where a name is too long for a file, or what leads to it may not be read."""
+        """Return whether the run's config exists; False if the path is too long or not accessible."""
         try:
             return self.config.is_file()
         except OSError:
             return False
 
     def newest_step(self) -> int | None:
-        """Optimizer steps done at the newest save, whole or not; None without one."""
+        """Return the optimizer steps of the newest checkpoint, which may be damaged; None without one."""
         return max((step for step, _ in checkpoint_files(self.checkpoints)), default=None)
 
     def failure_reason(self) -> str | None:
-        """Why the run ended, in one line, where that was written down."""
+        """Return why the run ended, in one line, if `failure` exists."""
         try:
             return one_line(self.failure.read_text(errors="replace").strip()[:_LONGEST_REASON]) or None
         except OSError:
             return None
 
     def is_locked(self) -> bool:
-        """Does a process of this machine hold the lock; asked without taking it, which could turn a run away."""
+        """Return whether a process of this machine holds the lock, without acquiring it."""
         try:
             inodes = [f":{lock.stat().st_ino} " for lock in self.path.glob("lock*")]
             held = [line for line in Path("/proc/locks").read_text().splitlines() if " FLOCK " in line]
@@ -76,12 +76,12 @@ class RunFolder:
 
     @contextmanager
     def locked(self, *, each_host: bool = False) -> Iterator[None]:
-        """Hold the folder while writing to it; the lock goes with the process, however it ends.
+        """Lock the folder while writing to it; the lock ends with the process.
 
-        With `each_host` every machine of a run holds it once.
+        With `each_host` every node of a run has its own lock.
 
         Raises:
-            UserError: another process holds it.
+            UserError: another process holds the lock.
         """
         path = self.path / (f"lock-{socket.gethostname()}" if each_host else "lock")
         with path.open("a+", encoding="utf-8", errors="replace") as file:
@@ -98,22 +98,22 @@ class RunFolder:
 
 
 def checkpoint_name(step: int, kind: str = "step") -> str:
-    """File name of a checkpoint whose next optimizer step is `step`; kind: `replay` if that was not finite."""
+    """Return the file name of a checkpoint after `step` steps; kind: `replay` if the next step was not finite."""
     return f"{kind}-{step:08d}.pt"
 
 
 def checkpoint_files(checkpoints: Path, *kinds: str) -> list[tuple[int, Path]]:
-    """Steps and files of the checkpoints of these kinds, `step` unless said, whole or not; the oldest first."""
+    """List the steps and files of the checkpoints of these kinds (default: step), oldest first; they may be damaged."""
     files = [path for path in checkpoints.glob("*-*.pt") if path.is_file()]
-    named = [(match, path) for path in files if (match := _CHECKPOINT.fullmatch(path.name))]
-    return sorted((int(match[2]), path) for match, path in named if match[1] in (kinds or ("step",)))
+    matches = [(match, path) for path in files if (match := _CHECKPOINT.fullmatch(path.name))]
+    return sorted((int(match[2]), path) for match, path in matches if match[1] in (kinds or ("step",)))
 
 
 def create(runs: Path, name: str, *, unique: bool = False, join: bool = False) -> RunFolder:
-    """Make a run folder; with `unique` a number is added to a name that is taken, with `join` it may be there.
+    """Create a run folder; `unique` appends a number to the name, `join` accepts an existing folder.
 
     Raises:
-        UserError: the folder is there already, or cannot be made.
+        UserError: the folder exists already, or cannot be created.
     """
     for number in itertools.count(1):
         path = runs / (f"{name}-{number}" if unique else name)
@@ -123,41 +123,41 @@ def create(runs: Path, name: str, *, unique: bool = False, join: bool = False) -
             break
         except FileExistsError:
             if not unique or not path.is_dir():
-                message = f"{path} exists; go on with it by `train resume {path}`, or choose another run_name"
+                message = f"{path} exists; type train resume {path}, or set another run_name"
                 raise UserError(Problem(message, "run_name", name)) from None
         except OSError as error:
-            raise UserError(Problem(f"cannot be written: {error.strerror}", "runs", runs)) from None
+            raise UserError(Problem(f"cannot be written ({error.strerror}); set runs=FOLDER", "runs", runs)) from None
     return RunFolder(path)
 
 
 def existing(path: str, *, saved: bool = False) -> RunFolder:
-    """The run folder at a path; one that has `saved`, where that is asked for.
+    """Return the run folder at a path; with `saved` it must have a checkpoint.
 
     Raises:
-        UserError: it is none, has saved nothing, or a file of it is a link: what is written there would go elsewhere.
+        UserError: it is not a run folder, has no checkpoint, or has a symbolic link, which would redirect writes.
     """
     folder = RunFolder(Path(path))
     if not folder.exists():
-        raise UserError(f"{path} is no run folder: it has no config.yaml{_like(folder.path)}")
+        raise UserError(f"{path} is not a run folder: it has no config.yaml{_like(folder.path)}")
     for file in folder.path.rglob("*"):
         if file.is_symlink() and not file.is_dir():
-            raise UserError(f"{file} is a link; put the file itself there, or remove it")
+            raise UserError(f"{file} is a symbolic link; replace it by the file, or remove it")
     if saved and folder.newest_step() is None:
-        raise UserError(f"{path} has saved no checkpoint yet; go on with it by: train resume {path}")
+        raise UserError(f"{path} has no checkpoint yet; type train resume {path}")
     return folder
 
 
 def _like(path: Path) -> str:
-    """The run folder beside a path whose name is most like it, as a question; empty where there is none."""
-    # note: a path may be one that no file can have
+    """Return a hint with the run folder whose name is most similar to that of a path, or with an example."""
+    # note: the path may be invalid as a file name
     with suppress(OSError, ValueError):
         if close := nearest(path.name, [config.parent.name for config in path.parent.glob("*/config.yaml")]):
             return f"; did you mean {path.parent / close}?"
-    return ""
+    return "; pass one such as runs/mild-imagenet-1"
 
 
 def note_dataset(folder: RunFolder, identity: str) -> bool:
-    """Write down what the run trains on from now on; returns whether it is other than before."""
+    """Record the identity of the data set that the run trains on; return whether it has changed."""
     before = noted_datasets(folder)
     if before[-1:] == (identity,):
         return False
@@ -166,7 +166,7 @@ def note_dataset(folder: RunFolder, identity: str) -> bool:
 
 
 def noted_datasets(folder: RunFolder) -> tuple[str, ...]:
-    """What was written down, in order; nothing where the file is not there or not whole."""
+    """Return the recorded identities in order; empty if the file is missing or damaged."""
     try:
         return tuple(map(str, json.loads(folder.dataset.read_bytes())["identities"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

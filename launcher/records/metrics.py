@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a line, only ever appended to; everything shown of a run is computed from it."""
+"""metrics.jsonl: one JSON object per line, append-only; all figures of a run are computed from it."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from launcher.config.tasks import Goal
 Row = dict[str, Any]
 
 _LARGEST = {int: 2**63, float: 1e100}
-_MOST_WAITING = 2**24  # bytes; some 50,000 records
+_MOST_BUFFERED = 2**24  # bytes; about 50,000 records
 
 
 @dataclass(frozen=True)
 class Record:
-    """What all lines have: optimizer steps done, and the wall-clock time in seconds since 1970."""
+    """The fields of every line: completed optimizer steps, and the wall-clock time in seconds since 1970."""
 
     kind: ClassVar[str]
     step: int
     time: float
 
     def row(self) -> Row:
-        """The line's values; numbers that JSON lacks become null."""
+        """Return the values of the line; numbers that JSON lacks become null."""
         return {"kind": self.kind, **{key: _plain(value) for key, value in asdict(self).items()}}
 
 
 @dataclass(frozen=True)
 class StartRecord(Record):
-    """The run began; `primary` is the metric that it is judged by, of which `better` values are higher or lower."""
+    """The run started; `primary` is its main metric, of which `better` values are higher or lower."""
 
     kind: ClassVar[str] = "start"
     world_size: int
@@ -48,7 +48,7 @@ class StartRecord(Record):
 
 @dataclass(frozen=True)
 class ResumeRecord(Record):
-    """Training went on from `step`: what had been written of later steps is void."""
+    """Training resumed at `step`: records of later steps are void."""
 
     kind: ClassVar[str] = "resume"
     world_size: int
@@ -56,7 +56,7 @@ class ResumeRecord(Record):
 
 @dataclass(frozen=True)
 class TrainRecord(Record):
-    """Means over the steps since the last line; `train_seconds` is the training clock, evaluation and saves apart."""
+    """Means over the steps since the last line; `train_seconds` excludes evaluations and checkpoints."""
 
     kind: ClassVar[str] = "train"
     epoch: float
@@ -72,7 +72,7 @@ class TrainRecord(Record):
 
 @dataclass(frozen=True)
 class EvalRecord(Record):
-    """One evaluation: the task's metrics by name, the primary one first; the seconds it took, the training clock."""
+    """An evaluation: the task's metrics by name, the primary one first; its seconds, and the training clock."""
 
     kind: ClassVar[str] = "eval"
     epoch: float
@@ -85,14 +85,14 @@ class EvalRecord(Record):
 
 @dataclass(frozen=True)
 class HeldOutRecord(EvalRecord):
-    """The finished run on the images of `dataset.test_path`."""
+    """The evaluation of the finished run on the images of `dataset.test_path`."""
 
     kind: ClassVar[str] = "test"
 
 
 @dataclass(frozen=True)
 class EpochRecord(Record):
-    """A finished epoch; `seconds` on the training clock."""
+    """A completed epoch; `seconds` on the training clock."""
 
     kind: ClassVar[str] = "epoch"
     epoch: int
@@ -115,7 +115,7 @@ class NonFiniteRecord(Record):
 
 @dataclass(frozen=True)
 class EndRecord(Record):
-    """The run ended: finished, or stopped before."""
+    """The run ended; `finished` is false if it was stopped."""
 
     kind: ClassVar[str] = "end"
     finished: bool
@@ -126,87 +126,87 @@ class EndRecord(Record):
 
 @dataclass(frozen=True)
 class LostRecord(Record):
-    """So many records before this one are lost: the disk was full for longer than they could wait in memory."""
+    """The number of lost records before this one: the disk was full, and so was the buffer in memory."""
 
     kind: ClassVar[str] = "lost"
     records: int
 
 
 class MetricsWriter:
-    """Appends records; those that a full disk does not take wait in memory, and are written once it takes them."""
+    """Append records; while the disk is full, buffer them in memory."""
 
     def __init__(self, path: Path):
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        # note: a line torn by an earlier kill must not swallow the next one
-        torn = path.stat().st_size and not path.read_bytes().endswith(b"\n")
-        self._waiting = bytearray(b"\n" if torn else b"")
+        # note: a line truncated by an earlier kill must not merge with the next one
+        truncated = path.stat().st_size and not path.read_bytes().endswith(b"\n")
+        self._buffer = bytearray(b"\n" if truncated else b"")
         self._lost = 0
 
     def write(self, record: Record) -> None:
-        """Write a record, after those that wait.
+        """Write the buffered records and this one.
 
         Raises:
-            OSError: the disk does not take them; they wait.
+            OSError: the disk is full; the records stay in the buffer.
         """
         line = json.dumps(record.row(), allow_nan=False).encode() + b"\n"
-        if len(self._waiting) + len(line) > _MOST_WAITING:
+        if len(self._buffer) + len(line) > _MOST_BUFFERED:
             self._lost += 1
         else:
-            self._waiting += line
+            self._buffer += line
         self._flush()
         if self._lost:
             lost, self._lost = self._lost, 0
             self.write(LostRecord(record.step, record.time, lost))
 
     def close(self) -> None:
-        """Raises OSError where the disk does not take what waits: it is lost."""
+        """Write the buffered records; raise OSError if the disk is full, and drop them."""
         try:
             self._flush()
         finally:
             os.close(self._file)
 
     def _flush(self) -> None:
-        while self._waiting:
-            # note: a disk that fills up takes a part of a line; the rest of it comes first the next time
-            del self._waiting[: os.write(self._file, self._waiting)]
+        while self._buffer:
+            # note: a disk that becomes full may take a part of a line; the next write begins with the rest
+            del self._buffer[: os.write(self._file, self._buffer)]
 
 
 def parse_line(line: bytes | str) -> Row | None:
-    """A line's values, or None if it is no record: torn, or not ours."""
+    """Parse a line; return None if it is not a record, such as a truncated line."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    known = isinstance(row, dict) and isinstance(row.get("kind"), str)
-    return row if known and type(row.get("step")) is int else None
+    has_kind = isinstance(row, dict) and isinstance(row.get("kind"), str)
+    return row if has_kind and type(row.get("step")) is int else None
 
 
 def is_whole(row: Row) -> bool:
-    """Whether a record has all values of its kind, of their types; an unknown kind may have any."""
+    """Return whether a record has all fields of its kind with valid types; an unknown kind may have any fields."""
     return all(_fits(row.get(name), hint) for name, hint in _required().get(row["kind"], {}).items())
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """All whole records in order; without what a resume made void. A missing file has none."""
+    """Read the valid records in order, without void ones; empty for a missing file."""
     return without_void(filter(is_whole, read_rows(path)))
 
 
 def is_finished(path: Path) -> bool:
-    """Whether the records are those of a run that came to its end."""
+    """Return whether the records are those of a finished run."""
     return any(row["kind"] == "end" and row["finished"] for row in read_metrics(path))
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All records in order, those that a resume made void too. A missing file has none."""
+    """Read all records in order, including void ones; empty for a missing file."""
     if not path.is_file():
         return []
-    # note: decoded at once, a study reads many
+    # note: decoded in one call, because a study reads many files
     lines = path.read_bytes().decode("utf-8", errors="replace").split("\n")
     return [row for row in map(parse_line, lines) if row is not None]
 
 
 def without_void(rows: Iterable[Row]) -> list[Row]:
-    """The records without those of steps that a resume, or a start from the beginning, went back behind."""
+    """Remove the records of steps that a resume, or a new start in the same folder, repeats."""
     valid: list[Row] = []
     for row in rows:
         if row["kind"] == "start":
@@ -218,7 +218,7 @@ def without_void(rows: Iterable[Row]) -> list[Row]:
 
 
 def scalars(record: Record) -> dict[str, float]:
-    """A record's finite numbers as `train/loss`: its kind and the name in metrics.jsonl; step and time stand apart."""
+    """Return the finite numbers of a record by KIND/FIELD, such as `train/loss`, without step and time."""
     row = record.row()
     values = {**row, **row.get("metrics", {})}
     return {
@@ -229,7 +229,7 @@ def scalars(record: Record) -> dict[str, float]:
 
 
 def reached(rows: Iterable[Row], goal: Goal) -> Row | None:
-    """The first evaluation at the goal, or None if there is none yet."""
+    """Return the first evaluation that reaches the goal, or None."""
     return next((row for row in rows if row["kind"] == "eval" and goal.is_reached(row["metrics"])), None)
 
 
@@ -255,7 +255,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return type(value) is dict and all(_fits(k, keys) and _fits(v, values) for k, v in value.items())
     kinds = (get_origin(hint),) if get_origin(hint) is list else get_args(hint) or (hint,)
     if type(value) in (int, float):
-        # note: anything beyond these is no measurement, and would not survive arithmetic
+        # note: larger numbers are not measurements, and would overflow in arithmetic
         return (type(value) in kinds or float in kinds) and abs(value) < _LARGEST[type(value)]
     return type(value) in kinds
 

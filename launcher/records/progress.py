@@ -1,4 +1,4 @@
-"""What the terminal shows of a run: lines, and its progress by metrics.jsonl, as a live bar or as plain lines."""
+"""Show a run on the terminal: log lines, and progress from metrics.jsonl as a live bar or plain lines."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _BAR = 24  # columns
 
 
 class NewLines:
-    """The lines that come to a file from now on; `rest` is the beginning of one that has no end yet."""
+    """Read the lines appended to a file from now on; `rest` is an incomplete last line."""
 
     def __init__(self, path: Path):
         self._path, self.rest = path, b""
         self._position = path.stat().st_size if path.exists() else 0
 
     def read(self) -> list[bytes]:
-        """The lines that have come since the last time; none of a file that is not there."""
+        """Return the lines appended since the last call; empty for a missing file."""
         if not self._path.is_file():
             return []
         with self._path.open("rb") as file:
@@ -35,7 +35,7 @@ class NewLines:
 
 
 class TerminalView:
-    """Prints lines, and shows no progress."""
+    """Print lines without progress."""
 
     def __init__(self, console: Console):
         self._console = console
@@ -49,7 +49,7 @@ class TerminalView:
 
 
 class ProgressView(TerminalView):
-    """Shows new records on each `poll`; `print` puts a line above the bar."""
+    """Show new records on each `poll`; `print` puts a line above the bar."""
 
     def __init__(self, metrics: Path, task: TaskConfig, *, total_steps: int, epochs: int, console: Console):
         super().__init__(console)
@@ -64,7 +64,7 @@ class ProgressView(TerminalView):
             self._live.start()
 
     def poll(self) -> None:
-        """Read the records that have come and show them."""
+        """Read new records and show them."""
         for row in filter(is_whole, filter(None, map(parse_line, self._metrics.read()))):
             match row["kind"]:
                 case "train":
@@ -89,7 +89,7 @@ class ProgressView(TerminalView):
             self._live.stop()
 
     def _begin(self, step: int) -> None:
-        """The ranks are there and do the first step."""
+        """Show that the ranks run their first step."""
         if self._live is not None:
             self._live.update(self._bar, completed=step, description=f"step {step:,}/{self._total_steps:,}")
 
@@ -116,7 +116,7 @@ class ProgressView(TerminalView):
 
 
 def duration(seconds: float) -> str:
-    """Seconds as 42 s, 3 min 05 s or 2 h 07 min."""
+    """Format seconds as 42 s, 3 min 05 s or 2 h 07 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -1,4 +1,4 @@
-"""Rank 0's records to metrics.jsonl and every other sink; the other ranks have none."""
+"""Write the records of rank 0 to metrics.jsonl and all other sinks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Sink(Protocol):
-    """Takes records as they come; an OSError of a full disk is a warning."""
+    """A destination of records; an OSError, as of a full disk, is a warning."""
 
     def write(self, record: Record) -> None: ...
 
@@ -23,7 +23,7 @@ class Sink(Protocol):
 
 
 class TensorBoardSink:
-    """Writes the numbers of training and evaluation records; a resume voids what was written of later steps."""
+    """Write the numbers of training and evaluation records; a resume voids those of later steps."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -36,7 +36,7 @@ class TensorBoardSink:
             self._writer, self._purge_step = None, record.step + 1
         elif isinstance(record, TrainRecord | EvalRecord):
             if self._writer is None:
-                from torch.utils.tensorboard import SummaryWriter  # note: takes a second, which no first step waits for
+                from torch.utils.tensorboard import SummaryWriter  # note: takes a second, so after the first step
 
                 self._writer = SummaryWriter(str(self._folder), purge_step=self._purge_step)
             for name, value in scalars(record).items():
@@ -48,14 +48,14 @@ class TensorBoardSink:
 
 
 class Recorder:
-    """Hands each record to the sinks in turn."""
+    """Write each record to all sinks."""
 
     def __init__(self, sinks: Sequence[Sink]):
         self._failed: Sequence[Sink] = []
         self._sinks = sinks
 
     def record(self, record: Record) -> None:
-        """Write a record to every sink; prints a warning where one begins to fail."""
+        """Write a record to every sink; print a warning when a sink starts to fail."""
         failed = []
         for sink in self._sinks:
             try:
@@ -63,8 +63,8 @@ class Recorder:
             except OSError as error:
                 failed.append(sink)
                 if sink not in self._failed:
-                    why = f"records cannot be written: {error.strerror}"
-                    print(f"warning: {why}; training goes on, and they wait in memory", flush=True)
+                    reason = f"records cannot be written ({error.strerror})"
+                    print(f"warning: {reason}; check the disk: training continues and keeps them in memory", flush=True)
         self._failed = failed
 
     def close(self) -> None:
@@ -72,11 +72,11 @@ class Recorder:
             try:
                 sink.close()
             except OSError as error:
-                print(f"warning: the last records are lost: {error.strerror}", flush=True)
+                print(f"warning: the last records are lost ({error.strerror})", flush=True)
 
 
 def build_sinks(folder: RunFolder, config: RunConfig) -> list[Sink]:
-    """The sinks of a run's first rank."""
+    """Build the sinks of rank 0."""
     logger = config.logger
     sinks: list[Sink] = [MetricsWriter(folder.metrics)]
     if logger.tensorboard:

@@ -1,4 +1,4 @@
-"""What came out of a run, as a table, and how far off the estimate made before it was."""
+"""Summarize a run in a table, with the errors of an earlier estimate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ESTIMATES = ".estimates"
 
 
 def summary_table(folder: RunFolder, config: RunConfig) -> Table:
-    """Epochs, metrics, times, speed, and where the run lies, without what is not known yet."""
+    """Return a table of epochs, metrics, times, throughput and the run folder; rows without a value are omitted."""
     rows = read_metrics(folder.metrics)
     curve = [("learning curve", str(folder.curve))] if folder.curve.exists() else []
     results = [*_metrics(config.task, rows), *_target(config, rows), *_speed(rows)]
@@ -56,12 +56,12 @@ def _target(config: RunConfig, rows: list[Row]) -> list[tuple[str, str]]:
 
 
 def _speed(rows: list[Row]) -> list[tuple[str, str]]:
-    found = []
+    cells = []
     ends = [row for row in rows if row["kind"] == "end"]
     if ends:
-        found.append(("training time", duration(ends[-1]["train_seconds"])))
+        cells.append(("training time", duration(ends[-1]["train_seconds"])))
         rest = f"{duration(ends[-1]['eval_seconds'])}, {duration(ends[-1]['save_seconds'])}"
-        found.append(("evaluation, saving", rest))
+        cells.append(("evaluation, saving", rest))
     training = [row for row in rows if row["kind"] == "train"]
     if training:
         seconds = sum(row["step_seconds"] for row in training)
@@ -69,12 +69,12 @@ def _speed(rows: list[Row]) -> list[tuple[str, str]]:
         rates = [row["images_per_second"] for row in training if row["images_per_second"] > 0]
         if rates and seconds > 0:
             mean = len(rates) / sum(1 / rate for rate in rates)
-            found.append(("images/s", f"{mean:,.0f} ({waited / seconds:.0%} of the time waiting for data)"))
-    return found
+            cells.append(("images/s", f"{mean:,.0f} ({waited / seconds:.0%} of the time waiting for data)"))
+    return cells
 
 
 def _gaps(rows: list[Row]) -> list[tuple[str, str]]:
-    """What the records lack, because the disk was full."""
+    """Return the number of records that a full disk lost."""
     lost = sum(row["records"] for row in rows if row["kind"] == "lost")
     gaps = [f"{lost:,} in the middle"] if lost else []
     if rows and not any(row["kind"] == "end" for row in rows):
@@ -83,7 +83,7 @@ def _gaps(rows: list[Row]) -> list[tuple[str, str]]:
 
 
 def save_estimate(config: RunConfig, estimate: dict[str, Any]) -> Path:
-    """Write an estimate where the summary of a run of this config finds it; returns where."""
+    """Write an estimate for the summary of a run of this config, and return its path."""
     path = _estimate_file(config)
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write_text(path, json.dumps(estimate, indent=2) + "\n")
@@ -91,7 +91,7 @@ def save_estimate(config: RunConfig, estimate: dict[str, Any]) -> Path:
 
 
 def saved_estimates(runs: Path) -> list[Path]:
-    """The files of all estimates below a folder of runs."""
+    """Return the files of all estimates in a folder of runs."""
     return sorted((runs / _ESTIMATES).glob("*.json"))
 
 
@@ -100,7 +100,7 @@ def _estimate_file(config: RunConfig) -> Path:
 
 
 def _estimated(config: RunConfig, rows: list[Row]) -> list[tuple[str, str]]:
-    """The estimated seconds of a finished run and their relative errors, clock by clock."""
+    """Return the estimated seconds of a finished run and their relative errors, by clock."""
     ends = [row for row in rows if row["kind"] == "end" and row["finished"]]
     parts = []
     try:

@@ -79,9 +79,9 @@ def dns_name(name: str) -> str:
 
 
 def command(job: Job, start: str, *, runs: str, run_name: str, rdzv: str) -> str:
-    """Return bash lines that start the run by the command `start`, or resume it if the job has run before.
+    """Return bash lines that start the run with the command `start`, or resume it if the job has run before.
 
-    On several nodes the same command always runs, and joins the run's folder. `run_name` and `rdzv` are bash words.
+    On several nodes the command is the same each time and joins the run folder. `run_name` and `rdzv` are bash words.
     """
     folder = f'{shlex.quote(runs)}/"$run_name"'
     words = f'{shlex.join([*job.words, overrides.word_of("runs", runs)])} "run_name=$run_name"'
@@ -121,7 +121,7 @@ def gpus_of_node(config: RunConfig) -> int:
     if launch.device == "cpu":
         return 0
     if launch.nproc == "auto" and gpus is None:
-        message = "has no number of GPUs; choose another (train ls hardware), or set launch.nproc=8"
+        message = "has no number of GPUs; set another of train ls hardware, or launch.nproc=8"
         raise UserError(Problem(message, "hardware", config.hardware.name))
     return processes_of_node(launch, gpus or 0)
 
@@ -130,16 +130,16 @@ def read_values(kind: type[ValuesT], words: list[str]) -> ValuesT:
     """Read the values of a kind of cluster, overridden by the `submit.KEY=VALUE` words.
 
     Raises:
-        UserError: with every invalid word.
+        UserError: words are invalid; it lists all of them.
     """
     values = read_mapping(paths.CONF / "submit" / f"{kind.__name__.lower()}.yaml")
     problems = Problems()
     for one in overrides.parse(words, problems, lambda key: is_text(kind, key.removeprefix(PREFIX))):
         if isinstance(one.value, str) and not one.value.isprintable():
-            # note: a second line would be an option of the job
+            # note: a second line could set an option of the job
             problems.append(Problem("must be one line of printable characters", one.key, one.value, COMMAND_LINE))
         values[one.key.removeprefix(PREFIX)] = one.value
     with problems.collected():
-        read = typed(kind, values, lambda key: COMMAND_LINE, PREFIX)
+        checked = typed(kind, values, lambda key: COMMAND_LINE, PREFIX)
     problems.settle()
-    return read
+    return checked

@@ -15,7 +15,7 @@ from launcher.config.fields import STRICT, AnyPath, Count
 from launcher.errors import DONE, EXIT_USER_ERROR, INTERRUPTED, TERMINATED, Problem, UserError
 from launcher.submit.job import Job, command, dns_name
 
-# note: srun kills the other tasks a minute after the first exits; at once would interrupt the drawing of curves
+# note: srun kills the other tasks a minute after the first exits, not at once, so that rank 0 can plot the curve
 _SRUN = 'srun --kill-on-bad-exit=0 --wait=60 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE"'
 _HEAD = f"""\
 set -uo pipefail
@@ -83,7 +83,7 @@ def render(job: Job, values: Slurm) -> str:
         UserError: the time limit is not above `save_before_end`.
     """
     if 0 < _seconds(values.time) <= values.save_before_end:
-        message = f"must be less than submit.time={values.time}; otherwise the run saves and stops when it starts"
+        message = f"must be less than submit.time={values.time}, or the run would stop as soon as it starts"
         raise UserError(Problem(message, "submit.save_before_end", values.save_before_end))
     quoted = shlex.quote(job.name)
     start = f"{_SRUN} {shlex.quote(values.program or str(Path(sys.argv[0]).resolve()))}"

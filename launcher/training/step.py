@@ -21,7 +21,7 @@ from launcher.foreach import Snapshot, gradients_of
 from launcher.optimizers.base import MaskedOptimizer, set_lr
 from launcher.plan.plan import Plan
 from launcher.randomness import key
-from launcher.rank.group import highest
+from launcher.rank.group import max_over_ranks
 from launcher.rank.signs import HEARTBEAT, NO_REQUESTS, Requests
 from launcher.tasks import Task
 from launcher.training.captured import CapturedSteps
@@ -205,7 +205,7 @@ class TrainStep:
         counting = bad.any().expand(2)
         if self.scaler.is_enabled():
             counting = torch.stack([bad[0] | (bad[1] & self.scaler.counts()), counting[1]])
-        return highest(torch.cat([counting.float(), self._numbers[1:]]))
+        return max_over_ranks(torch.cat([counting.float(), self._numbers[1:]]))
 
     def _update(self, flags: Tensor) -> Tensor:
         """Update the weights unless the step is dropped; return whether it is, float32 []."""

@@ -25,7 +25,7 @@ from launcher.data.workers import worker_count
 from launcher.errors import UserError
 from launcher.models.build import Surgery, build_model, model_surgeries
 from launcher.plan.plan import Plan, plan_for
-from launcher.rank.group import claim
+from launcher.rank.group import use_device
 from launcher.records.folder import RunFolder
 from launcher.tasks import Task, build_task
 from launcher.training import checkpoint
@@ -69,7 +69,7 @@ def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:
         UserError: the checkpoint belongs to another run.
         MachineError: the GPU cannot be used.
     """
-    config, device = plan.config, claim(kind, 0)
+    config, device = plan.config, use_device(kind, 0)
     set_backend(config)
     with matching_run(state, config):
         network, surgeries = trained_network(plan, state)

@@ -23,7 +23,7 @@ from launcher.data.sources.source import quiet
 from launcher.data.unreadable import read_skipped
 from launcher.errors import Problem, UserError, one_line
 from launcher.plan.plan import Plan, plan_for
-from launcher.rank.group import alone
+from launcher.rank.group import single_rank
 from launcher.records.folder import RunFolder
 from launcher.training.evaluation import Evaluation, evaluate
 from launcher.weights.classifier import classifier_of, load_checkpoint
@@ -91,14 +91,14 @@ def _images(
     """Yield the run's validation images or those of another folder, and notes on their classes."""
     if other is None:
         skipped = read_skipped(folder.skipped, plan.config.dataset)
-        with closing(build_loaders(plan, alone(device), skipped=skipped)) as loaders:
+        with closing(build_loaders(plan, single_rank(device), skipped=skipped)) as loaders:
             yield loaders.evaluate, []
         return
     if not (classes := state.get("classes")):
         message = "the checkpoint has no class names to match the folders by; remove dataset.path"
         raise UserError(Problem(message, "dataset.path", other))
     images, notes = match_folder(other, plan.config.dataset, classes, quiet)
-    with closing(build_evaluation(plan, images, alone(device))) as loader:
+    with closing(build_evaluation(plan, images, single_rank(device))) as loader:
         yield loader, notes
 
 

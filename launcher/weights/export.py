@@ -19,7 +19,7 @@ from launcher.data.loaders import EvaluationLoader, build_loaders
 from launcher.data.unreadable import read_skipped
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan, plan_for
-from launcher.rank.group import alone
+from launcher.rank.group import single_rank
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics
 from launcher.training.trainer import matching_run
@@ -75,7 +75,7 @@ def _validation_images(plan: Plan, folder: RunFolder) -> Iterator[EvaluationLoad
     """Yield the run's validation images; None if they are missing."""
     try:
         skipped = read_skipped(folder.skipped, plan.config.dataset)
-        loaders = build_loaders(plan, alone(torch.device("cpu")), skipped=skipped)
+        loaders = build_loaders(plan, single_rank(torch.device("cpu")), skipped=skipped)
     except UserError:
         yield None
         return

@@ -175,7 +175,9 @@ def test_a_run_whose_pictures_are_gone_predicts(tmp_path: Path, pictures: Path) 
 
 def test_mistakes_are_one_line(run: RunFolder, pictures: Path, tmp_path: Path) -> None:
     other = run.path.with_name("smoll")
-    assert f"is no run folder: it has no config.yaml; did you mean {run.path}?" in refused("predict", str(other), "a")
+    assert f"is not a run folder: it has no config.yaml; did you mean {run.path}?" in refused(
+        "predict", str(other), "a"
+    )
     assert "no images; pass files" in refused("predict", str(run.path))
     assert "contains no images" in refused("predict", str(run.path), str(run.checkpoints))
     assert "--top=0: must be at least 1" in refused("predict", str(run.path), "a.jpg", "--top", "0")
@@ -241,4 +243,4 @@ def test_a_checkpoint_with_a_pickle_in_it_is_one_line_and_never_run(
         assert "has no valid checkpoint" in errors
     assert not trap.exists()
     shutil.rmtree(run.checkpoints)
-    assert "has saved no checkpoint yet" in refused("predict", str(run.path), f"{pictures}/a.png")
+    assert "has no checkpoint yet" in refused("predict", str(run.path), f"{pictures}/a.png")

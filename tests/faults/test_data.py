@@ -52,7 +52,7 @@ def test_a_run_outlives_a_worker_and_a_stall_and_ends_with_the_picture_that_is_g
     wait_for(lambda: steps_done(run) >= 5)
     killed = loader_workers_of(run)[0]
     killed.kill()
-    wait_for(lambda: "starting again from the last save (1 of 3)" in said.read_text())
+    wait_for(lambda: "restarting from the newest checkpoint (1 of 3)" in said.read_text())
     assert f"(process {killed.pid}) was killed by SIGKILL; usually out of memory" in said.read_text()
 
     before = steps_done(run)
@@ -128,7 +128,7 @@ def test_a_run_that_goes_on_with_other_pictures_says_so_and_is_not_compared(here
         file.write(b"a byte more")
     os.utime(pictures / "train" / "dog")
     said = told(here("resume", str(run), "epochs=4").stdout)
-    assert "note: the data set holds other images than before" in said
+    assert "note: the names or sizes of the images have changed" in said
     assert "the data set changed before a resume" in here("compare", str(run)).stdout
 
 

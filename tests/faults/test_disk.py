@@ -55,7 +55,7 @@ def test_a_full_disk_is_heard_of_and_gets_the_records_when_it_has_room_again(tra
     with suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
-    wait_for(lambda: "warning: records cannot be written: No space left on device" in output.read_text())
+    wait_for(lambda: "warning: records cannot be written (No space left on device)" in output.read_text())
     filler.unlink()
     assert process.wait(240) == 0, output.read_text()
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -29,7 +29,7 @@ def test_a_run_folder_does_not_write_through_links(run: RunFolder, tmp_path: Pat
     precious = tmp_path / "precious"
     precious.write_text("mine")
     (run.path / name).symlink_to(precious)
-    assert f"{name} is a link" in refused(verb, str(run.path))
+    assert f"{name} is a symbolic link" in refused(verb, str(run.path))
     assert precious.read_text() == "mine"
 
 
@@ -50,7 +50,7 @@ def test_a_run_folder_may_be_a_link_and_hold_linked_folders(run: RunFolder, tmp_
 @pytest.mark.parametrize("path", ["a" * 5000, "", "/dev/null", "nowhere", "a\0b", "[/x]", "new\nline"])
 def test_what_is_no_run_folder_is_refused(path: str) -> None:
     for verb in ("resume", "eval", "export"):
-        assert "is no run folder" in refused(verb, path)
+        assert "is not a run folder" in refused(verb, path)
 
 
 def test_a_lock_file_of_odd_bytes_is_quoted(run: RunFolder) -> None:

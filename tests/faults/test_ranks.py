@@ -101,8 +101,8 @@ def test_a_rank_that_stands_still_is_made_good_by_a_restart(train: Train, whole:
     wait_for(lambda: steps_done(run) >= 9)
     ranks_of(run)[1].send_signal(signal.SIGSTOP)
     output, _ = ended(process)
-    assert "starting again from the last save (1 of 3)" in output
-    assert "rank 0 has made no progress for launch.hang_timeout" in output
+    assert "restarting from the newest checkpoint (1 of 3)" in output
+    assert "rank 0 made no progress for launch.hang_timeout seconds" in output
     assert_same_end(train, run, whole)
 
 
@@ -115,7 +115,7 @@ def test_three_ranks_start_again_to_the_same_bits(train: Train) -> None:
     wait_for(lambda: steps_done(run) >= 5)
     ranks_of(run)[2].kill()
     output, _ = ended(process)
-    assert "starting again from the last save (1 of 3)" in output
+    assert "restarting from the newest checkpoint (1 of 3)" in output
     assert "no progress" not in output
     assert_same_end(train, run, run.with_name("whole"))
 
@@ -159,5 +159,5 @@ def test_a_stopped_run_goes_on_to_the_same_bits_past_a_damaged_save_and_with_oth
     assert "cannot change when a run resumes" in refused.stderr
     assert "epochs=1" in here("resume", str(other), "epochs=1", code=2).stderr
     one = here("resume", str(other), "launch.nproc=1")
-    assert "the run had 2 processes and goes on with 1" in " ".join(one.stdout.split())
+    assert "the run had 2 processes and resumes with 1" in " ".join(one.stdout.split())
     assert train.state(other)["step"] == 18

@@ -21,7 +21,7 @@ from launcher.launch import devices
 from launcher.launch.devices import Devices, decide
 from launcher.plan.plan import Plan
 from launcher.probe import ProbeResult, has_driver, visible_gpus
-from launcher.rank.group import check_same, claim
+from launcher.rank.group import check_agreement, use_device
 from launcher.training import checkpoint
 from tests.two_ranks import on_two_ranks
 
@@ -117,7 +117,8 @@ def test_more_than_is_visible_is_refused(machine: Machine, gpus: int, device: st
 def test_gpus_that_cuda_cannot_use_are_no_cpu(machine: Machine, device: str) -> None:
     machine(nvml=8, cuda=0, error=TOO_OLD)
     with pytest.raises(
-        MachineError, match=r"8 GPUs are visible, and CUDA can use none \(The NVIDIA driver .*\): train"
+        MachineError,
+        match=r"8 GPUs are visible, but CUDA can use none \(The NVIDIA driver .*\); check the driver with train doctor",
     ):
         decide(launch(device))
     assert decide(launch("cpu")) == Devices("cpu", 1)
@@ -133,9 +134,12 @@ def test_parts_of_a_card_are_counted_as_cuda_counts_them(machine: Machine) -> No
     machine(nvml=4, cuda=1)
     found = decide(launch("auto"))
     assert (found.kind, found.processes) == ("cuda", 1)
-    assert "4 GPUs are visible, and CUDA can use 1: cards that are cut into MIG parts" in found.notes[0]
+    assert (
+        "4 GPUs are visible, but CUDA can use only 1: the others have failed, or are split into MIG instances"
+        in found.notes[0]
+    )
     with pytest.raises(
-        UserError, match=r"launch.nproc=4: only 4 GPUs are visible, and CUDA can use 1; set launch.nproc=1"
+        UserError, match=r"launch.nproc=4: 4 GPUs are visible, but CUDA can use only 1; set launch.nproc=1"
     ):
         decide(launch("auto", 4))
 
@@ -144,7 +148,7 @@ def test_cards_that_torch_does_not_see_are_told(machine: Machine, monkeypatch: p
     machine(nvml=0, cuda=0)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(devices, "cards_on_the_bus", lambda: 8)
-    assert decide(launch("auto")).notes[0].startswith("8 NVIDIA cards on the bus, and none visible to torch")
+    assert decide(launch("auto")).notes[0].startswith("8 NVIDIA cards on the bus, but torch detects none")
     assert not decide(launch("cpu")).notes
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert not decide(launch("auto")).notes
@@ -153,9 +157,9 @@ def test_cards_that_torch_does_not_see_are_told(machine: Machine, monkeypatch: p
 def test_a_rank_that_cannot_have_its_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # note: so that it is put back
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
-    assert claim("cpu", 3) == torch.device("cpu")
+    assert use_device("cpu", 3) == torch.device("cpu")
     with pytest.raises(MachineError, match=r"GPU 63 failed after startup detected it: .*launch.device=cpu"):
-        claim("cuda", 63)
+        use_device("cuda", 63)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
@@ -194,12 +198,12 @@ def test_evaluation_does_not_go_on_with_the_cpu(machine: Machine, tmp_path: Path
     checkpoint.save({"step": 0, "weights": {}}, run / "checkpoints" / "step-00000000.pt")
     machine(nvml=8, cuda=0, error=TOO_OLD)
     assert main(["eval", str(run)]) == 1
-    assert capsys.readouterr().err.startswith("error: 8 GPUs are visible, and CUDA can use none (The NVIDIA driver")
+    assert capsys.readouterr().err.startswith("error: 8 GPUs are visible, but CUDA can use none (The NVIDIA driver")
 
 
 def _one_of_two_kinds(rank: int) -> None:
     with pytest.raises(MachineError, match=r"ranks \[0\] have no GPU, the others have"):
-        check_same(("cpu", "cuda")[rank], compose([]).config)
+        check_agreement(("cpu", "cuda")[rank], compose([]).config)
 
 
 def test_machines_that_differ_are_told() -> None:

@@ -91,7 +91,7 @@ def test_a_stop_signal_lets_the_ranks_save(start: Start, run: Path, asked: signa
     process.send_signal(asked)
     output, _ = ended(process, code)
     assert both(run, "saved")()
-    assert "Ctrl-C again stops at once" in output
+    assert "press Ctrl-C again to stop at once" in output
 
 
 def test_a_stop_signal_to_every_process_is_the_same_as_to_the_launcher(start: Start, run: Path) -> None:
@@ -132,7 +132,7 @@ def test_ranks_start_again_from_a_save(start: Start, run: Path) -> None:
     output, _ = ended(start("fail_before_the_save_and_once_after", "launch.max_restarts=2"))
     assert (run / "went on-1").exists()
     assert "error: rank 1 failed: ValueError: broken once" in output
-    assert "starting again from the last save (1 of 2)" in output
+    assert "restarting from the newest checkpoint (1 of 2)" in output
     assert (run / "logs" / "rank-0.log").read_text() == "rank 0 begins\n" * 2
 
 
@@ -143,7 +143,7 @@ def test_an_error_before_the_first_save_is_not_repeated(start: Start, run: Path)
 
 def test_a_gpu_lost_before_a_restart_does_not_leave_the_cpu(start: Start, run: Path) -> None:
     output, errors = ended(start("gpu_lost_before_a_restart", "launch.device=cuda", "launch.max_restarts=1"), 1)
-    assert "starting again from the last save (1 of 1)" in output
+    assert "restarting from the newest checkpoint (1 of 1)" in output
     assert re.match(r"error: rank \d: GPU \d failed after startup detected it: ", errors), errors
     assert not any((run / f"trained-{rank}").exists() for rank in (0, 1))
 
@@ -152,12 +152,12 @@ def test_restarts_come_to_an_end_and_the_likely_cause_is_named(start: Start, run
     output, errors = ended(start("second_is_killed", "launch.max_restarts=2"), 1)
     assert [f"({number} of 2)" in output for number in (1, 2, 3)] == [True, True, False]
     first, *rest = errors.splitlines()
-    assert first.startswith("error: rank 1 failed: killed by SIGKILL; most often the machine ran out of memory")
-    assert rest == ["rank 1 had this to say"] * 3 + [f"its whole log: {run / 'logs' / 'rank-1.log'}"]
+    assert first.startswith("error: rank 1 failed: killed by SIGKILL, probably out of memory")
+    assert rest == ["rank 1 had this to say"] * 3 + [f"full log: {run / 'logs' / 'rank-1.log'}"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the state of a process is read as Linux tells it")
 def test_a_hang_is_noticed_told_and_ended(start: Start, run: Path) -> None:
     _, errors = ended(start("second_stops", "launch.hang_timeout=3", "launch.max_restarts=0"), 1)
-    assert errors.startswith("error: rank 0 has made no progress for launch.hang_timeout; its stacks are in its log: ")
+    assert errors.startswith("error: rank 0 made no progress for launch.hang_timeout seconds; see its stacks in ")
     assert "_wait_for_ever_at_a_barrier" in (run / "logs" / "rank-0.log").read_text()

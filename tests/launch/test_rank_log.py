@@ -103,7 +103,7 @@ def test_lines_that_follow_a_failure_are_not_shown(tmp_path: Path, view: View) -
     failed.append(True)
     with log.open("a") as file:
         file.write("connection closed by peer\nno newline at the end")
-    follower.say("from the launcher")
+    follower.print("from the launcher")
     follower.close()
     assert view.lines == ["before", "from the launcher"]
 
@@ -115,15 +115,15 @@ def test_what_was_muted_is_not_shown_when_the_next_attempt_begins(tmp_path: Path
     for _ in range(3):
         with log.open("a") as file:
             file.write("connection closed by peer\nno newline at the end")
-        follower.forget()
-        follower.say("starting again")
+        follower.skip()
+        follower.print("restarting")
         failed.clear()
         polls = view.polls
         wait_for(lambda polls=polls: view.polls >= polls + 3)  # type: ignore[misc]
         with log.open("a") as file:
             file.write("resumed\n")
         wait_for(lambda: view.lines[-1] == "resumed")
-        assert view.lines == ["starting again", "resumed"]
+        assert view.lines == ["restarting", "resumed"]
         view.lines.clear()
         failed.append(True)
     follower.close()

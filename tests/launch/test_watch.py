@@ -161,4 +161,4 @@ def test_the_report_ends_with_where_to_read_on(tmp_path: Path, code: int, cause:
     first, *lines, last = describe(0, ended, tmp_path).message.splitlines()
     assert first.startswith(f"error: rank 0 failed: {cause} (host ")
     assert lines == [f"line {number}" for number in range(80, 100)]
-    assert last == f"its whole log: {log}"
+    assert last == f"full log: {log}"

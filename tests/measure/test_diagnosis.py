@@ -81,7 +81,7 @@ def test_images_that_are_larger_than_read_or_than_memory_are_told_of(
         (tmp_path / folder / "broken.png").touch()
     assert "smaller files" not in told(*words)
     Image.new("RGB", (900, 800)).save(tmp_path / "train" / "a" / "0.png")
-    assert "the images' shorter side is 800 px (median), the run uses" in told(*words)
+    assert "their shorter edge is 800 px (median), but the run uses" in told(*words)
     assert "cache" not in told(*words)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1))
     assert "do not fit into it" in told(*words)

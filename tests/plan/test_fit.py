@@ -125,7 +125,7 @@ def test_a_run_keeps_its_fitted_durations_and_no_resume_changes_them(here: Here)
     (run / "config.yaml").write_text(text.replace("warmup: 0.1dur", "warmup: 1ba"))
     refused = here("resume", str(run), "epochs=1", code=2).stderr
     assert "epochs=1" in refused
-    assert "is so short that schedule.fit=on would change schedule.warmup" in refused
+    assert "is too short: schedule.fit=on would change schedule.warmup" in refused
     (run / "config.yaml").write_text(text)
     here("resume", str(run), "epochs=2")
     assert here.state(run)["step"] == 12

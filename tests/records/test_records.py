@@ -101,7 +101,7 @@ def test_records_that_a_full_disk_does_not_take_wait_and_are_written_later(
     for step in range(1, 8):
         recorder.record(training(step))
     assert not folder.metrics.read_bytes().endswith(b"\n"), "a part of a line is there"
-    assert capsys.readouterr().out.count("warning: records cannot be written: No space left on device") == 1
+    assert capsys.readouterr().out.count("warning: records cannot be written (No space left on device)") == 1
     disk.room = 10**6
     recorder.record(training(8))
     recorder.close()
@@ -112,7 +112,7 @@ def test_records_that_a_full_disk_does_not_take_wait_and_are_written_later(
 def test_what_waits_is_bounded_and_the_summary_tells_what_is_missing(
     folder: RunFolder, disk: SmallDisk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(metrics, "_MOST_WAITING", 1000)
+    monkeypatch.setattr(metrics, "_MOST_BUFFERED", 1000)
     recorder = Recorder([MetricsWriter(folder.metrics)])
     for step in range(1, 21):
         recorder.record(training(step))
@@ -124,7 +124,7 @@ def test_what_waits_is_bounded_and_the_summary_tells_what_is_missing(
     disk.room = 0
     recorder.record(end(21))
     recorder.close()
-    assert "warning: the last records are lost: No space left on device" in capsys.readouterr().out
+    assert "warning: the last records are lost (No space left on device)" in capsys.readouterr().out
     assert f"{lost} in the middle and the last ones: the disk was full" in summary(folder)
 
 
@@ -137,9 +137,9 @@ def test_names_are_never_used_twice(tmp_path: Path) -> None:
     assert create(tmp_path, "a", unique=True).path.name == "a-1"
     assert create(tmp_path, "a", unique=True).path.name == "a-2"
     create(tmp_path, "b", unique=False)
-    with pytest.raises(UserError, match="choose another run_name"):
+    with pytest.raises(UserError, match="set another run_name"):
         create(tmp_path, "b", unique=False)
-    with pytest.raises(UserError, match="no run folder"):
+    with pytest.raises(UserError, match="not a run folder"):
         existing(str(tmp_path))
 
 

@@ -68,7 +68,7 @@ def test_a_run_that_is_stopped_before_its_first_step_leaves_nothing(train: Train
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (130, "")
-    assert "stopped; before the first step: nothing is kept" in output
+    assert "stopped; no step was completed; to start again, type the same command" in output
     assert not run.exists()
 
 
@@ -88,7 +88,7 @@ def signals_itself_in(module: str, name: str) -> None:
     ("function", "code", "line"),
     [
         ("launcher.launch.start:identity", 143, "stopped by SIGUSR1"),
-        ("launcher.launch.start:write", 143, "stopped; before the first step: nothing is kept"),
+        ("launcher.launch.start:write", 143, "stopped; no step was completed; to start again, type the same command"),
         ("launcher.launch.start:summary_table", 0, "run folder          runs/signalled"),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_run_in_use_is_refused_and_a_killed_rank_ends_all_and_is_named_first(t
     run = train.folder / "runs" / "busy"
     wait_for(lambda: steps_done(run) >= 2)
     assert "in use by process" in here("resume", str(run), code=2).stderr
-    assert "choose another run_name" in here(*SMALL, "run_name=busy", code=2).stderr
+    assert "set another run_name" in here(*SMALL, "run_name=busy", code=2).stderr
     ranks_of(run)[1].kill()
     start = time.monotonic()
     _, errors = ended(process, 1)
