@@ -100,8 +100,8 @@ def test_a_torch_without_cuda_trains_on_the_cpu(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("gpus", "device", "nproc", "message"),
     [
-        (1, "auto", 2, "launch.nproc=2: only 1 GPU is visible; set launch.nproc=1, or launch.device=cpu"),
-        (4, "cuda", 8, "launch.nproc=8: only 4 GPUs are visible; set launch.nproc=4, or launch.device=cpu"),
+        (1, "auto", 2, "launch.nproc=2: 1 GPU is visible; set launch.nproc=1, or launch.device=cpu"),
+        (4, "cuda", 8, "launch.nproc=8: 4 GPUs are visible; set launch.nproc=4, or launch.device=cpu"),
         (0, "cuda", "auto", "launch.device=cuda: no GPU is visible"),
         (0, "cuda", 2, "launch.device=cuda: no GPU is visible"),
     ],
@@ -202,7 +202,7 @@ def test_evaluation_does_not_go_on_with_the_cpu(machine: Machine, tmp_path: Path
 
 
 def _one_of_two_kinds(rank: int) -> None:
-    with pytest.raises(MachineError, match=r"ranks \[0\] have no GPU, the others have"):
+    with pytest.raises(MachineError, match=r"ranks \[0\] have no GPU, but the others do"):
         check_agreement(("cpu", "cuda")[rank], compose([]).config)
 
 

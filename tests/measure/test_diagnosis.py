@@ -79,13 +79,13 @@ def test_images_that_are_larger_than_read_or_than_memory_are_told_of(
     for folder in ("train/a", "train/b", "val/a", "val/b"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "broken.png").touch()
-    assert "smaller files" not in told(*words)
+    assert "shorter edge" not in told(*words)
     Image.new("RGB", (900, 800)).save(tmp_path / "train" / "a" / "0.png")
     assert "their shorter edge is 800 px (median), but the run uses" in told(*words)
     assert "cache" not in told(*words)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1))
-    assert "do not fit into it" in told(*words)
-    assert "smaller files" not in told(*words, "dataloader=ffcv")
+    assert "exceed it" in told(*words)
+    assert "shorter edge" not in told(*words, "dataloader=ffcv")
 
 
 def test_what_to_change_where_the_step_is_the_bound() -> None:

@@ -88,7 +88,7 @@ def test_the_parts_by_hand() -> None:
     found = estimate(run, measured(run, load=1e-6))
     assert found.evaluations == 10
     assert found.evaluation.seconds == pytest.approx(1.0 + 9 * 0.25 + 10 * 4 * 0.2)
-    assert found.saving.seconds == pytest.approx((found.saves - 1) * 0.3 + 1.0)
+    assert found.saving.seconds == pytest.approx((found.checkpoints - 1) * 0.3 + 1.0)
     parts = found.training.seconds + found.evaluation.seconds + found.saving.seconds
     assert found.wall.seconds == pytest.approx(parts + 3.0)
     assert sum(size.steps for size in found.sizes) == run.total_steps
