@@ -1,10 +1,10 @@
-"""The verbs of the laboratory: name to module and description."""
+"""The verbs of this package: name to module and description."""
 
 VERBS = {
-    "tune": ("lab.cli.tune", "search hyperparameters by quasi-random trials, one run after another"),
-    "ablate": ("lab.cli.ablate", "measure each algorithm of a recipe: ablation grid, effects, parts of a step"),
-    "curve": ("lab.cli.curve", "train a grid of recipes, lengths and seeds, here or on Slurm; skips finished runs"),
+    "tune": ("lab.cli.tune", "search hyperparameters with quasi-random trials, one run after another"),
+    "ablate": ("lab.cli.ablate", "measure each algorithm of a recipe: ablation grid, effects, time in a step"),
+    "curve": ("lab.cli.curve", "train a grid of recipes, lengths and seeds, here or on Slurm"),
     "compare": ("lab.cli.compare", "compare runs: tradeoff curves, Pareto front, speed-ups, AlgoPerf's score"),
-    "report": ("lab.cli.report", "write runs as one HTML page with curves, or as an image"),
+    "report": ("lab.cli.report", "draw runs as one HTML page or an image"),
     "mlperf": ("lab.cli.mlperf", "write a run's log in MLPerf Training's format"),
 }

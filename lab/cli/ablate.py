@@ -1,4 +1,4 @@
-"""`train ablate`: the ablation grid of a recipe, effects of algorithms in finished runs, and the parts of a step."""
+"""`train ablate`: the ablation grid of a recipe, effects of its algorithms in finished runs, parts of a step."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from lab.study.ablation import (
     effects,
     grid,
     limits,
-    measured,
     tradeoffs,
+    variant_result,
 )
 from lab.study.runs import find_runs, read_run
 from lab.study.speedup import BootstrapEstimate
@@ -56,12 +56,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="WORDS",
-        help="add a row with this algorithm or key=value on top of all; each of several values is a row",
+        help="add a row: all algorithms and this one, or this key=value; several values make several rows",
     )
     parser.add_argument("--run", action="store_true", help="first train the missing runs, like `train curve`")
     parser.add_argument("--grid", action="store_true", help="print only the grid and its runs; measure nothing")
-    parser.add_argument("--seconds", type=seconds, default=1.0, metavar="S", help="for each kind of step (default: 1)")
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parser.add_argument(
+        "--seconds", type=seconds, default=1.0, metavar="S", help="seconds per kind of step (default: 1)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -72,17 +74,17 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.run and (code := _train_missing([cell for row in cells.values() for cell in row])) != 0:
         return code
     rows = _rows(cells, composed.config)
-    changes, exchanges = effects(rows), tradeoffs(rows)
+    effect_list, tradeoff_list = effects(rows), tradeoffs(rows)
     parts = {} if arguments.grid else _parts(composed, arguments.seconds)
     commands = {variant: _command([*arguments.overrides, *variant.words], cells[variant]) for variant in variants}
     if arguments.json:
-        print(json.dumps(_as_json(rows, commands, changes, exchanges, parts), indent=2))
+        print(json.dumps(_as_json(rows, commands, effect_list, tradeoff_list, parts), indent=2))
         return 0
     out = console()
     out.print(_grid(rows, commands))
-    if exchanges:
-        out.print(_effects(changes))
-        out.print(_tradeoffs(exchanges))
+    if tradeoff_list:
+        out.print(_effects(effect_list))
+        out.print(_tradeoffs(tradeoff_list))
     if parts:
         out.print(_split(parts))
     return 0
@@ -92,7 +94,7 @@ def _check_several(words: Sequence[str]) -> None:
     """Check that only lengths and seeds have several values.
 
     Raises:
-        UserError: with every other word that has several values.
+        UserError: another key has several values.
     """
     message = "takes one value; use --with for several values, a row each"
     several = [word.partition("=") for word in words if len(alternatives(word, 2) or ()) > 1]
@@ -144,8 +146,8 @@ def _parts(composed: Composed, each: float) -> dict[str, float]:
 def _as_json(
     rows: Sequence[Row],
     commands: Mapping[Variant, list[str]],
-    changes: Sequence[Effect],
-    exchanges: Sequence[Tradeoff],
+    effect_list: Sequence[Effect],
+    tradeoff_list: Sequence[Tradeoff],
     parts: dict[str, float],
 ) -> dict[str, object]:
     listed = [
@@ -153,7 +155,7 @@ def _as_json(
             **asdict(row.variant),
             "epochs": row.epochs,
             "command": commands[row.variant],
-            "measured": asdict(measured(row.found[1])) if row.found else None,
+            "measured": asdict(variant_result(row.result[1])) if row.result else None,
         }
         for row in rows
     ]
@@ -163,8 +165,8 @@ def _as_json(
     ]
     return {
         "grid": listed,
-        "effects": [asdict(change) for change in changes],
-        "tradeoff": [asdict(exchange) for exchange in exchanges],
+        "effects": [asdict(one) for one in effect_list],
+        "tradeoff": [asdict(one) for one in tradeoff_list],
         "split": split,
     }
 
@@ -172,28 +174,26 @@ def _as_json(
 def _grid(rows: Sequence[Row], commands: Mapping[Variant, list[str]]) -> Table:
     table = Table("variant", "epochs", "runs", "top-1 %", "minutes", "command", box=None, header_style="bold")
     for row in rows:
-        result = measured(row.found[1]) if row.found else None
+        result = variant_result(row.result[1]) if row.result else None
         numbers = (str(result.runs), f"{result.top1:.2f}", f"{result.minutes:.1f}") if result else ("-",) * 3
         command = shlex.join(commands[row.variant])
         table.add_row(verbatim(row.variant.name), str(row.epochs), *numbers, verbatim(command))
     return table
 
 
-def _effects(changes: Sequence[Effect]) -> Table:
+def _effects(effect_list: Sequence[Effect]) -> Table:
     table = Table("algorithm", "measured by", "epochs", "top-1 points", "training time", box=None)
     table.header_style = "bold"
-    for change in changes:
-        points = _number(change.top1, "{:+.2f}")
-        table.add_row(
-            verbatim(change.algorithm), _KINDS[change.kind], str(change.epochs), points, f"{change.time:+.1%}"
-        )
+    for one in effect_list:
+        points = _number(one.top1, "{:+.2f}")
+        table.add_row(verbatim(one.algorithm), _KINDS[one.kind], str(one.epochs), points, f"{one.time:+.1%}")
     return table
 
 
-def _tradeoffs(exchanges: Sequence[Tradeoff]) -> Table:
+def _tradeoffs(tradeoff_list: Sequence[Tradeoff]) -> Table:
     columns = ("algorithm", "epochs", "compared with", "speed-up at equal quality", "points at equal time")
     table = Table(*columns, box=None, header_style="bold")
-    for one in exchanges:
+    for one in tradeoff_list:
         bounds = f"at least {one.at_least:.2f}x; " if one.at_least else ""
         bounds += f"at most {one.at_most:.2f}x; " if one.at_most else ""
         table.add_row(
@@ -207,7 +207,7 @@ def _tradeoffs(exchanges: Sequence[Tradeoff]) -> Table:
 
 
 def _number(value: BootstrapEstimate | None, form: str) -> str:
-    """Format a value with its interval, if it has one."""
+    """Format a value, with its interval if it has one."""
     if value is None:
         return ""
     interval = value.interval(form)

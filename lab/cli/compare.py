@@ -23,30 +23,32 @@ EXAMPLES = [
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="*", metavar="RUNS", help="run folders, or folders of them")
+    parser.add_argument("runs", nargs="*", metavar="RUNS", help="run folders, or parents of run folders")
     parser.add_argument("--published", action="store_true", help="add the published points and speed-ups")
     add_axes(parser)
-    parser.add_argument("--price", type=float, metavar="USD", help="price per hour, for runs without one in the config")
-    parser.add_argument("--baseline", metavar="CURVE", help="CURVE, or CURVE on MACHINE (default: recipe baseline)")
-    parser.add_argument("--quality", type=float, action="append", metavar="TOP1", help="compare costs at a top-1, %%")
-    parser.add_argument("--cost", type=float, action="append", metavar="COST", help="compare top-1 at this cost")
+    parser.add_argument("--price", type=float, metavar="USD", help="price per hour for runs whose config has none")
+    parser.add_argument("--baseline", metavar="CURVE", help="a curve, or CURVE on MACHINE (default: recipe baseline)")
+    parser.add_argument(
+        "--quality", type=float, action="append", metavar="TOP1", help="compare the costs of this top-1 (percent)"
+    )
+    parser.add_argument("--cost", type=float, action="append", metavar="COST", help="compare the top-1 at this cost")
     parser.add_argument("--algoperf", choices=("external", "self"), help="score time to a target by AlgoPerf's rules")
     parser.add_argument(
         "--target",
         type=float,
         metavar="TOP1",
-        help="with --algoperf: top-1 in [0, 1] on any data set (default: the targets of AlgoPerf's workloads)",
+        help="target of --algoperf: top-1 in [0, 1] on any data set (default: the targets of AlgoPerf's workloads)",
     )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="everything as JSON")
-    form.add_argument("--csv", action="store_true", help="the points as CSV")
+    form.add_argument("--json", action="store_true", help="print everything as JSON")
+    form.add_argument("--csv", action="store_true", help="print the points as CSV")
 
 
 def add_axes(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the cost axis, and of comparisons across settings."""
+    """Add the options --axis and --across."""
     across = "compare across machines, models, datasets: one or more, separated by commas"
     parser.add_argument("--across", metavar="WHAT", help=across)
-    axis = "the cost (default: time; money across machines)"
+    axis = "the cost to compare (default: time; across machines: money)"
     parser.add_argument("--axis", choices=("time", "wall", "money", "epochs"), help=axis)
 
 
@@ -54,7 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.algoperf is not None:
         return _algoperf(arguments)
     if arguments.target is not None:
-        raise UserError(Problem("needs --algoperf external or --algoperf self", "--target", arguments.target))
+        raise UserError(Problem("add --algoperf external or --algoperf self", "--target", arguments.target))
     if not arguments.runs and not arguments.published:
         raise UserError("no runs; pass run folders, such as `train compare runs`, or --published")
     if arguments.price is not None and not 0 < arguments.price < math.inf:
@@ -87,7 +89,7 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     out = console()
     if axis == "money" and any(not curve.on("money") for curve in results.curves):
-        out.print("note: no run has a price; pass the machine's price per hour as --price USD", style="yellow")
+        out.print("note: no run has a price; set the price per hour with --price USD", style="yellow")
     for note in notes(results, axis):
         out.print(verbatim(f"note: {note}"), style="yellow")
     for title, table in tables.rich_tables(results, compared, stated, axis):

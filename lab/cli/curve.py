@@ -1,4 +1,4 @@
-"""`train curve recipe=A,B epochs=... seed=...`: train the grid of a tradeoff curve, here in turn or as Slurm jobs."""
+"""`train curve recipe=A,B epochs=... seed=...`: train the grid of a tradeoff curve, here or as Slurm jobs."""
 
 from __future__ import annotations
 
@@ -47,28 +47,30 @@ MOST_RUNS = 1000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--slurm", action="store_true", help="a Slurm job per run; submit.KEY=VALUE sets the jobs up")
+    parser.add_argument(
+        "--slurm", action="store_true", help="submit one Slurm job per run, with the values submit.KEY=VALUE"
+    )
     parser.add_argument(
         "overrides",
         nargs="+",
         metavar="key=a,b",
-        help="values of a run, several separated by commas; epochs dilate the recipe's schedule, "
-        "unless schedule.dilate is set; finished runs are skipped, interrupted ones resume",
+        help="values of the runs, several separated by commas; epochs dilate the recipe's schedule "
+        "unless schedule.dilate is set; finished runs are skipped, interrupted runs resume",
     )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    of_the_jobs = [word for word in arguments.overrides if arguments.slurm and word.startswith(PREFIX)]
-    cells = expand([word for word in arguments.overrides if word not in of_the_jobs])
+    job_words = [word for word in arguments.overrides if arguments.slurm and word.startswith(PREFIX)]
+    cells = expand([word for word in arguments.overrides if word not in job_words])
     check_all(cells, here=not arguments.slurm)
     outcomes: Counter[str] = Counter()
     if arguments.slurm:
-        _submit_all(cells, of_the_jobs, outcomes)
+        _submit_all(cells, job_words, outcomes)
     elif (code := train_all(cells, outcomes)) is not None:
         return code
     out = console()
     out.print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
-    out.print(verbatim(f"compare them: train compare {cells[0].composed.config.runs}"))
+    out.print(verbatim(f"to compare the runs: train compare {cells[0].composed.config.runs}"))
     return 1 if outcomes["failed"] else 0
 
 
@@ -79,7 +81,7 @@ def train_all(cells: list[Cell], outcomes: Counter[str]) -> int | None:
         out.print(f"[bold]{number}/{len(cells)}[/] {verbatim(cell.folder)}")
         state = cell.state
         if state in ("finished", "running"):
-            outcomes["done before" if state == "finished" else "running elsewhere"] += 1
+            outcomes["already finished" if state == "finished" else "running elsewhere"] += 1
             out.print(f"  {state}: skipped")
             continue
         code = _train(["run", *cell.words] if state is None else ["resume", str(cell.folder)])
@@ -101,19 +103,19 @@ def _submit_all(cells: list[Cell], words: list[str], outcomes: Counter[str]) -> 
     in_queue = _output(["squeue", "--me", "--noheader", "--format=%A"]).split()
     out = console()
     for number, (cell, job) in enumerate(zip(cells, jobs, strict=True), 1):
-        note = cell.folder.parent / ".jobs" / cell.folder.name
-        before = note.read_text(encoding="utf-8", errors="replace").strip() if note.is_file() else None
+        file = cell.folder.parent / ".jobs" / cell.folder.name
+        job_id = file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else None
         if cell.state in ("finished", "running"):
-            outcomes["done before" if cell.state == "finished" else "running"] += 1
+            outcomes["already finished" if cell.state == "finished" else "running"] += 1
             message = f"{cell.state}: skipped"
-        elif before in in_queue:
+        elif job_id in in_queue:
             outcomes["in the queue"] += 1
-            message = f"in the queue as job {before}: skipped"
+            message = f"in the queue as job {job_id}: skipped"
         else:
             # note: sites with several clusters append the cluster's name
             submitted = _output(["sbatch", "--parsable"], slurm.render(job, values)).strip().partition(";")[0]
-            note.parent.mkdir(parents=True, exist_ok=True)
-            atomic.write_text(note, f"{submitted}\n")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            atomic.write_text(file, f"{submitted}\n")
             outcomes["submitted"] += 1
             message = f"submitted as job {submitted}"
         out.print(f"[bold]{number}/{len(cells)}[/] {verbatim(cell.folder)}  {verbatim(message)}")
@@ -123,7 +125,7 @@ def _output(command: list[str], script: str | None = None) -> str:
     """Run a Slurm command and return its output.
 
     Raises:
-        UserError: it is not installed, or fails.
+        UserError: the command is not installed, or fails.
     """
     try:
         done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
@@ -138,7 +140,7 @@ def check_all(cells: list[Cell], *, here: bool) -> None:
     """Check every run before the first one starts; the data must exist only if it starts `here`.
 
     Raises:
-        UserError: with all distinct errors.
+        UserError: a run has errors; contains each distinct one once.
     """
     problems = Problems()
     for cell in cells:
@@ -154,14 +156,14 @@ def check_all(cells: list[Cell], *, here: bool) -> None:
 
 def _train(words: list[str]) -> int:
     """Train one run in its own process, forwarding stop signals; return its exit code."""
-    # note: if this process is killed, the run saves a checkpoint and stops
+    # note: if this process is killed, the run also gets SIGTERM, saves a checkpoint and stops
     die_together = partial(die_with, os.getpid(), signal.SIGTERM)
     process = subprocess.Popen([sys.executable, "-m", "launcher", *words], preexec_fn=die_together)
 
     def forward(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
 
-    # note: a terminal sends Ctrl-C to the run as well, which saves a checkpoint and exits; this process waits for it
+    # note: the terminal also sends Ctrl-C to the run, which saves a checkpoint and exits; this process waits for it
     before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
     before |= {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGUSR1)}
     try:
@@ -193,11 +195,11 @@ class Cell:
 def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:
     """Return the runs of all combinations of values, as in `recipe=mild,hot epochs=8,16 seed=0,1`; seeds vary slowest.
 
-    Lengths dilate the recipe's own schedule (MosaicML methodology), unless `schedule.dilate` is among the words.
-    `name` is part of the folders' names.
+    Lengths dilate the recipe's schedule (MosaicML methodology), unless the words set `schedule.dilate`. The names of
+    the folders contain `name`.
 
     Raises:
-        UserError: with all distinct errors of all combinations.
+        UserError: a combination has errors; contains each distinct one once.
     """
     # note: `compose` checks the words with one value
     choices = {word.partition("=")[0]: alternatives(word, MOST_RUNS + 1) or [word] for word in words}
@@ -210,7 +212,7 @@ def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:
         message = "cannot be set for a grid; set the parent folder by runs=FOLDER"
         raise UserError(Problem(message, "run_name", value))
     several = [key for key, values in choices.items() if len(values) > 1]
-    # note: seeds vary slowest, so that every length has a result before any has a second
+    # note: every length gets a first result before any gets a second
     order = sorted(choices, key=lambda key: key != "seed")
     cells, problems = [], Problems()
     for values in itertools.product(*(choices[key] for key in order)):
@@ -225,7 +227,7 @@ def check_existing(folder: Path, config: RunConfig) -> None:
     """Check that an existing folder is a run of this config, on the current images.
 
     Raises:
-        UserError: it is another run, or not a run.
+        UserError: the folder has another run, or no run.
     """
     if not folder.exists():
         return
@@ -237,7 +239,9 @@ def check_existing(folder: Path, config: RunConfig) -> None:
         if not is_free(key) and not (key in COUNTS and own.get(key) is None)
     ]
     if differ:
-        raise UserError(f"{folder} is a run with another {', '.join(differ)}; set another folder by runs=FOLDER")
+        raise UserError(
+            f"{folder} is a run with other values of {', '.join(differ)}; set another folder by runs=FOLDER"
+        )
     identity = None
     if run.identities:
         identity = identity_if_present(config, read_skipped(RunFolder(folder).skipped, config.dataset))

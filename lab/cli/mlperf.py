@@ -1,7 +1,7 @@
 """`train mlperf RUN`: write mlperf.log in MLPerf Training's format from a run's records.
 
-Rules and keys: MLPerf Training 4.0, the last round with ResNet-50 (open division: the recipes' values are not those
-of the closed one). Lines have the form `:::MLLOG {...}` and milliseconds since 1970.
+Rules and keys: MLPerf Training 4.0, the last round with ResNet-50, in the open division, since the recipes' values
+differ from those of the closed one. Lines have the form `:::MLLOG {...}` and milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run)
     sizes = [row["world_size"] for row in read_metrics(folder.metrics) if row["kind"] == "start"]
     if not sizes:
-        raise UserError(f"{folder.path} has no records yet; repeat the command after the run has started")
+        raise UserError(f"{folder.path} has no records yet; run the command again after the first step")
     print(write_mlperf(plan_for(read(folder.config), sizes[0]), folder))
     return 0
 
@@ -65,7 +65,7 @@ class Event:
 
 
 def write_mlperf(plan: Plan, folder: RunFolder) -> Path | None:
-    """Write the log of the records so far atomically; None without records."""
+    """Write the log of the records so far; return None without records."""
     rows = read_metrics(folder.metrics)
     if not rows or rows[0]["kind"] != "start":
         return None

@@ -21,13 +21,18 @@ _FORMS = (".html", ".png")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders of them")
+    parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or parents of run folders")
     parser.add_argument(
-        "-o", "--output", action="append", required=True, metavar="FILE", help="an .html or .png file to write"
+        "-o",
+        "--output",
+        action="append",
+        required=True,
+        metavar="FILE",
+        help="the .html or .png file to write; repeatable",
     )
-    parser.add_argument("--title", default="Quality against cost", help="the heading of page and image")
+    parser.add_argument("--title", default="Quality against cost", help="title of the page or image")
     add_axes(parser)
-    parser.add_argument("--no-published", action="store_true", help="without the published points")
+    parser.add_argument("--no-published", action="store_true", help="omit the published points")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -36,7 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
         if path.suffix not in _FORMS:
             raise UserError(Problem(f"must end in one of {', '.join(_FORMS)}", "--output", path))
         if not is_folder(path.absolute().parent):
-            raise UserError(Problem("its folder does not exist", "--output", path))
+            raise UserError(Problem("its folder does not exist; create it first", "--output", path))
     from lab.study.report import write_image, write_page
     from lab.study.results import chosen_across, chosen_axis, read_results
 

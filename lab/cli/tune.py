@@ -1,4 +1,4 @@
-"""`train tune SPACE`: run quasi-random trials of a search space one after another; a second call continues.
+"""`train tune SPACE`: run quasi-random trials of a search space one by one; the same command resumes.
 
 Trials are points of a Halton sequence, as in AlgoPerf's external tuning.
 """
@@ -40,12 +40,12 @@ _RANGE = {"low", "high", "scale"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("space", metavar="SPACE", help="a YAML file of ranges and lists, or a name in conf/tuning")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="values of all trials")
+    parser.add_argument("space", metavar="SPACE", help="a YAML file of ranges and lists, or one of conf/tuning by name")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="values for all trials")
     parser.add_argument("--trials", type=int, default=5, metavar="N", help="trials per study (default: 5)")
     parser.add_argument("--studies", type=int, default=1, metavar="N", help="studies, one seed each (default: 1)")
-    parser.add_argument("--list", action="store_true", help="only print the trials")
-    parser.add_argument("--json", action="store_true", help="only print the results so far, as JSON")
+    parser.add_argument("--list", action="store_true", help="print the trials and start none")
+    parser.add_argument("--json", action="store_true", help="print the results so far as JSON and start no trial")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -58,12 +58,12 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError(Problem(f"makes more than {MOST_RUNS:,} runs; set fewer", flag, counts[flag]))
     space = read_space(arguments.space)
     common = compose(arguments.overrides).config
-    found = trials(space, studies=arguments.studies, each=arguments.trials, seed=common.seed)
+    all_trials = trials(space, studies=arguments.studies, each=arguments.trials, seed=common.seed)
     runs = Path(common.runs) / f"tune-{space.name}"
     where = word_of("runs", str(runs))
     commands = {
         trial.name: [*arguments.overrides, *words(trial, common.seed), where, f"run_name={trial.name}"]
-        for trial in found
+        for trial in all_trials
     }
     for name, command in commands.items():
         # note: report values out of bounds and folders of other runs before the first trial
@@ -77,16 +77,16 @@ def main(arguments: argparse.Namespace) -> int:
         if code in (INTERRUPTED, TERMINATED):
             return code
     goal = common.task.goal(common.target) if common.target else None
-    ended = results(found, runs, goal)
+    ordered = results(all_trials, runs, goal)
     if arguments.json:
-        print(json.dumps([{**asdict(result), "command": commands[result.trial.name]} for result in ended], indent=2))
+        print(json.dumps([{**asdict(result), "command": commands[result.trial.name]} for result in ordered], indent=2))
     else:
-        console().print(_table(ended, common.target))
+        console().print(_table(ordered, common.target))
     return 0
 
 
 def _run(folder: RunFolder, command: list[str]) -> int:
-    """Start or resume a trial, or skip it if finished; the next trials run even if it fails."""
+    """Start or resume a trial, or skip a finished one; return the exit code."""
     from launcher.launch.start import resume, start
 
     if not folder.config.is_file():
@@ -94,12 +94,12 @@ def _run(folder: RunFolder, command: list[str]) -> int:
     return DONE if is_finished(folder.metrics) else resume(folder)
 
 
-def _table(found: list[TrialResult], target: str | None) -> Table:
-    first = found[0].trial.values
-    varied = [key for key in first if len({str(result.trial.values[key]) for result in found}) > 1]
+def _table(ordered: list[TrialResult], target: str | None) -> Table:
+    first = ordered[0].trial.values
+    varied = [key for key in first if len({str(result.trial.values[key]) for result in ordered}) > 1]
     seconds = f"to {target}" if target else "training"
     table = Table("trial", *varied, "best top-1", seconds, box=None, header_style="bold")
-    for result in found:
+    for result in ordered:
         values = (_shown(result.trial.values[key]) for key in varied)
         top1 = "-" if result.top1 is None else f"{result.top1:.2%}"
         table.add_row(result.trial.name, *values, top1, "-" if result.seconds is None else duration(result.seconds))
@@ -112,7 +112,7 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Space:
-    """A search space: `axes` map a number in [0, 1) to a key's value, `fixed` are the values of all trials."""
+    """A search space: `axes` map a number in [0, 1) to a key's value; `fixed` values are the same in all trials."""
 
     name: str
     axes: Mapping[str, Callable[[float], Any]]
@@ -144,10 +144,11 @@ class TrialResult:
 
 
 def read_space(name: str) -> Space:
-    """Read the search space of a YAML file, or of a packaged one by name.
+    """Read the search space from a YAML file, or a packaged one by name.
 
-    A value is fixed; a list is chosen from; `{low, high}` is a range, uniform, or with `scale: log` uniform in the
-    logarithm, with `scale: log_from_one` uniform in the logarithm of the distance to 1. Whole bounds give whole values.
+    A scalar is fixed, a list is a choice, and `{low, high}` is a range: uniform, with `scale: log` uniform in the
+    logarithm, with `scale: log_from_one` uniform in the logarithm of the distance to 1. Integer bounds give integer
+    values.
 
     Raises:
         UserError: the file is missing, or has an unknown key, an invalid range or an empty list.
@@ -155,20 +156,20 @@ def read_space(name: str) -> Space:
     path = _path(name)
     axes: dict[str, Callable[[float], Any]] = {}
     fixed, problems = {}, []
-    for key, given in read_mapping(path).items():
+    for key, value in read_mapping(path).items():
         if key not in all_keys():
-            found = nearest_key(key)
-            message = "no such key" + (f"; did you mean {found}?" if found else "")
-            problems.append(Problem(message, key, given, str(path)))
-        elif isinstance(given, list) and given:
-            axes[key] = _choice(given)
-        elif isinstance(given, dict) and _RANGE >= given.keys() >= {"low", "high"} and (value := _range(given)):
-            axes[key] = value
-        elif isinstance(given, list | dict):
+            candidate = nearest_key(key)
+            message = "no such key" + (f"; did you mean {candidate}?" if candidate else "; `train show` lists the keys")
+            problems.append(Problem(message, key, value, str(path)))
+        elif isinstance(value, list) and value:
+            axes[key] = _choice(value)
+        elif isinstance(value, dict) and _RANGE >= value.keys() >= {"low", "high"} and (axis := _range(value)):
+            axes[key] = axis
+        elif isinstance(value, list | dict):
             message = "must be a value, a list to choose from, or {low: 0.1, high: 1.0, scale: log} with low < high"
-            problems.append(Problem(message, key, given, str(path)))
+            problems.append(Problem(message, key, value, str(path)))
         else:
-            fixed[key] = given
+            fixed[key] = value
     if not axes and not problems:
         problems.append(Problem(f"{path} varies nothing; add at least one list or range"))
     if problems:
@@ -177,7 +178,7 @@ def read_space(name: str) -> Space:
 
 
 def trials(space: Space, *, studies: int, each: int, seed: int) -> list[Trial]:
-    """Return the trials of all studies, consecutive points of a scrambled Halton sequence; deterministic by seed."""
+    """Return the trials of all studies: consecutive points of a scrambled Halton sequence, determined by `seed`."""
     import numpy as np
     from scipy.stats.qmc import Halton
 
@@ -189,25 +190,25 @@ def trials(space: Space, *, studies: int, each: int, seed: int) -> list[Trial]:
 
 
 def values_at(space: Space, point: list[float]) -> dict[str, Any]:
-    """Return dotted keys and values at a point of the unit cube."""
+    """Return the dotted keys and values at a point of the unit cube."""
     varied = {key: value(number) for (key, value), number in zip(space.axes.items(), point, strict=True)}
     return {**space.fixed, **varied}
 
 
 def words(trial: Trial, seed: int) -> list[str]:
-    """Return the trial as words of the command line; each study has its own seed."""
+    """Return the command-line words of a trial; each study has its own seed."""
     return [*(f"{key}={_word(value)}" for key, value in trial.values.items()), f"seed={seed + trial.study - 1}"]
 
 
 def results(trials: Sequence[Trial], runs: Path, goal: Goal | None) -> list[TrialResult]:
-    """Return the results, with a goal the fastest first, otherwise the best first."""
-    found = [_result(trial, RunFolder(runs / trial.name), goal) for trial in trials]
+    """Return the results, the best first, or with a goal the fastest first."""
+    unordered = [_result(trial, RunFolder(runs / trial.name), goal) for trial in trials]
 
     def order(result: TrialResult) -> tuple[float, float]:
         seconds = math.inf if goal is None or result.seconds is None else result.seconds
         return seconds, -(result.top1 or 0.0)
 
-    return sorted(found, key=order)
+    return sorted(unordered, key=order)
 
 
 def _path(name: str) -> Path:
@@ -224,9 +225,9 @@ def _choice(values: list[Any]) -> Callable[[float], Any]:
     return lambda number: values[min(int(number * len(values)), len(values) - 1)]
 
 
-def _range(given: Mapping[str, Any]) -> Callable[[float], Any] | None:
+def _range(values: Mapping[str, Any]) -> Callable[[float], Any] | None:
     """Return the function from [0, 1) to a range; None if the range is invalid."""
-    low, high, scale = given["low"], given["high"], given.get("scale", "linear")
+    low, high, scale = values["low"], values["high"], values.get("scale", "linear")
     if not all(isinstance(bound, int | float) and not isinstance(bound, bool) for bound in (low, high)) or low >= high:
         return None
     if scale == "linear" and isinstance(low, int) and isinstance(high, int):
@@ -234,15 +235,15 @@ def _range(given: Mapping[str, Any]) -> Callable[[float], Any] | None:
     if scale == "linear":
         return lambda number: low + (high - low) * number
     if scale == "log" and low > 0:
-        return _whole_if(low, high, lambda number: low * (high / low) ** number)
+        return _integer_if(low, high, lambda number: low * (high / low) ** number)
     if scale == "log_from_one" and high < 1:
         return lambda number: 1 - (1 - low) * ((1 - high) / (1 - low)) ** number
     return None
 
 
-def _whole_if(low: float, high: float, value: Callable[[float], float]) -> Callable[[float], Any]:
-    whole = isinstance(low, int) and isinstance(high, int)
-    return (lambda number: min(high, max(low, round(value(number))))) if whole else value
+def _integer_if(low: float, high: float, value: Callable[[float], float]) -> Callable[[float], Any]:
+    integer = isinstance(low, int) and isinstance(high, int)
+    return (lambda number: min(high, max(low, round(value(number))))) if integer else value
 
 
 def _word(value: Any) -> str:

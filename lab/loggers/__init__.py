@@ -1,4 +1,4 @@
-"""Config of the laboratory's loggers; a run imports the sender and its library."""
+"""The values of the loggers in this package; only a run imports their libraries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, config=STRICT)
 class Wandb(Records):
-    """Weights & Biases, by its own library; `mode` null uses the library's WANDB_MODE."""
+    """Weights & Biases; `mode` null uses the environment variable WANDB_MODE."""
 
     name: Literal["wandb"]
     project: str
@@ -40,7 +40,7 @@ class Wandb(Records):
 
 @dataclass(frozen=True, config=STRICT)
 class Mlflow(Records):
-    """An MLflow server, by its own library; `uri` null uses the library's MLFLOW_TRACKING_URI."""
+    """An MLflow server; `uri` null uses the environment variable MLFLOW_TRACKING_URI."""
 
     name: Literal["mlflow"]
     uri: str | None
@@ -69,8 +69,8 @@ def _check_installed(module: str, package: str) -> None:
     """Check that a logger's library is installed.
 
     Raises:
-        UserError: it is not installed, with the command that installs it.
+        UserError: the library is not installed.
     """
     if not _is_installed(module):
-        message = f"needs a package; install it: {sys.executable} -m pip install {package}"
+        message = f"needs the package {package}; run {sys.executable} -m pip install {package}"
         raise UserError(Problem(message, "logger", module))

@@ -16,17 +16,17 @@ from launcher.records.metrics import EndRecord, Record
 
 Outcome = Literal["finished", "stopped", "failed"]
 
-# Seconds that the end of a run waits for unsent records; a stop request allows 30 s in total.
+# Seconds that a run waits at its end for unsent records; a stop request allows 30 s in total.
 CLOSE_SECONDS = 15.0
-# After an error the other ranks wait for the notification.
+# Shorter after an error, since the other ranks wait for the notification.
 FAILED_SECONDS = 3.0
 
 
 class Tracker(Protocol):
-    """A run in a tracking library; any call may raise or take long."""
+    """A run of a tracking library; any call may raise an error or take long."""
 
     def open(self) -> str | None:
-        """Start or resume the run, and return a warning for the user or None; called again if it raised."""
+        """Start or resume the run, and return a warning for the user or None; called again after an error."""
 
     def send(self, records: Sequence[Record]) -> None: ...
 
@@ -34,15 +34,15 @@ class Tracker(Protocol):
 
 
 class RemoteSink:
-    """Pass records to a tracker; retry failed ones with the next, and warn once."""
+    """Send records to a tracker in a thread; send failed ones again with the next, and warn once."""
 
     def __init__(self, name: str, tracker: Tracker, close_seconds: float = CLOSE_SECONDS):
         self._name, self._tracker, self._close_seconds = name, tracker, close_seconds
         self._queue: SimpleQueue[Record | None] = SimpleQueue()
         self._outcome: Outcome = "failed"
         self._opened = self._warned = self._sent_all = False
-        # note: a daemon, because a call that never returns must not block the exit
-        self._thread = threading.Thread(target=self._work, name=f"records-to-{name}", daemon=True)
+        # note: a daemon thread, because a call that never returns must not block the exit
+        self._thread = threading.Thread(target=self._send_all, name=f"records-to-{name}", daemon=True)
         self._thread.start()
 
     def write(self, record: Record) -> None:
@@ -57,13 +57,13 @@ class RemoteSink:
         if not self._sent_all:
             self._warn("some records were not sent; metrics.jsonl has all of them")
 
-    def _work(self) -> None:
+    def _send_all(self) -> None:
         pending: list[Record] = []
         ending = False
         while not ending:
-            waiting = self._waiting()
-            ending = None in waiting
-            pending += [record for record in waiting if record is not None]
+            queued = self._queued()
+            ending = None in queued
+            pending += [record for record in queued if record is not None]
             try:
                 if not self._opened:
                     warning = self._tracker.open()
@@ -79,7 +79,7 @@ class RemoteSink:
             except Exception as error:
                 self._warn(str(error) or type(error).__name__)
 
-    def _waiting(self) -> list[Record | None]:
+    def _queued(self) -> list[Record | None]:
         """Wait for a record and return all queued ones."""
         queued = [self._queue.get()]
         with suppress(Empty):
@@ -102,7 +102,7 @@ def saved_id(folder: RunFolder, server: str) -> str | None:
 
 
 def save_id(folder: RunFolder, server: str, run_id: str) -> None:
-    """Save the run's id on the server, so that a resumed run continues the same run; written atomically."""
+    """Save the run's id on the server atomically, so that a resume continues the same run."""
     atomic.write_text(folder.path / f"{server}.id", f"{run_id}\n")
 
 

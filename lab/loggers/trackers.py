@@ -1,4 +1,4 @@
-"""Trackers of a run at Weights & Biases or an MLflow server, by their own libraries."""
+"""Trackers for Weights & Biases and MLflow, which use their own libraries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class WandbTracker:
-    """One run of a project; an offline run if the server is unreachable at first, for `wandb sync`."""
+    """One run of a W&B project; if the server is unreachable at the start, an offline run for `wandb sync`."""
 
     def __init__(self, folder: RunFolder, config: RunConfig, logger: Wandb):
         self._folder, self._config, self._logger = folder, config, logger
@@ -43,13 +43,13 @@ class WandbTracker:
         save_id(self._folder, "wandb", run_id)
         warning = None
         try:
-            self._run = self._begin(run_id, self._logger.mode)
+            self._run = self._start(run_id, self._logger.mode)
         except wandb.Error as error:
-            wandb.teardown()  # note: otherwise its service blocks the id
-            warning = f"records go to {self._folder.path / 'wandb'}; send them later by `wandb sync`: {error}"
-            self._run = self._begin(run_id, "offline")
+            wandb.teardown()  # note: otherwise W&B's service blocks the id
+            warning = f"writes records to {self._folder.path / 'wandb'}; upload them later with `wandb sync`: {error}"
+            self._run = self._start(run_id, "offline")
         self._drop_links()
-        # note: W&B's own step counter rejects repeated steps, which a resumed run logs
+        # note: W&B's own step counter rejects the repeated steps of a resumed run
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
         return warning
@@ -64,16 +64,16 @@ class WandbTracker:
 
         self._run.summary.update(closing_scalars(read_metrics(self._folder.metrics), self._config.task.primary))
         self._run.finish(exit_code=int(outcome != "finished"))
-        # note: completes the files; the rank exits right afterwards
+        # note: completes the files before the rank exits
         wandb.teardown()
 
     def _drop_links(self) -> None:
-        """Remove the library's links to its log: a run folder with links cannot resume."""
+        """Remove the library's links to its log, since a run folder with links cannot resume."""
         for path in (self._folder.path / "wandb").rglob("*.log"):
             if path.is_symlink():
                 path.unlink()
 
-    def _begin(self, run_id: str, mode: Literal["online", "offline"] | None) -> Any:
+    def _start(self, run_id: str, mode: Literal["online", "offline"] | None) -> Any:
         import wandb
 
         return wandb.init(
@@ -115,9 +115,9 @@ class MlflowTracker:
         self._id = saved_id(self._folder, "mlflow") or self._create()
         self._client.update_run(self._id, status="RUNNING")
         # note: MLflow's parameters are immutable; a run resumed with other values keeps the first ones
-        known = self._client.get_run(self._id).data.params
+        logged = self._client.get_run(self._id).data.params
         values = dict(leaves(as_mapping(self._config)))
-        new = [Param(key, _text(value)) for key, value in values.items() if key not in known]
+        new = [Param(key, _text(value)) for key, value in values.items() if key not in logged]
         for batch in _batches(new, _PARAMETERS):
             self._client.log_batch(self._id, params=batch)
         return None
@@ -143,7 +143,7 @@ class MlflowTracker:
     def _log(self, points: Iterable[tuple[float, int, dict[str, float]]]) -> None:
         from mlflow.entities import Metric
 
-        metrics = (Metric(n, v, int(1000 * time), step) for time, step, found in points for n, v in found.items())
+        metrics = (Metric(n, v, int(1000 * time), step) for time, step, values in points for n, v in values.items())
         for batch in _batches(metrics, _METRICS):
             self._client.log_batch(self._id, metrics=batch)
 
@@ -159,10 +159,10 @@ def _text(value: Any) -> str:
 
 
 def closing_scalars(rows: Sequence[Row], primary: Metric) -> dict[str, float]:
-    """The primary metric at the end of the run so far and its best value, and the seconds of the run's clocks."""
+    """Return the last and best value of the primary metric so far, and the seconds of the run's clocks."""
     name = primary.name
     values = [(row["kind"], row["metrics"].get(name)) for row in rows if row["kind"] in ("eval", "test")]
-    evaluated, tested = ([value for kind, value in values if kind == wanted] for wanted in ("eval", "test"))
+    evaluated, tested = ([value for kind, value in values if kind == one] for one in ("eval", "test"))
     last, test = (values[-1] if values else None for values in (evaluated, tested))
     closing = {f"end/{name}": last, f"end/best_{name}": primary.best(evaluated), f"end/test_{name}": test}
     scalars = {key: value for key, value in closing.items() if value is not None}

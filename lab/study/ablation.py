@@ -31,7 +31,7 @@ _BASES = {"without": "all", "only": "none", "with": "all"}
 _SWEEP = re.compile(r"(choice|range|sort|shuffle)\(.*\)")
 _MOST_VALUES = 1000  # of one word
 
-Found = tuple[Curve, CurvePoint]
+CurveAndPoint = tuple[Curve, CurvePoint]
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class Row:
-    """A variant at one length, with its finished runs: the curve over lengths, and the point of this length."""
+    """A variant at one length: the curve of its finished runs and the point of this length, or None without runs."""
 
     variant: Variant
     epochs: int
-    found: Found | None
+    result: CurveAndPoint | None
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class VariantResult:
 class Effect:
     """The effect of an algorithm: top-1 in percentage points, and the relative change of the training time.
 
-    All but one and one more are compared with all, one alone with none; the sign is that of adding the algorithm.
+    `without` and `with` compare with all, `only` with none; the sign is that of adding the algorithm.
     """
 
     algorithm: str
@@ -88,8 +88,8 @@ class Tradeoff:
     """
 
     algorithm: str
-    base: str  # all or none: the curve on which the variant's point is read
-    epochs: int  # of that point
+    base: str  # the curve to compare with: all or none
+    epochs: int  # of the variant
     speedup: BootstrapEstimate | None = None
     why_no_speedup: str = ""
     at_least: float | None = None
@@ -99,7 +99,7 @@ class Tradeoff:
 
 
 def grid(algorithms: Sequence[str], more: Sequence[str] = ()) -> list[Variant]:
-    """Return the variants: all, none, each algorithm removed and alone, and all with each of `more` (`--with`).
+    """Return the variants: all, none, each algorithm removed, each one alone, and all with each of `more` (`--with`).
 
     Raises:
         UserError: one of `more` is invalid.
@@ -114,8 +114,8 @@ def grid(algorithms: Sequence[str], more: Sequence[str] = ()) -> list[Variant]:
     return variants
 
 
-def alternatives(word: str, most: int) -> list[str] | None:
-    """Expand a word with several values such as `epochs=8,16` to at most `most` words; None for another word.
+def alternatives(word: str, limit: int) -> list[str] | None:
+    """Expand a word with several values such as `epochs=8,16` to at most `limit` words; return None for one value.
 
     Values of a text key are split at commas.
     """
@@ -127,22 +127,22 @@ def alternatives(word: str, most: int) -> list[str] | None:
     if override is None or not override.is_sweep_override() or text.startswith("glob("):
         return None
     return [
-        f"{override.get_key_element()}={value}" for value in itertools.islice(override.sweep_string_iterator(), most)
+        f"{override.get_key_element()}={value}" for value in itertools.islice(override.sweep_string_iterator(), limit)
     ]
 
 
 def _with(text: str) -> Iterator[Variant]:
-    """Yield the variants of algorithms and `key=value` words separated by spaces, one for each of several values.
+    """Yield the variants of algorithms and `key=value` words separated by spaces, one per combination of values.
 
     Raises:
-        UserError: there is no word, or a quotation mark is not closed.
+        UserError: the text is empty, or a quotation mark is not closed.
     """
     try:
         words = [word if "=" in word else f"algorithms.{word}=on" for word in shlex.split(text)]
     except ValueError:
         words = []
     if not words:
-        message = "must be algorithms or key=value words, in quotes if there are several"
+        message = "must be an algorithm or key=value, several in quotes, such as --with 'mixup loss=bce'"
         raise UserError(Problem(message, "--with", text))
     for chosen in itertools.product(*(alternatives(word, _MOST_VALUES) or [word] for word in words)):
         name = " ".join(word.removeprefix("algorithms.").removesuffix("=on") for word in chosen)
@@ -150,30 +150,30 @@ def _with(text: str) -> Iterator[Variant]:
 
 
 def comparable(configs: Sequence[RunConfig], runs: Sequence[RunSummary], identity: str | None) -> list[RunSummary]:
-    """Return the finished runs of the configs, at any length and seed, on the machine with most of them.
+    """Return the finished runs of the configs, at any length and seed, on the machine with the most of them.
 
-    All are on the data set of `identity`, or if it is None on that of most runs.
+    They use the data set of `identity`, by default that of most runs.
     """
-    wanted = [_decisive(config.recipe, dict(leaves(as_mapping(config)))) for config in configs]
-    found = [run for run in runs if run.top1 is not None and _decisive(run.recipe, run.values) in wanted]
-    identity = identity or next(iter(dict(Counter(run.identity for run in found).most_common(1))), None)
-    found = [run for run in found if run.identity == identity]
-    machines = Counter(run.hardware for run in found)
-    return [run for run in found if run.hardware == machines.most_common(1)[0][0]]
+    decisive = [_decisive(config.recipe, dict(leaves(as_mapping(config)))) for config in configs]
+    matching = [run for run in runs if run.top1 is not None and _decisive(run.recipe, run.values) in decisive]
+    identity = identity or next(iter(dict(Counter(run.identity for run in matching).most_common(1))), None)
+    matching = [run for run in matching if run.identity == identity]
+    machines = Counter(run.hardware for run in matching)
+    return [run for run in matching if run.hardware == machines.most_common(1)[0][0]]
 
 
-def curve_of(config: RunConfig, runs: Sequence[RunSummary]) -> Found | None:
-    """Return the curve of a config's runs on one machine, and its point at the config's length; None without one."""
-    wanted = _decisive(config.recipe, dict(leaves(as_mapping(config))))
+def curve_of(config: RunConfig, runs: Sequence[RunSummary]) -> CurveAndPoint | None:
+    """Return the curve of a config's runs on one machine and its point at the config's length; None without runs."""
+    decisive = _decisive(config.recipe, dict(leaves(as_mapping(config))))
     length = dilated_epochs(config.epochs, config.schedule.dilate)
-    for curve in build_curves(run for run in runs if _decisive(run.recipe, run.values) == wanted):
+    for curve in build_curves(run for run in runs if _decisive(run.recipe, run.values) == decisive):
         for point in curve.points:
             if point.epochs == length:
                 return curve, point
     return None
 
 
-def measured(point: CurvePoint) -> VariantResult:
+def variant_result(point: CurvePoint) -> VariantResult:
     """Return the result of a point over all seeds."""
     return VariantResult(len(point.top1), point.quality, point.cost("time") or 0.0)
 
@@ -181,12 +181,12 @@ def measured(point: CurvePoint) -> VariantResult:
 def effects(rows: Sequence[Row]) -> list[Effect]:
     """Return the effect of each algorithm at each length that has runs of both variants."""
     listed = []
-    for row, (_, own), base in _beside_base(rows):
-        its = next((point for point in base.points if point.epochs == row.epochs), None)
-        if its is None:
+    for row, (_, point), base in _beside_base(rows):
+        base_point = next((one for one in base.points if one.epochs == row.epochs), None)
+        if base_point is None:
             continue
-        change = at_equal_cost(base, replace(base, points=(own,)), "epochs", own).value
-        with_it, without = its.cost("time") or 0.0, own.cost("time") or 0.0
+        change = at_equal_cost(base, replace(base, points=(point,)), "epochs", point).value
+        with_it, without = base_point.cost("time") or 0.0, point.cost("time") or 0.0
         if row.variant.kind != "without":
             with_it, without, change = without, with_it, _inverted(change, lambda points: -points)
         assert change is not None
@@ -196,15 +196,15 @@ def effects(rows: Sequence[Row]) -> list[Effect]:
 
 
 def tradeoffs(rows: Sequence[Row]) -> list[Tradeoff]:
-    """Return the tradeoff of each measured algorithm: its variant's point against the curve of all or none."""
+    """Return the tradeoff of each measured algorithm: the variant's point against the curve of all or none."""
     listed = []
-    for row, (own, point), base in _beside_base(rows):
+    for row, (variant_curve, point), base in _beside_base(rows):
         assert row.variant.algorithm is not None
         blank = Tradeoff(row.variant.algorithm, _BASES[row.variant.kind], row.epochs)
-        curve, its = replace(base, name=blank.base), replace(own, name=row.variant.name)
-        speed, gain = at_equal_quality(curve, its, "time", point), at_equal_cost(curve, its, "time", point)
-        made = _of_leaving_out if row.variant.kind == "without" else _of_adding
-        listed.append(made(blank, speed, gain))
+        curve, variant = replace(base, name=blank.base), replace(variant_curve, name=row.variant.name)
+        speed, gain = at_equal_quality(curve, variant, "time", point), at_equal_cost(curve, variant, "time", point)
+        fill_in = _from_removing if row.variant.kind == "without" else _from_adding
+        listed.append(fill_in(blank, speed, gain))
     return listed
 
 
@@ -215,13 +215,13 @@ def limits(parts: Mapping[str, float]) -> list[tuple[str, float, float]]:
     return [(name, share, 1 / (1 - share)) for name, share in sorted(shares.items(), key=lambda item: -item[1])]
 
 
-def _beside_base(rows: Sequence[Row]) -> Iterator[tuple[Row, Found, Curve]]:
-    """Yield each measured row of an algorithm, its result, and the curve of all or none."""
-    curves = {row.variant.name: row.found[0] for row in rows if row.found}
+def _beside_base(rows: Sequence[Row]) -> Iterator[tuple[Row, CurveAndPoint, Curve]]:
+    """Yield each measured row of an algorithm, its result, and the curve to compare with."""
+    curves = {row.variant.name: row.result[0] for row in rows if row.result}
     for row in rows:
         base = curves.get(_BASES.get(row.variant.kind, ""))
-        if row.found is not None and base is not None:
-            yield row, row.found, base
+        if row.result is not None and base is not None:
+            yield row, row.result, base
 
 
 def _decisive(recipe: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,18 +229,18 @@ def _decisive(recipe: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if not is_free(key) and key not in ignored}
 
 
-def _of_leaving_out(of: Tradeoff, speed: Comparison, gain: Comparison) -> Tradeoff:
+def _from_removing(blank: Tradeoff, speed: Comparison, gain: Comparison) -> Tradeoff:
     """Fill in a tradeoff where the curve has the algorithm and the point does not."""
     return replace(
-        of, speedup=speed.value, why_no_speedup=speed.reason, at_least=speed.bound,
+        blank, speedup=speed.value, why_no_speedup=speed.reason, at_least=speed.bound,
         gain=gain.value, why_no_gain=gain.reason,
     )  # fmt: skip
 
 
-def _of_adding(of: Tradeoff, speed: Comparison, gain: Comparison) -> Tradeoff:
+def _from_adding(blank: Tradeoff, speed: Comparison, gain: Comparison) -> Tradeoff:
     """Fill in a tradeoff where the point has the algorithm and the curve does not: the effect is inverted."""
     return replace(
-        of, speedup=_inverted(speed.value, lambda ratio: 1 / ratio), why_no_speedup=speed.reason,
+        blank, speedup=_inverted(speed.value, lambda ratio: 1 / ratio), why_no_speedup=speed.reason,
         at_most=None if speed.bound is None else 1 / speed.bound,
         gain=_inverted(gain.value, lambda points: -points), why_no_gain=gain.reason,
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """AlgoPerf's score over run folders: time to a target, median over studies, performance profiles.
 
 Dahl et al. 2023, Benchmarking neural network training algorithms, sections 4.3 and 4.5; Dolan & Moré 2002; the
-variants as in MLCommons' scoring. A submission is a recipe, a workload is data set and model, a study is a
-seed, its trials are the runs of that seed. All runs are on one machine.
+variants as in MLCommons' scoring. A submission is a recipe, a workload is a data set and model, a study is a seed, and
+its trials are the runs of that seed. All runs are on one machine.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Workload:
 
 @dataclass(frozen=True)
 class Scores:
-    """Score in [0, 1] and seconds to the target per submission and workload; notes on departures from the rules.
+    """Score in [0, 1] and seconds to the target per submission and workload; notes on deviations from the rules.
 
-    `counted` are the times that enter the score, without variants.
+    `counted` has the times that determine the score, without variants.
     """
 
     score: Mapping[str, float]
@@ -66,7 +66,7 @@ def workloads() -> dict[str, Workload]:
 
 
 def score_runs(runs: Sequence[RunSummary], target: float | None, ruleset: Ruleset) -> Scores:
-    """Score all recipes of the runs; `target` is top-1 in [0, 1], None: AlgoPerf's. A damaged run is a miss."""
+    """Score the recipes of the runs; `target` is top-1 in [0, 1], None means AlgoPerf's. A damaged run is a miss."""
     studies: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     notes: list[str] = []
     names = dataset_names(runs)
@@ -76,7 +76,7 @@ def score_runs(runs: Sequence[RunSummary], target: float | None, ruleset: Rulese
             continue
         name = _workload(run, names[run.identity]) if target is not None else algoperfs_workload(run.values)
         if name is None:
-            notes.append(f"skipped {run.path}: not an AlgoPerf workload; --target scores any")
+            notes.append(f"skipped {run.path}: not an AlgoPerf workload; set --target to score it")
             continue
         seconds_needed, test_notes = _needed(run, target, name, ruleset)
         notes += test_notes
@@ -85,13 +85,13 @@ def score_runs(runs: Sequence[RunSummary], target: float | None, ruleset: Rulese
         elif run.state in ("running", "unfinished") and math.isinf(seconds_needed):
             notes.append(f"{run.path} is {run.state} and counts as a miss")
         studies[run.recipe, name][str(run.seed)].append(seconds_needed)
-    found_workloads = sorted({workload for _, workload in studies})
+    scored_workloads = sorted({workload for _, workload in studies})
     submissions = sorted({submission for submission, _ in studies})
     seconds: dict[str, dict[str, float]] = {submission: {} for submission in submissions}
     for submission in submissions:
-        for workload in found_workloads:
+        for workload in scored_workloads:
             times = list(studies.get((submission, workload), {}).values())
-            notes += _departures(submission, workload, times, ruleset)
+            notes += _deviations(submission, workload, times, ruleset)
             seconds[submission][workload] = median_of_fastest(times)
     bases = {name: one.base for name, one in workloads().items() if one.base} if target is None else {}
     counted = with_variants(seconds, bases)
@@ -99,15 +99,15 @@ def score_runs(runs: Sequence[RunSummary], target: float | None, ruleset: Rulese
 
 
 def algoperfs_workload(values: Mapping[str, Any]) -> str | None:
-    """The workload whose values a run's dotted ones have, of several the one that names most of them."""
+    """Return the workload whose values match a run's dotted values; of several, the one with the most values."""
     if values.get("dataset.name") != PUBLISHED:
         return None
-    fitting = {
+    matching = {
         name: len(one.values)
         for name, one in workloads().items()
         if all(values.get(key) == value for key, value in one.values.items())
     }
-    return max(fitting, key=fitting.__getitem__, default=None)
+    return max(matching, key=matching.__getitem__, default=None)
 
 
 def _needed(run: RunSummary, target: float | None, name: str, ruleset: Ruleset) -> tuple[float, list[str]]:
@@ -124,7 +124,7 @@ def _needed(run: RunSummary, target: float | None, name: str, ruleset: Ruleset) 
 
 
 def seconds_to(run: RunSummary, target: float) -> float:
-    """Return the training time at the first evaluation that reached the target, without evaluations, with warm-up."""
+    """Return the training seconds, without evaluations, at the first evaluation that reached the target."""
     reached = (e.clock_minutes * 60 for e in run.evaluations if e.top1 >= 100 * target)
     return next(reached, math.inf)
 
@@ -137,8 +137,8 @@ def median_of_fastest(studies: Sequence[Sequence[float]]) -> float:
 def with_variants(seconds: Seconds, bases: Mapping[str, str]) -> Seconds:
     """Return the times on base workloads; a submission that misses a variant also misses its base.
 
-    So does one that takes more than four times the fastest time on a variant, unless that one missed the base.
-    bases: variant to base; a base without any submission stays unchanged.
+    More than four times the fastest time on a variant is also a miss; a submission that missed the base is not fastest.
+    `bases` maps variants to bases; a base without any submission stays unchanged.
     """
     names = list(next(iter(seconds.values()), {}))
     variants = {name: bases[name] for name in names if bases.get(name) in names}
@@ -182,7 +182,7 @@ def _ratios(seconds: Seconds, submission: str) -> list[float]:
 
 
 def _on_one_machine(runs: Sequence[RunSummary], notes: list[str]) -> list[RunSummary]:
-    """Return the runs on the machine with most runs and those without a machine; note the others."""
+    """Return the runs on the machine with the most runs and those without a machine; add a note for the others."""
     machines = Counter(run.hardware for run in runs if run.device is not None)
     chosen = machines.most_common(1)[0][0] if machines else None
     others = {machine: count for machine, count in machines.items() if machine != chosen}
@@ -197,7 +197,7 @@ def _workload(run: RunSummary, dataset: str) -> str:
     return " ".join([dataset, run.model, *([] if activation == "relu" else [str(activation)])])
 
 
-def _departures(submission: str, workload: str, studies: Sequence[Sequence[float]], ruleset: Ruleset) -> list[str]:
+def _deviations(submission: str, workload: str, studies: Sequence[Sequence[float]], ruleset: Ruleset) -> list[str]:
     required_studies, required_trials = _REQUIRED[ruleset]
     trials = sorted({len(study) for study in studies})
     if len(studies) == required_studies and trials == [required_trials]:

@@ -25,7 +25,7 @@ UNITS: dict[Cost, str] = {"time": "min", "wall": "min", "money": "USD", "epochs"
 # What a comparison can span, and the field of a setting that then may differ.
 ACROSS = {"machines": "hardware", "models": "model", "datasets": "dataset"}
 
-# Keys of seed and length; launcher.config.resolved has those of where and how a run computes.
+# Keys of seed and length; `launcher.config.resolved.is_free` has those of where and how a run computes.
 _LENGTH_AND_SEED = ("seed", "schedule.dilate")
 # Keys of the data set, which the setting holds.
 _DATASET_KEYS = tuple(f"dataset.{key}" for key in ("name", "kind", "classes", "train_samples", "val_samples"))
@@ -60,7 +60,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class StudySetting:
-    """What must be equal to compare two curves: the data set, model and machine."""
+    """The values that must be equal to compare two curves: data set, model and machine."""
 
     dataset: str
     model: str
@@ -87,7 +87,7 @@ class Curve:
 
     def label(self, across: Collection[str]) -> str:
         """Return the name, with the fields that differ in a comparison across settings."""
-        return ", ".join([self.name, *(getattr(self.setting, part) for what, part in ACROSS.items() if what in across)])
+        return ", ".join([self.name, *(getattr(self.setting, name) for what, name in ACROSS.items() if what in across)])
 
 
 def deviation(values: Iterable[float]) -> float | None:
@@ -97,22 +97,22 @@ def deviation(values: Iterable[float]) -> float | None:
 
 
 def build_curves(runs: Iterable[RunSummary]) -> list[Curve]:
-    """Build curves of the finished runs, sorted by name, which is the recipe and its changes.
+    """Build curves of the finished runs, sorted by name: the recipe and its changes.
 
-    Of several runs of one seed and length only the last by folder name counts, since they add no seed.
+    If several runs have the same seed and length, only the last by folder name counts.
     """
     runs = list(runs)
     datasets = dataset_names(runs)
     groups: dict[tuple[StudySetting, str], list[RunSummary]] = defaultdict(list)
-    for run, family in _families([run for run in runs if run.state == "finished" and not run.mixed]):
-        groups[StudySetting(datasets[run.identity], run.model, run.hardware), family].append(run)
+    for run, key in _curve_keys([run for run in runs if run.state == "finished" and not run.mixed]):
+        groups[StudySetting(datasets[run.identity], run.model, run.hardware), key].append(run)
     names = _names(groups)
     curves = [Curve(names[key], group[0].recipe, key[0], _points(group)) for key, group in groups.items()]
     return sorted(curves, key=lambda curve: (curve.name, curve.setting.hardware, curve.setting.dataset))
 
 
 def _trained_values(run: RunSummary) -> dict[str, Any]:
-    """Return the values that decide what is trained, without the length."""
+    """Return the values that determine the result of training, without the length."""
     by_length = changed_with_length(run.recipe)
     return {
         key: value
@@ -133,16 +133,16 @@ def changed_with_length(recipe: str) -> frozenset[str]:
     return frozenset(key for path in lengths.values() for key, _ in leaves(read_mapping(path)))
 
 
-def _families(runs: list[RunSummary]) -> list[tuple[RunSummary, str]]:
-    """Return each run with a key that it shares with the runs of its curve.
+def _curve_keys(runs: list[RunSummary]) -> list[tuple[RunSummary, str]]:
+    """Return each run with the key of its curve.
 
-    Lengths made by dilating one schedule are one curve; lengths made by `epochs` alone, which keep the warmup, another.
-    A run at its recipe's own length belongs to the dilated ones, if there are any.
+    Lengths by dilation are one curve; lengths by `epochs`, which keep the warmup, are another. A run at the recipe's
+    own length belongs to the dilated ones, if there are any.
     """
-    methods = [json.dumps(_trained_values(run), sort_keys=True, default=str) for run in runs]
+    trained = [json.dumps(_trained_values(run), sort_keys=True, default=str) for run in runs]
     bases = [
-        (method, str(run.values.get("epochs")), run.hardware, run.identity)
-        for method, run in zip(methods, runs, strict=True)
+        (values, str(run.values.get("epochs")), run.hardware, run.identity)
+        for values, run in zip(trained, runs, strict=True)
     ]
     dilated = {base for base, run in zip(bases, runs, strict=True) if _dilation(run) != 1}
     return [
@@ -184,53 +184,53 @@ def _names(groups: Mapping[tuple[StudySetting, str], list[RunSummary]]) -> dict[
         siblings[key[0], runs[0].recipe].append(key)
     names = {}
     for (_, recipe), keys in siblings.items():
-        methods = {key: _named_values(groups[key][0], key[1]) for key in keys}
+        named = {key: _named_values(groups[key][0], key[1]) for key in keys}
         reference = {
-            name: Counter(json.dumps(m.get(name), default=str) for m in methods.values()).most_common(1)[0][0]
-            for name in dict.fromkeys(name for m in methods.values() for name in m)
+            name: Counter(json.dumps(values.get(name), default=str) for values in named.values()).most_common(1)[0][0]
+            for name in dict.fromkeys(name for values in named.values() for name in values)
         }
-        taken: Counter[str] = Counter()
-        for key, method in methods.items():
-            name = " ".join([recipe, *_differences(method, reference)])
-            taken[name] += 1
-            names[key] = name if taken[name] == 1 else f"{name} #{taken[name]}"
+        used: Counter[str] = Counter()
+        for key, values in named.items():
+            name = " ".join([recipe, *_differences(values, reference)])
+            used[name] += 1
+            names[key] = name if used[name] == 1 else f"{name} #{used[name]}"
     return names
 
 
-def _named_values(run: RunSummary, family: str) -> dict[str, Any]:
-    """Return a run's values for its curve's name, with its active algorithms and its length before dilation."""
-    method = _trained_values(run)
-    on = {key.split(".")[1] for key in method if key.startswith("algorithms.")}
+def _named_values(run: RunSummary, curve_key: str) -> dict[str, Any]:
+    """Return the values for a curve's name, with the active algorithms and the length before dilation."""
+    values = _trained_values(run)
+    on = {key.split(".")[1] for key in values if key.startswith("algorithms.")}
     # note: distinguishes files of the same name, but is not readable
-    method.pop("model.weights_sha256", None)
-    base = json.loads(family)[1]
-    return {**{f"+{name}": True for name in on}, **method, **({"dilated from ep": base} if base is not None else {})}
+    values.pop("model.weights_sha256", None)
+    base = json.loads(curve_key)[1]
+    return {**{f"+{name}": True for name in on}, **values, **({"dilated from ep": base} if base is not None else {})}
 
 
-def _differences(method: Mapping[str, Any], reference: Mapping[str, str]) -> list[str]:
-    found: list[str] = []
+def _differences(values: Mapping[str, Any], reference: Mapping[str, str]) -> list[str]:
+    differences: list[str] = []
     switched = set()
     for key, usual in reference.items():
-        if json.dumps(method.get(key), default=str) == usual:
+        if json.dumps(values.get(key), default=str) == usual:
             continue
         if key.startswith("+"):
             switched.add(key[1:])
-            found.append(key if method.get(key) else f"-{key[1:]}")
+            differences.append(key if values.get(key) else f"-{key[1:]}")
         elif not (key.startswith("algorithms.") and key.split(".")[1] in switched):
-            found.append(f"{key.removeprefix('algorithms.')}={shown(method.get(key))}")
-    extra = len(found) - _SHOWN_DIFFERENCES
-    return found if extra <= 0 else [*found[:_SHOWN_DIFFERENCES], f"and {extra} more"]
+            differences.append(f"{key.removeprefix('algorithms.')}={shown(values.get(key))}")
+    extra = len(differences) - _SHOWN_DIFFERENCES
+    return differences if extra <= 0 else [*differences[:_SHOWN_DIFFERENCES], f"and {extra} more"]
 
 
 def dataset_names(runs: Iterable[RunSummary]) -> dict[str, str]:
-    """Return data set names by identity, with the path if names repeat, and digits of the identity if paths repeat."""
+    """Return data set names by identity; repeated names get the path, repeated paths digits of the identity."""
     first: dict[str, RunSummary] = {}
     for run in runs:
         first.setdefault(run.identity, run)
-    whole = {identity: run for identity, run in first.items() if not _is_part(run)}
-    bearers = Counter(run.dataset for run in whole.values())
+    whole = {identity: run for identity, run in first.items() if not _is_subset(run)}
+    names = Counter(run.dataset for run in whole.values())
     plain = {
-        identity: run.dataset if identity in whole and bearers[run.dataset] == 1 else f"{run.dataset} ({_place(run)})"
+        identity: run.dataset if identity in whole and names[run.dataset] == 1 else f"{run.dataset} ({_place(run)})"
         for identity, run in first.items()
     }
     same = Counter(plain.values())
@@ -244,7 +244,7 @@ def _place(run: RunSummary) -> str:
     return run.data_path or f"{run.values.get('dataset.train_samples', '?')} training images"
 
 
-def _is_part(run: RunSummary) -> bool:
+def _is_subset(run: RunSummary) -> bool:
     """Return whether a data set has the published one's name but another number of images."""
     if run.dataset != PUBLISHED:
         return False

@@ -27,11 +27,11 @@ _UNITS = {"minutes": "minutes", "usd": "USD", "epochs": "epochs", "images_per_se
 
 @dataclass(frozen=True)
 class StatedSpeedup:
-    """A speed-up as its source states it, and as computed from the printed numbers.
+    """A speed-up as stated by its source, and as computed from the printed numbers.
 
-    `stated_to` ends a range. `fast` and `slow` are in `unit`; without them it is stated only, and nothing is computed.
-    `low` and `high` bound the computed one, given how the numbers were rounded. `follows`: the two agree within
-    rounding. `derived` says that a number was itself computed from the statement.
+    `stated_to` is the end of a range. `fast` and `slow` are in `unit`; without them nothing is computed. `low` and
+    `high` bound the computed speed-up, given the rounding of the numbers. `follows`: the two agree within rounding.
+    `derived` is the derivation of a number that was computed from the statement itself.
     """
 
     claim: str
@@ -49,7 +49,7 @@ class StatedSpeedup:
 
     @property
     def text(self) -> str:
-        """The stated speed-up, or range."""
+        """Return the stated speed-up, or range."""
         return f"{self.stated:g}x" + (f" to {self.stated_to:g}x" if self.stated_to is not None else "")
 
     @property
@@ -95,7 +95,7 @@ def published() -> dict[str, Any]:
 
 
 def _curve_points(entries: Iterable[Mapping[str, Any]]) -> tuple[CurvePoint, ...]:
-    found = []
+    points = []
     for entry in sorted(entries, key=lambda entry: float(entry["minutes"])):
         minutes, epochs = float(entry["minutes"]), entry.get("epochs")
         costs: dict[Cost, tuple[float, ...]] = {"time": (minutes,)}
@@ -103,8 +103,8 @@ def _curve_points(entries: Iterable[Mapping[str, Any]]) -> tuple[CurvePoint, ...
             costs["money"] = (price * minutes / 60,)
         if epochs is not None:
             costs["epochs"] = (float(epochs),)
-        found.append(CurvePoint(epochs, (float(entry["top1"]),), costs, note=str(entry.get("derived") or "")))
-    return tuple(found)
+        points.append(CurvePoint(epochs, (float(entry["top1"]),), costs, note=str(entry.get("derived") or "")))
+    return tuple(points)
 
 
 def _price_per_hour(hardware: str) -> float | None:
@@ -118,7 +118,7 @@ def _recomputed(statement: Mapping[str, Any]) -> StatedSpeedup:
     known = StatedSpeedup(str(statement["claim"]), str(statement["source"]), *stated_range)
     if "fast" not in statement:
         return known
-    (unit, fast, derived), (_, slow, also) = (_number(statement[side]) for side in ("fast", "slow"))
+    (unit, fast, derived), (_, slow, also) = (_number(statement[term]) for term in ("fast", "slow"))
     less, more = (fast, slow) if unit != "images_per_second" else (slow, fast)
     # note: epochs are exact, the others are rounded
     off_more, off_less = (Decimal(0), Decimal(0)) if unit == "epochs" else (_rounded(more), _rounded(less))
@@ -137,18 +137,18 @@ def _recomputed(statement: Mapping[str, Any]) -> StatedSpeedup:
     )
 
 
-def _number(side: Mapping[str, Any]) -> tuple[str, Decimal, str]:
-    """Return unit, number and derivation of a term: its own number, or the minutes of its published point."""
+def _number(term: Mapping[str, Any]) -> tuple[str, Decimal, str]:
+    """Return the unit, number and derivation of one term: a printed number, or the minutes of a published point."""
     for unit in _UNITS:
-        if unit in side:
-            return unit, Decimal(str(side[unit])).normalize(), ""
-    found = [e for e in _entries() if all(e.get(key) == value for key, value in side.items())]
-    assert len(found) == 1, f"{_FILE.name}: {side} names {len(found)} published points"
-    return "minutes", Decimal(str(found[0]["minutes"])).normalize(), str(found[0].get("derived") or "")
+        if unit in term:
+            return unit, Decimal(str(term[unit])).normalize(), ""
+    points = [e for e in _entries() if all(e.get(key) == value for key, value in term.items())]
+    assert len(points) == 1, f"{_FILE.name}: {term} matches {len(points)} published points"
+    return "minutes", Decimal(str(points[0]["minutes"])).normalize(), str(points[0].get("derived") or "")
 
 
 def _rounded(number: Decimal) -> Decimal:
     exponent = number.as_tuple().exponent
     assert isinstance(exponent, int)
-    # note: 180.0 counts as exact to the minute: zeros before the point are significant
+    # note: 180.0 is exact to the minute, since zeros before the point are significant
     return _HALF * Decimal(1).scaleb(min(0, exponent))

@@ -1,4 +1,4 @@
-"""A run's records for a study: evaluations, and training time by the methodology beside wall clock."""
+"""A run's records for a study: evaluations, training time by the methodology, and wall-clock time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcher.records.metrics import Row, without_void
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One evaluation; training minutes by the methodology and by the clock; loss is None if not finite."""
+    """One evaluation: training minutes by the methodology and by the clock; `loss` is None if not finite."""
 
     epoch: float
     minutes: float
@@ -38,7 +38,7 @@ NOTHING: dict[str, Any] = {"epochs": None, "world_size": None, "device": None, "
 
 
 def quality(row: Row) -> float:
-    """Return the primary metric, the first one, of an evaluation's or a test's record, in [0, 1].
+    """Return the primary (first) metric of an `eval` or `test` record, in [0, 1].
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError: the record lacks it.

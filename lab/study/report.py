@@ -1,4 +1,4 @@
-"""Results as an image, or as one HTML page without network access: the data, and a script that draws them."""
+"""Write results as an image, or as one HTML page that needs no network: the data, and a script that draws them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 _PAGE = Path(__file__).with_name("page")
 _SCRIPTS = ("state.js", "charts.js", "table.js", "controls.js")
-# Evaluations of all learning curves, and the limits of one curve: the page stays small.
+# Limits of the page's size: evaluations of all learning curves, and of one curve.
 _EVALUATIONS, _FEWEST, _MOST = 40_000, 12, 400
 _DIGITS = 5
-# Colours of page/state.js, distinct for colour-blind readers; the markers' shapes repeat them.
+# Colours of page/state.js, distinct for colour-blind readers; markers differ too.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8833FF", "#DD0044", "#000000")
 _MARKERS = "osD^vP*"
 _GREY = "#767676"
@@ -40,13 +40,21 @@ _MOST_NAMED = 16
 
 
 def write_page(results: Results, path: Path, *, title: str, written: str, axis: Cost) -> None:
-    """Write the page; raise UserError if the file cannot be written."""
+    """Write the page.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
     content = page(results, title=title, written=written, axis=axis).encode()
     _replace(path, lambda temporary: temporary.write_bytes(content))
 
 
 def write_image(results: Results, path: Path, *, title: str, axis: Cost) -> None:
-    """Write quality against one cost as PNG; raise UserError if the file cannot be written."""
+    """Write quality against one cost as PNG.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
     _replace(path, lambda temporary: draw_tradeoff(results, temporary, title=title, axis=axis))
 
 
@@ -59,8 +67,8 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def page(results: Results, *, title: str, written: str, axis: Cost = "time") -> str:
-    """Return the page; `written` is its date, `axis` its first cost. No text of a run can become markup."""
-    # note: inside a script element only `<` can end the data
+    """Return the page; `written` is its date, `axis` its first cost. Text of a run never becomes markup."""
+    # note: only `<` could end the script element
     data = json.dumps(page_data(results, written, axis), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return Template((_PAGE / "page.html").read_text()).substitute(
         title=html.escape(title),
@@ -70,7 +78,7 @@ def page(results: Results, *, title: str, written: str, axis: Cost = "time") -> 
 
 
 def page_data(results: Results, written: str, axis: Cost = "time") -> dict[str, Any]:
-    """Return the data of the page's script: (mean, deviation) pairs, and each run's config as changes to `base`."""
+    """Return the data for the page's script: pairs of (mean, deviation), and each run's config as changes to `base`."""
     index_of = {run.path: number for number, run in enumerate(results.runs)}
     curve_of = {path: number for number, c in enumerate(results.curves) for point in c.points for path in point.paths}
     configs = [{key: _plain(value) for key, value in run.values.items()} for run in results.runs]
@@ -148,7 +156,7 @@ def _run(run: RunSummary, limit: int) -> dict[str, Any]:
 def _learning(evaluations: Sequence[Evaluated], limit: int) -> tuple[list[float | None], list[float | None]]:
     """Return epochs and accuracies; above `limit`, keep the lowest and highest of each interval, first and last.
 
-    The drawn line keeps its envelope (Jugel et al. 2014, "M4").
+    The drawn line keeps its envelope (M4, Jugel et al. 2014).
     """
     finite = [e for e in evaluations if math.isfinite(e.top1) and math.isfinite(e.epoch)]
     if len(finite) > limit:
@@ -160,7 +168,7 @@ def _learning(evaluations: Sequence[Evaluated], limit: int) -> tuple[list[float 
 
 
 def _most_common(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
-    """Return the most common value of the keys that most configs have, and all keys in order."""
+    """Return the most common values of the keys that most configs have, and all keys in order."""
     keys = list(dict.fromkeys(key for config in configs for key in config))
     readable = [config for config in configs if config]
     base = {}
@@ -172,13 +180,13 @@ def _most_common(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], 
 
 
 def _differences(config: Mapping[str, Any], base: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[str, Any]:
-    """Return `changes` to the base by key number, and the numbers of the `missing` keys."""
+    """Return the `changes` to the base by key number, and the numbers of the `missing` keys."""
     changes = {numbers[key]: value for key, value in config.items() if key not in base or base[key] != value}
     return {"changes": changes, "missing": [numbers[key] for key in base if key not in config]}
 
 
 def _plain(value: Any) -> Any:
-    """Convert a config's value to JSON; values that JSON lacks become text."""
+    """Convert a config's value to JSON; values without a JSON type become text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -193,8 +201,8 @@ def _short(number: float | None) -> float | None:
 
 
 def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> None:
-    """Draw curves with bars of one standard deviation, published ones in grey, and the Pareto front of each setting."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # note: most of a second of import
+    """Draw curves with error bars of one standard deviation, published ones in grey, and the Pareto fronts."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # note: the import takes most of a second
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5.5), dpi=130, layout="constrained")

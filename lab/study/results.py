@@ -1,4 +1,4 @@
-"""The results of a comparison or a report, from a list of run folders."""
+"""The results that `train compare` and `train report` show, read from run folders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BASELINE = "baseline"
 class Results:
     """All runs, the curves of the finished ones, and `published` curves.
 
-    Comparisons and fronts span `across`, some of `ACROSS`, and stay within one of each other field.
+    Comparisons and fronts cover all values of the fields in `across` (of `ACROSS`), and one value of each other field.
     """
 
     runs: Sequence[RunSummary]
@@ -43,14 +43,16 @@ def chosen_across(words: str | None) -> tuple[str, ...]:
     chosen = tuple(dict.fromkeys(word.strip() for word in words.split(","))) if words is not None else ()
     for word in chosen:
         if word not in ACROSS:
-            found = nearest(word, ACROSS)
-            hint = f"did you mean {found}? " if found else ""
-            raise UserError(Problem(f"{hint}one or more of {', '.join(ACROSS)}, separated by commas", "--across", word))
+            candidate = nearest(word, ACROSS)
+            hint = f"did you mean {candidate}? " if candidate else ""
+            raise UserError(
+                Problem(f"{hint}set one or more of {', '.join(ACROSS)}, separated by commas", "--across", word)
+            )
     return chosen
 
 
 def chosen_axis(axis: Cost | None, across: Collection[str]) -> Cost:
-    """Return the given axis; by default money across machines, whose hours differ, otherwise time."""
+    """Return the axis; by default money across machines, whose hours differ in price, otherwise time."""
     return axis or ("money" if "machines" in across else "time")
 
 
@@ -70,18 +72,18 @@ def notes(results: Results, axis: Cost) -> list[str]:
     """Return the notes of a comparison across settings."""
     if not results.across:
         return []
-    found = [f"compares across {' and '.join(results.across)}, with one front and one baseline"]
+    lines = [f"compares across {' and '.join(results.across)}, with one front and one baseline"]
     if "machines" in results.across and axis in ("time", "wall"):
-        found.append("the machines differ, so a faster machine looks like a faster recipe")
+        lines.append("the machines differ, so a faster machine looks like a faster recipe")
     if unknown := {c.setting.hardware: None for c in results.all_curves if not c.on(axis)}:
         what = "price" if axis == "money" else axis
-        found.append(f"no {what} for curves on {', '.join(unknown)}; skipped them in the comparisons")
+        lines.append(f"skipped the curves on {', '.join(unknown)} in the comparisons: they have no {what}")
     if axis == "money":
         currencies = {str(run.values.get("hardware.currency", "USD")) for run in results.runs if run.money is not None}
-        found += [f"prices in {' and '.join(sorted(currencies))} are not converted"] * (len(currencies) > 1)
+        lines += [f"prices in {' and '.join(sorted(currencies))} are not converted"] * (len(currencies) > 1)
     if "datasets" in results.across:
-        found.append("the data sets differ, so easier images look like a better recipe")
-    return found
+        lines.append("the data sets differ, so easier images look like a better recipe")
+    return lines
 
 
 def fronts(
@@ -107,25 +109,25 @@ def choose_baselines(
 ) -> dict[StudySetting, Curve]:
     """Return the baseline of each setting: the curve of that name, else of the recipe `baseline`, else the first.
 
-    Curves with a known cost come first.
-    `CURVE on PLACE` is the curve of one data set, model or machine; `CURVE, PLACE` is its name in tables across them.
+    Curves with a known cost come first. `CURVE on PLACE` selects the curve of one data set, model or machine;
+    `CURVE, PLACE` is its name in tables across them.
 
     Raises:
         UserError: no curve has the name.
     """
-    named = [c for c in curves if name is None or name in _labels(c, across)]
-    if name is not None and not named:
+    matching = [c for c in curves if name is None or name in _labels(c, across)]
+    if name is not None and not matching:
         listed = ", ".join(dict.fromkeys(curve.name for curve in curves)) or "none (no finished run)"
         raise UserError(Problem(f"no such curve; one of: {listed}", "--baseline", name))
-    wanted = name or BASELINE
+    preferred = name or BASELINE
     chosen: dict[StudySetting, Curve] = {}
-    for curve in sorted(named, key=lambda curve: (not curve.on(axis), curve.name != wanted, curve.recipe != wanted)):
+    for curve in sorted(matching, key=lambda c: (not c.on(axis), c.name != preferred, c.recipe != preferred)):
         chosen.setdefault(curve.setting.across(across), curve)
     return chosen
 
 
 def _labels(curve: Curve, across: Collection[str]) -> set[str]:
-    places = (getattr(curve.setting, part) for part in ACROSS.values())
+    places = (getattr(curve.setting, field) for field in ACROSS.values())
     return {curve.name, curve.label(across), *(f"{curve.name} on {place}" for place in places)}
 
 
@@ -142,7 +144,7 @@ def comparisons(
 
     Without any, compare at the baseline's own points.
     """
-    found = []
+    compared = []
     for curve in curves:
         setting = curve.setting.across(across)
         baseline = baselines.get(setting)
@@ -152,6 +154,6 @@ def comparisons(
         own: list[CurvePoint] = [] if qualities or costs else baseline.on(axis)
         at_qualities: list[float | CurvePoint] = [*qualities, *own]
         at_costs: list[float | CurvePoint] = [*costs, *own]
-        found += [at_equal_quality(curve, baseline, axis, at) for at in at_qualities]
-        found += [at_equal_cost(curve, baseline, axis, at) for at in at_costs]
-    return found
+        compared += [at_equal_quality(curve, baseline, axis, at) for at in at_qualities]
+        compared += [at_equal_cost(curve, baseline, axis, at) for at in at_costs]
+    return compared

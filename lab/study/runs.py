@@ -1,4 +1,4 @@
-"""A run folder of an efficiency study; a damaged or running one gets that state and raises nothing."""
+"""Read run folders for a study; a damaged or unfinished one gets that state and raises no error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ State = Literal["finished", "stopped", "running", "unfinished", "damaged"]
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run folder. Only `finished` runs are measurements; `problem` is the error of a damaged one."""
+    """One run folder. Only `finished` runs are measurements; `problem` is the error of a damaged run."""
 
     path: Path
     state: State
@@ -39,9 +39,9 @@ class RunSummary:
     evaluations: tuple[Evaluated, ...]
     times: Times | None
     world_sizes: tuple[int, ...] = ()  # of the start and each resume
-    price: float | None = None  # an hour of its machine, where its config has none
-    test_top1: float | None = None  # of the weights at the end on dataset.test_path, in percent
-    identities: tuple[str, ...] = ()  # of the data that it trained on
+    price: float | None = None  # per hour, for a machine without a price in the config
+    test_top1: float | None = None  # of the final weights on dataset.test_path, in percent
+    identities: tuple[str, ...] = ()  # of its training data
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -62,17 +62,17 @@ class RunSummary:
 
     @property
     def data_path(self) -> str | None:
-        """Return the path of its images, or else of its FFCV files."""
+        """Return the path of the images, or else of the FFCV files."""
         return data_path(self.values)
 
     @cached_property
     def identity(self) -> str:
-        """Return the recorded identity of its data set, or else its name and path."""
+        """Return the recorded identity of the data set, or else its name and path."""
         return self.identities[-1] if self.identities else f"{self.dataset} at {self.data_path}"
 
     @property
     def hardware(self) -> str:
-        """Return its devices, after the config's machine name if that machine has such devices."""
+        """Return the devices, with the config's machine name if that machine has such devices."""
         devices = f"{self.world_size}x {self.device}"
         name = self.values.get("hardware.name")
         return f"{name} ({devices})" if name not in (None, "this_machine") and self._is_priced_machine else devices
@@ -96,15 +96,15 @@ class RunSummary:
 
     @property
     def mixed(self) -> str | None:
-        """Return the change on a resume that makes the run unusable as a measurement; None without one."""
+        """Return the reason why a resume made the run unusable as a measurement; None without one."""
         sizes = list(dict.fromkeys(self.world_sizes))
         if len(sizes) > 1:
-            return f"resumed on another number of processes: {' and '.join(map(str, sizes))}"
+            return f"a resume changed the number of processes: {' and '.join(map(str, sizes))}"
         if len(set(self.identities)) > 1:
-            return "the data set changed before a resume"
+            return "a resume used another data set"
         planned = _length(self.values)
         if None not in (self.epochs, planned) and self.epochs != planned:
-            return f"the length, and so the schedule, changed from {self.epochs} to {planned} epochs"
+            return f"a resume changed the length, and so the schedule, from {self.epochs} to {planned} epochs"
         return None
 
     @property
@@ -134,14 +134,14 @@ def find_runs(paths: Iterable[str]) -> list[Path]:
     Raises:
         UserError: a path is not a folder, or contains no run folder.
     """
-    found: dict[Path, None] = {}
+    folders: dict[Path, None] = {}
     for name in paths:
         below = list(_walk(Path(name)))
         if not below:
             reason = "contains no run folder" if is_folder(Path(name)) else "is not a folder"
             raise UserError(f"{name} {reason}; pass run folders such as runs/mild-1, or their parent such as runs")
-        found.update(dict.fromkeys(sorted(below)))
-    return list(found)
+        folders.update(dict.fromkeys(sorted(below)))
+    return list(folders)
 
 
 def read_run(path: Path) -> RunSummary:

@@ -1,4 +1,4 @@
-"""Compare two curves: speed-up at equal quality, gain at equal cost, confidence intervals; and the Pareto front."""
+"""Compare two curves: speed-up at equal quality, gain at equal cost, confidence intervals, Pareto front."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SEED = 0  # of the resampling, so that intervals are reproducible
 
 @dataclass(frozen=True)
 class BootstrapEstimate:
-    """A value with its confidence interval; an end is None outside the measured range.
+    """A value with its confidence interval; an end outside the measured range is None.
 
-    `low`, `high` and `p` are None with too few seeds for an interval; `note` has the reason.
+    With too few seeds for an interval, `low`, `high` and `p` are None and `note` has the reason.
     """
 
     value: float
@@ -43,10 +43,10 @@ class BootstrapEstimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A curve against the baseline, at one quality or one cost.
+    """The comparison of a curve with the baseline, at one quality or one cost.
 
-    `value` is the speed-up (baseline's cost / this cost) or the gain in percentage points; None outside the measured
-    range, with the `reason`, and `bound` is a lower bound of the speed-up above 1.
+    `value` is the speed-up (baseline's cost / this cost) or the gain in percentage points. Outside the measured range
+    it is None with a `reason`; `bound` is then a lower bound of the speed-up, if it is above 1.
     """
 
     setting: StudySetting
@@ -64,20 +64,20 @@ class Comparison:
 
 
 def at_equal_quality(curve: Curve, baseline: Curve, axis: Cost, quality: float | CurvePoint) -> Comparison:
-    """Return the speed-up of a curve over the baseline at a quality: in percent, or that of a baseline's point.
+    """Return the speed-up of a curve over the baseline at a quality in percent, or that of a baseline's point.
 
-    The quality of a baseline's point is also resampled.
+    The quality of a point is resampled too.
     """
     ours, theirs = curve.on(axis), baseline.on(axis)
     anchor = quality if isinstance(quality, CurvePoint) else None
-    wanted = quality.quality if isinstance(quality, CurvePoint) else quality
-    cost = _cost(ours, axis, wanted)
+    target = quality.quality if isinstance(quality, CurvePoint) else quality
+    cost = _cost(ours, axis, target)
     known = anchor.cost(axis) if anchor is not None else None
-    baseline_cost = _cost(theirs, axis, wanted) if known is None else known
-    blank = Comparison(curve.setting, "equal quality", curve.name, baseline.name, wanted, None, None, None, None, None)
+    baseline_cost = _cost(theirs, axis, target) if known is None else known
+    blank = Comparison(curve.setting, "equal quality", curve.name, baseline.name, target, None, None, None, None, None)
     reasons = [
-        _unmeasured_quality(name, points, axis, found)
-        for name, points, found in ((curve.name, ours, cost), (baseline.name, theirs, baseline_cost))
+        _unmeasured_quality(name, points, axis, at)
+        for name, points, at in ((curve.name, ours, cost), (baseline.name, theirs, baseline_cost))
     ]
     if any(reasons):
         return replace(blank, reason="; ".join(filter(None, reasons)), bound=_bound(ours, axis, cost, baseline_cost))
@@ -87,29 +87,29 @@ def at_equal_quality(curve: Curve, baseline: Curve, axis: Cost, quality: float |
         column = theirs.index(anchor)
         baseline_costs, targets = costs[:, column], qualities[:, column]
     else:
-        baseline_costs, targets = cost_at(costs, qualities, wanted), np.full(len(costs), wanted)
+        baseline_costs, targets = cost_at(costs, qualities, target), np.full(len(costs), target)
     with np.errstate(divide="ignore", invalid="ignore"):
         resampled = np.log(baseline_costs) - np.log(cost_at(*resample(ours, axis, generator), targets))
-    used = [*_around_quality(ours, wanted), *([anchor] if anchor else _around_quality(theirs, wanted))]
-    found = estimate(math.log(baseline_cost / cost), _known_side(resampled), fewest_seeds=_fewest(used))
-    low, high = (None if end is None else math.exp(end) for end in (found.low, found.high))
-    value = BootstrapEstimate(baseline_cost / cost, low, high, found.p, found.note)
+    used = [*_around_quality(ours, target), *([anchor] if anchor else _around_quality(theirs, target))]
+    log_ratio = estimate(math.log(baseline_cost / cost), _known_side(resampled), fewest_seeds=_fewest(used))
+    low, high = (None if end is None else math.exp(end) for end in (log_ratio.low, log_ratio.high))
+    value = BootstrapEstimate(baseline_cost / cost, low, high, log_ratio.p, log_ratio.note)
     return replace(blank, value=value, baseline_cost=baseline_cost, cost=cost)
 
 
 def at_equal_cost(curve: Curve, baseline: Curve, axis: Cost, cost: float | CurvePoint) -> Comparison:
-    """Return the gain of a curve over the baseline in percentage points at a cost, or that of a baseline's point."""
+    """Return the gain of a curve over the baseline in percentage points, at a cost or that of a baseline's point."""
     ours, theirs = curve.on(axis), baseline.on(axis)
     anchor = cost if isinstance(cost, CurvePoint) else None
     known = cost.cost(axis) if isinstance(cost, CurvePoint) else cost
-    wanted = math.nan if known is None else known
-    quality = _quality(ours, axis, wanted)
-    baseline_quality = _quality(theirs, axis, wanted) if anchor is None else anchor.quality
-    blank = Comparison(curve.setting, "equal cost", curve.name, baseline.name, wanted, None, None, None, None, None)
+    target = math.nan if known is None else known
+    quality = _quality(ours, axis, target)
+    baseline_quality = _quality(theirs, axis, target) if anchor is None else anchor.quality
+    blank = Comparison(curve.setting, "equal cost", curve.name, baseline.name, target, None, None, None, None, None)
     reasons = [
         _unmeasured_cost(name, points, axis)
-        for name, points, found in ((curve.name, ours, quality), (baseline.name, theirs, baseline_quality))
-        if math.isinf(found) or not points
+        for name, points, at in ((curve.name, ours, quality), (baseline.name, theirs, baseline_quality))
+        if math.isinf(at) or not points
     ]
     if reasons:
         return replace(blank, reason="; ".join(reasons))
@@ -119,10 +119,10 @@ def at_equal_cost(curve: Curve, baseline: Curve, axis: Cost, cost: float | Curve
         column = theirs.index(anchor)
         baseline_qualities, budgets = qualities[:, column], costs[:, column]
     else:
-        baseline_qualities, budgets = quality_at(costs, qualities, wanted), np.full(len(costs), wanted)
+        baseline_qualities, budgets = quality_at(costs, qualities, target), np.full(len(costs), target)
     with np.errstate(invalid="ignore"):
         resampled = quality_at(*resample(ours, axis, generator), budgets) - baseline_qualities
-    used = [*_around_cost(ours, axis, wanted), *([anchor] if anchor else _around_cost(theirs, axis, wanted))]
+    used = [*_around_cost(ours, axis, target), *([anchor] if anchor else _around_cost(theirs, axis, target))]
     value = estimate(quality - baseline_quality, _known_side(resampled), fewest_seeds=_fewest(used))
     return replace(blank, value=value, baseline_quality=baseline_quality, quality=quality)
 
@@ -144,12 +144,12 @@ def _quality(points: Sequence[CurvePoint], axis: Cost, cost: float) -> float:
     return float(quality_at(*_arrays(points, axis), cost)) if points else math.inf
 
 
-def _unmeasured_quality(name: str, points: Sequence[CurvePoint], axis: Cost, found: float) -> str | None:
+def _unmeasured_quality(name: str, points: Sequence[CurvePoint], axis: Cost, cost: float) -> str | None:
     if not points:
         return f"{name} has no {axis}"
-    if found == 0.0:
+    if cost == 0.0:
         return f"{name} has no point this low; its cheapest has {points[0].quality:.2f} %"
-    if math.isinf(found):
+    if math.isinf(cost):
         return f"{name} has no point this high; its best has {max(p.quality for p in points):.2f} %"
     return None
 
@@ -162,7 +162,7 @@ def _unmeasured_cost(name: str, points: Sequence[CurvePoint], axis: Cost) -> str
 
 
 def _bound(ours: Sequence[CurvePoint], axis: Cost, cost: float, baseline_cost: float) -> float | None:
-    """Return the lower bound of the speed-up above 1 from a cheapest point that exceeds the quality."""
+    """Return a lower bound of the speed-up if the cheapest point already exceeds the quality; None if it is below 1."""
     if cost != 0.0 or not 0.0 < baseline_cost < math.inf:
         return None
     cheapest = ours[0].cost(axis)
@@ -195,44 +195,44 @@ def cost_at(costs: Floats, qualities: Floats, quality: Floats | float) -> Floats
     0 if its cheapest point is better, +inf if no point reaches it.
     """
     costs, qualities = np.broadcast_arrays(np.asarray(costs, float), np.asarray(qualities, float))
-    wanted = np.broadcast_to(np.asarray(quality, float), costs.shape[:-1])
-    found = np.full(costs.shape[:-1], np.inf)
+    target = np.broadcast_to(np.asarray(quality, float), costs.shape[:-1])
+    lowest = np.full(costs.shape[:-1], np.inf)
     # note: from the most expensive segment to the cheapest, so that the first crossing wins
     for left in range(costs.shape[-1] - 2, -1, -1):
         low, high = qualities[..., left], qualities[..., left + 1]
-        crosses = (low < wanted) & (wanted <= high)
-        part = np.divide(wanted - low, high - low, out=np.ones_like(low), where=crosses)
-        log_cost = (1 - part) * np.log(costs[..., left]) + part * np.log(costs[..., left + 1])
-        # note: exactly the measured cost at a measured point, without the logarithm's rounding
-        at_point = crosses & (part == 1)
-        found = np.where(crosses, np.where(at_point, costs[..., left + 1], np.exp(log_cost)), found)
+        crosses = (low < target) & (target <= high)
+        fraction = np.divide(target - low, high - low, out=np.ones_like(low), where=crosses)
+        log_cost = (1 - fraction) * np.log(costs[..., left]) + fraction * np.log(costs[..., left + 1])
+        # note: a measured point keeps its exact cost, without the logarithm's rounding
+        at_point = crosses & (fraction == 1)
+        lowest = np.where(crosses, np.where(at_point, costs[..., left + 1], np.exp(log_cost)), lowest)
     first = qualities[..., 0]
-    return np.where(first == wanted, costs[..., 0], np.where(first > wanted, 0.0, found))
+    return np.where(first == target, costs[..., 0], np.where(first > target, 0.0, lowest))
 
 
 def quality_at(costs: Floats, qualities: Floats, cost: Floats | float) -> Floats:
     """Return each curve's quality at a cost, shape (...); -inf below its cheapest point, +inf above its last."""
     costs, qualities = np.broadcast_arrays(np.asarray(costs, float), np.asarray(qualities, float))
-    wanted = np.broadcast_to(np.asarray(cost, float), costs.shape[:-1])
-    found = np.where(wanted < costs[..., 0], -np.inf, np.inf)
+    target = np.broadcast_to(np.asarray(cost, float), costs.shape[:-1])
+    quality = np.where(target < costs[..., 0], -np.inf, np.inf)
     for left in range(costs.shape[-1] - 1):
         low, high = costs[..., left], costs[..., left + 1]
-        inside = (low <= wanted) & (wanted <= high) & (low < high)
-        part = np.divide(np.log(wanted / low), np.log(high / low), out=np.zeros_like(low), where=inside)
-        value = (1 - part) * qualities[..., left] + part * qualities[..., left + 1]
-        found = np.where(inside, value, found)
-    # note: exactly the measured quality at a measured cost, the best if several points have it
+        inside = (low <= target) & (target <= high) & (low < high)
+        fraction = np.divide(np.log(target / low), np.log(high / low), out=np.zeros_like(low), where=inside)
+        value = (1 - fraction) * qualities[..., left] + fraction * qualities[..., left + 1]
+        quality = np.where(inside, value, quality)
+    # note: a measured cost keeps its exact quality, the best of several points
     for point in range(costs.shape[-1]):
-        exact = costs[..., point] == wanted
-        better = np.isinf(found) | (qualities[..., point] > found)
-        found = np.where(exact & better, qualities[..., point], found)
-    return found
+        exact = costs[..., point] == target
+        better = np.isinf(quality) | (qualities[..., point] > quality)
+        quality = np.where(exact & better, qualities[..., point], quality)
+    return quality
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     """Return the indices of the (cost, quality) points on the front, cheapest first.
 
-    A dominated point is off it: another has at most its cost and at least its quality, and differs; equal points stay.
+    A point is dominated if another one has at most its cost and at least its quality; equal points stay on the front.
     """
     front: list[int] = []
     best = float("-inf")
@@ -247,8 +247,8 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 def resample(points: Sequence[CurvePoint], axis: Cost, generator: np.random.Generator) -> tuple[Floats, Floats]:
     """Return costs and qualities of resampled curves, each of shape (RESAMPLES, points).
 
-    Each point draws seeds with replacement, cost and quality together. Deviations are scaled by
-    sqrt(n / (n - 1)), so that the spread of the resampled mean is unbiased for few seeds (Davison & Hinkley 1997, 2.7).
+    Each point draws seeds with replacement, cost and quality together. Deviations are scaled by sqrt(n / (n - 1)), so
+    that the spread of the resampled mean is unbiased for few seeds (Davison & Hinkley 1997, 2.7).
     """
     costs, qualities = np.empty((RESAMPLES, len(points))), np.empty((RESAMPLES, len(points)))
     for column, point in enumerate(points):

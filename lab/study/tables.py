@@ -56,7 +56,7 @@ def point_rows(results: Results) -> list[dict[str, Any]]:
 
 
 def as_json(
-    results: Results, found: Sequence[Comparison], stated: Sequence[StatedSpeedup], axis: Cost
+    results: Results, comparisons: Sequence[Comparison], stated: Sequence[StatedSpeedup], axis: Cost
 ) -> dict[str, Any]:
     """Return points, comparisons, excluded runs with reasons, and stated speed-ups."""
     return {
@@ -65,7 +65,7 @@ def as_json(
         "across": list(results.across),
         "notes": notes(results, axis),
         "points": point_rows(results),
-        "comparisons": [asdict(comparison) for comparison in found],
+        "comparisons": [asdict(comparison) for comparison in comparisons],
         "not_counted": [
             {"run": str(path), "state": state, "problem": why} for path, state, why in not_counted(results)
         ],
@@ -74,40 +74,40 @@ def as_json(
 
 
 def not_counted(results: Results) -> list[tuple[str, str, str]]:
-    """Return path, state and reason of the runs that are not measurements."""
+    """Return path, state and reason of each excluded run."""
     reasons = {
         "stopped": "stopped before the end",
         "running": "not finished yet",
         "unfinished": "ended without an end record",
     }
     counted = {path for curve in results.curves for point in curve.points for path in point.paths}
-    found = []
+    rows = []
     for run in results.runs:
         if run.state != "finished":
-            found.append((str(run.path), str(run.state), run.problem or reasons[run.state]))
+            rows.append((str(run.path), str(run.state), run.problem or reasons[run.state]))
         elif run.mixed:
-            found.append((str(run.path), "mixed", run.mixed))
+            rows.append((str(run.path), "mixed", run.mixed))
         elif run.path not in counted:
-            found.append((str(run.path), "repeated", "another run has the same seed and length"))
-    return found
+            rows.append((str(run.path), "repeated", "another run has the same seed and length"))
+    return rows
 
 
 def rich_tables(
-    results: Results, found: Sequence[Comparison], stated: Sequence[StatedSpeedup], axis: Cost
+    results: Results, comparisons: Sequence[Comparison], stated: Sequence[StatedSpeedup], axis: Cost
 ) -> Iterator[tuple[str, Table]]:
     """Yield titles and tables in order."""
     if results.all_curves:
         where = f"across {' and '.join(results.across)}" if results.across else "of the setting"
         yield f"tradeoff curves (● on the Pareto front {where})", _points(results, axis)
-    if left_out := not_counted(results):
+    if excluded := not_counted(results):
         table = _table("run", "state", "reason")
-        for row in left_out:
+        for row in excluded:
             table.add_row(*map(escape, row))
-        yield "runs not counted", table
-    if found:
-        yield f"comparison with the baseline, cost in {_HEADINGS[axis]}", _comparisons(found, axis)
+        yield "excluded runs", table
+    if comparisons:
+        yield f"comparison with the baseline, cost in {_HEADINGS[axis]}", _comparisons(comparisons, axis)
     if stated:
-        yield "stated speed-ups, recomputed from the numbers that the sources print", _stated(stated)
+        yield "stated speed-ups, recomputed from the printed numbers", _stated(stated)
 
 
 def _points(results: Results, axis: Cost) -> Table:
@@ -140,12 +140,12 @@ def _with_deviation(values: Sequence[float], form: str) -> str:
     return mean if spread is None else f"{mean} ± {spread:.2g}"
 
 
-def _comparisons(found: Sequence[Comparison], axis: Cost) -> Table:
-    several = len({one.setting for one in found}) > 1
+def _comparisons(comparisons: Sequence[Comparison], axis: Cost) -> Table:
+    several = len({one.setting for one in comparisons}) > 1
     table = _table(
         *["data set, model, hardware"] * several, "curve", "baseline", "at", "#result", "95 % interval", "p", "details"
     )
-    for one in _worth_showing(found):
+    for one in _informative(comparisons):
         where = [escape(", ".join(asdict(one.setting).values()))] * several
         equal_quality = one.kind == "equal quality"
         at = f"{one.at:.2f} %" if equal_quality else f"{one.at:.4g} {UNITS[axis]}"
@@ -173,12 +173,12 @@ def _comparisons(found: Sequence[Comparison], axis: Cost) -> Table:
     return table
 
 
-def _worth_showing(found: Sequence[Comparison]) -> list[Comparison]:
-    """Return values and bounds, and for a curve without any the first line of each kind, with its reason."""
-    measured = {(one.setting, one.curve) for one in found if one.value is not None or one.bound is not None}
+def _informative(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Return values and bounds, and for a curve without any the first comparison of each kind, with its reason."""
+    measured = {(one.setting, one.curve) for one in comparisons if one.value is not None or one.bound is not None}
     seen: Counter[tuple[StudySetting, str, str]] = Counter()
     shown = []
-    for one in found:
+    for one in comparisons:
         seen[one.setting, one.curve, one.kind] += 1
         first = seen[one.setting, one.curve, one.kind] == 1
         if one.value is not None or one.bound is not None or (first and (one.setting, one.curve) not in measured):
@@ -211,7 +211,7 @@ def algoperf_json(scores: Scores) -> dict[str, Any]:
 
 
 def algoperf_table(scores: Scores) -> Table:
-    """Return the table of submissions by score, with their times per workload and their profile."""
+    """Return the table of submissions by score, with times per workload and the performance profile."""
     workloads = list(next(iter(scores.seconds.values()), {}))
     ratios = (1.0, 1.5, 2.0, MAX_RATIO)
     table = _table("submission", "#score", *(f"#{w}, s" for w in workloads), *(f"#within {r:g}x" for r in ratios))
@@ -224,7 +224,7 @@ def algoperf_table(scores: Scores) -> Table:
 
 
 def _table(*columns: str) -> Table:
-    """Return an empty table; a leading # right-aligns a column."""
+    """Return an empty table; a # before a column's name aligns it to the right."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left")

@@ -77,7 +77,7 @@ def test_each_run_is_one_job_and_those_in_the_queue_or_done_get_none(slurm: Path
     leave_run(slurm / "runs" / names[1], finished=False)
     (slurm / "queue").write_text("3\n")
     said = curve(*GRID)
-    assert "1 done before, 2 submitted, 1 in the queue" in said
+    assert "1 already finished, 2 submitted, 1 in the queue" in said
     assert f"runs/{names[1]}  submitted as job 5" in said
     assert f"runs/{names[2]}  in the queue as job 3: skipped" in said
     assert "3 in the queue" in curve(*GRID)

@@ -42,10 +42,10 @@ def test_a_stopped_grid_goes_on_is_then_done_and_makes_a_curve(train: Train) -> 
         rows = read_metrics(run / "metrics.jsonl")
         assert [row["epoch"] for row in rows if row["kind"] == "epoch"] == list(range(1, epochs + 1))
         assert rows[-1]["finished"]
-    assert "2 done before" in train(*GRID).stdout
+    assert "2 already finished" in train(*GRID).stdout
     shown = train("compare", "runs").stdout
     assert shown.count("mild ") >= 2
-    assert "not counted" not in shown
+    assert "excluded runs" not in shown
 
 
 def test_a_grid_that_is_killed_has_its_run_save_and_stop(train: Train) -> None:

@@ -28,7 +28,7 @@ function logScale(low, high, from, to) {
   return scale;
 }
 
-// note: kept from one layout to the next, since to ask for it while drawing lays out the whole page once more
+// note: cached, since reading it while drawing would lay out the whole page again
 let pageWidth = 0;
 
 function frame(holder, height, label) {
@@ -76,7 +76,7 @@ function line(points, x, y) {
   return points.map(([a, b], i) => `${i ? "L" : "M"}${x(a).toFixed(1)} ${y(b).toFixed(1)}`).join("");
 }
 
-// note: not Math.min(...values), which a hundred thousand values overflow
+// note: Math.min(...values) overflows with a hundred thousand values
 function extent(values) {
   let low = Infinity, high = -Infinity;
   for (const value of values) {
@@ -86,8 +86,8 @@ function extent(values) {
   return [low, high];
 }
 
-function padded(values, share) {
-  const [low, high] = extent(values), pad = (high - low || Math.abs(high) || 1) * share;
+function padded(values, fraction) {
+  const [low, high] = extent(values), pad = (high - low || Math.abs(high) || 1) * fraction;
   return [low - pad, high + pad];
 }
 
@@ -111,7 +111,7 @@ function drawTradeoff() {
   pointing(plot, ordered, ordered.map((point) => [x(point.cost[state.axis][0]), y(point.top1[0])]));
 }
 
-// All curves of one look as three paths: thousands of points make few nodes.
+// Draw all curves of one look as three paths, so that thousands of points make few nodes.
 function drawCurves(plot, ordered, x, y) {
   const looks = new Map(), places = new Map();
   for (const point of ordered) {
@@ -126,7 +126,7 @@ function drawCurves(plot, ordered, x, y) {
     look.points += points.length;
     for (const point of points) {
       look.bars.push(bars(point, x, y));
-      // note: a set, since markers on one another are one to the eye
+      // note: a set, since equal markers cover each other
       look.markers.add(marker(curve.shape, x(point.cost[state.axis][0]), y(point.top1[0])));
     }
   }
@@ -145,18 +145,18 @@ function bars(point, x, y) {
   return upright + (spread ? `M${x(low).toFixed(1)} ${y(top1).toFixed(1)}H${x(high).toFixed(1)}` : "");
 }
 
-// A cost's bar; a deviation as large as its mean has no lower end on a logarithmic axis.
+// Return the ends of a cost's bar; a deviation as large as the mean has no lower end on a logarithmic axis.
 function costEnds(point) {
   const [mean, spread] = point.cost[state.axis];
   return [spread < mean ? mean - spread : mean, mean + (spread || 0)];
 }
 
-// One node that the keyboard moves from point to point, and one that follows the mouse.
+// Add one node that the keyboard moves between points, and one that follows the mouse.
 function pointing(plot, ordered, places) {
   const ring = (attributes) => draw("g", attributes, draw("circle", { class: "halo", r: 11 }), draw("title"));
   const cursor = ring({ class: "point", role: "button", tabindex: 0 }), hover = ring({ class: "hover", "aria-hidden": "true" });
   const put = (node, index) => {
-    const text = told(ordered[index]);
+    const text = pointText(ordered[index]);
     node.setAttribute("transform", `translate(${places[index].join()})`);
     node.lastChild.textContent = text;
     return text;
@@ -171,7 +171,7 @@ function pointing(plot, ordered, places) {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (step) {
       move((at + step + ordered.length) % ordered.length);
-      find("said").textContent = told(ordered[at]);
+      find("status").textContent = pointText(ordered[at]);
     } else if (event.key === "Enter" || event.key === " ") openPoint(ordered[at]);
     else return;
     event.preventDefault();
@@ -193,7 +193,7 @@ function pointing(plot, ordered, places) {
   plot.svg.append(cursor, hover);
 }
 
-// Index of the point within reach of the pointer, or -1.
+// Return the index of the nearest point within reach of the pointer, or -1.
 function nearest(places, plot, event) {
   const box = plot.svg.getBoundingClientRect(), scale = plot.width / box.width;
   const [px, py] = [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
@@ -205,7 +205,7 @@ function nearest(places, plot, event) {
   return best;
 }
 
-function told(point) {
+function pointText(point) {
   return `${shown.named.get(point.curve)}: ${plusMinus(point.top1)} % top-1, ` +
     `${plusMinus(point.cost[state.axis])} ${AXES[state.axis]}${point.epochs ? `, ${point.epochs} epochs` : ""}`;
 }
@@ -216,7 +216,7 @@ function drawLearning() {
   const chosen = state.selected ? state.selected.runs.map((index) => data.runs[index]) : shown.runs;
   const runs = chosen.filter((run) => run.learning[0].length).slice(0, MOST_LINES);
   const hidden = chosen.length > MOST_LINES ? ` The first ${MOST_LINES} of ${chosen.length} runs; filter, or select a point, to see others.` : "";
-  find("learning-hint").textContent = "Top-1 at each evaluation; dotted: no end of the run was recorded." + hidden;
+  find("learning-hint").textContent = "Top-1 at each evaluation; dotted lines are runs that did not finish." + hidden;
   const plot = frame(find("learning"), 320, "learning curves");
   if (!runs.length) {
     plot.svg.append(draw("text", { x: plot.width / 2, y: 150, "text-anchor": "middle" }, "no evaluation to show"));
@@ -230,7 +230,7 @@ function drawLearning() {
     const curve = data.curves[run.curveIndex], finished = run.state === "finished";
     const points = run.learning[0].map((epoch, index) => [epoch, run.learning[1][index]]);
     const colour = curve ? curve.colour : GREY, dash = finished ? (curve ? curve.dash : "none") : "2 3";
-    // note: a line of one point would not be seen
+    // note: a line of one point would be invisible
     const style = points.length > 1
       ? { d: line(points, x, y), fill: "none", stroke: colour, "stroke-width": 1.3, "stroke-dasharray": dash }
       : { d: marker("circle", x(points[0][0]), y(points[0][1])), ...filled(colour, !finished) };
@@ -246,6 +246,6 @@ function drawLegend() {
     return make("li", {}, key, shown.named.get(curve));
   });
   const more = shown.curves.length - entries.length;
-  if (more) entries.push(make("li", {}, `and ${more} more: filter, or point at one, for its name`));
+  if (more) entries.push(make("li", {}, `and ${more} more; filter, or point at a marker, to see its name`));
   find("legend").replaceChildren(...entries);
 }

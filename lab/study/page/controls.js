@@ -1,4 +1,4 @@
-// What is chosen of all that can be shown: the lists, switches and filters; and the first drawing.
+// The lists, switches and filters, and the first drawing.
 function redraw() {
   findShown();
   most = MORE_ROWS;
@@ -7,11 +7,11 @@ function redraw() {
   drawWords();
   drawLearning();
   drawTable();
-  find("front-of").textContent = toldFront();
+  find("front-of").textContent = frontText();
   find("scope").textContent = Object.values(state.chosen).filter((value) => value !== null).join(", ");
   const off = Object.values(state.off).reduce((sum, values) => sum + values.size, 0);
   find("filtered").textContent = off ? `(${off} hidden)` : "";
-  find("said").textContent = `${shown.points.length} points, ${shown.runs.length} runs shown`;
+  find("status").textContent = `${shown.points.length} points, ${shown.runs.length} runs shown`;
 }
 
 function update() {
@@ -19,25 +19,25 @@ function update() {
   writeAddress();
 }
 
-// What the front goes across, and what that leaves to be known.
-function toldFront() {
+// Describe the settings that the front covers, with warnings.
+function frontText() {
   const [open, within] = [true, false].map((across) => Object.keys(SETTING).filter((key) => state.across.has(key) === across).map((key) => SETTING[key]));
-  const told = [open.length ? `across ${open.join("s and ")}s` : "", within.length ? `one for each ${within.join(", ")}` : ""].filter(Boolean).join(", ");
+  const scope = [open.length ? `across ${open.join("s and ")}s` : "", within.length ? `one for each ${within.join(", ")}` : ""].filter(Boolean).join(", ");
   const time = state.across.has("hardware") && (state.axis === "time" || state.axis === "wall");
   const unpriced = state.across.has("hardware") && state.axis === "money" && data.curves.some((curve) => curve.points.some((point) => !point.cost.money));
-  return told + (time ? "; the machines differ, so a faster machine looks like a faster recipe" : "")
-    + (unpriced ? "; machines without a known price are left out" : "")
+  return scope + (time ? "; the machines differ, so a faster machine looks like a faster recipe" : "")
+    + (unpriced ? "; machines without a known price are excluded" : "")
     + (state.across.has("dataset") ? "; the data sets differ, so easier images look like a better recipe" : "");
 }
 
-// A switch each for data sets, models and machines, where there are several.
+// Build a switch each for data sets, models and machines, if there are several.
 function buildAcross() {
   const several = Object.keys(SETTING).filter((key) => new Set(data.curves.map((curve) => curve[key])).size > 1);
   const change = (key, on) => {
     state.across[on ? "add" : "delete"](key);
     if (on && key === "hardware" && knownAxes().includes("money")) state.axis = "money";
     openAcross();
-    begin();
+    reset();
     closeDetails();
     buildControls();
     update();
@@ -48,7 +48,7 @@ function buildAcross() {
     make("input", { type: "checkbox", name: "across", value: key, checked: state.across.has(key), onchange: (event) => change(key, event.target.checked) }), `${SETTING[key]}s`)));
 }
 
-// note: a cost that published points alone have would show none of the runs
+// note: a cost that only published points have would show no run
 function knownAxes() {
   return Object.keys(AXES).filter((axis) => (own.length ? own : data.curves).some((curve) => curve.points.some((point) => point.cost[axis])));
 }
@@ -92,7 +92,7 @@ function listen() {
   });
 }
 
-// One list each of data sets, models and machines, where there are several.
+// Build a list each of data sets, models and machines, if there are several.
 function buildChooser() {
   const several = Object.entries(SETTING).filter(([key]) => choices[key].length > 1);
   find("setting").hidden = !several.length;

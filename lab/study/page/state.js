@@ -1,5 +1,5 @@
 "use strict";
-// What the page shows: the data, the chosen axis and filters, and what follows from them.
+// The state of the page: the data, the chosen axis and filters, and the values derived from them.
 const data = JSON.parse(document.getElementById("data").textContent);
 const find = (id) => document.getElementById(id);
 
@@ -20,7 +20,7 @@ function draw(tag, attributes, ...children) {
   return node;
 }
 
-// Okabe & Ito's four that stand out from either paper, and two of their own; beyond them the line's dashes differ, and the markers always.
+// Four colours of Okabe & Ito with contrast in light and dark mode, and two more; then dashes differ, and markers always.
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8833ff", "#dd0044", "var(--ink)"];
 const DASHES = ["none", "9 3", "12 3 3 3", "5 2"];
 const SHAPES = ["circle", "square", "triangle", "diamond", "cross"];
@@ -36,7 +36,7 @@ data.curves.forEach((curve, index) => {
 const own = data.curves.filter((curve) => !curve.published);
 const numbered = (values) => new Map([...new Set(values)].map((value, index) => [value, index]));
 const names = numbered(own.map((curve) => curve.name)), settings = numbered(own.map(settingOf));
-// note: one colour a recipe on all data sets, and another shape on each
+// note: a recipe has one colour on all data sets, and a different shape on each
 own.forEach((curve) => {
   const index = names.get(curve.name), round = Math.floor(index / COLOURS.length);
   curve.colour = COLOURS[index % COLOURS.length];
@@ -56,17 +56,17 @@ const inCurves = data.runs.filter((run) => run.curveIndex >= 0);
 const state = { axis: data.axis, across: new Set(data.across), chosen: commonest(inCurves.length ? inCurves : data.runs), off: {}, published: false,
   selected: null, pair: [null, null], sort: "name", descending: false };
 openAcross();
-begin();
+reset();
 
-// A front across machines needs them all shown.
+// A front across machines needs all of them shown.
 function openAcross() {
   for (const key of state.across) state.chosen[key] = null;
 }
 
-// What is shown of a data set, model and machine at first: all, and published points where they are on its images.
-function begin() {
+// Show all points of the chosen data set, model and machine, and published points if they are on the same images.
+function reset() {
   for (const name of Object.keys(FILTERS)) state.off[name] = new Set();
-  // note: beside runs on other images the published points say little, unless asked for across data sets
+  // note: published points are not comparable with runs on other images, except across data sets
   const images = new Set(own.filter(isChosen).map((curve) => curve.dataset));
   state.published = !own.length || state.across.has("dataset") || data.curves.some((curve) => curve.published && images.has(curve.dataset));
 }
@@ -75,12 +75,12 @@ function settingOf(values) {
   return JSON.stringify(Object.keys(SETTING).map((key) => values[key]));
 }
 
-// note: a damaged run is of no known data set, one that never started of no known machine; they belong to all
+// note: a damaged run has no known data set, a run that never started no known machine; both are always shown
 function isKnown(value) {
   return !String(value).startsWith("?");
 }
 
-// The data set, model and machine of most of the runs; null where there is but one.
+// Return the most common data set, model and machine of the runs; null if there is only one.
 function commonest(runs) {
   const chosen = (run) => JSON.stringify(Object.fromEntries(
     Object.keys(SETTING).map((key) => [key, choices[key].length > 1 && isKnown(run[key]) ? run[key] : null])));
@@ -91,10 +91,10 @@ function commonest(runs) {
 
 function choose(key, value) {
   state.chosen[key] = value;
-  const there = data.runs.filter((run) => run[key] === value);
+  const matching = data.runs.filter((run) => run[key] === value);
   // note: not every model ran on every data set
-  if (there.length && !there.some(isChosen)) state.chosen = commonest(there);
-  begin();
+  if (matching.length && !matching.some(isChosen)) state.chosen = commonest(matching);
+  reset();
 }
 
 function isChosen(values) {
@@ -110,7 +110,7 @@ function ofPoint(point) {
   return { curve: curve.name, model: curve.model, dataset: curve.dataset, hardware: curve.hardware, epochs: point.epochs };
 }
 
-// The points, their curves with labels, and the runs that pass, found once a drawing.
+// The points, their curves with labels, and the runs that pass the filters; computed once per drawing.
 let shown = { points: [], curves: [], named: new Map(), runs: [] };
 
 function findShown() {
@@ -121,12 +121,12 @@ function findShown() {
 function shownPoints() {
   return data.curves.flatMap((curve) => curve.points).filter((point) => {
     if (!point.cost[state.axis]) return false;
-    // note: published points have no filter but their switch
+    // note: published points are filtered only by their switch
     return point.curve.published ? state.published : passes(ofPoint(point));
   });
 }
 
-// Names of curves, with what else tells them apart.
+// Return the names of curves, with the settings in which they differ.
 function labels(curves) {
   const varying = Object.keys(SETTING).filter((key) => new Set(curves.map((curve) => curve[key])).size > 1);
   return new Map(curves.map((curve) => [curve,
@@ -143,7 +143,7 @@ function plusMinus(pair, digits) {
   return pair ? number(pair[0], digits) + (pair[1] === null ? "" : " ± " + number(pair[1], 2)) : "–";
 }
 
-// What no other point beats on cost and quality, of its data set, model and machine unless the front goes across them.
+// Return the Pareto front of each data set, model and machine, unless the front is across them.
 function paretoFronts(points) {
   const tasks = new Map();
   for (const point of points) {
@@ -161,7 +161,7 @@ function paretoFronts(points) {
   });
 }
 
-// The page's address holds what is shown, so that a link to it shows the same: after `#`, as a form would send it.
+// Write the view into the page's address after `#`, like a form, so that a link shows the same view.
 function writeAddress() {
   const words = new URLSearchParams({ axis: state.axis, published: state.published ? "yes" : "no", sort: (state.descending ? "-" : "") + state.sort });
   for (const key of Object.keys(SETTING)) {
@@ -169,8 +169,8 @@ function writeAddress() {
   }
   for (const key of state.across) words.append("across", key);
   for (const name of Object.keys(FILTERS)) {
-    const off = [...state.off[name]], on = FOUND[name].filter((value) => !state.off[name].has(value));
-    // note: the shorter list, since a thousand recipes can be hidden at once
+    const off = [...state.off[name]], on = VALUES[name].filter((value) => !state.off[name].has(value));
+    // note: the shorter list, since thousands of recipes may be hidden
     if (off.length > on.length) words.append("only", name);
     if (off.length) for (const value of off.length > on.length ? on : off) words.append(`${off.length > on.length ? "show" : "hide"}-${name}`, value);
   }
@@ -179,36 +179,36 @@ function writeAddress() {
   try {
     history.replaceState(null, "", `#${words}`);
   } catch {
-    // note: browsers refuse where a page has no address of its own, or it changed too often
+    // note: browsers refuse if the page has no address, or if it changes too often
   }
 }
 
-const FOUND = Object.fromEntries(Object.keys(FILTERS).map((name) => [name, [...new Set(data.runs.map((run) => String(run[name])))]]));
+const VALUES = Object.fromEntries(Object.keys(FILTERS).map((name) => [name, [...new Set(data.runs.map((run) => String(run[name])))]]));
 
-// What the address asks for, as far as these runs have it; the rest stays. Gives the point or the run to open.
+// Read the view from the address, as far as these runs have its values. Return the point or run to open.
 function readAddress() {
-  const words = new URLSearchParams(location.hash.slice(1)), asked = (key) => words.getAll(key);
+  const words = new URLSearchParams(location.hash.slice(1)), all = (key) => words.getAll(key);
   if (words.get("axis") in AXES) state.axis = words.get("axis");
   for (const key of Object.keys(SETTING)) {
-    if (asked("all").includes(key)) state.chosen[key] = null;
+    if (all("all").includes(key)) state.chosen[key] = null;
     if (choices[key].length > 1 && choices[key].includes(words.get(key))) state.chosen[key] = words.get(key);
   }
-  if (words.has("axis")) state.across = new Set(asked("across").filter((key) => key in SETTING));
+  if (words.has("axis")) state.across = new Set(all("across").filter((key) => key in SETTING));
   for (const name of Object.keys(FILTERS)) {
-    const kept = new Set(asked(`show-${name}`)), hidden = new Set(asked(`hide-${name}`));
-    const off = (value) => (asked("only").includes(name) ? !kept.has(value) : hidden.has(value));
-    if (words.has("axis")) state.off[name] = new Set(FOUND[name].filter(off));
+    const visible = new Set(all(`show-${name}`)), hidden = new Set(all(`hide-${name}`));
+    const off = (value) => (all("only").includes(name) ? !visible.has(value) : hidden.has(value));
+    if (words.has("axis")) state.off[name] = new Set(VALUES[name].filter(off));
   }
   if (words.has("published")) state.published = words.get("published") === "yes";
   const sort = (words.get("sort") || "").replace(/^-/, "");
   if (COLUMNS.some(([key]) => key === sort)) [state.sort, state.descending] = [sort, words.get("sort").startsWith("-")];
-  asked("pair").slice(0, 2).forEach((key, at) => { state.pair[at] = key; });
-  const numbers = new Map(data.runs.map((run) => [run.name, run.index])), of = asked("of").map((name) => numbers.get(name));
+  all("pair").slice(0, 2).forEach((key, at) => { state.pair[at] = key; });
+  const numbers = new Map(data.runs.map((run) => [run.name, run.index])), of = all("of").map((name) => numbers.get(name));
   const point = of.length && data.curves[data.runs[of[0]]?.curveIndex]?.points.find((one) => one.runs.join() === of.join());
   return { point, run: data.runs[numbers.get(words.get("run"))] };
 }
 
-// Show what the address asks for.
+// Show the view in the address.
 function follow() {
   const { point, run } = readAddress();
   buildControls();

@@ -1,22 +1,22 @@
-// Two curves in words: which costs less to a quality that both reach, by how much, and where they cross.
-const LESS = { time: ["quicker", "min"], wall: ["quicker by the clock", "min"], money: ["cheaper", data.currency], epochs: ["shorter", "epochs"] };
+// Compare two curves in words: which one reaches a quality at less cost, by how much, and where they cross.
+const LESS = { time: ["faster", "min"], wall: ["faster in wall-clock time", "min"], money: ["cheaper", data.currency], epochs: ["shorter", "epochs"] };
 
 const TINY = 1e-12;
 
-// A curve's points on the axis, cheapest first.
+// Return a curve's points on the axis, cheapest first.
 function measured(curve) {
   const points = curve.points.filter((point) => point.cost[state.axis]);
   return points.map((point) => ({ cost: point.cost[state.axis][0], top1: point.top1[0] })).sort((a, b) => a.cost - b.cost);
 }
 
-// Between points quality is linear in the logarithm of the cost, as in `train compare`: the least cost of a quality.
+// Return the lowest cost of a quality; between points quality is linear in the logarithm of the cost, as in `train compare`.
 function costAt(points, quality) {
   if (points[0].top1 >= quality) return points[0].cost;
   for (let right = 1; right < points.length; right++) {
     const [low, high] = [points[right - 1], points[right]];
     if (low.top1 < quality && quality <= high.top1) {
-      const part = (quality - low.top1) / (high.top1 - low.top1);
-      return low.cost ** (1 - part) * high.cost ** part;
+      const fraction = (quality - low.top1) / (high.top1 - low.top1);
+      return low.cost ** (1 - fraction) * high.cost ** fraction;
     }
   }
   return Infinity;
@@ -29,7 +29,7 @@ function qualityAt(points, cost) {
   return low.top1 + (high.top1 - low.top1) * Math.log(cost / low.cost) / Math.log(high.cost / low.cost);
 }
 
-// Times that the second curve costs the first, as a logarithm: above 0 the first is ahead. Ends and gaps of each piece.
+// Return the logarithm of the second cost over the first at the ends of each piece; above 0 the first curve is ahead.
 function advantage(first, second) {
   const best = (points) => extent(points.map((point) => point.top1))[1];
   const low = Math.max(first[0].top1, second[0].top1), high = Math.min(best(first), best(second));
@@ -39,7 +39,7 @@ function advantage(first, second) {
   const seen = low > high ? [] : [[low, ahead(low)]];
   for (let at = 1; low < high && at < levels.length; at++) {
     const [left, right] = [levels[at - 1], levels[at]], end = ahead(right);
-    // note: just right of a level a curve that fell may be on a later piece, so this end is drawn out from the middle
+    // note: right of a level a falling curve may be on a later piece, so this end is extrapolated from the middle
     const begin = 2 * ahead((left + right) / 2) - end;
     if (seen.at(-1)[1] * begin < -TINY) crossings.push(left);
     if (begin * end < -TINY) crossings.push(left + (right - left) * begin / (begin - end));
@@ -53,19 +53,19 @@ function inWords(curve, other) {
   const { low, high, seen, crossings } = advantage(first, second), [less, unit] = LESS[state.axis];
   const percent = (top1) => `${number(top1)} %`, cost = (value) => `${number(value, 3)} ${unit}`;
   const times = (ahead) => `${number(Math.exp(Math.abs(ahead)), 3)}x`;
-  const both = (top1) => `to ${percent(top1)} ${a} takes ${cost(costAt(first, top1))} and ${b} ${cost(costAt(second, top1))}`;
+  const both = (top1) => `${a} reaches ${percent(top1)} at ${cost(costAt(first, top1))}, ${b} at ${cost(costAt(second, top1))}`;
   const sentences = differing(curve, other);
   if (!seen.length) {
-    const range = (name, points) => `${name} has ${extent(points.map((p) => p.top1)).map(percent).join(" to ")} for ${extent(points.map((p) => p.cost)).map(cost).join(" to ")}`;
-    return [...sentences, `They reach no common quality: ${range(a, first)}, ${range(b, second)}.`].join(" ");
+    const range = (name, points) => `${name} has ${extent(points.map((p) => p.top1)).map(percent).join(" to ")} at ${extent(points.map((p) => p.cost)).map(cost).join(" to ")}`;
+    return [...sentences, `They reach no common quality: ${range(a, first)}; ${range(b, second)}.`].join(" ");
   }
   const [, most] = extent(seen.map(([, ahead]) => ahead)), [least] = extent(seen.map(([, ahead]) => ahead));
   const same = Math.max(Math.abs(most), Math.abs(least)) < 1e-6, winner = most > -least ? a : b;
-  const where = low === high ? `To ${percent(low)}, the one quality that both reach,` : `From ${percent(low)} to ${percent(high)}, which both reach,`;
+  const where = low === high ? `At ${percent(low)}, the only quality that both reach,` : `Between ${percent(low)} and ${percent(high)}`;
   if (same) sentences.push(`${where} they cost the same: ${both(high)}.`);
   else if (!crossings.length) {
     const [from, to] = [least, most].map(Math.abs).sort((x, y) => x - y).map(times);
-    sentences.push(`${where} ${winner} is ${from === to ? to : `${from} to ${to}`} ${less}: ${both(low)}${low === high ? "" : `, ${both(high)}`}.`);
+    sentences.push(`${where} ${winner} is ${from === to ? to : `${from} to ${to}`} ${less}: ${both(low)}${low === high ? "" : `; ${both(high)}`}.`);
   } else {
     const sides = [[low, seen[0][1]], [high, seen.at(-1)[1]]].map(([top1, ahead]) => `at ${percent(top1)} ${ahead > 0 ? a : b} is ${times(ahead)} ${less}`);
     const points = crossings.map((top1) => `${percent(top1)} (${cost(costAt(first, top1))})`);
@@ -74,18 +74,18 @@ function inWords(curve, other) {
   return [...sentences, ...beyond(a, first, b, second, percent, cost)].join(" ");
 }
 
-// What else the curves differ in.
+// Warn about other settings in which the curves differ.
 function differing(curve, other) {
   const keys = Object.keys(SETTING).filter((key) => curve[key] !== other[key]);
   return keys.length ? [`Different ${keys.map((key) => SETTING[key]).join(" and ")}: the recipe is not the only difference.`] : [];
 }
 
-// At the largest cost that both were measured at; and which of them goes higher.
+// Compare the qualities at the largest common cost, and report which curve goes higher.
 function beyond(a, first, b, second, percent, cost) {
   const budget = Math.min(first.at(-1).cost, second.at(-1).cost), sentences = [];
   if (budget >= Math.max(first[0].cost, second[0].cost)) {
     const gain = qualityAt(first, budget) - qualityAt(second, budget);
-    sentences.push(`For ${cost(budget)} ${gain >= 0 ? a : b} has ${percent(qualityAt(gain >= 0 ? first : second, budget))}, ${number(Math.abs(gain), 2)} points more.`);
+    sentences.push(`At ${cost(budget)} ${gain >= 0 ? a : b} has ${percent(qualityAt(gain >= 0 ? first : second, budget))}, ${number(Math.abs(gain), 2)} points more.`);
   }
   const tops = [first, second].map((points) => extent(points.map((point) => point.top1))[1]);
   if (tops[0] !== tops[1]) sentences.push(`Only ${tops[0] > tops[1] ? a : b} was measured above ${percent(Math.min(...tops))}, up to ${percent(Math.max(...tops))}.`);
@@ -100,14 +100,14 @@ function option(curve) {
   return make("option", { value: keyOf(curve) }, shown.named.get(curve));
 }
 
-// All curves to choose from, once somebody is about to: thousands of names are not made with each filter.
+// Fill a list with all curves when it is opened, since thousands of names would slow down each filter.
 function fillPair(list) {
   const chosen = list.value;
   if (list.options.length === 1) list.replaceChildren(...shown.curves.map(option));
   list.value = chosen;
 }
 
-// The two lists of curves that are shown, and what is said of those chosen.
+// Draw the two lists of curves, and the comparison of the chosen ones.
 function drawWords() {
   const { curves } = shown, byKey = new Map(curves.map((curve) => [keyOf(curve), curve]));
   find("pair").hidden = curves.length < 2;
@@ -118,7 +118,7 @@ function drawWords() {
   find("words").textContent = pair[0] === pair[1] ? "Choose two curves." : inWords(...pair);
 }
 
-// The table of runs, and a point's or a run's details.
+// The table of runs, and the details of a point or run.
 const MORE_ROWS = 50;
 let most = MORE_ROWS;
 const inOrder = new Intl.Collator();
@@ -145,12 +145,12 @@ function drawTable() {
   find("runs").tHead.replaceChildren(make("tr", {}, ...head));
   const runs = sortedRuns(), rows = runs.slice(0, most);
   find("runs").tBodies[0].replaceChildren(...rows.map(rowOf));
-  find("runs-caption").textContent = `${runs.length} of ${data.runs.length} runs` + (rows.length < runs.length ? `, the first ${rows.length} here` : "");
+  find("runs-caption").textContent = `${runs.length} of ${data.runs.length} runs` + (rows.length < runs.length ? `, showing the first ${rows.length}` : "");
   find("more").hidden = rows.length === runs.length;
   find("more").textContent = `show ${Math.min(MORE_ROWS, runs.length - rows.length)} more of ${runs.length} runs`;
 }
 
-// A run's row, made once: a filter only chooses among them.
+// Return a run's row, which is made once; filters only select rows.
 function rowOf(run) {
   run.row ||= make("tr", { class: run.state === "finished" ? "" : "odd-state" },
     ...COLUMNS.map(([key, , kind]) => make("td", { class: kind || "" }, cell(run, key))));
@@ -188,10 +188,10 @@ function runDetails(run, open) {
     make("h3", {}, "config"), make("pre", {}, configOf(run) || "cannot be read"));
 }
 
-let cameFrom = null;
+let focusBefore = null;
 
 function openDetails(title, ...content) {
-  cameFrom = cameFrom || document.activeElement;
+  focusBefore = focusBefore || document.activeElement;
   find("details-title").textContent = title;
   find("details-body").replaceChildren(...content);
   find("details").hidden = false;
@@ -203,11 +203,11 @@ function openPoint(point) {
   state.selected = point.curve.published ? null : point;
   const curve = point.curve;
   const facts = Object.keys(AXES).filter((axis) => point.cost[axis]).map((axis) => `${AXES[axis]}: ${plusMinus(point.cost[axis])}`);
-  const told = make("p", {}, [`top-1: ${plusMinus(point.top1)} %`, ...facts, curve.hardware].join(" · "));
+  const summary = make("p", {}, [`top-1: ${plusMinus(point.top1)} %`, ...facts, curve.hardware].join(" · "));
   const rest = curve.published
     ? [make("p", {}, `Published: ${curve.source}.${point.note ? ` ${point.note}` : ""}`)]
     : point.runs.map((index, at) => runDetails(data.runs[index], at === 0));
-  openDetails(`${curve.name}${point.epochs ? `, ${point.epochs} epochs` : ""}`, told, ...rest);
+  openDetails(`${curve.name}${point.epochs ? `, ${point.epochs} epochs` : ""}`, summary, ...rest);
   drawLearning();
   writeAddress();
 }
@@ -224,8 +224,8 @@ function closeDetails() {
   state.selected = null;
   drawLearning();
   writeAddress();
-  if (cameFrom && cameFrom.isConnected) cameFrom.focus();
-  cameFrom = null;
+  if (focusBefore && focusBefore.isConnected) focusBefore.focus();
+  focusBefore = null;
 }
 
 function saveCsv() {

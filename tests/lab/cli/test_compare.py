@@ -27,7 +27,7 @@ def grid(make_run: MakeRun, tmp_path: Path) -> Path:
     return tmp_path / "g"
 
 
-def test_tables_show_curves_speed_ups_and_what_is_left_out(grid: Path) -> None:
+def test_tables_show_curves_speed_ups_and_excluded_runs(grid: Path) -> None:
     shown = output_of("compare", str(grid))
     assert "55.10 ± 0.1" in shown
     assert "2.00x" in shown
@@ -36,19 +36,19 @@ def test_tables_show_curves_speed_ups_and_what_is_left_out(grid: Path) -> None:
     assert "same seed and length" in shown
 
 
-def test_json_holds_the_same(grid: Path) -> None:
-    answer = json.loads(output_of("compare", str(grid), "--json", "--quality", "60"))
-    (one,) = answer["comparisons"]
+def test_json_has_comparisons_fronts_and_excluded_runs(grid: Path) -> None:
+    output = json.loads(output_of("compare", str(grid), "--json", "--quality", "60"))
+    (one,) = output["comparisons"]
     assert (one["curve"], one["baseline"], one["kind"]) == ("mild", "baseline", "equal quality")
     assert one["value"]["value"] == pytest.approx(2.0)
     assert one["value"]["low"] <= 2.0 <= one["value"]["high"]
     assert one["value"]["p"] < 0.05
-    assert {entry["state"] for entry in answer["not_counted"]} == {"stopped", "damaged", "repeated"}
-    fronts = {(p["curve"], p["epochs"]): p["front_time"] for p in answer["points"]}
+    assert {entry["state"] for entry in output["not_counted"]} == {"stopped", "damaged", "repeated"}
+    fronts = {(p["curve"], p["epochs"]): p["front_time"] for p in output["points"]}
     assert fronts == {(c, e): c == "mild" for c in ("mild", "baseline") for e in (2, 4, 8)}
 
 
-def test_csv_is_one_row_a_point(grid: Path) -> None:
+def test_csv_has_one_row_per_point(grid: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(output_of("compare", str(grid), "--csv"))))
     assert len(rows) == 6
     assert {row["seeds"] for row in rows} == {"3"}
@@ -56,13 +56,13 @@ def test_csv_is_one_row_a_point(grid: Path) -> None:
 
 
 def test_algoperf_scores_a_folder(grid: Path) -> None:
-    answer = json.loads(output_of("compare", str(grid), "--algoperf", "self", "--target", "0.6", "--json"))
-    assert answer["score"]["mild"] == 1.0
+    output = json.loads(output_of("compare", str(grid), "--algoperf", "self", "--target", "0.6", "--json"))
+    assert output["score"]["mild"] == 1.0
     assert "tuning needs 3 of 5" in output_of("compare", str(grid), "--algoperf", "external", "--target", "0.6")
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ([], "no runs; pass run folders"),
         (["nowhere"], "nowhere is not a folder"),
@@ -70,21 +70,21 @@ def test_algoperf_scores_a_folder(grid: Path) -> None:
         (["GRID", "--price", "0"], "--price=0.0: must be above 0"),
         (["GRID", "--baseline", "bse"], "--baseline=bse: no such curve; one of: baseline, mild"),
         (["GRID", "--algoperf", "self", "--target", "76"], "--target=76.0: must be a top-1"),
-        (["GRID", "--target", "0.7"], "--target=0.7: needs --algoperf"),
+        (["GRID", "--target", "0.7"], "--target=0.7: add --algoperf"),
     ],
 )
-def test_mistakes_are_one_line(grid: Path, words: list[str], told: str) -> None:
-    assert told in refused("compare", *(str(grid) if word == "GRID" else word for word in words))
+def test_a_wrong_option_is_a_one_line_error(grid: Path, words: list[str], message: str) -> None:
+    assert message in refused("compare", *(str(grid) if word == "GRID" else word for word in words))
 
 
-def test_money_needs_a_price_and_takes_one(grid: Path) -> None:
-    assert "price per hour as --price USD" in output_of("compare", str(grid), "--axis", "money")
+def test_comparing_money_needs_a_price(grid: Path) -> None:
+    assert "price per hour with --price USD" in output_of("compare", str(grid), "--axis", "money")
     shown = output_of("compare", str(grid), "--axis", "money", "--price", "6")
     assert "note:" not in shown
     assert "0.2 USD" in shown.split("comparison with the baseline")[1]
 
 
-def test_a_run_that_failed_on_a_picture_is_listed_with_it(grid: Path) -> None:
+def test_a_run_that_failed_on_an_image_is_listed_with_its_error(grid: Path) -> None:
     metrics = grid / "stopped" / "metrics.jsonl"
     metrics.write_text("".join(line for line in metrics.open() if '"end"' not in line))
     (grid / "stopped" / "failure.txt").write_text("dataset.path=/data/dog.jpg: cannot be read\n")

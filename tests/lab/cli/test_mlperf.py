@@ -30,14 +30,14 @@ def plan(*words: str) -> Plan:
 
 
 def records(*, finished: bool = True) -> list[Record]:
-    found: list[Record] = [StartRecord(0, 1000.0, 1, 20, 2, "cpu", "float32", "top1", "higher")]
+    listed: list[Record] = [StartRecord(0, 1000.0, 1, 20, 2, "cpu", "float32", "top1", "higher")]
     for epoch in (1, 2):
         time = 1000.0 + 20 * epoch
-        found.append(EpochRecord(10 * epoch, time - 5, epoch, 1.0, 15.0, 10.0, 0.0, 15.0 * epoch))
-        found.append(
+        listed.append(EpochRecord(10 * epoch, time - 5, epoch, 1.0, 15.0, 10.0, 0.0, 15.0 * epoch))
+        listed.append(
             EvalRecord(10 * epoch, time, epoch, {"top1": 0.4 * epoch, "top5": 0.9}, 1.0, 50, 5.0, 15.0 * epoch)
         )
-    return [*found, EndRecord(20, 1041.0, finished, 30.0, 10.0, 1.0)]
+    return [*listed, EndRecord(20, 1041.0, finished, 30.0, 10.0, 1.0)]
 
 
 @pytest.fixture
@@ -52,14 +52,14 @@ def lines(folder: RunFolder, run: Plan, rows: list[Record]) -> list[dict[str, An
     return [json.loads(line.removeprefix(":::MLLOG ")) for line in path.read_text().splitlines()]
 
 
-def status(found: list[dict[str, Any]]) -> list[str]:
-    return [line["metadata"]["status"] for line in found if line["key"] == "run_stop"]
+def status(events: list[dict[str, Any]]) -> list[str]:
+    return [line["metadata"]["status"] for line in events if line["key"] == "run_stop"]
 
 
 @pytest.mark.parametrize(
     ("optimizer", "finished"), [("decoupled_sgd", True), ("lamb", True), ("lars", True), ("sgd", False)]
 )
-def test_the_public_checker_accepts_a_run_that_has_an_end(folder: RunFolder, optimizer: str, finished: bool) -> None:
+def test_the_public_checker_accepts_only_a_finished_run(folder: RunFolder, optimizer: str, finished: bool) -> None:
     checker = pytest.importorskip("mlperf_logging.compliance_checker.mlp_compliance")
     lines(folder, plan(f"optimizer={optimizer}"), records(finished=finished))
     check = checker.make_checker("training", RULES, quiet=False, werror=True)
@@ -80,8 +80,8 @@ def test_lars_has_the_keys_of_the_closed_division(folder: RunFolder) -> None:
 
 
 def test_events_by_hand(folder: RunFolder) -> None:
-    found = lines(folder, plan(), records())
-    steps = [line for line in found if line["key"].startswith(("epoch_", "eval_")) and line["key"] != "eval_samples"]
+    events = lines(folder, plan(), records())
+    steps = [line for line in events if line["key"].startswith(("epoch_", "eval_")) and line["key"] != "eval_samples"]
     assert [(line["key"], line["time_ms"], line["metadata"]["epoch_num"]) for line in steps] == [
         ("epoch_start", 1_000_000, 1),
         ("epoch_stop", 1_015_000, 1),
@@ -94,12 +94,12 @@ def test_events_by_hand(folder: RunFolder) -> None:
         ("eval_accuracy", 1_040_000, 2),
         ("eval_stop", 1_040_000, 2),
     ]
-    values = {line["key"]: line["value"] for line in found}
+    values = {line["key"]: line["value"] for line in events}
     assert (values["global_batch_size"], values["train_samples"], values["opt_name"]) == (10, 100, "sgd")
     assert values["eval_accuracy"] == pytest.approx(0.8)
 
 
-def test_a_missed_target_is_no_success(folder: RunFolder) -> None:
+def test_a_missed_target_has_the_status_aborted(folder: RunFolder) -> None:
     assert status(lines(folder, plan("target=top1:0.8"), records())) == ["success"]
     assert status(lines(folder, plan("target=top1:0.81"), records())) == ["aborted"]
 
@@ -108,10 +108,10 @@ def test_a_resumed_run_has_each_epoch_once(folder: RunFolder) -> None:
     start, *rest = records()
     again = ResumeRecord(10, 1020.0, 1)
     void = EpochRecord(20, 1030.0, 2, 1.0, 15.0, 10.0, 0.0, 30.0)
-    found = lines(folder, plan(), [start, *rest[:2], void, EndRecord(20, 1031.0, False, 0, 0, 0), again, *rest[2:]])
-    assert [line["metadata"]["epoch_num"] for line in found if line["key"] == "epoch_stop"] == [1, 2]
-    assert status(found) == ["success"]
+    events = lines(folder, plan(), [start, *rest[:2], void, EndRecord(20, 1031.0, False, 0, 0, 0), again, *rest[2:]])
+    assert [line["metadata"]["epoch_num"] for line in events if line["key"] == "epoch_stop"] == [1, 2]
+    assert status(events) == ["success"]
 
 
-def test_a_run_without_records_leaves_no_log(folder: RunFolder) -> None:
+def test_a_run_without_records_has_no_log(folder: RunFolder) -> None:
     assert write_mlperf(plan(), folder) is None

@@ -1,4 +1,4 @@
-"""The grid of a tradeoff curve: its runs, their order and names, and what is skipped, resumed or refused."""
+"""The grid of a tradeoff curve: its runs, their order and names, and which are skipped, resumed or refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.made_runs import MakeRun
 SHAPES = ["dataset=shapes", "model=resnet18", "launch=cpu", "batch_size=64"]
 
 
-def test_all_combinations_seeds_outermost_each_with_its_own_name() -> None:
+def test_all_combinations_have_their_own_names_with_seeds_outermost() -> None:
     cells = expand(["recipe=mild,hot", "epochs=9,18", "seed=0,1", *SHAPES])
     assert [cell.folder.name for cell in cells] == [
         f"{recipe}-shapes-{epochs}ep-seed{seed}" for seed in (0, 1) for recipe in ("mild", "hot") for epochs in (9, 18)
@@ -52,23 +52,23 @@ def test_other_values_may_vary_too_and_lists_stay_lists() -> None:
     assert cells[0].composed.config.algorithms.ema is not None
 
 
-def test_every_mistake_is_told_once() -> None:
-    with pytest.raises(UserError) as refused:
+def test_every_error_is_reported_once() -> None:
+    with pytest.raises(UserError) as caught:
         expand(["recipe=mild,hott", "epoch=3", "seed=0,1,2"])
-    told = [str(problem) for problem in refused.value.problems]
-    assert len(told) == len(set(told)) == 2
-    assert any("did you mean hot?" in line for line in told)
-    assert any("did you mean epochs?" in line for line in told)
+    messages = [str(problem) for problem in caught.value.problems]
+    assert len(messages) == len(set(messages)) == 2
+    assert any("did you mean hot?" in line for line in messages)
+    assert any("did you mean epochs?" in line for line in messages)
     with pytest.raises(UserError, match="cannot be set for a grid"):
         expand(["run_name=a", "seed=0,1"])
 
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_run: MakeRun) -> Callable[..., list[list[str]]]:
-    """Runs the verb with a launcher that leaves run folders of the given codes behind, and tells its command lines."""
+    """Run the verb with a stand-in launcher that makes run folders by exit code; return its command lines."""
     monkeypatch.chdir(tmp_path)
 
-    def go(*words: str, codes: dict[str, int] | None = None, code: int = 0) -> list[list[str]]:
+    def launch(*words: str, codes: dict[str, int] | None = None, code: int = 0) -> list[list[str]]:
         calls: list[list[str]] = []
 
         def train(line: list[str]) -> int:
@@ -86,29 +86,31 @@ def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_run: MakeRun)
         assert cli.main(["curve", *words]) == code
         return calls
 
-    return go
+    return launch
 
 
 GRID = ["recipe=mild", "epochs=9,18", "seed=0,1", *SHAPES]
 
 
 @pytest.mark.parametrize("word", ["batch_size=glob(*)", "image=glob(*)", "algorithms.augmix.severity=glob(*)"])
-def test_a_glob_is_no_list_of_values(word: str) -> None:
+def test_a_glob_is_refused(word: str) -> None:
     with pytest.raises(UserError, match="glob"):
         expand(["recipe=mild", *SHAPES, word])
 
 
-def test_a_grid_runs_once_and_is_then_left_alone(
+def test_finished_runs_of_a_grid_are_skipped(
     launched: Callable[..., list[list[str]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = launched(*GRID)
     assert [line[0] for line in first] == ["run"] * 4
     assert launched(*GRID) == []
-    assert "4 done before" in capsys.readouterr().out
+    assert "4 already finished" in capsys.readouterr().out
     assert len(launched("recipe=mild", "epochs=9,18", "seed=0,1,2", *SHAPES)) == 2
 
 
-def test_what_was_interrupted_goes_on_and_ends_the_grid_at_once(launched: Callable[..., list[list[str]]]) -> None:
+def test_an_interrupted_run_ends_the_grid_and_resumes_on_the_next_call(
+    launched: Callable[..., list[list[str]]],
+) -> None:
     stopped = "mild-shapes-18ep-seed0"
     assert len(launched(*GRID, codes={stopped: 143}, code=143)) == 2
     again = launched(*GRID)
@@ -123,18 +125,18 @@ def test_a_run_that_fails_does_not_stop_the_others(
     assert "1 failed, 3 finished" in capsys.readouterr().out
 
 
-def test_a_folder_that_holds_another_run_is_refused_before_anything_starts(
+def test_the_folder_of_another_run_is_refused_before_a_run_starts(
     launched: Callable[..., list[list[str]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     launched(*GRID)
     assert launched(*GRID, "optimizer.momentum=0.5", code=2) == []
     error = capsys.readouterr().err
-    assert "is a run with another optimizer.momentum; set another folder by runs=FOLDER" in error
+    assert "is a run with other values of optimizer.momentum; set another folder by runs=FOLDER" in error
     assert launched(*GRID, "dataset=imagenet", code=2) == []
     assert capsys.readouterr().err.count("error: dataset.path") == 1
 
 
-def test_a_wrong_list_is_told_once_and_too_many_runs_are_refused() -> None:
+def test_a_wrong_list_is_reported_once_and_too_many_runs_are_refused() -> None:
     with pytest.raises(UserError, match=r"image.scale=\[0.2\] .*at least 2") as caught:
         expand(["image.scale=[0.2]", "seed=0,1"])
     assert len(caught.value.problems) == 1
@@ -142,12 +144,12 @@ def test_a_wrong_list_is_told_once_and_too_many_runs_are_refused() -> None:
         expand(["recipe=mild,hot", "seed=range(0,1000000000)"])
 
 
-def leave(folder: Path, *words: str, pictures: str | None = None) -> None:
-    """A run folder of a config, before its first step."""
+def leave(folder: Path, *words: str, images: str | None = None) -> None:
+    """Make the run folder of a config before its first step; `images` is the identity of its data set."""
     run = create(folder.parent, folder.name, unique=False)
     write(compose(words).config, run.config)
-    if pictures is not None:
-        note_dataset(run, pictures)
+    if images is not None:
+        note_dataset(run, images)
 
 
 @pytest.fixture
@@ -155,18 +157,18 @@ def flowers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for split in ("train", "val"):
         (tmp_path / "flowers" / split / "rose").mkdir(parents=True)
-        (tmp_path / "flowers" / split / "rose" / "0.jpg").write_text("a picture")
+        (tmp_path / "flowers" / split / "rose" / "0.jpg").write_text("an image")
     return tmp_path / "flowers"
 
 
-def test_a_run_on_other_pictures_is_not_taken_for_done(tmp_path: Path, flowers: Path) -> None:
+def test_a_run_on_other_images_does_not_count_as_finished(tmp_path: Path, flowers: Path) -> None:
     words = ["dataset=image_folder", f"dataset.path={flowers}"]
     config = compose(words).config
-    leave(tmp_path / "same", *words, pictures=identity(config))
-    leave(tmp_path / "moved", "dataset=image_folder", "dataset.path=/old/place", pictures=identity(config))
-    for name in ("same", "moved", "not there yet"):
+    leave(tmp_path / "same", *words, images=identity(config))
+    leave(tmp_path / "moved", "dataset=image_folder", "dataset.path=/old/place", images=identity(config))
+    for name in ("same", "moved", "missing"):
         check_existing(tmp_path / name, config)
-    leave(tmp_path / "other", *words, pictures="c" * 64)
+    leave(tmp_path / "other", *words, images="c" * 64)
     leave(tmp_path / "before", "dataset=image_folder", "dataset.path=/data/cars")
     for name in ("other", "before"):
         with pytest.raises(UserError, match=rf"{name} is a run on other images \(/.*runs=FOLDER"):
@@ -175,22 +177,20 @@ def test_a_run_on_other_pictures_is_not_taken_for_done(tmp_path: Path, flowers: 
     check_existing(tmp_path / "before and same", config)
 
 
-def test_a_tuned_trial_of_something_else_is_refused(
-    tmp_path: Path, flowers: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folder_of_another_trial_is_refused(tmp_path: Path, flowers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "space.yaml").write_text("optimizer.lr: [0.1]\n")
     words = ["dataset=image_folder", f"dataset.path={flowers}"]
-    leave(tmp_path / "runs/tune-space/study-1-trial-1", *words, "optimizer.lr=0.1", pictures="c" * 64)
+    leave(tmp_path / "runs/tune-space/study-1-trial-1", *words, "optimizer.lr=0.1", images="c" * 64)
     tune = ["tune", "space.yaml", "--trials", "1", "--json"]
     assert "is a run on other images" in refused(*tune, *words)
-    assert "is a run with another" in refused(*tune, *words, "recipe=mild")
+    assert "is a run with other values of" in refused(*tune, *words, "recipe=mild")
 
 
 ABLATE = ["ablate", "--grid", "recipe=small", *SHAPES, "epochs=2,3", "seed=0,1"]
 
 
-def test_an_ablation_trains_its_grid_and_reads_it_at_each_length(
+def test_an_ablation_trains_its_grid_and_compares_each_length(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_run: MakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -209,24 +209,24 @@ def test_an_ablation_trains_its_grid_and_reads_it_at_each_length(
 
     monkeypatch.setattr(curve, "_train", train)
     shown = output_of(*ABLATE, "algorithms=[]", "--with", "blurpool", "--run", "--json")
-    found = json.loads(shown[shown.index("{") :])
+    output = json.loads(shown[shown.index("{") :])
     assert trained == [
         f"small-shapes-{name}-{epochs}ep-seed{seed}"
         for seed in (0, 1) for name in ("all", "none", "with_blurpool") for epochs in (2, 3)
     ]  # fmt: skip
-    assert [(row["name"], row["epochs"], row["measured"]["runs"]) for row in found["grid"][-2:]] == [
+    assert [(row["name"], row["epochs"], row["measured"]["runs"]) for row in output["grid"][-2:]] == [
         ("with blurpool", 2, 2), ("with blurpool", 3, 2),
     ]  # fmt: skip
-    changes = [(c["algorithm"], c["kind"], c["epochs"], c["top1"]["value"], c["time"]) for c in found["effects"]]
+    changes = [(c["algorithm"], c["kind"], c["epochs"], c["top1"]["value"], c["time"]) for c in output["effects"]]
     assert changes == [("blurpool", "with", n, pytest.approx(10.0), pytest.approx(0.5)) for n in (2, 3)]
-    assert [one["gain"]["value"] for one in found["tradeoff"][:1]] == [pytest.approx(10.0)]
+    assert [one["gain"]["value"] for one in output["tradeoff"][:1]] == [pytest.approx(10.0)]
     assert cli.main([*ABLATE, "algorithms=[]", "--with", "blurpool", "--run"]) == 0
     assert len(trained) == 12
     assert "adding it to all" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["optimizer.lr=0.1,0.2"], "optimizer.lr=0.1,0.2 (command line): takes one value; use --with"),
         (["--with", "blurpol"], "did you mean blurpool?"),
@@ -235,6 +235,6 @@ def test_an_ablation_trains_its_grid_and_reads_it_at_each_length(
         (["--with", "optimizer.lrr=1"], "did you mean optimizer.lr"),
     ],
 )
-def test_an_ablation_takes_several_values_of_a_length_or_seed_alone(words: list[str], told: str) -> None:
+def test_an_ablation_accepts_several_values_only_of_lengths_and_seeds(words: list[str], message: str) -> None:
     code, _, errors = execute("ablate", "--grid", "recipe=small", *SHAPES, "algorithms=[]", *words)
-    assert (code, told in errors) == (2, True)
+    assert (code, message in errors) == (2, True)

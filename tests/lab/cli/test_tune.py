@@ -1,4 +1,4 @@
-"""Search spaces, and trials against scipy's own sequence and the ranges they come from."""
+"""Search spaces, and their trials against scipy's sequence and the published ranges."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def space(tmp_path: Path, text: str) -> Space:
 
 
 @given(number=st.floats(0, 1, exclude_max=True))
-def test_values_lie_in_their_ranges(tmp_path_factory: pytest.TempPathFactory, number: float) -> None:
-    found = space(
+def test_values_are_within_their_ranges(tmp_path_factory: pytest.TempPathFactory, number: float) -> None:
+    searched = space(
         tmp_path_factory.mktemp("space"),
         "optimizer.lr: {low: 0.001, high: 1.0, scale: log}\n"
         "optimizer.momentum: {low: 0.0, high: 0.99, scale: log_from_one}\n"
@@ -37,7 +37,7 @@ def test_values_lie_in_their_ranges(tmp_path_factory: pytest.TempPathFactory, nu
         "algorithms.mixup.alpha: [0.1, 0.2, 0.4]\n"
         "seed: 7\n",
     )
-    values = values_at(found, [number] * len(found.axes))
+    values = values_at(searched, [number] * len(searched.axes))
     assert 0.001 <= values["optimizer.lr"] <= 1.0
     assert 0.0 <= values["optimizer.momentum"] <= 0.99
     assert values["epochs"] in (2, 3, 4)
@@ -48,16 +48,16 @@ def test_values_lie_in_their_ranges(tmp_path_factory: pytest.TempPathFactory, nu
 
 def test_scales_by_hand(tmp_path: Path) -> None:
     lr, momentum = "{low: 0.01, high: 1.0, scale: log}", "{low: 0.0, high: 0.99, scale: log_from_one}"
-    found = values_at(space(tmp_path, f"optimizer.lr: {lr}\noptimizer.momentum: {momentum}"), [0.5, 0.5])
-    assert found["optimizer.lr"] == pytest.approx(0.1)
-    assert found["optimizer.momentum"] == pytest.approx(0.9)
+    values = values_at(space(tmp_path, f"optimizer.lr: {lr}\noptimizer.momentum: {momentum}"), [0.5, 0.5])
+    assert values["optimizer.lr"] == pytest.approx(0.1)
+    assert values["optimizer.momentum"] == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize("name", PACKAGED)
 def test_packaged_spaces_give_valid_runs_within_the_published_ranges(name: str) -> None:
-    found = trials(read_space(name), studies=3, each=5, seed=42)
-    assert [(t.study, t.number) for t in found] == [(s, n) for s in (1, 2, 3) for n in range(1, 6)]
-    for trial in found:
+    drawn = trials(read_space(name), studies=3, each=5, seed=42)
+    assert [(t.study, t.number) for t in drawn] == [(s, n) for s in (1, 2, 3) for n in range(1, 6)]
+    for trial in drawn:
         config = compose([*words(trial, 42), "recipe=mild"]).config
         assert config.optimizer.name == "adamw"
         assert config.seed == 42 + trial.study - 1
@@ -65,16 +65,16 @@ def test_packaged_spaces_give_valid_runs_within_the_published_ranges(name: str) 
         assert low <= config.optimizer.lr <= high
 
 
-def test_trials_are_scipys_halton_points_and_go_on(tmp_path: Path) -> None:
+def test_trials_are_consecutive_halton_points_of_scipy(tmp_path: Path) -> None:
     import numpy as np
     from scipy.stats.qmc import Halton, discrepancy
 
-    found = space(tmp_path, "image.flip: {low: 0.0, high: 1.0}\noptimizer.momentum: {low: 0.0, high: 1.0}")
-    drawn = trials(found, studies=2, each=32, seed=3)
+    searched = space(tmp_path, "image.flip: {low: 0.0, high: 1.0}\noptimizer.momentum: {low: 0.0, high: 1.0}")
+    drawn = trials(searched, studies=2, each=32, seed=3)
     expected = Halton(2, scramble=True, rng=np.random.default_rng(3)).random(64)
     points = np.array([list(trial.values.values()) for trial in drawn])
     assert points == pytest.approx(expected)
-    assert drawn[:10] == trials(found, studies=1, each=10, seed=3)[:10]
+    assert drawn[:10] == trials(searched, studies=1, each=10, seed=3)[:10]
     assert discrepancy(points) < discrepancy(np.random.default_rng(0).random((64, 2)))
 
 
@@ -90,12 +90,12 @@ def test_trials_are_scipys_halton_points_and_go_on(tmp_path: Path) -> None:
         ("- 1", "mapping"),
     ],
 )
-def test_a_wrong_space_is_one_line(tmp_path: Path, text: str, expected: str) -> None:
+def test_a_wrong_space_is_a_one_line_error(tmp_path: Path, text: str, expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         space(tmp_path, text)
 
 
-def test_an_unknown_space_names_the_packaged_ones() -> None:
+def test_the_error_of_an_unknown_space_lists_the_packaged_ones() -> None:
     with pytest.raises(UserError, match="adamw_narrow"):
         read_space("adam_narow")
 

@@ -1,4 +1,4 @@
-"""A real MLflow server on this machine: what arrives there, what a resumed run adds, and what its end does not harm."""
+"""The MLflow logger against a real server on this machine: its records, a resumed run, and a server that stops."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Server:
 
     def runs(self, experiment: str) -> list[Any]:
         client = self.client()
-        found = client.get_experiment_by_name(experiment)
-        return list(client.search_runs([found.experiment_id])) if found else []
+        stored = client.get_experiment_by_name(experiment)
+        return list(client.search_runs([stored.experiment_id])) if stored else []
 
     def points(self, run: Any, name: str) -> list[tuple[int, float]]:
         history = self.client().get_metric_history(run.info.run_id, name)
@@ -71,12 +71,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, env={**os.environ, **quiet}, stdout=log, stderr=log)
-    found = Server(process, f"http://127.0.0.1:{port}")
+    server = Server(process, f"http://127.0.0.1:{port}")
     try:
-        _wait(found, folder / "log")
-        yield found
+        _wait(server, folder / "log")
+        yield server
     finally:
-        found.stop()
+        server.stop()
 
 
 def _wait(server: Server, log: Path) -> None:
@@ -91,7 +91,7 @@ def _wait(server: Server, log: Path) -> None:
             time.sleep(0.1)
 
 
-def test_values_numbers_and_end_arrive_and_a_resumed_run_goes_on_in_the_same(server: Server, tmp_path: Path) -> None:
+def test_the_server_gets_all_values_and_a_resume_continues_the_run(server: Server, tmp_path: Path) -> None:
     words = ["logger=mlflow", f"logger.uri={server.uri}", "logger.experiment=mine", "recipe=hot", "seed=7"]
     folder = create(tmp_path, "run", unique=False)
     parts = ([evaluation(10, 0.25), evaluation(20, 0.5), end(20, finished=False)],
@@ -110,7 +110,7 @@ def test_values_numbers_and_end_arrive_and_a_resumed_run_goes_on_in_the_same(ser
     assert (run.data.metrics["end/top1"], run.data.metrics["end/best_top1"]) == (0.625, 0.75)
 
 
-def test_a_run_of_two_ranks_is_one_run_there_with_the_numbers_of_its_records(server: Server, tmp_path: Path) -> None:
+def test_a_run_of_two_ranks_is_one_run_on_the_server(server: Server, tmp_path: Path) -> None:
     small = ["recipe=mild", "epochs=1", "schedule.warmup=0ba", "batch_size=16", "eval_batch_size=16", "launch=cpu"]
     small += ["model=resnet18", "dataset=shapes", "dataset.train_samples=48", "dataset.val_samples=20"]
     small += ["dataset.native_size=32", "dataloader=synthetic", "launch.nproc=2", "run_name=small"]
@@ -126,7 +126,7 @@ def test_a_run_of_two_ranks_is_one_run_there_with_the_numbers_of_its_records(ser
     assert (server.points(run, "train/loss"), server.points(run, "eval/top1")) == (losses, accuracies)
 
 
-def test_a_server_that_goes_away_costs_one_warning(
+def test_a_server_that_stops_costs_one_warning(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = create(tmp_path, "run", unique=False)

@@ -1,4 +1,4 @@
-"""Weights & Biases offline: the files that its own library writes, read by its own message types."""
+"""Weights & Biases offline: the files of its library, read with its message types."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _BLOCK, _HEAD = 32768, 7
 def config(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunConfig]:
     monkeypatch.setenv("WANDB_MODE", "offline")
     yield compose(["logger=wandb", "logger.project=mine", "recipe=mild", "seed=7"]).config
-    wandb.teardown()  # note: it reads its variables once a process
+    wandb.teardown()  # note: the library reads its environment variables once per process
 
 
 def messages(path: Path) -> Iterator[Any]:
-    """The messages of a transaction log: LevelDB's log format after a head of seven bytes."""
+    """Yield the messages of a transaction log: LevelDB's log format after a header of seven bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at, part = path.read_bytes(), _HEAD, b""
@@ -47,7 +47,7 @@ def messages(path: Path) -> Iterator[Any]:
 
 
 def logged(folder: RunFolder) -> list[list[Any]]:
-    """The messages of each part of the run, in the order of their folders."""
+    """Return the messages of each part of the run, in the order of the folders."""
     return [list(messages(path)) for path in sorted(folder.path.glob("wandb/offline-run-*/*.wandb"))]
 
 
@@ -60,19 +60,19 @@ def points(part: list[Any], name: str) -> list[tuple[int, float]]:
     return [(row["step"], row[name]) for row in rows if name in row]
 
 
-def test_config_numbers_and_summary_are_in_its_files_and_a_resume_goes_on(tmp_path: Path, config: RunConfig) -> None:
+def test_the_files_have_all_values_and_a_resume_continues_the_run(tmp_path: Path, config: RunConfig) -> None:
     folder = create(tmp_path, "run", unique=False)
     for records in ([evaluation(10, 0.25), evaluation(20, 0.5), end(20, finished=False)],
                     [ResumeRecord(10, 1e9, 1), evaluation(20, 0.75), end(20)]):  # fmt: skip
         log(folder, config, *records)
         time.sleep(1)  # note: the library names its folders by the second
     first, second = logged(folder)
-    (begun, *_), (again, *_) = (
+    (started, *_), (again, *_) = (
         [m.run for m in part if m.WhichOneof("record_type") == "run"] for part in (first, second)
     )
-    assert (begun.project, begun.display_name, again.run_id) == ("mine", "run", begun.run_id)
-    assert set(begun.tags) == {"recipe mild", "model resnet50", "dataset imagenet", "seed 7"}
-    values = {item.key: json.loads(item.value_json) for item in begun.config.update}
+    assert (started.project, started.display_name, again.run_id) == ("mine", "run", started.run_id)
+    assert set(started.tags) == {"recipe mild", "model resnet50", "dataset imagenet", "seed 7"}
+    values = {item.key: json.loads(item.value_json) for item in started.config.update}
     assert (values["seed"], values["algorithms"]["label_smoothing"]) == (7, {"smoothing": 0.08})
     assert points(first, "eval/top1") == [(10, 0.25), (20, 0.5)]
     assert points(second, "eval/top1") == [(20, 0.75)]
@@ -89,7 +89,7 @@ def test_config_numbers_and_summary_are_in_its_files_and_a_resume_goes_on(tmp_pa
     existing(str(folder.path))  # note: refuses a folder with links
 
 
-def test_without_a_server_or_a_key_the_records_are_kept_for_later(
+def test_without_a_server_the_records_are_written_for_a_later_upload(
     tmp_path: Path, config: RunConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in (("MODE", "online"), ("API_KEY", "k" * 40), ("BASE_URL", "http://127.0.0.1:1")):
@@ -99,4 +99,4 @@ def test_without_a_server_or_a_key_the_records_are_kept_for_later(
     log(folder, config, evaluation(10, 0.25), end(10))
     (part,) = logged(folder)
     assert points(part, "eval/top1") == [(10, 0.25)]
-    assert capsys.readouterr().out.count("by `wandb sync`") == 1
+    assert capsys.readouterr().out.count("with `wandb sync`") == 1

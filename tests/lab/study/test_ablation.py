@@ -1,4 +1,4 @@
-"""The grid composes, finds its runs, and computes effects by hand."""
+"""The ablation grid, its runs, and effects computed by hand."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from lab.study.ablation import (
     effects,
     grid,
     limits,
-    measured,
     tradeoffs,
+    variant_result,
 )
 from lab.study.runs import read_run
 from launcher.config.compose import compose
@@ -45,7 +45,7 @@ def test_the_grid_composes_and_keeps_the_recipes_values() -> None:
         assert active == expected[kind]
 
 
-def test_what_is_added_to_all_composes_and_a_row_is_made_of_each_of_several_values() -> None:
+def test_with_adds_a_row_per_value_and_each_row_composes() -> None:
     rows = grid([], ["colout", "optimizer.lr=0.1,0.2", "loss=cross_entropy image.scale=[0.3,1.0]"])[2:]
     assert [(row.name, row.kind) for row in rows] == [
         (f"with {name}", "with")
@@ -82,7 +82,7 @@ WORDS = ["dataset=shapes", "recipe=mild", "schedule.warmup=0ba"]
 
 @pytest.fixture
 def leave_run(make_run: MakeRun) -> Callable[..., Path]:
-    """Leaves a finished run of epochs of a minute."""
+    """Make a finished run with epochs of one minute."""
 
     def leave(name: str, *words: str, top1: float = 0.5, epochs: int = 2) -> Path:
         values = as_mapping(compose([*WORDS, *words]).config)
@@ -91,9 +91,7 @@ def leave_run(make_run: MakeRun) -> Callable[..., Path]:
     return leave
 
 
-def test_runs_are_found_whatever_their_seed_and_only_those_of_the_variant_and_length(
-    tmp_path: Path, leave_run: Callable[..., Path]
-) -> None:
+def test_a_variant_gets_the_runs_of_all_seeds_at_its_length(tmp_path: Path, leave_run: Callable[..., Path]) -> None:
     leave_run("a", "epochs=2", "seed=1", top1=0.4)
     leave_run("b", "epochs=2", "seed=2", top1=0.5)
     leave_run("c", "epochs=2", "algorithms.ema=off", top1=0.6)
@@ -103,23 +101,21 @@ def test_runs_are_found_whatever_their_seed_and_only_those_of_the_variant_and_le
     runs = comparable(configs, [read_run(path) for path in sorted(tmp_path.iterdir())], None)
     whole, without, missing = (curve_of(config, runs) for config in configs)
     assert missing is None
-    assert measured(whole[1]) == VariantResult(2, pytest.approx(45.0), pytest.approx(2.0))
+    assert variant_result(whole[1]) == VariantResult(2, pytest.approx(45.0), pytest.approx(2.0))
     assert [point.epochs for point in whole[0].points] == [2, 4]
-    assert measured(without[1]) == VariantResult(1, pytest.approx(60.0), pytest.approx(2.0))
+    assert variant_result(without[1]) == VariantResult(1, pytest.approx(60.0), pytest.approx(2.0))
 
 
 def test_lengths_by_dilation_are_one_curve(tmp_path: Path, leave_run: Callable[..., Path]) -> None:
     for dilate, epochs in ((0.5, 2), (1.0, 4)):
         leave_run(str(epochs), "epochs=4", f"schedule.dilate={dilate}", epochs=epochs)
     config = compose([*WORDS, "epochs=4", "schedule.dilate=0.5"]).config
-    found = curve_of(config, [read_run(path) for path in sorted(tmp_path.iterdir())])
-    assert [point.epochs for point in found[0].points] == [2, 4]
-    assert found[1].epochs == 2
+    curve_and_point = curve_of(config, [read_run(path) for path in sorted(tmp_path.iterdir())])
+    assert [point.epochs for point in curve_and_point[0].points] == [2, 4]
+    assert curve_and_point[1].epochs == 2
 
 
-def test_runs_of_another_machine_or_on_other_pictures_are_left_out(
-    tmp_path: Path, leave_run: Callable[..., Path]
-) -> None:
+def test_runs_on_another_machine_or_other_images_are_excluded(tmp_path: Path, leave_run: Callable[..., Path]) -> None:
     for seed, data in enumerate(("flowers", "flowers", "cars", "flowers")):
         note_dataset(RunFolder(leave_run(str(seed), "epochs=2", f"seed={seed}")), data)
     metrics = tmp_path / "3" / "metrics.jsonl"
@@ -132,13 +128,13 @@ def test_runs_of_another_machine_or_on_other_pictures_are_left_out(
 
 
 def rows(**measured: tuple[tuple[Values, Values], ...]) -> list[Row]:
-    """Rows of the (minutes, top-1) of variants by name; one without any was not measured."""
-    found = []
+    """Return rows of the (minutes, top-1) of variants by name; a variant without points was not measured."""
+    listed = []
     for name, points in measured.items():
-        variant, its = Variant(name, name.partition(" ")[2] or None, ()), curve(f"the runs of {name}", *points)
-        found += [Row(variant, epochs, (its, point)) for epochs, point in enumerate(its.points, 1)]
-        found += [Row(variant, 1, None)] * (not points)
-    return found
+        variant, own = Variant(name, name.partition(" ")[2] or None, ()), curve(f"the runs of {name}", *points)
+        listed += [Row(variant, epochs, (own, point)) for epochs, point in enumerate(own.points, 1)]
+        listed += [Row(variant, 1, None)] * (not points)
+    return listed
 
 
 def test_effects_on_the_tradeoff_by_hand() -> None:
@@ -152,16 +148,16 @@ def test_effects_on_the_tradeoff_by_hand() -> None:
     assert (more.algorithm, more.base, more.speedup, more.gain) == ("ema", "all", only.speedup, only.gain)
 
 
-def test_beyond_the_measured_range_the_tradeoff_has_a_reason_and_what_is_certain() -> None:
+def test_beyond_the_measured_range_the_tradeoff_has_a_reason_and_a_bound() -> None:
     base = ((10.0, 70.0),)
-    found = tradeoffs(rows(all=base, none=base, **{"without sam": ((30.0, 69.0),), "only sam": ((30.0, 69.0),)}))
-    assert [(one.speedup, one.gain) for one in found] == [(None, None)] * 2
-    assert [(one.at_least, one.at_most) for one in found] == [(3.0, None), (None, pytest.approx(1 / 3))]
-    assert found[0].why_no_speedup == "all has no point this low; its cheapest has 70.00 %"
-    assert found[1].why_no_gain == "none was measured only from 10 to 10"
+    bounded = tradeoffs(rows(all=base, none=base, **{"without sam": ((30.0, 69.0),), "only sam": ((30.0, 69.0),)}))
+    assert [(one.speedup, one.gain) for one in bounded] == [(None, None)] * 2
+    assert [(one.at_least, one.at_most) for one in bounded] == [(3.0, None), (None, pytest.approx(1 / 3))]
+    assert bounded[0].why_no_speedup == "all has no point this low; its cheapest has 70.00 %"
+    assert bounded[1].why_no_gain == "none was measured only from 10 to 10"
 
 
-def test_an_interval_turns_with_its_value() -> None:
+def test_an_inverted_interval_contains_the_inverted_value() -> None:
     base = (((5.0,) * 3, (70.0, 70.2, 69.8)), ((20.0,) * 3, (74.0, 74.2, 73.8)))
     (one,) = tradeoffs(rows(none=base, **{"only sam": (((10.0, 11.0, 9.0), (72.0, 72.2, 71.8)),)}))
     for value in (one.speedup, one.gain):

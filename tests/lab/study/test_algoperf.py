@@ -1,4 +1,4 @@
-"""AlgoPerf's score by hand; test_algoperf_v05.py has those that were published."""
+"""AlgoPerf's score: by hand, and the published scores of v0.5."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from launcher.config.resolved import as_mapping
 from tests.made_runs import MakeRun
 
 
-def test_the_fastest_trial_of_each_study_and_their_median() -> None:
+def test_the_median_over_studies_of_the_fastest_trial() -> None:
     assert median_of_fastest([[3, 1, 2], [math.inf, 5], [math.inf, math.inf]]) == 5
     assert median_of_fastest([[1], [math.inf], [math.inf]]) == math.inf
     assert median_of_fastest([]) == math.inf
@@ -41,13 +41,13 @@ def test_profile_and_score_by_hand() -> None:
 
 
 def test_ratios_are_those_of_the_benchmarks_scoring() -> None:
-    """Where they were a rounding above, a submission would miss a point of its profile."""
+    """With a rounding error above, a submission would miss a point of its profile."""
     for number, ratio in enumerate(np.linspace(1, 4, 100)[1:-1], 1):
         seconds = {"fastest": {"x": 1.0}, "other": {"x": float(ratio)}}
         assert score(seconds, "other") == pytest.approx((99.5 - number) / 99, abs=1e-12), number
 
 
-def test_a_workload_that_nobody_reaches_scores_nothing() -> None:
+def test_a_workload_without_a_finished_submission_scores_zero() -> None:
     seconds = {"a": {"x": math.inf}, "b": {"x": math.inf}}
     assert (score(seconds, "a"), profile(seconds, "a", 4)) == (0.0, 0.0)
 
@@ -61,7 +61,7 @@ def test_run_folders_are_scored_by_recipe_seed_and_target(make_run: MakeRun) -> 
     folder = paths[0].parent
     scores = score_runs([read_run(path) for path in sorted(folder.iterdir())], 0.8, "self")
     (workload,) = scores.seconds["hot"]
-    # note: two of three studies of mild need 120 s; the clock counts the first epoch as it was
+    # note: two of three studies of mild need 120 s; the first epoch counts with its own time
     assert scores.seconds["mild"][workload] == 120.0
     assert scores.seconds["hot"][workload] == 180.0
     assert scores.score["mild"] == 1.0
@@ -70,7 +70,7 @@ def test_run_folders_are_scored_by_recipe_seed_and_target(make_run: MakeRun) -> 
     assert any("mild on shapes resnet18: 3 studies of 1 or 2 trials" in note for note in scores.notes)
 
 
-def test_times_of_two_machines_make_no_score(make_run: MakeRun) -> None:
+def test_runs_on_another_machine_are_skipped_with_a_note(make_run: MakeRun) -> None:
     paths = [make_run(name, seed=seed) for seed, name in enumerate("abc")]
     metrics = paths[2] / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"cpu"', '"NVIDIA H100"'))
@@ -91,10 +91,10 @@ def test_the_workloads_are_algoperfs() -> None:
         "imagenet_vit_post_ln": (0.75312, 0.6286, 69_768),
         "imagenet_vit_map": (0.77113, 0.6523, 69_768),
     }
-    found = {n: (w.target, w.test_target, w.limit) for n, w in workloads().items()}
-    assert found.keys() == expected.keys()
-    for name, values in expected.items():
-        assert found[name] == pytest.approx(values), name
+    values = {n: (w.target, w.test_target, w.limit) for n, w in workloads().items()}
+    assert values.keys() == expected.keys()
+    for name, targets in expected.items():
+        assert values[name] == pytest.approx(targets), name
         assert workloads()[name].base == (None if name.count("_") == 1 else "_".join(name.split("_")[:2]))
 
 
@@ -115,7 +115,7 @@ def test_the_workloads_are_algoperfs() -> None:
         (["model=resnet50", "dataset=shapes"], None),
     ],
 )
-def test_a_runs_values_tell_its_workload(words: list[str], workload: str | None) -> None:
+def test_a_runs_values_determine_its_workload(words: list[str], workload: str | None) -> None:
     values = dict(leaves(as_mapping(compose(["dataset=imagenet", *words]).config)))
     assert algoperfs_workload(values) == workload
 
@@ -131,7 +131,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_both_workloads_make_one_score_each_with_its_own_target_and_limit(make_run: MakeRun) -> None:
+def test_two_workloads_give_one_score_with_their_own_targets_and_limits(make_run: MakeRun) -> None:
     paths = [
         imagenet_run(make_run, "a", "resnet50", 0.775),
         imagenet_run(make_run, "b", "vit", 0.7732),
@@ -149,7 +149,7 @@ def test_both_workloads_make_one_score_each_with_its_own_target_and_limit(make_r
     }
     assert scores.score["mild"] == 1
     assert scores.score["hot"] == pytest.approx(1 / 3, abs=0.5 / 99)
-    assert any(note.endswith("not an AlgoPerf workload; --target scores any") for note in scores.notes)
+    assert any(note.endswith("not an AlgoPerf workload; set --target to score it") for note in scores.notes)
     assert score_runs(runs, None, "self").seconds["late"]["imagenet_vit"] == 69_828.0
 
 
@@ -159,7 +159,7 @@ WORKLOADS = [
     *("librispeech_conformer_layernorm", "ogbg_model_size", "wmt_glu_tanh"),
 ]
 BASES = {name: base for name in WORKLOADS[8:] for base in WORKLOADS[:8] if name.startswith(base)}
-# A dash: the median study had no trial that reached the target.
+# A dash: no trial of the median study reached the target.
 EXTERNAL = """
 amos - 2941 - 50496 43293 31735 11071 32833 - 4304 34760 34650 16356 17722
 baseline 7208 2030 - 70197 54769 36024 7697 41189 611 4509 59225 50447 12498 16832
@@ -195,7 +195,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("ruleset", [EXTERNAL, SELF], ids=["external", "self"])
-def test_the_scores_are_those_published(ruleset: str) -> None:
+def test_the_scores_equal_the_published_ones(ruleset: str) -> None:
     seconds = {
         name: dict(zip(WORKLOADS, (math.inf if t == "-" else float(t) for t in times), strict=True))
         for name, *times in (line.split() for line in ruleset.strip().splitlines())

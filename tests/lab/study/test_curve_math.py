@@ -1,4 +1,4 @@
-"""Reading curves between points, and the Pareto front: small cases by hand, and what must always hold."""
+"""Interpolation of curves, and the Pareto front: small cases by hand, and properties of all curves."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_the_quality_of_a_cost(cost: float, quality: float) -> None:
     assert float(quality_at(COSTS, QUALITIES, cost)) == pytest.approx(quality, rel=1e-12)
 
 
-def test_of_a_curve_that_falls_again_the_first_crossing_counts() -> None:
+def test_the_first_crossing_of_a_falling_curve_counts() -> None:
     assert float(cost_at(np.array([1.0, 4.0, 9.0, 16.0]), np.array([1.0, 3.0, 0.0, 5.0]), 2.0)) == pytest.approx(2.0)
 
 
-def test_many_curves_at_once_are_each_read_alone() -> None:
+def test_many_curves_are_interpolated_independently() -> None:
     costs = np.stack([COSTS, 2 * COSTS])
     assert cost_at(costs, QUALITIES, np.array([72.0, 74.0])) == pytest.approx([20.0, 80.0])
     assert quality_at(costs, QUALITIES, 20.0) == pytest.approx([72.0, 70.0])
@@ -53,7 +53,9 @@ points = st.lists(
 
 
 @given(points, st.floats(0, 100))
-def test_a_found_cost_is_measured_and_reaches_the_quality(curve: list[tuple[float, float]], quality: float) -> None:
+def test_an_interpolated_cost_is_measured_and_reaches_the_quality(
+    curve: list[tuple[float, float]], quality: float
+) -> None:
     costs, qualities = np.array(curve).T
     cost = float(cost_at(costs, qualities, quality))
     if cost == 0.0:
@@ -63,17 +65,17 @@ def test_a_found_cost_is_measured_and_reaches_the_quality(curve: list[tuple[floa
     else:
         assert costs[0] * (1 - 1e-9) <= cost <= costs[-1] * (1 + 1e-9)
         read = float(quality_at(costs, qualities, min(max(cost, costs[0]), costs[-1])))
-        # note: a curve that leaps within a rounding error of the cost can be read only to that error
+        # note: a steep curve is exact only up to the rounding error of the cost
         steepest = np.max(np.abs(np.diff(qualities)) / np.diff(np.log(costs)), initial=0.0)
         assert read == pytest.approx(quality, abs=1e-9 + 1e-12 * steepest)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30))
-def test_the_front_is_what_nothing_beats(found: list[tuple[int, int]]) -> None:
-    def beaten(point: tuple[int, int]) -> bool:
-        return any(o[0] <= point[0] and o[1] >= point[1] and o != point for o in found)
+def test_the_front_has_all_points_that_are_not_dominated(cloud: list[tuple[int, int]]) -> None:
+    def dominated(point: tuple[int, int]) -> bool:
+        return any(o[0] <= point[0] and o[1] >= point[1] and o != point for o in cloud)
 
-    expected = [i for i, point in enumerate(found) if not beaten(point)]
-    front = pareto_front([(float(c), float(q)) for c, q in found])
+    expected = [i for i, point in enumerate(cloud) if not dominated(point)]
+    front = pareto_front([(float(c), float(q)) for c, q in cloud])
     assert sorted(front) == expected
-    assert [found[i][0] for i in front] == sorted(found[i][0] for i in front)
+    assert [cloud[i][0] for i in front] == sorted(cloud[i][0] for i in front)

@@ -1,4 +1,4 @@
-"""Which runs make one curve, and what it is called."""
+"""Which runs make one curve, and the name of a curve."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def changed(group: str, **values: Any) -> dict[str, Any]:
     return {group: {**CONFIG[group], **values}}
 
 
-def test_lengths_and_seeds_are_points_and_values_of_one_curve(make_run: MakeRun) -> None:
+def test_a_curve_has_a_point_per_length_and_a_value_per_seed(make_run: MakeRun) -> None:
     paths = [
         make_run(f"{n}-{seed}", (0.5, *[0.6 + seed / 100] * (n - 1)), (60.0,) * n, seed=seed)
         for n in (2, 4)
@@ -32,7 +32,7 @@ def test_lengths_and_seeds_are_points_and_values_of_one_curve(make_run: MakeRun)
     assert deviation((1.0,)) is None
 
 
-def test_another_method_or_machine_is_another_curve_named_by_what_it_changes(make_run: MakeRun) -> None:
+def test_other_values_make_another_curve_named_by_its_changes(make_run: MakeRun) -> None:
     runs = [
         make_run("a"), make_run("b", seed=1),
         make_run("c", algorithms={}),
@@ -63,11 +63,11 @@ def test_one_seed_counts_once(make_run: MakeRun) -> None:
     assert curve.points[0].top1 == pytest.approx((70.0,))
 
 
-def test_runs_that_did_not_finish_make_no_point(make_run: MakeRun) -> None:
+def test_unfinished_runs_make_no_point(make_run: MakeRun) -> None:
     assert build_curves([read_run(make_run("a", finished=False)), read_run(make_run("b", finished=None))]) == []
 
 
-def test_dilated_lengths_are_a_curve_of_their_own(make_run: MakeRun) -> None:
+def test_dilated_lengths_are_a_separate_curve(make_run: MakeRun) -> None:
     runs = [
         make_run("half", (0.5, 0.6), (60.0, 60.0), epochs=4, **changed("schedule", dilate=0.5)),
         make_run("whole", (0.5,) * 4, (60.0,) * 4, epochs=4),
@@ -79,7 +79,7 @@ def test_dilated_lengths_are_a_curve_of_their_own(make_run: MakeRun) -> None:
     assert "dilated from ep" in dilated or "dilated from ep" in " ".join(curves)
 
 
-def test_what_a_recipe_itself_changes_with_length_splits_no_curve(make_run: MakeRun) -> None:
+def test_values_that_a_recipe_sets_by_length_do_not_split_a_curve(make_run: MakeRun) -> None:
     """ffcv_rn50 lists a ramp for each of its lengths."""
     ramps = {16: 0.1, 88: 0.2}
     runs = [
@@ -100,7 +100,7 @@ def test_what_a_recipe_itself_changes_with_length_splits_no_curve(make_run: Make
         (machine("p4d_24xlarge", 36.0, "A100 40GB", 8), None),
     ],
 )
-def test_money_is_the_counted_time_on_the_machine_that_has_the_price(
+def test_money_is_the_counted_time_at_the_price_of_the_machine(
     make_run: MakeRun, hardware: dict[str, Any], money: float | None
 ) -> None:
     run = read_run(make_run("a", (0.5, 0.6), (90.0, 60.0), hardware=hardware))

@@ -1,4 +1,4 @@
-"""The report's page in a real headless browser, and what holds of it without one."""
+"""The report page, in a headless browser and as text."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def folder(make_run: MakeRun, tmp_path: Path) -> Path:
     return tmp_path / "g"
 
 
-def test_it_loads_with_its_points_table_and_states(folder: Path, tmp_path: Path) -> None:
-    answer = in_browser(folder, tmp_path, DRAWN + """
+def test_the_page_shows_points_runs_and_states(folder: Path, tmp_path: Path) -> None:
+    result = in_browser(folder, tmp_path, DRAWN + """
         const own = drawn();
         find("published").click();
         return {own, points: drawn(),
@@ -47,20 +47,20 @@ def test_it_loads_with_its_points_table_and_states(folder: Path, tmp_path: Path)
                 summary: find("summary").textContent};
     """)  # fmt: skip
     published = sum(len(curve["points"]) for curve in data_of(folder)["curves"] if curve["published"])
-    # note: these runs are of other pictures than the published ones, which wait to be asked for
-    assert (answer["own"], answer["points"]) == (5, 5 + published)
-    assert (answer["lines"], answer["rows"], answer["images"]) == (11, 11, 0)
-    assert answer["title"] == "a report"
-    assert sorted(answer["odd"]) == ["damaged: config.yaml:2: did not find expected node content", "unfinished"]
-    assert set(answer["summary"].split(".")[0].split(", ")) == {"9 finished", "1 unfinished", "1 damaged"}
+    # note: these runs use other images than the published ones, which are hidden at first
+    assert (result["own"], result["points"]) == (5, 5 + published)
+    assert (result["lines"], result["rows"], result["images"]) == (11, 11, 0)
+    assert result["title"] == "a report"
+    assert sorted(result["odd"]) == ["damaged: config.yaml:2: did not find expected node content", "unfinished"]
+    assert set(result["summary"].split(".")[0].split(", ")) == {"9 finished", "1 unfinished", "1 damaged"}
 
 
 def data_of(folder: Path) -> dict[str, Any]:
     return page_data(read_results([str(folder)], published=True), "today")
 
 
-def test_axes_and_filters_change_what_is_shown(folder: Path, tmp_path: Path) -> None:
-    answer = in_browser(folder, tmp_path, DRAWN + """
+def test_axes_and_filters_change_the_points_shown(folder: Path, tmp_path: Path) -> None:
+    result = in_browser(folder, tmp_path, DRAWN + """
         const own = drawn;
         const axisText = () => [...document.querySelectorAll("#tradeoff text")].map((text) => text.textContent);
         const seen = {};
@@ -72,24 +72,24 @@ def test_axes_and_filters_change_what_is_shown(folder: Path, tmp_path: Path) -> 
         seen.rowsWithoutHot = document.querySelectorAll("#runs tbody tr").length;
         document.querySelector("input[name=epochs][value='2']").click(); seen.withoutTwo = own();
         seen.front = document.querySelectorAll("#tradeoff .front").length;
-        seen.said = find("said").textContent;
+        seen.status = find("status").textContent;
         return seen;
     """)  # fmt: skip
-    assert (answer["own"], answer["epochs"], answer["money"]) == (5, True, 1)
-    assert (answer["withoutHot"], answer["rowsWithoutHot"], answer["withoutTwo"]) == (3, 7, 1)
-    assert answer["front"] == 1
-    assert answer["said"] == "1 points, 2 runs shown"
+    assert (result["own"], result["epochs"], result["money"]) == (5, True, 1)
+    assert (result["withoutHot"], result["rowsWithoutHot"], result["withoutTwo"]) == (3, 7, 1)
+    assert result["front"] == 1
+    assert result["status"] == "1 points, 2 runs shown"
 
 
-def test_the_keyboard_reaches_a_point_opens_it_and_comes_back(folder: Path, tmp_path: Path) -> None:
-    """By real keys: the chart is one stop of Tab, arrow keys go from point to point."""
+def test_the_keyboard_selects_opens_and_closes_a_point(folder: Path, tmp_path: Path) -> None:
+    """With real keys: Tab stops once at the chart, arrow keys move between points."""
     chromium = show(read_results([str(folder)], published=True), tmp_path)
     act(chromium, "find('published').focus();")
     chromium.press(["Tab"])
-    told = "return {at: document.activeElement.getAttribute('aria-label'), said: find('said').textContent};"
-    first = act(chromium, told)["at"]
+    state = "return {at: document.activeElement.getAttribute('aria-label'), status: find('status').textContent};"
+    first = act(chromium, state)["at"]
     chromium.press(["ArrowRight"])
-    second = act(chromium, told)
+    second = act(chromium, state)
     chromium.press(["ArrowLeft", "ArrowRight", "Enter"])
     open_ = act(
         chromium,
@@ -97,18 +97,18 @@ def test_the_keyboard_reaches_a_point_opens_it_and_comes_back(folder: Path, tmp_
         all: find("details").textContent, lines: document.querySelectorAll("#learning path").length};""",
     )
     chromium.press(["Escape"])
-    closed = act(chromium, told.replace("{", "{closed: find('details').hidden, ", 1))
+    closed = act(chromium, state.replace("{", "{closed: find('details').hidden, ", 1))
     assert first.startswith(EVIL)
     assert second["at"] == "mild: 60.5 ± 0.71 % top-1, 2 ± 0 training time, minutes, 2 epochs"
-    assert second["said"] == second["at"] == closed["at"]
+    assert second["status"] == second["at"] == closed["at"]
     assert closed["closed"]
     assert (open_["shown"], open_["focused"], open_["lines"]) == (True, "details", 2)
     assert "train recipe=mild run_name=g/" in open_["all"]
     assert 'algorithms.ema.half_life: "100ba"' in open_["all"]
 
 
-def test_the_mouse_reaches_the_nearest_point(folder: Path, tmp_path: Path) -> None:
-    answer = in_browser(folder, tmp_path, """
+def test_the_mouse_selects_the_nearest_point(folder: Path, tmp_path: Path) -> None:
+    result = in_browser(folder, tmp_path, """
         const ring = document.querySelector("#tradeoff .point").getBoundingClientRect();
         const at = {clientX: ring.left + ring.width / 2 + 9, clientY: ring.top + ring.height / 2 - 9, bubbles: true};
         const chart = document.querySelector("#tradeoff svg");
@@ -117,11 +117,11 @@ def test_the_mouse_reaches_the_nearest_point(folder: Path, tmp_path: Path) -> No
         chart.dispatchEvent(new MouseEvent("click", at));
         return {tip, title: find("details-title").textContent};
     """)  # fmt: skip
-    assert answer["tip"].startswith(EVIL)
-    assert answer["title"] == f"{EVIL}, 2 epochs"
+    assert result["tip"].startswith(EVIL)
+    assert result["title"] == f"{EVIL}, 2 epochs"
 
 
-def test_each_config_is_shown_as_it_was(folder: Path, tmp_path: Path) -> None:
+def test_the_page_shows_each_run_with_its_whole_config(folder: Path, tmp_path: Path) -> None:
     configs = in_browser(
         folder, tmp_path, "return Object.fromEntries(data.runs.map((run) => [run.name, configOf(run)]));"
     )
@@ -132,7 +132,7 @@ def test_each_config_is_shown_as_it_was(folder: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def two_sets(make_run: MakeRun, tmp_path: Path) -> Path:
-    """Four runs of two recipes on flowers, two of a third on cars by another model, and one that never started."""
+    """Four runs of two recipes on flowers, two of a third recipe and another model on cars, and a damaged one."""
     cars = {"name": f"cars{'_and_more' * 9}"}
     for epochs in (2, 3):
         for recipe in ("mild", "hot"):
@@ -167,10 +167,8 @@ SHOWN = (
 
 
 @pytest.mark.parametrize("width", [390, 768, 1400])
-def test_one_of_several_data_sets_is_chosen_and_nothing_leaves_the_page(
-    two_sets: Path, tmp_path: Path, width: int
-) -> None:
-    answer = in_browser(two_sets, tmp_path, SHOWN + """
+def test_a_list_selects_the_data_set_and_nothing_overflows_the_page(two_sets: Path, tmp_path: Path, width: int) -> None:
+    result = in_browser(two_sets, tmp_path, SHOWN + """
         find("filters").open = true;
         const first = shown();
         const names = texts("select[name=dataset] option");
@@ -181,10 +179,10 @@ def test_one_of_several_data_sets_is_chosen_and_nothing_leaves_the_page(
         document.querySelector("#runs td button").click();
         return {names, first, cars, all, open: beyond()};
     """, width=width)  # fmt: skip
-    first, cars, all_ = (answer[key] for key in ("first", "cars", "all"))
+    first, cars, all_ = (result[key] for key in ("first", "cars", "all"))
     place = next(name for name in cars["lists"] if "cars" in name)
-    assert sorted(answer["names"]) == sorted([f"{place} (2 runs)", "flowers (4 runs)", "all, each with its own front"])
-    # note: the damaged run belongs to none, and is shown with each
+    assert sorted(result["names"]) == sorted([f"{place} (2 runs)", "flowers (4 runs)", "all, each with its own front"])
+    # note: the damaged run has no data set, and is shown with each
     assert (first["curves"], first["fronts"], first["points"], first["rows"]) == (["hot", "mild"], 1, 4, 5)
     assert first["lists"] == ["flowers", "resnet18"]
     assert (cars["curves"], cars["fronts"], cars["points"], cars["rows"]) == (["medium"], 1, 2, 3)
@@ -194,46 +192,46 @@ def test_one_of_several_data_sets_is_chosen_and_nothing_leaves_the_page(
     assert "hot" not in cars["filters"]
     assert all_["curves"] == ["hot, flowers, resnet18", f"medium, {place}, resnet50", "mild, flowers, resnet18"]
     assert (all_["fronts"], all_["points"], all_["rows"], all_["scope"]) == (2, 6, 7, "")
-    assert [first["beyond"], cars["beyond"], all_["beyond"], answer["open"]] == [[], [], [], []]
+    assert [first["beyond"], cars["beyond"], all_["beyond"], result["open"]] == [[], [], [], []]
 
 
-def test_one_data_set_needs_no_chooser(make_run: MakeRun, tmp_path: Path) -> None:
+def test_one_data_set_has_no_list(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("g/one")
     assert in_browser(tmp_path / "g", tmp_path, "return find('setting').offsetParent;") is None
 
 
-def test_bars_stay_inside_the_chart_and_unused_controls_away(make_run: MakeRun, tmp_path: Path) -> None:
+def test_error_bars_stay_inside_the_chart_and_unused_controls_are_hidden(make_run: MakeRun, tmp_path: Path) -> None:
     for seed, seconds in ((0, 10.0), (1, 100.0)):
         make_run(f"g/{seed}", (0.5, 0.6), (seconds, seconds), seed=seed)
-    answer = in_browser(tmp_path / "g", tmp_path, """
+    result = in_browser(tmp_path / "g", tmp_path, """
         const box = document.querySelector("#tradeoff svg").getBoundingClientRect();
         const bars = [...document.querySelectorAll("#tradeoff .bars")].map((path) => path.getBoundingClientRect());
         const inside = bars.every((bar) => bar.left >= box.left && bar.right <= box.right);
         return {bars: bars.length, inside, published: find("published").offsetParent !== null};
     """, published=False)  # fmt: skip
-    assert answer == {"bars": 1, "inside": True, "published": False}
+    assert result == {"bars": 1, "inside": True, "published": False}
 
 
-def test_one_evaluation_is_a_dot_and_the_page_follows_the_systems_colours(make_run: MakeRun, tmp_path: Path) -> None:
+def test_one_evaluation_is_a_dot_and_the_page_has_a_dark_mode(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("g/short", (0.5,), (60.0,))
-    answer = in_browser(tmp_path / "g", tmp_path, """
+    result = in_browser(tmp_path / "g", tmp_path, """
         const dot = document.querySelector("#learning path");
         const legend = find("legend");
         return {dot: dot !== null && dot.getBoundingClientRect().width > 0,
                 whole: legend.scrollHeight <= legend.clientHeight,
                 dark: [...document.styleSheets[0].cssRules].some((rule) => /scheme: dark/.test(rule.conditionText))};
     """, published=False)  # fmt: skip
-    assert answer == {"dot": True, "whole": True, "dark": True}
+    assert result == {"dot": True, "whole": True, "dark": True}
 
 
-def test_money_is_no_choice_where_published_points_alone_have_a_price(make_run: MakeRun, tmp_path: Path) -> None:
+def test_money_is_not_offered_if_only_published_points_have_a_price(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run("free")
     assert any(point["cost"].get("money") for curve in data_of(folder)["curves"] for point in curve["points"])
-    answer = in_browser(folder, tmp_path, "return [...document.querySelectorAll('#axes input')].map((e) => e.value);")
-    assert answer == ["time", "wall", "epochs"]
+    result = in_browser(folder, tmp_path, "return [...document.querySelectorAll('#axes input')].map((e) => e.value);")
+    assert result == ["time", "wall", "epochs"]
 
 
-def test_the_page_asks_no_network_and_data_stay_data(folder: Path) -> None:
+def test_the_page_needs_no_network_and_text_of_runs_is_never_markup(folder: Path) -> None:
     text = page(read_results([str(folder)], published=True), title=EVIL, written="today")
     links = set(re.findall(r"https?://[^\"'\s)]+", text))
     assert links == {"http://www.w3.org/2000/svg"}
@@ -245,7 +243,7 @@ def test_the_page_asks_no_network_and_data_stay_data(folder: Path) -> None:
     assert EVIL in json.dumps([run["curve"] for run in json.loads(data[1])["runs"]])
 
 
-def test_long_learning_curves_are_thinned_and_keep_their_ends_and_peaks(make_run: MakeRun, tmp_path: Path) -> None:
+def test_long_learning_curves_are_thinned_and_keep_ends_and_peaks(make_run: MakeRun, tmp_path: Path) -> None:
     top1 = [0.3 + (n % 7) / 100 for n in range(2000)]
     top1[1234], top1[777] = 0.9, 0.1
     make_run("g/long", top1, [10.0] * 2000)
@@ -266,7 +264,7 @@ def test_report_writes_page_and_image(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "told"),
+    ("output", "message"),
     [
         ("r.pdf", "must end in one of .html, .png"),
         ("nowhere/r.html", "its folder does not exist"),
@@ -274,5 +272,5 @@ def test_report_writes_page_and_image(folder: Path, tmp_path: Path) -> None:
         (f"{'b' * 300}.html", "cannot be written"),
     ],
 )
-def test_where_a_report_cannot_go(folder: Path, output: str, told: str) -> None:
-    assert told in refused("report", str(folder), "-o", output)
+def test_an_invalid_output_is_a_one_line_error(folder: Path, output: str, message: str) -> None:
+    assert message in refused("report", str(folder), "-o", output)

@@ -1,4 +1,4 @@
-"""The curves' colours on both papers, and to the colour-blind."""
+"""The colours of the curves in light and dark mode, also for colour-blind readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = Path(report.__file__).with_name("page")
 CSS, STATE = ((PAGE / name).read_text() for name in ("page.html", "state.js"))
 LIGHT, DARK = CSS[: CSS.index("scheme: dark)")], CSS[CSS.index("scheme: dark)") :]
 
-# Machado, Oliveira & Fernandes 2009, table of severity 1.0: linear RGB as it is seen.
+# Machado, Oliveira & Fernandes 2009, severity 1.0: linear RGB to perceived linear RGB.
 SEEN = {
     "all": np.eye(3),
     "protanopia": np.array(
@@ -55,22 +55,22 @@ def linear(colour: str) -> NDArray[np.float64]:
 
 
 def lab(colour: str, seen: NDArray[np.float64]) -> NDArray[np.float64]:
-    """CIE L*a*b* of a colour as it is seen."""
+    """Return the CIE L*a*b* of a colour as perceived."""
     parts = XYZ @ np.clip(seen @ linear(colour), 0, 1) / WHITE
     x, y, z = np.where(parts > (6 / 29) ** 3, np.cbrt(parts), parts / (3 * (6 / 29) ** 2) + 4 / 29)
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
 def contrast(one: str, other: str) -> float:
-    """WCAG 2.2's contrast ratio."""
+    """Return the contrast ratio of WCAG 2.2."""
     low, high = sorted(float(np.array([0.2126, 0.7152, 0.0722]) @ linear(colour)) for colour in (one, other))
     return (high + 0.05) / (low + 0.05)
 
 
 @pytest.mark.parametrize("sight", SEEN)
 @pytest.mark.parametrize("css", [LIGHT, DARK], ids=["light", "dark"])
-def test_any_two_of_the_colours_are_told_apart(css: str, sight: str) -> None:
-    """2.3 is a just noticeable difference (CIE 1976), 10 is seen at a glance."""
+def test_any_two_colours_can_be_distinguished(css: str, sight: str) -> None:
+    """2.3 is a just noticeable difference (CIE 1976), 10 is obvious."""
     distances = [
         float(np.linalg.norm(lab(one, SEEN[sight]) - lab(other, SEEN[sight])))
         for one, other in combinations(colours(css), 2)
@@ -79,7 +79,7 @@ def test_any_two_of_the_colours_are_told_apart(css: str, sight: str) -> None:
 
 
 def test_curves_of_one_colour_differ_in_dashes_and_marker() -> None:
-    """As state.js deals them out: twenty-eight curves have twenty-eight looks."""
+    """In the order of state.js, twenty-eight curves have twenty-eight looks."""
     count, dashes, shapes = len(listed("COLOURS")), listed("DASHES"), listed("SHAPES")
     looks = []
     for index in range(count * len(dashes)):
@@ -91,12 +91,12 @@ def test_curves_of_one_colour_differ_in_dashes_and_marker() -> None:
 
 
 @pytest.mark.parametrize("css", [LIGHT, DARK], ids=["light", "dark"])
-def test_the_colours_stand_out_from_their_paper(css: str) -> None:
-    """WCAG 2.2, 1.4.11 asks for 3 of graphics."""
+def test_colours_have_contrast_with_the_background(css: str) -> None:
+    """WCAG 2.2, 1.4.11 requires 3 for graphics."""
     assert min(contrast(colour, value("paper", css)) for colour in colours(css)) > 3
 
 
 @pytest.mark.parametrize("css", [LIGHT, DARK], ids=["light", "dark"])
-def test_text_stands_out_from_its_paper(css: str) -> None:
-    """WCAG 2.2, 1.4.3 asks for 4.5 of text."""
+def test_text_has_contrast_with_the_background(css: str) -> None:
+    """WCAG 2.2, 1.4.3 requires 4.5 for text."""
     assert min(contrast(value(name, css), value("paper", css)) for name in ("ink", "faint", "link")) > 4.5

@@ -1,4 +1,4 @@
-"""What the page keeps in its address, says of two curves, and draws of thousands; on screen and on paper."""
+"""The page's address, its comparison of two curves, pages of thousands of runs, and printing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def view(chromium: Any) -> Any:
     """)  # fmt: skip
 
 
-def test_a_link_shows_what_was_shown(folder: Path, tmp_path: Path) -> None:
+def test_a_link_shows_the_same_view(folder: Path, tmp_path: Path) -> None:
     chromium = show(read_results([str(folder)], published=True), tmp_path)
     assert chromium.run("location.hash") == ""
     act(chromium, """
@@ -66,7 +66,7 @@ def test_a_link_shows_what_was_shown(folder: Path, tmp_path: Path) -> None:
     assert before["sorted"] == ["top-1 % ▼"]
 
 
-def test_a_point_is_opened_from_the_address_and_closed_with_it(folder: Path, tmp_path: Path) -> None:
+def test_the_address_opens_and_closes_a_point(folder: Path, tmp_path: Path) -> None:
     chromium = show(read_results([str(folder)], published=False), tmp_path)
     act(chromium, "openPoint(shown.points[0]);")
     title = view(chromium)["title"]
@@ -77,7 +77,7 @@ def test_a_point_is_opened_from_the_address_and_closed_with_it(folder: Path, tmp
     assert (after["axis"], after["details"]) == ("epochs", False)
 
 
-def test_when_more_is_hidden_than_shown_the_address_says_what_is_shown(tmp_path: Path) -> None:
+def test_with_most_curves_hidden_the_address_lists_the_visible_ones(tmp_path: Path) -> None:
     chromium = show(made_results(300, 300), tmp_path)
     act(chromium, """
         [...document.querySelectorAll("#filter-groups button")].find((button) => button.textContent === "none").click();
@@ -94,7 +94,7 @@ def test_when_more_is_hidden_than_shown_the_address_says_what_is_shown(tmp_path:
     "address",
     ["#", "#nonsense", "#axis=__proto__&sort=x&model=none&run=none", "#%E0%A4%A&axis=%ZZ", "#pair=[]&only=curve"],
 )
-def test_an_address_of_other_runs_or_of_nothing_does_no_harm(folder: Path, tmp_path: Path, address: str) -> None:
+def test_an_address_with_unknown_values_shows_the_default_view(folder: Path, tmp_path: Path, address: str) -> None:
     chromium = show(read_results([str(folder)], published=True), tmp_path)
     plain = view(chromium)
     chromium.open(chromium.run("location.href").split("#")[0] + address)
@@ -102,58 +102,57 @@ def test_an_address_of_other_runs_or_of_nothing_does_no_harm(folder: Path, tmp_p
 
 
 def words(tmp_path: Path, *curves: Curve) -> str:
-    # note: a report is of one run at least
+    # note: a report needs at least one run
     results = Results(made_results(1, 1).runs, curves, [])
     return str(act(show(results, tmp_path), "return find('words').textContent;"))
 
 
-def test_a_curve_that_is_ahead_throughout(tmp_path: Path) -> None:
-    """To 70 % 10 minutes against 40, to 74 % 40 against 80, by hand; at 40 minutes 74 % against 70 %."""
-    told = words(tmp_path, curve("fast", (10, 70), (40, 74), (160, 80)), curve("slow", (40, 70), (80, 74)))
-    assert told == (
-        "From 70 % to 74 %, which both reach, fast is 2x to 4x quicker: to 70 % fast takes 10 min and slow 40 min, "
-        "to 74 % fast takes 40 min and slow 80 min. For 80 min fast has 77 %, 3 points more. "
+def test_a_curve_that_is_always_ahead(tmp_path: Path) -> None:
+    """By hand: 10 against 40 minutes for 70 %, 40 against 80 for 74 %; at 40 minutes 74 % against 70 %."""
+    text = words(tmp_path, curve("fast", (10, 70), (40, 74), (160, 80)), curve("slow", (40, 70), (80, 74)))
+    assert text == (
+        "Between 70 % and 74 % fast is 2x to 4x faster: fast reaches 70 % at 10 min, slow at 40 min; "
+        "fast reaches 74 % at 40 min, slow at 80 min. At 80 min fast has 77 %, 3 points more. "
         "Only fast was measured above 74 %, up to 80 %."
     )
 
 
 def test_curves_that_cross(tmp_path: Path) -> None:
-    """Halfway in quality, at the square root of the costs' product: 40 minutes for both."""
-    told = words(tmp_path, curve("early", (10, 60), (160, 70)), curve("late", (20, 60), (80, 70)))
-    assert told.startswith(
-        "From 60 % to 70 %, which both reach, they cross at 65 % (40 min): at 60 % early is 2x quicker, "
-        "at 70 % late is 2x quicker."
+    """They cross halfway in quality, at the geometric mean of the costs: 40 minutes."""
+    text = words(tmp_path, curve("early", (10, 60), (160, 70)), curve("late", (20, 60), (80, 70)))
+    assert text.startswith(
+        "Between 60 % and 70 % they cross at 65 % (40 min): at 60 % early is 2x faster, at 70 % late is 2x faster."
     )
     gain = 10 - 10 * math.log(80 / 10) / math.log(16)
-    assert f"For 80 min late has 70 %, {gain:g} points more." in told
+    assert f"At 80 min late has 70 %, {gain:g} points more." in text
 
 
 def test_curves_without_a_common_quality_and_of_two_machines(tmp_path: Path) -> None:
     there = StudySetting("shapes", "resnet18", "8x other")
-    told = words(tmp_path, curve("low", (10, 60), (20, 62)), curve("high", (15, 70), (30, 72), setting=there))
-    assert told == (
+    text = words(tmp_path, curve("low", (10, 60), (20, 62)), curve("high", (15, 70), (30, 72), setting=there))
+    assert text == (
         "Different machine: the recipe is not the only difference. They reach no common quality: "
-        "low, 1x cpu has 60 % to 62 % for 10 min to 20 min, high, 8x other has 70 % to 72 % for 15 min to 30 min."
+        "low, 1x cpu has 60 % to 62 % at 10 min to 20 min; high, 8x other has 70 % to 72 % at 15 min to 30 min."
     )
 
 
-def test_a_curve_that_falls_is_read_at_its_first_reach(tmp_path: Path) -> None:
-    """To 60 % its 10 minutes against 20; beyond, from 20 minutes at 58 %: to 61 % 28.3 minutes for both."""
-    told = words(tmp_path, curve("falls", (10, 60), (20, 58), (40, 64)), curve("plain", (20, 60), (80, 64)))
-    assert told.startswith(
-        "From 60 % to 64 %, which both reach, they cross at 60 % (10 min), 61 % (28.3 min): "
-        "at 60 % falls is 2x quicker, at 64 % falls is 2x quicker."
+def test_a_falling_curve_counts_where_it_first_reaches_a_quality(tmp_path: Path) -> None:
+    """By hand: 10 against 20 minutes for 60 %; later, from 58 % at 20 minutes, both need 28.3 minutes for 61 %."""
+    text = words(tmp_path, curve("falls", (10, 60), (20, 58), (40, 64)), curve("plain", (20, 60), (80, 64)))
+    assert text.startswith(
+        "Between 60 % and 64 % they cross at 60 % (10 min), 61 % (28.3 min): "
+        "at 60 % falls is 2x faster, at 64 % falls is 2x faster."
     )
 
 
 def test_equal_curves_cost_the_same(tmp_path: Path) -> None:
-    told = words(tmp_path, curve("one", (10, 60), (20, 62)), curve("two", (10, 60), (20, 62)))
-    assert "they cost the same" in told
+    text = words(tmp_path, curve("one", (10, 60), (20, 62)), curve("two", (10, 60), (20, 62)))
+    assert "they cost the same" in text
 
 
-def test_thousands_of_runs_make_few_nodes_and_lose_none(tmp_path: Path) -> None:
+def test_a_page_of_thousands_of_runs_has_few_nodes_and_all_points(tmp_path: Path) -> None:
     chromium = show(made_results(2000, 2000), tmp_path)
-    answer = act(chromium, """
+    result = act(chromium, """
         find("published").click();
         const looks = [...document.querySelectorAll("#tradeoff .curve")];
         const sum = looks.reduce((count, node) => count + Number(node.dataset.points), 0);
@@ -162,21 +161,21 @@ def test_thousands_of_runs_make_few_nodes_and_lose_none(tmp_path: Path) -> None:
         find("more").click();
         return {sum, nodes: document.querySelectorAll("#tradeoff *").length, first, rows: rows(),
             caption: find("runs-caption").textContent, legend: find("legend").lastChild.textContent,
-            said: find("said").textContent};
+            status: find("status").textContent};
     """)  # fmt: skip
-    assert (answer["sum"], answer["first"], answer["rows"]) == (2000, 50, 100)
-    assert answer["nodes"] < 600
-    assert (answer["caption"], answer["said"]) == (
-        "2000 of 2000 runs, the first 100 here",
+    assert (result["sum"], result["first"], result["rows"]) == (2000, 50, 100)
+    assert result["nodes"] < 600
+    assert (result["caption"], result["status"]) == (
+        "2000 of 2000 runs, showing the first 100",
         "2000 points, 2000 runs shown",
     )
-    assert answer["legend"].startswith("and 1960 more")
+    assert result["legend"].startswith("and 1960 more")
 
 
-def test_a_front_across_machines_is_switched_on_and_said(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_switch_shows_one_front_across_machines_with_a_warning(make_run: MakeRun, tmp_path: Path) -> None:
     for name, price in (("slow", 1.0), ("fast", 4.0)):
         make_run(f"g/{name}", (0.5, 0.6), (60.0 / price,) * 2, hardware=machine(name, price))
-    answer = in_browser(tmp_path / "g", tmp_path, """
+    result = in_browser(tmp_path / "g", tmp_path, """
         const fronts = () => document.querySelectorAll("#tradeoff .front").length;
         const list = document.querySelector("select[name=hardware]");
         list.selectedIndex = 2;
@@ -188,25 +187,25 @@ def test_a_front_across_machines_is_switched_on_and_said(make_run: MakeRun, tmp_
         document.querySelector("input[value=time]").click();
         return {apart, axis, across, time: find("front-of").textContent, hash: location.hash};
     """, published=False)  # fmt: skip
-    assert answer["apart"] == [2, "one for each data set, model, machine"]
-    assert answer["across"] == [1, "across machines, one for each data set, model"]
-    assert answer["axis"] == "money"
-    assert "a faster machine looks like a faster recipe" in answer["time"]
-    assert "across=hardware" in answer["hash"]
+    assert result["apart"] == [2, "one for each data set, model, machine"]
+    assert result["across"] == [1, "across machines, one for each data set, model"]
+    assert result["axis"] == "money"
+    assert "a faster machine looks like a faster recipe" in result["time"]
+    assert "across=hardware" in result["hash"]
 
 
 def test_across_data_sets_the_published_points_are_shown(folder: Path, tmp_path: Path) -> None:
-    answer = in_browser(folder, tmp_path, """
+    result = in_browser(folder, tmp_path, """
         const before = shown.points.length;
         document.querySelector("input[name=across][value=dataset]").click();
         return {before, after: shown.points.length, published: find("published").checked};
     """)  # fmt: skip
-    assert answer["before"] == 6
-    assert answer["after"] > 6
-    assert answer["published"]
+    assert result["before"] == 6
+    assert result["after"] > 6
+    assert result["published"]
 
 
-def test_the_screen_follows_the_system_and_paper_is_light(folder: Path, tmp_path: Path) -> None:
+def test_the_page_follows_the_dark_mode_and_prints_on_white(folder: Path, tmp_path: Path) -> None:
     chromium = show(read_results([str(folder)], published=False), tmp_path, dark=True)
     paper = "getComputedStyle(document.body).backgroundColor"
     dark = chromium.run(paper)

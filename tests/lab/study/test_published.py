@@ -1,4 +1,4 @@
-"""The published points and speed-ups, as the command gives them."""
+"""The published points and speed-ups, as the command prints them."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from tests.commands import output_of
     ],
 )
 def test_stated_speed_ups_follow_from_the_points(claim: str, stated: float, minutes: tuple[float, float]) -> None:
-    (found,) = (one for one in stated_speedups() if one.claim == claim)
-    assert (found.stated, found.slow, found.fast, found.unit) == (stated, *minutes, "minutes")
-    assert found.computed == pytest.approx(minutes[0] / minutes[1])
-    assert found.follows
-    assert bool(found.derived) == ("MosaicML Cloud" in claim)
+    (statement,) = (one for one in stated_speedups() if one.claim == claim)
+    assert (statement.stated, statement.slow, statement.fast, statement.unit) == (stated, *minutes, "minutes")
+    assert statement.computed == pytest.approx(minutes[0] / minutes[1])
+    assert statement.follows
+    assert bool(statement.derived) == ("MosaicML Cloud" in claim)
 
 
 def test_a_contradicting_statement_is_reported() -> None:
-    """The source says 3.8x for 334 minutes against 56, which are 5.96x."""
-    (found,) = (one for one in stated_speedups() if "timm A3 at 78.1 %, p4d" in one.claim)
-    assert (found.stated, found.slow, found.fast) == (3.8, 334, 56)
-    assert found.computed == pytest.approx(5.964, abs=1e-3)
-    assert not found.follows
+    """The source states 3.8x; its 334 and 56 minutes give 5.96x."""
+    (statement,) = (one for one in stated_speedups() if "timm A3 at 78.1 %, p4d" in one.claim)
+    assert (statement.stated, statement.slow, statement.fast) == (3.8, 334, 56)
+    assert statement.computed == pytest.approx(5.964, abs=1e-3)
+    assert not statement.follows
 
 
 def test_the_curves_give_the_speed_ups_by_interpolation() -> None:
-    answer = json.loads(output_of("compare", "--published", "--json"))
-    values = {(c["curve"], c["setting"]["hardware"], c["at"]): c["value"] for c in answer["comparisons"] if c["value"]}
+    output = json.loads(output_of("compare", "--published", "--json"))
+    values = {(c["curve"], c["setting"]["hardware"], c["at"]): c["value"] for c in output["comparisons"] if c["value"]}
     assert values["mild", "8x A100 80GB", 76.6]["value"] == pytest.approx(180 / 25.3)
     assert values["mild", "p4d.24xlarge", 76.6]["value"] == pytest.approx(213 / 27)
-    answer = json.loads(output_of("compare", "--published", "--json", "--baseline", "timm_a3"))
-    values = {(c["curve"], c["baseline"], c["at"]): c["value"] for c in answer["comparisons"] if c["value"]}
+    output = json.loads(output_of("compare", "--published", "--json", "--baseline", "timm_a3"))
+    values = {(c["curve"], c["baseline"], c["at"]): c["value"] for c in output["comparisons"] if c["value"]}
     assert values["mild", "timm_a3", 78.1]["value"] == pytest.approx(2.5)
 
 
@@ -53,7 +53,7 @@ def test_published_points_have_the_price_of_their_machine() -> None:
     assert all(curve.source for curve in curves.values())
 
 
-def test_derived_points_are_their_formulas_and_say_so() -> None:
+def test_derived_points_follow_their_formulas_and_have_a_note() -> None:
     curves = {(curve.name, curve.setting.model, curve.setting.hardware): curve for curve in published_curves()}
     derived = {
         ("mild", "resnet50", "BM.GPU4.8"): 56 * 21582 / 22242,
@@ -67,17 +67,17 @@ def test_derived_points_are_their_formulas_and_say_so() -> None:
         assert point.note
 
 
-def test_the_seeds_speed_ups_follow_or_are_said_not_to() -> None:
-    found = {one.claim: one for one in stated_speedups()}
-    dollars = found["ResNet-50 to 76.6 % over its baseline"]
+def test_stated_speed_ups_match_or_contradict_the_printed_numbers() -> None:
+    claims = {one.claim: one for one in stated_speedups()}
+    dollars = claims["ResNet-50 to 76.6 % over its baseline"]
     assert (dollars.stated, dollars.unit, dollars.verdict) == (2.9, "USD", "matches")
     assert dollars.computed == pytest.approx(116 / 40)
-    assert not found["ResNet-50 to 76.6 % over its baseline, by the clock"].follows
-    alone = found["ResNet-101 to 78.1 % over its baseline"]
+    assert not claims["ResNet-50 to 76.6 % over its baseline, by the clock"].follows
+    alone = claims["ResNet-101 to 78.1 % over its baseline"]
     assert (alone.text, alone.computed, alone.verdict) == ("3.5x", None, "no numbers printed")
-    assert found["GPT-2 125M to perplexity 24.11 over its baseline"].computed == pytest.approx(255 / 145)
-    assert found["mixed precision"].text == "2x to 4.5x"
-    rate = found["hot, p4d.24xlarge against BM.GPU4.8"]
+    assert claims["GPT-2 125M to perplexity 24.11 over its baseline"].computed == pytest.approx(255 / 145)
+    assert claims["mixed precision"].text == "2x to 4.5x"
+    rate = claims["hot, p4d.24xlarge against BM.GPU4.8"]
     assert rate.computed == pytest.approx(9225 / 14388)
 
 

@@ -1,4 +1,4 @@
-"""Reading run folders: states, times, and that nothing in them can raise."""
+"""Reading run folders: states and times, and no error for any content."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def test_a_finished_run_has_quality_and_both_times(make_run: MakeRun) -> None:
     run = read_run(make_run("a", top1=(0.4, 0.5, 0.6), seconds=(90.0, 60.0, 60.0)))
     assert (run.state, run.problem, run.epochs, run.seed) == ("finished", None, 3, 0)
     assert run.top1 == pytest.approx(60.0)
-    # note: 90 + 60 + 60 s on the clock; the first epoch counts as the second
+    # note: 90 + 60 + 60 s on the clock; the time of the second epoch replaces that of the first
     assert (run.times.training, run.times.counted, run.times.wall) == (210.0, 180.0, 225.0)
     assert [e.minutes for e in run.evaluations] == [1.0, 2.0, 3.0]
     assert run.command == ("train", "recipe=mild", "run_name=a")
 
 
-def test_a_run_of_one_epoch_keeps_its_time_and_says_so(make_run: MakeRun) -> None:
+def test_a_run_of_one_epoch_keeps_its_time(make_run: MakeRun) -> None:
     run = read_run(make_run("a", top1=(0.4,), seconds=(90.0,)))
     assert run.times.counted == 90.0
 
 
-def test_wall_clock_leaves_interruptions_out_and_counts_work_done_twice(make_run: MakeRun) -> None:
+def test_wall_clock_excludes_interruptions_and_includes_repeated_steps(make_run: MakeRun) -> None:
     folder = make_run("a", finished=None)  # 1000 s to 1140 s
     append(folder / "metrics.jsonl", ResumeRecord(10, 5000.0, 1), EVALUATED)
     run = read_run(folder)
@@ -51,7 +51,7 @@ def test_states(make_run: MakeRun, finished: bool | None, state: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="no list of file locks on this system")
-def test_a_held_lock_means_running_and_is_left_alone(make_run: MakeRun) -> None:
+def test_a_held_lock_means_running(make_run: MakeRun) -> None:
     folder = make_run("a", finished=None)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -60,22 +60,22 @@ def test_a_held_lock_means_running_and_is_left_alone(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "told"),
+    ("file", "content", "message"),
     [
         ("config.yaml", b"{", "config.yaml:2: did not find"),
         ("config.yaml", b"- 1", "config.yaml:1: must be a mapping of keys to values"),
         ("metrics.jsonl", b'{"kind":"start","step":0,"time":1}', "a record has a wrong value: 'epochs'"),
     ],
 )
-def test_a_damaged_folder_says_what_is_wrong(make_run: MakeRun, file: str, content: bytes, told: str) -> None:
+def test_a_damaged_folder_has_the_reason(make_run: MakeRun, file: str, content: bytes, message: str) -> None:
     folder = make_run("a")
     (folder / file).write_bytes(content)
     run = read_run(folder)
     assert run.state == "damaged"
-    assert told in str(run.problem)
+    assert message in str(run.problem)
 
 
-def test_a_missing_config_and_an_end_without_a_start_are_damage(make_run: MakeRun) -> None:
+def test_without_config_or_start_record_a_run_is_damaged(make_run: MakeRun) -> None:
     folder = make_run("a")
     lines = (folder / "metrics.jsonl").read_bytes().splitlines()
     (folder / "metrics.jsonl").write_bytes(lines[-1])
@@ -100,7 +100,7 @@ def test_no_content_raises(make_run: MakeRun, tmp_path: Path, file: str, content
     assert all(isinstance(text, str) for text in (run.hardware, run.recipe, run.model))
 
 
-def test_run_folders_are_found_below_a_path_once(make_run: MakeRun, tmp_path: Path) -> None:
+def test_each_run_folder_below_a_path_is_returned_once(make_run: MakeRun, tmp_path: Path) -> None:
     first, second = make_run("grid/a"), make_run("grid/deeper/b")
     assert find_runs([str(tmp_path / "grid"), str(first)]) == [first, second]
     with pytest.raises(UserError, match="contains no run folder"):
@@ -109,9 +109,12 @@ def test_run_folders_are_found_below_a_path_once(make_run: MakeRun, tmp_path: Pa
         find_runs(["nowhere"])
 
 
-def test_a_run_whose_length_a_resume_changed_measures_neither(make_run: MakeRun) -> None:
+def test_a_run_with_a_length_changed_by_a_resume_is_excluded(make_run: MakeRun) -> None:
     run = read_run(make_run("longer", epochs=4))
-    assert (run.state, run.mixed) == ("finished", "the length, and so the schedule, changed from 2 to 4 epochs")
+    assert (run.state, run.mixed) == (
+        "finished",
+        "a resume changed the length, and so the schedule, from 2 to 4 epochs",
+    )
     assert read_run(make_run("same")).mixed is None
     assert read_run(make_run("dilated", epochs=4, schedule={"dilate": 0.5})).mixed is None
     assert read_run(make_run("absurd", epochs=10**400, schedule={"dilate": 1e308})).mixed is None
@@ -119,11 +122,11 @@ def test_a_run_whose_length_a_resume_changed_measures_neither(make_run: MakeRun)
     assert not_counted(Results([run], [], [])) == [(str(run.path), "mixed", run.mixed)]
 
 
-def test_a_run_on_several_numbers_of_processes_has_the_time_of_none(make_run: MakeRun) -> None:
+def test_a_run_on_several_numbers_of_processes_is_excluded(make_run: MakeRun) -> None:
     folder = make_run("a", finished=None)
     ended = EndRecord(20, 5066.0, True, 130.0, 10.0, 0.0)
     append(folder / "metrics.jsonl", ResumeRecord(10, 5000.0, 4), EVALUATED, ended)
-    assert read_run(folder).mixed == "resumed on another number of processes: 1 and 4"
+    assert read_run(folder).mixed == "a resume changed the number of processes: 1 and 4"
 
 
 P4D = machine("p4d", 30.0, "A100 40GB", 8)
@@ -139,7 +142,7 @@ P4D = machine("p4d", 30.0, "A100 40GB", 8)
         ("cpu", 1, machine("box", 3.0), 1, 0.1),
     ],
 )
-def test_money_is_of_the_machines_that_it_ran_on(
+def test_money_needs_the_devices_of_the_priced_machine(
     make_run: MakeRun, device: str, ranks: int, hardware: dict[str, object], nodes: int, money: float | None
 ) -> None:
     folder = make_run("a", seconds=(60.0, 60.0), hardware=hardware, launch={"nnodes": nodes})

@@ -26,7 +26,7 @@ def test_speed_up_and_gain_by_hand() -> None:
     assert "two seeds" in gain.value.note
 
 
-def test_beyond_the_measured_range_no_number_is_given() -> None:
+def test_beyond_the_measured_range_there_is_a_reason_and_no_number() -> None:
     fast, base = curve("fast", (10, 70), (40, 74)), curve("base", (20, 60), (80, 72))
     high, low = at_equal_quality(fast, base, "time", 73.0), at_equal_quality(fast, base, "time", 65.0)
     assert high.value is None
@@ -39,20 +39,20 @@ def test_beyond_the_measured_range_no_number_is_given() -> None:
     assert at_equal_quality(fast, base, "money", 72.0).reason.startswith("fast has no money")
 
 
-def test_an_interval_holds_the_value_and_covers_the_truth() -> None:
-    """Of many repetitions of one experiment with a known speed-up of 2, about 95 % of the intervals hold it."""
+def test_an_interval_contains_the_value_and_covers_the_truth() -> None:
+    """In repeated experiments with a known speed-up of 2, about 95 % of the intervals contain it."""
     generator = np.random.default_rng(1)
-    held = 0
+    covered = 0
     for _ in range(200):
         base, fast = [], []
         for minutes, top1 in ((10.0, 70.0), (40.0, 74.0), (160.0, 76.0)):
             noise = generator.normal(0, 0.2, (2, 8))
             base.append(((minutes,) * 8, tuple(top1 + noise[0])))
             fast.append(((minutes / 2,) * 8, tuple(top1 + noise[1])))
-        found = at_equal_quality(curve("fast", *fast), curve("base", *base), "time", 73.0)
-        assert found.value.low <= found.value.value <= found.value.high
-        held += found.value.low <= 2.0 <= found.value.high
-    assert 0.88 <= held / 200 <= 0.99
+        compared = at_equal_quality(curve("fast", *fast), curve("base", *base), "time", 73.0)
+        assert compared.value.low <= compared.value.value <= compared.value.high
+        covered += compared.value.low <= 2.0 <= compared.value.high
+    assert 0.88 <= covered / 200 <= 0.99
 
 
 def test_the_spread_of_a_resampled_mean_is_the_standard_error() -> None:
@@ -64,21 +64,21 @@ def test_the_spread_of_a_resampled_mean_is_the_standard_error() -> None:
 
 def test_the_p_value_is_students_t_of_the_bootstrap_error() -> None:
     resampled = np.random.default_rng(0).normal(1.0, 0.5, 4000)
-    found = estimate(1.0, resampled, fewest_seeds=4)
-    assert found.p == pytest.approx(2 * stats.t.sf(1.0 / resampled.std(ddof=1), df=3))
-    assert (found.low, found.high) == (pytest.approx(0.02, abs=0.1), pytest.approx(1.98, abs=0.1))
+    compared = estimate(1.0, resampled, fewest_seeds=4)
+    assert compared.p == pytest.approx(2 * stats.t.sf(1.0 / resampled.std(ddof=1), df=3))
+    assert (compared.low, compared.high) == (pytest.approx(0.02, abs=0.1), pytest.approx(1.98, abs=0.1))
 
 
-def test_an_interval_that_leaves_the_range_has_an_open_end_and_no_p() -> None:
+def test_an_interval_beyond_the_range_has_an_open_end_and_no_p_value() -> None:
     resampled = np.where(np.arange(4000) < 400, -math.inf, np.linspace(0.5, 1.5, 4000))
-    found = estimate(1.0, resampled, fewest_seeds=5)
-    assert found.low is None
-    assert found.high is not None
-    assert found.p is None
-    assert "10% of the resamples" in found.note
+    compared = estimate(1.0, resampled, fewest_seeds=5)
+    assert compared.low is None
+    assert compared.high is not None
+    assert compared.p is None
+    assert "10% of the resamples" in compared.note
 
 
-def test_against_a_point_of_the_baseline_its_own_quality_is_uncertain_too() -> None:
+def test_against_a_point_of_the_baseline_its_quality_is_resampled_too() -> None:
     base = curve("base", ((40.0, 41.0, 39.0), (74.0, 74.5, 73.5)))
     fast = curve("fast", ((10.0, 10.0, 10.0), (70.0, 70.2, 69.8)), ((40.0, 40.0, 40.0), (78.0, 78.2, 77.8)))
     at_point = at_equal_quality(fast, base, "time", base.points[0])
@@ -87,8 +87,8 @@ def test_against_a_point_of_the_baseline_its_own_quality_is_uncertain_too() -> N
     assert at_point.value.p < 0.05
 
 
-def test_a_curve_against_itself_shows_nothing() -> None:
+def test_a_curve_against_itself_has_a_speed_up_of_one() -> None:
     base = curve("base", ((10.0, 10.0, 10.0), (70.0, 70.4, 69.6)), ((40.0, 40.0, 40.0), (74.0, 74.4, 73.6)))
-    found = at_equal_quality(base, base, "time", 72.0)
-    assert found.value.value == pytest.approx(1.0)
-    assert found.value.p == 1.0
+    compared = at_equal_quality(base, base, "time", 72.0)
+    assert compared.value.value == pytest.approx(1.0)
+    assert compared.value.p == 1.0
