@@ -4,36 +4,61 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, Literal, get_origin, get_type_hints
 
 from launcher.errors import one_line
 
-# Mapping of verb to (module, description).
 VERBS = "train.verbs"
-# By verb: a module with `configure(parser)` and `handle(arguments)`, which returns the exit code or None to continue.
+# By verb; `handle` returns the exit code, or None to continue.
 OPTIONS = "train.options"
-# By logger: the dataclass of its values, with `check()` and `sink(folder, config)`.
+# By logger: the dataclass of its values.
 LOGGERS = "train.loggers"
+_SHAPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    VERBS: (
+        "a mapping of verb to (module, description)",
+        lambda verbs: all(
+            isinstance(text, str) for verb, (module, about) in verbs.items() for text in (verb, module, about)
+        ),
+    ),
+    OPTIONS: (
+        "a module with configure(parser) and handle(arguments)",
+        lambda module: callable(module.configure) and callable(module.handle),
+    ),
+    LOGGERS: (
+        "a dataclass with a name: Literal[...], check() and sink(folder, config)",
+        lambda kind: (
+            get_origin(get_type_hints(kind)["name"]) is Literal and callable(kind.check) and callable(kind.sink)
+        ),
+    ),
+}
 
 
 @cache
 def registered(group: str) -> dict[str, Any]:
-    """Load the entry points of a group by name; skip broken ones with a warning."""
+    """Load the entry points of a group by name; skip broken ones, and those of a wrong shape, with a warning."""
     loaded = {}
     for point in sorted(entry_points(group=group), key=lambda point: point.name):
         try:
-            loaded[point.name] = point.load()
+            plugin = point.load()
         # note: importing another package's code may raise anything
         except Exception as error:
-            _warn(point, error)
+            _warn(point, str(error) or type(error).__name__)
+            continue
+        expected, fits = _SHAPES[group]
+        with suppress(Exception):
+            if fits(plugin):
+                loaded[point.name] = plugin
+                continue
+        _warn(point, f"must be {expected}")
     return loaded
 
 
-def _warn(point: EntryPoint, error: Exception) -> None:
+def _warn(point: EntryPoint, reason: str) -> None:
     if "RANK" in os.environ:
         return  # note: the launcher process has printed it
     package = f" of the package {point.dist.name}" if point.dist else ""
-    reason = one_line(str(error) or type(error).__name__)
-    print(f"warning: skipped {point.name} = {point.value}{package}: {reason}", file=sys.stderr)
+    print(f"warning: skipped {point.name} = {point.value}{package}: {one_line(reason)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The launcher without the packages that add to it, and beside one that is broken."""
+"""The launcher without the packages that extend it, and with a broken one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from tests.runs import SMALL, Cold
 
 pytestmark = pytest.mark.system
 
-# What Python runs before anything else of a process: only the launcher is installed, and beside it what is asked for.
+# Runs at the start of each Python process: only the launcher is installed, and an entry point per group for BROKEN.
 _SITE = """
 import importlib.metadata, os, sys
 from importlib.metadata import EntryPoint
 _all = importlib.metadata.entry_points
-_broken = [EntryPoint("theirs", "nowhere.at:all", group) for group in filter(None, os.environ["BROKEN"].split())]
+_groups = ("train.verbs", "train.options", "train.loggers")
+_broken = [EntryPoint("theirs", os.environ["BROKEN"], group) for group in _groups if os.environ["BROKEN"]]
 def entry_points(**query):
     if not query:
         return _all()
@@ -61,10 +62,22 @@ def test_it_lists_what_is_installed_and_refuses_the_rest_in_a_line(alone: Cold) 
         assert alone(*words, code=2).stderr.splitlines() == [line]
 
 
-def test_a_broken_package_costs_one_warning(alone: Cold) -> None:
-    alone.environment["BROKEN"] = "train.verbs train.options train.loggers"
+@pytest.mark.parametrize(
+    ("value", "reasons"),
+    [
+        ("nowhere.at:all", ["No module named 'nowhere'"] * 3),
+        ("builtins:int", ["must be a mapping of verb to", "must be a dataclass with a name", "must be a module with"]),
+    ],
+)
+def test_a_package_that_is_broken_or_of_a_wrong_shape_costs_one_warning(
+    alone: Cold, value: str, reasons: list[str]
+) -> None:
+    alone.environment["BROKEN"] = value
     done = alone("plan", *SMALL)
     assert "steps" in done.stdout
     warnings = done.stderr.splitlines()
-    assert len(warnings) == 3
-    assert all("skipped theirs = nowhere.at:all: No module named 'nowhere'" in line for line in warnings)
+    assert [f"skipped theirs = {value}: {reason}" in line for line, reason in zip(warnings, reasons, strict=True)] == [
+        True,
+        True,
+        True,
+    ]
