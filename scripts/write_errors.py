@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "errors.md"
-_RAISED = {"UserError", "Problem", "MachineError", "problem", "_problem"}
+_RAISED = {"UserError", "Problem", "MachineError"}
 _HEAD = """\
 # Every error
 
@@ -42,10 +42,20 @@ class Message:
         return self.text.lstrip(". :'\"/(").lower()
 
 
+@dataclass(frozen=True)
+class Helper:
+    """A function `problem` that returns an error: the position of its parameter `message`, and the error's key."""
+
+    position: int
+    key: str
+
+
 def messages() -> list[Message]:
     """Return every error whose text is in launcher/ or lab/, in the order of the files."""
     files = [path for package in ("launcher", "lab") for path in sorted((ROOT / package).rglob("*.py"))]
-    return [one for path in files for one in _in_file(path.relative_to(ROOT), ast.parse(path.read_text()))]
+    trees = {path.relative_to(ROOT): ast.parse(path.read_text()) for path in files}
+    helpers = {".".join(path.with_suffix("").parts): dict(_helpers(tree)) for path, tree in trees.items()}
+    return [one for path, tree in trees.items() for one in _in_file(path, tree, helpers)]
 
 
 def page() -> str:
@@ -63,25 +73,42 @@ def _package(message: Message) -> str:
     return str(Path(message.file).parent)
 
 
-def _in_file(path: Path, tree: ast.Module) -> Iterator[Message]:
+def _helpers(tree: ast.Module) -> Iterator[tuple[str, Helper]]:
+    """Yield the helpers that a file defines, by name."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name in ("problem", "_problem"):
+            names = [argument.arg for argument in node.args.args]
+            defaults = dict(zip(reversed(names), reversed(node.args.defaults), strict=False))
+            for call in _inside(node):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Problem":
+                    yield node.name, Helper(names.index("message"), _text(call.args[1], defaults))
+
+
+def _in_file(path: Path, tree: ast.Module, helpers: dict[str, dict[str, Helper]]) -> Iterator[Message]:
     constants = _names(tree.body)
+    own = dict(helpers[".".join(path.with_suffix("").parts)])
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "problem" for alias in node.names):
+            own |= helpers.get(str(node.module), {})
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     inner = {id(node) for function in functions for node in _inside(function) if isinstance(node, ast.FunctionDef)}
     for function in functions:
         if id(function) not in inner:
             names = constants | _names(list(_inside(function)))
             for node in _inside(function):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _RAISED:
-                    yield from _message(path, node, names)
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {*own, *_RAISED}:
+                    yield from _message(path, node, names, own.get(node.func.id))
 
 
-def _message(path: Path, call: ast.Call, names: dict[str, ast.expr]) -> Iterator[Message]:
-    """Yield the error of a call if its text is in the function; `problem` functions take the value first."""
+def _message(path: Path, call: ast.Call, names: dict[str, ast.expr], helper: Helper | None) -> Iterator[Message]:
+    """Yield the error of a call if its text is in the function."""
     assert isinstance(call.func, ast.Name)
-    arguments = call.args[1:] if call.func.id in ("problem", "_problem") else call.args[:1]
-    for text in (_text(argument, names) for argument in arguments[:1]):
+    position = helper.position if helper else 0
+    for text in (_text(argument, names) for argument in call.args[position : position + 1]):
         if text.strip(". "):
-            key = _text(call.args[1], names) if call.func.id == "Problem" and len(call.args) > 1 else ""
+            key = helper.key if helper else ""
+            if call.func.id == "Problem" and len(call.args) > 1:
+                key = _text(call.args[1], names)
             yield Message(str(path), call.lineno, call.func.id, key, text)
 
 

@@ -80,7 +80,9 @@ def _hydra(command: Command) -> Iterator[None]:
             yield
     except _FAILURES as error:
         reason = one_line(" ".join(str(error).split())) or type(error).__name__
-        raise UserError(f"{command.config_name} cannot be composed: {reason}") from None
+        raise UserError(
+            f"{command.config_name} cannot be composed: {reason}; correct its values or defaults list"
+        ) from None
     finally:
         ConfigFiles.command = None
 

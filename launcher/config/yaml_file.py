@@ -39,15 +39,15 @@ def read_mapping(path: Path) -> dict[str, Any]:
         _check_plain(text)
         values = yaml.load(text, _PlainLoader)
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        raise UserError(f"{path} cannot be read: {error.strerror}; check the path and its permissions") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} cannot be read: not UTF-8 text (byte {error.start})") from None
+        raise UserError(f"{path} cannot be read: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise UserError(f"{path}{f':{mark.line + 1}' if mark else ''}: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         reason = getattr(error, "reason", "not YAML")
-        raise UserError(f"{path} cannot be read: {reason}") from None
+        raise UserError(f"{path} cannot be read: {reason}; save it as UTF-8 YAML") from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise UserError(f"{path}:1: must be a mapping of keys to values, such as epochs: 16")
     return values
@@ -86,11 +86,11 @@ def as_yaml(values: Mapping[str, Any]) -> str:
 def _text(path: Path) -> str:
     # note: reading a pipe or a device may block forever
     if path.exists() and not path.is_file():
-        raise UserError(f"{path} cannot be read: not a file")
+        raise UserError(f"{path} cannot be read: not a file; use a YAML file")
     with path.open("rb") as file:
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
-        raise UserError(f"{path} cannot be read: larger than {_MOST_BYTES // 1000} kB")
+        raise UserError(f"{path} cannot be read: larger than {_MOST_BYTES // 1000} kB; shorten it")
     return content.decode("utf-8")
 
 
@@ -107,7 +107,7 @@ def _check_plain(text: str) -> None:
             raise _refused(f"tags such as {tag} are not supported; remove them", event.start_mark)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
-            raise _refused(f"nested more than {_DEEPEST} levels deep", event.start_mark)
+            raise _refused(f"nested more than {_DEEPEST} levels deep; use fewer levels", event.start_mark)
 
 
 class _PlainLoader(_FASTEST):
@@ -125,7 +125,7 @@ class _PlainLoader(_FASTEST):
             if type(key) not in (str, int):
                 raise _refused("a key must be text; quote it", key_node.start_mark)
             if key in seen:
-                raise _refused(f"duplicate key {key}", key_node.start_mark)
+                raise _refused(f"duplicate key {key}; remove one", key_node.start_mark)
             seen.add(key)
         values: dict[Any, Any] = super().construct_mapping(node, deep)
         return values

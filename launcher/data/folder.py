@@ -16,7 +16,7 @@ import numpy as np
 
 from launcher import randomness
 from launcher.config.schema import Dataset
-from launcher.data.listing import EXTENSIONS, entries, files_below, is_folder, is_image
+from launcher.data.listing import EXTENSIONS, entries, files_below, is_folder, is_image, unreadable_path
 from launcher.errors import Problem, UserError
 
 # The default folder of FFCV files, within the data set's folder.
@@ -138,7 +138,7 @@ def sizes(folder: Folder) -> list[int]:
         with ThreadPoolExecutor(_READERS) as pool:
             return [size for part in pool.map(of, range(0, len(folder.files), _FILES_A_TASK)) for size in part]
     except OSError as error:
-        raise problem(folder.root.parent, f"{error.filename} cannot be read: {error.strerror}") from None
+        raise problem(folder.root.parent, unreadable_path(error)) from None
 
 
 def problem(path: Path | str, message: str) -> UserError:
@@ -160,7 +160,7 @@ def _scan(path: Path, root: Path, split: str) -> Folder:
     try:
         return _listed(path, root, split)
     except OSError as error:
-        raise problem(path, f"{error.filename} cannot be read: {error.strerror}") from None
+        raise problem(path, unreadable_path(error)) from None
 
 
 def _listed(path: Path, root: Path, split: str) -> Folder:
@@ -181,7 +181,7 @@ def _listed(path: Path, root: Path, split: str) -> Folder:
         if len(images) < len(names):
             others.update(Path(file).suffix.lower() or Path(file).name for file in {*names}.difference(images))
     if not files:
-        raise problem(path, f"the class folders of {root} contain no images ({' '.join(EXTENSIONS)})")
+        raise problem(path, f"the class folders of {root} contain no images ({' '.join(EXTENSIONS)}); add some")
     place = "" if root == path else f"{root.name}/"
     numbers = np.array(labels, dtype=np.int64)
     return Folder(root, split, classes, files, numbers, skipped, place, others, sum(map(is_image, loose)))

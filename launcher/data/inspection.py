@@ -99,7 +99,7 @@ def match_folder(path: Path, dataset: Dataset, classes: Sequence[str], report: R
     matched = part(matched, matched.labels >= 0)
     if not matched.files:
         message = f"contains no class of the run; its folders are {first_few(images.classes)}"
-        message += f", the run's classes {first_few(classes)}"
+        message += f", the run's classes {first_few(classes)}; set another folder"
         raise UserError(Problem(message, "dataset.path", images.root))
     if others := [number for number, name in enumerate(images.classes) if name not in numbers]:
         counts = np.bincount(images.labels, minlength=len(images.classes))

@@ -29,7 +29,7 @@ def _below(name: str) -> list[str]:
             folders[:] = sorted(folder for folder in folders if not _is_ignored(folder))
             paths += [os.path.join(parent, file) for file in sorted(files) if is_image(file)]  # noqa: PTH118
     except OSError as error:
-        raise UserError(f"{error.filename} cannot be read: {error.strerror}; check its permissions") from None
+        raise UserError(unreadable_path(error)) from None
     if not paths:
         raise UserError(f"{name} contains no images ({' '.join(EXTENSIONS)}); type another folder")
     return paths
@@ -37,6 +37,11 @@ def _below(name: str) -> list[str]:
 
 def _raised(error: OSError) -> None:
     raise error
+
+
+def unreadable_path(error: OSError) -> str:
+    """Return the message for a file or folder that cannot be read."""
+    return f"{error.filename} cannot be read: {error.strerror}; check its permissions"
 
 
 def is_folder(path: Path) -> bool:

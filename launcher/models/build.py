@@ -214,7 +214,11 @@ def _refused(model: schema.TimmModel, classes: int, error: Exception) -> Problem
     if match is None or match[1] not in values:
         listed = ", ".join(f"{name}={value}" for name, value in values.items()) or "no further values"
         reason = one_line(str(error)) or type(error).__name__
-        return Problem(f"timm cannot build it with {listed}: {reason}", "model.architecture", model.architecture)
+        return Problem(
+            f"timm cannot build it with {listed}: {reason}; correct one of these values",
+            "model.architecture",
+            model.architecture,
+        )
     import timm
 
     name = match[1]

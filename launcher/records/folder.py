@@ -138,7 +138,7 @@ def existing(path: str, *, saved: bool = False) -> RunFolder:
     """
     folder = RunFolder(Path(path))
     if not folder.exists():
-        raise UserError(f"{path} is not a run folder: it has no config.yaml{_like(folder.path)}")
+        raise UserError(f"{path} is not a run folder: it has no config.yaml; type the path of one{_like(folder.path)}")
     for file in folder.path.rglob("*"):
         if file.is_symlink() and not file.is_dir():
             raise UserError(f"{file} is a symbolic link; replace it by the file, or remove it")

@@ -88,7 +88,9 @@ class Saver:
                 _link(path, folder.best)
             checkpoint.prune(folder.checkpoints, keep=self._settings.keep)
         except OSError as error:
-            raise UserError(f"{folder.checkpoints} cannot be written: {error.strerror}") from error
+            raise UserError(
+                f"{folder.checkpoints} cannot be written: {error.strerror}; check its permissions and disk"
+            ) from error
         HEARTBEAT.beat()
 
 

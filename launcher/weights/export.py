@@ -114,7 +114,7 @@ def _staged(output: Path) -> Iterator[Path]:
             with suppress(OSError):
                 path.rmdir()
         if isinstance(error, OSError):
-            raise UserError(f"cannot export to {output}: {error.strerror or error}") from None
+            raise UserError(f"cannot export to {output}: {error.strerror or error}; choose another folder") from None
         raise
 
 

@@ -97,7 +97,7 @@ class _ExportedModel:
             self._errors.seek(0)
             lines = self._errors.read().decode(errors="replace").strip().splitlines() or ["nothing"]
             raise UserError(
-                f"the exported model fails without this project: {lines[-1]}; no file was written"
+                f"the exported model fails without this project: {lines[-1]}; no file was written; report this as a bug"
             ) from None
         return logits, inputs
 

@@ -175,7 +175,7 @@ def test_a_run_whose_pictures_are_gone_predicts(tmp_path: Path, pictures: Path) 
 
 def test_mistakes_are_one_line(run: RunFolder, pictures: Path, tmp_path: Path) -> None:
     other = run.path.with_name("smoll")
-    assert f"is not a run folder: it has no config.yaml; did you mean {run.path}?" in refused(
+    assert f"is not a run folder: it has no config.yaml; type the path of one; did you mean {run.path}?" in refused(
         "predict", str(other), "a"
     )
     assert "no images; pass files" in refused("predict", str(run.path))

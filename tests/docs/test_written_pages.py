@@ -17,6 +17,15 @@ SCRIPTS = {
     for name in ("write_keys", "write_figures", "write_errors")
 }
 FIGURES = SCRIPTS["write_figures"]
+_VERBS = (
+    "add check choose copy correct create download evaluate expected export free install list move omit pass pip put "
+    "remove rename repair repeat report resume run save see set shorten start type use wait write"
+)
+_REMEDY = re.compile(
+    rf"(?:^|[;:,(] |\b(?:or|and) )(?:{_VERBS.replace(' ', '|')})\b|did you mean|such as|`|train (?:replay|resume)\b"
+)
+# Messages of the YAML parser, with file and line, and of Slurm.
+_QUOTED = ("...:......: ...", "...: ...")
 
 
 @pytest.mark.parametrize("name", FIGURES["PAGES"])
@@ -42,6 +51,14 @@ def test_the_page_of_errors_is_current() -> None:
     text = (ROOT / "docs" / "errors.md").read_text()
     assert text == SCRIPTS["write_errors"]["page"](), "run: .venv/bin/python scripts/write_errors.py"
     assert "| `dataset.val_split` | needs class folders on this machine; unpack or copy the images" in text
+
+
+def test_every_error_of_a_user_has_a_key_or_a_remedy() -> None:
+    errors = [one for one in SCRIPTS["write_errors"]["messages"]() if one.raised != "MachineError"]
+    assert len(errors) > 200
+    lacking = [one for one in errors if not (one.key or _REMEDY.search(one.text) or one.text in _QUOTED)]
+    assert [f"{one.file}:{one.line}: {one.text}" for one in lacking] == []
+    assert not _REMEDY.search("... cannot be read: ...")
 
 
 def test_the_page_of_keys_is_current_and_leaves_none_out() -> None:

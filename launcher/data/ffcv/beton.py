@@ -112,7 +112,9 @@ def open_beton(path: Path, key: str = "dataloader.folder") -> Beton:
         message = f"{path} {wrong}; run train prepare again, or set another file"
         raise UserError(Problem(message, key, path)) from None
     except OSError as error:
-        raise UserError(Problem(f"{path} cannot be read ({error.strerror})", key, path)) from None
+        raise UserError(
+            Problem(f"{path} cannot be read ({error.strerror}); check its permissions", key, path)
+        ) from None
 
 
 def _open(path: Path) -> Beton:

@@ -107,7 +107,9 @@ def _tar_source(files: Files, archive: str, split: str, members: Iterable[tuple[
     """
     images = {(name, member.name): (member.start, member.size) for name, member in members if is_image(member.name)}
     if not images:
-        raise problem(archive, f"contains no images ({' '.join(EXTENSIONS)}) at .../{split}/CLASS/NAME")
+        raise problem(
+            archive, f"contains no images ({' '.join(EXTENSIONS)}) at .../{split}/CLASS/NAME; set another file"
+        )
     names = sorted(images)
     places = np.array([images[name] for name in names], np.int64)
     return Source(archive, split, *labelled(names), files, archive, places[:, 1].tolist, places)
