@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher import paths
 from launcher.config import recipes
-from launcher.config.keys import all_keys, choices, nearest, nearest_key
+from launcher.config.keys import all_keys, choices, nearest, nearest_key, synonyms
 from launcher.config.overrides import SEARCH_PATH, quoted
 from launcher.config.validate import ON_OFF
 from launcher.errors import Problem, UserError, shown
@@ -85,17 +85,21 @@ class _Reading:
         """Yield `key=value` for `--key value`, `--key=value` and `--switch`."""
         name, equals, value = word.lstrip("-").partition("=")
         key = SEARCH_PATH if name == "config-dir" else name.replace("-", "_")
-        switch = _switch(key)
         if key not in self._keys:
             self._refuse(word, f"is not an option of {self._start}")
         elif equals:
             yield self._assigned(key, value)
-        elif self._left and (self._left[0] in switch or (not switch and _is_value(self._left[0]))):
-            yield self._assigned(key, self._left.popleft())
-        elif switch:
-            yield f"{key}={switch[0]}"
+        elif (following := self._value_after(key)) is not None:
+            yield self._assigned(key, following)
         else:
             self.problems.append(Problem(f"{word} needs a value; type {self._start} {word} VALUE, or {key}=VALUE"))
+
+    def _value_after(self, key: str) -> str | None:
+        """Take the value that follows a flag; of a switch without one return the first, of another key None."""
+        switch = _switch(key)
+        if self._left and (self._left[0] in switch or (not switch and _is_value(self._left[0]))):
+            return self._left.popleft()
+        return switch[0] if switch else None
 
     def _from_bare(self, word: str) -> Iterator[str]:
         """Yield `key=value` from one word or several, and `recipe=NAME` for a recipe's bare name."""
@@ -143,18 +147,24 @@ class _Reading:
             return f"{self._line(self._start, word)} > run.log"
         if name in self._verbs:
             return self._line(f"train {name}", word)
-        if flag == name and name not in self._keys:
-            similar = nearest(word, [*(self._verbs if may_be_verb else ()), *recipes.names()])
-            start = f"train {similar}" if similar in self._verbs else f"{self._start} recipe={similar}"
-            return similar and self._line(start, word)
+        if flag == name and name not in (*self._keys, *synonyms("keys")):
+            if may_be_verb and (verb := self._nearest_verb(word)):
+                return self._line(f"train {verb}", word)
+            similar = nearest(word, recipes.names())
+            return similar and self._line(f"{self._start} recipe={similar}", word)
         own = {option.lstrip("-").replace("-", "_"): option for option in self._options}
         if (similar := nearest(name, [*own, *self._keys])) in own:
             return f"{self._start} {own[similar]}"
         if not self._keys or (key := "recipe" if flag in _CONFIG else nearest_key(name)) is None:
             return None
         if not equals:
-            value = self._left.popleft() if self._left and _is_value(self._left[0]) else "VALUE"
+            value = self._value_after(key) or "VALUE"
         return self._line(f"{self._start} {shlex.quote(f'{key}={value}')}", word, value)
+
+    def _nearest_verb(self, word: str) -> str | None:
+        meant = {verb: verb for verb in self._verbs}
+        meant |= {other: verb for other, verb in synonyms("verbs").items() if verb in meant}
+        return meant.get(nearest(word, meant) or "")
 
     def _line(self, start: str, *without: str) -> str:
         """Return the command line with another start and without some words."""

@@ -6,11 +6,18 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from launcher.config.fields import AnyPath, Within
 from launcher.config.schema import RunConfig
+from launcher.config.yaml_file import read_mapping
+
+# Below this ratio of difflib, two words have little in common.
+_SIMILAR = 0.66
+_BEGINNING = 3  # letters
+_SYNONYMS = Path(__file__).with_name("synonyms.yaml")
 
 
 def options(hint: Any) -> list[type]:
@@ -81,23 +88,35 @@ def all_keys(schema: type = RunConfig) -> tuple[str, ...]:
     return tuple(_types(schema))
 
 
+@cache
+def synonyms(kind: Literal["verbs", "keys"]) -> dict[str, str]:
+    """Return other tools' words for the verbs, or the dotted keys, that mean the same."""
+    return dict(read_mapping(_SYNONYMS)[kind])
+
+
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice most similar to a word; None if none is close."""
-    matches = difflib.get_close_matches(word.lower(), list(choices), n=1, cutoff=0.5)
-    return matches[0] if matches else None
+    """Return the choice most similar to a word, or else the first that begins with it; None if none is close."""
+    word, choices = word.lower(), list(choices)
+    longer = [choice for choice in choices if len(word) >= _BEGINNING and choice.startswith(word)]
+    return next(iter([*difflib.get_close_matches(word, choices, n=1, cutoff=_SIMILAR), *longer]), None)
 
 
 def nearest_key(key: str, schema: type = RunConfig) -> str | None:
-    """Return the valid key most similar to a wrong one: the same leaf elsewhere, a similar sibling, or whole key."""
+    """Return the valid key nearest to a wrong one; None if none is close.
+
+    In this order: another tool's word for a key, the same leaf elsewhere, a similar sibling, leaf or whole key.
+    """
+    keys = all_keys(schema)
     parent, _, leaf = key.rpartition(".")
-    leaves = {known.rpartition(".")[2]: known for known in reversed(all_keys(schema))}
-    siblings = {known.rpartition(".")[2]: known for known in all_keys(schema) if known.rpartition(".")[0] == parent}
+    siblings = {known.rpartition(".")[2]: known for known in keys if known.rpartition(".")[0] == parent}
+    leaves = {known.rpartition(".")[2]: known for known in reversed(keys)}
+    leaves |= {word: known for word, known in synonyms("keys").items() if known in keys}
     if leaf in leaves:
         return leaves[leaf]
     for known in (siblings, leaves):
         if like := nearest(leaf, known):
             return known[like]
-    return nearest(key, all_keys(schema))
+    return nearest(key, keys)
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

@@ -70,8 +70,8 @@ def load_weights(model: BaseModel) -> SourceWeights:
         path /= WEIGHTS
     if not path.is_file():
         similar = nearest(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None
-        hint = f"; did you mean {path.parent / similar}?" if similar else ""
-        raise problem(model.weights, f"is not a file, run folder or export{hint}")
+        hint = f"did you mean {path.parent / similar}?" if similar else "set one of these, or torchvision or timm"
+        raise problem(model.weights, f"is not a file, run folder or export; {hint}")
     return _of_file(path)
 
 

@@ -15,7 +15,7 @@ from launcher import __version__
 from launcher.cli import main as cli
 from launcher.cli.words import read, takes_keys
 from launcher.config.compose import compose
-from launcher.config.keys import all_keys
+from launcher.config.keys import all_keys, nearest_key, synonyms
 from launcher.config.overrides import parse
 from launcher.errors import Problems, UserError
 from tests.commands import output_of
@@ -113,6 +113,11 @@ def test_a_path_is_a_recipe(own: Path) -> None:
         ("--resume runs/a", "did you mean train resume runs/a?"),
         ("epochs 240", "did you mean train epochs=240?"),
         ("--epochs", "--epochs needs a value"),
+        ("trian recipe=hot", "did you mean train run recipe=hot?"),
+        ("evaluate runs/a", "did you mean train eval runs/a?"),
+        ("imgsz 640 hot", "did you mean train image.train_size=640 hot?"),
+        ("-b 64 hot", "did you mean train batch_size=64 hot?"),
+        ("--model-ema hot", "did you mean train algorithms.ema=on hot?"),
         ("frobnicate", "frobnicate is neither a verb nor key=value"),
         ("''", "'' is neither a verb"),
     ],
@@ -133,6 +138,45 @@ def test_a_method_out_of_its_place_is_named_with_its_place(word: str, answer: st
     problems = Problems()
     parse([word], problems)
     assert problems == []
+
+
+def test_every_word_of_another_tool_leads_to_a_verb_or_key() -> None:
+    verbs, keys = synonyms("verbs"), synonyms("keys")
+    assert {*verbs.values()} <= {*cli.VERBS}
+    assert {*keys.values()} <= {*all_keys()}
+    assert not {*verbs} & {*cli.VERBS}
+    assert not {*keys} & {*all_keys()}
+    assert {word: nearest_key(word) for word in keys} == keys
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    {
+        "imgsz": "image.train_size",
+        "lr0": "optimizer.lr",
+        "batch": "batch_size",
+        "bacth": "batch_size",
+        "workers": "dataloader.workers",
+        "device": "launch.device",
+        "amp": "precision",
+        "weights": "model.weights",
+        "pretrained": "model.weights",
+        "num_classes": "dataset.classes",
+        "opt": "optimizer",
+        "optimizer.wd": "optimizer.weight_decay",
+        "sched": "schedule",
+        "LR": "optimizer.lr",
+    }.items(),
+)
+def test_a_wrong_key_is_answered_with_the_one_that_means_it(word: str, key: str) -> None:
+    with pytest.raises(UserError, match=rf"no such key; did you mean {key}\?"):
+        compose([f"{word}=1"])
+
+
+@pytest.mark.parametrize("word", ["bananas", "patience_is_a_virtue", "frobnicate"])
+def test_what_is_like_no_key_gets_no_suggestion(word: str) -> None:
+    with pytest.raises(UserError, match=f"^{word}=1 .command line.: no such key$"):
+        compose([f"{word}=1"])
 
 
 def test_several_wrong_words_are_told_at_once() -> None:

@@ -54,7 +54,7 @@ def test_it_lists_what_is_installed_and_refuses_the_rest_in_a_line(alone: Cold) 
     for words, line in (
         (
             ["compare", "runs", "--csv"],
-            "error: compare is neither a verb nor key=value; did you mean train completion runs --csv?",
+            "error: compare is neither a verb nor key=value; see `train --help` and `train ls`",
         ),
         (["logger=wandb"], "error: logger.name=wandb (command line): must be one of jsonl, tensorboard, "
          "or needs a package that provides it"),
