@@ -42,7 +42,7 @@ for _added in registered(plugins.VERBS).values():
         _MODULES.setdefault(_verb, _module)
 
 _EXAMPLES = """examples:
-  train                                         a ResNet-18 on built-in images, in minutes on a CPU
+  train epochs=1                                a ResNet-18 on built-in images, in a minute on a CPU
   train recipe=mild dataset=imagenet dataset.path=/data/imagenet
   train recipe=hot epochs=300 algorithms.mixup=off algorithms.sam.interval=5
   train plan recipe=hot epochs=240
@@ -96,13 +96,13 @@ def _run(words: list[str]) -> int:
     """Run the verb at the start of the words, or print the overview or version."""
     if words[:1] == ["help"] or words[1:] == ["help"]:
         words = [*(word for word in words[:2] if word != "help"), "--help"]
-    if words[:1] in (["-h"], ["--help"]):
+    if words[:1] in ([], ["-h"], ["--help"]):
         print(_overview())
         return 0
     if words[:1] in (["-V"], ["--version"], ["version"]):
         print(f"train {__version__}")
         return 0
-    verb = words.pop(0) if words and words[0] in VERBS else "run"
+    verb = words.pop(0) if words[0] in VERBS else "run"
     from launcher.cli.words import read  # note: here a stop signal during the import ends without a traceback
 
     module = module_of(verb)

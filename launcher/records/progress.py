@@ -13,6 +13,7 @@ from launcher.config.tasks import TaskConfig
 from launcher.records.metrics import Row, is_whole, parse_line
 
 _BAR = 24  # columns
+_SECONDS = 30.0  # between lines within an epoch, without a terminal
 
 
 class NewLines:
@@ -56,6 +57,7 @@ class ProgressView(TerminalView):
         self._epochs, self._total_steps, self._task = epochs, total_steps, task
         self._metrics = NewLines(metrics)
         self._evaluation_seconds = 0.0
+        self._printed = 0.0
         self._live: Progress | None = None
         if console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(_BAR), TextColumn("{task.fields[facts]}"))
@@ -74,27 +76,30 @@ class ProgressView(TerminalView):
                     loss = float("nan") if row["loss"] is None else row["loss"]
                     metrics, trained = self._task.text(row["metrics"], 1), duration(row["train_seconds"])
                     self.print(f"epoch {row['epoch']:g}/{self._epochs}  {metrics}  loss {loss:.3f}  trained {trained}")
+                    self._printed = row["time"]
                 case "test":
                     self._evaluation_seconds += row["seconds"]
                     self.print(f"test images: {self._task.text(row['metrics'])}")
                 case "resume":
                     self.print(f"resumed at step {row['step']:,} of {self._total_steps:,}")
-                    self._begin(row["step"])
+                    self._begin(row)
                 case "start":
-                    self._begin(0)
+                    self._begin(row)
 
     def close(self) -> None:
         self.poll()
         if self._live is not None:
             self._live.stop()
 
-    def _begin(self, step: int) -> None:
+    def _begin(self, row: Row) -> None:
         """Show that the ranks run their first step."""
+        self._printed = row["time"]
         if self._live is not None:
+            step = row["step"]
             self._live.update(self._bar, completed=step, description=f"step {step:,}/{self._total_steps:,}")
 
     def _show_training(self, row: Row) -> None:
-        if self._live is None:
+        if self._live is None and row["time"] - self._printed < _SECONDS:
             return
         spent = row["train_seconds"] + self._evaluation_seconds
         left = (self._total_steps - row["step"]) * spent / max(1, row["step"])
@@ -109,6 +114,10 @@ class ProgressView(TerminalView):
             f"lr {row['lr']:.4f}",
         ]
         end = f"{duration(left)} left"
+        if self._live is None:
+            self._printed = row["time"]
+            self.print("  ".join([step, *facts, end]))
+            return
         room = self._console.width - len(step) - _BAR - len(end) - 2
         widths = accumulate(len(fact) + 2 for fact in facts)
         fitting = [fact for fact, width in zip(facts, widths, strict=True) if width <= room]

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,12 @@ def test_each_verbs_help_ends_with_its_examples(verb: str, capsys: pytest.Captur
         cli.main([verb, "--help"])
     assert stopped.value.code == 0
     assert capsys.readouterr().out.rstrip().endswith(cli.module_of(verb).EXAMPLES[-1])
+
+
+def test_train_alone_explains_itself_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert output_of() == output_of("--help")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_plan_and_show_say_what_was_asked() -> None:

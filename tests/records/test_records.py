@@ -226,6 +226,22 @@ def test_the_bar_says_starting_until_the_ranks_do_their_first_step(folder: RunFo
     assert "starting" not in screen.getvalue()[last:]
 
 
+def test_without_a_terminal_a_line_within_an_epoch_comes_every_half_minute(folder: RunFolder) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=False, width=200)
+    view = ProgressView(folder.metrics, CONFIG.task, total_steps=100, epochs=10, console=console)
+    seconds = {1: 5, 2: 29, 3: 31, 4: 45, 5: 62}
+    rows = [replace(training(step), time=1e9 + time) for step, time in seconds.items()]
+    written(folder, StartRecord(0, 1e9, 1, 100, 10, "cpu", "float32", "top1", "higher"), *rows)
+    view.poll()
+    lines = screen.getvalue().splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["step 3/100", "step 5/100"]
+    assert all(line.endswith(" left") for line in lines)
+    written(folder, replace(evaluation(6, 0.5), time=1e9 + 80), replace(training(7), time=1e9 + 100))
+    view.poll()
+    assert len(screen.getvalue().splitlines()) == 3
+
+
 def summary(folder: RunFolder, config: RunConfig = CONFIG) -> str:
     screen = io.StringIO()
     Console(file=screen, width=120).print(summary_table(folder, config))
