@@ -36,7 +36,7 @@ SMALL = [
 ]
 # The same on two ranks, saved more often.
 SHORT = [*SMALL, "launch.nproc=2", "checkpoint.every=4ba", "launch.hang_timeout=60"]
-DECIDED = ("step", "model", "weights", "optimizer", "algorithms", "evaluated_step", "best", "best_step")
+DECIDED = ("step", "model", "weights", "optimizer", "algorithms", "evaluated_step", "best", "best_step", "history")
 # What a launcher tells the one rank of a run.
 ALONE = {
     **{"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", DEVICE: "cpu"},

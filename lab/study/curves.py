@@ -29,6 +29,8 @@ ACROSS = {"machines": "hardware", "models": "model", "datasets": "dataset"}
 _LENGTH_AND_SEED = ("seed", "schedule.dilate")
 # Keys of the data set, which the setting holds.
 _DATASET_KEYS = tuple(f"dataset.{key}" for key in ("name", "kind", "classes", "train_samples", "val_samples"))
+# Keys that may end a run before its length, where they are set.
+_EARLY = ("target", "stop.patience", "stop.min_delta", "stop.metric")
 _SHOWN_DIFFERENCES = 3
 # The data set of the published points; other images must not match it.
 PUBLISHED = "imagenet"
@@ -112,13 +114,14 @@ def build_curves(runs: Iterable[RunSummary]) -> list[Curve]:
 
 
 def _trained_values(run: RunSummary) -> dict[str, Any]:
-    """Return the values that determine the result of training, without the length."""
+    """Return the values that determine the result of training, what ends it early included, without the length."""
     by_length = changed_with_length(run.recipe)
     return {
         key: value
         for key, value in run.values.items()
         # note: an empty mapping means no algorithms
-        if value != {} and key not in (*_LENGTH_AND_SEED, *_DATASET_KEYS) and not is_free(key) and key not in by_length
+        if value != {} and key not in (*_LENGTH_AND_SEED, *_DATASET_KEYS) and key not in by_length
+        if not is_free(key) or (key in _EARLY and value)
     }
 
 
@@ -169,7 +172,7 @@ def _point(epochs: int, runs: list[RunSummary]) -> CurvePoint:
     costs: dict[Cost, tuple[float, ...]] = {
         "time": tuple(run.times.counted / 60 for run in runs if run.times),
         "wall": tuple(run.times.wall / 60 for run in runs if run.times),
-        "epochs": (float(epochs),) * len(runs),
+        "epochs": tuple(run.evaluations[-1].epoch if run.ended_by else float(epochs) for run in runs),
     }
     if None not in money:
         costs["money"] = tuple(m for m in money if m is not None)
@@ -188,7 +191,7 @@ def _names(groups: Mapping[tuple[StudySetting, str], list[RunSummary]]) -> dict[
         reference = {
             name: Counter(json.dumps(values.get(name), default=str) for values in named.values()).most_common(1)[0][0]
             for name in dict.fromkeys(name for values in named.values() for name in values)
-        }
+        } | dict.fromkeys(_EARLY, "null")
         used: Counter[str] = Counter()
         for key, values in named.items():
             name = " ".join([recipe, *_differences(values, reference)])

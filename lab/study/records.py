@@ -75,6 +75,7 @@ def facts_of(rows: list[Row]) -> dict[str, Any]:
         "device": str(start["device"]),
         "evaluations": evaluations,
         "times": times(rows),
+        "ended_by": next((row.get("ended_by") for row in reversed(valid) if row["kind"] == "end"), None),
         "test_top1": next((100 * quality(row) for row in reversed(valid) if row["kind"] == "test"), None),
         "world_sizes": tuple(int(row["world_size"]) for row in valid if row["kind"] in ("start", "resume")),
     }

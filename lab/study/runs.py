@@ -41,6 +41,7 @@ class RunSummary:
     world_sizes: tuple[int, ...] = ()  # of the start and each resume
     price: float | None = None  # per hour, for a machine without a price in the config
     test_top1: float | None = None  # of the final weights on dataset.test_path, in percent
+    ended_by: str | None = None  # the key that ended it before its length
     identities: tuple[str, ...] = ()  # of its training data
 
     @cached_property

@@ -12,13 +12,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from lab.study.algoperf import MAX_RATIO, Scores, profile
-from lab.study.curves import COSTS, UNITS, Cost, StudySetting, deviation
+from lab.study.curves import COSTS, UNITS, Cost, CurvePoint, StudySetting, deviation
 from lab.study.published import StatedSpeedup
 from lab.study.results import Results, notes, on_front
 from lab.study.speedup import Comparison
 
 POINT_COLUMNS = (
-    *("curve", "recipe", "model", "dataset", "hardware", "published", "epochs", "seeds"),
+    *("curve", "recipe", "model", "dataset", "hardware", "published", "epochs", "epochs_mean", "seeds"),
     *("top1_mean", "top1_deviation"),
     *("minutes_mean", "minutes_deviation", "wall_minutes_mean", "usd_mean"),
     *("front_time", "front_wall", "front_money", "front_epochs", "source", "note", "runs"),
@@ -38,6 +38,7 @@ def point_rows(results: Results) -> list[dict[str, Any]]:
                 **asdict(curve.setting),
                 "published": curve.source is not None,
                 "epochs": point.epochs,
+                "epochs_mean": point.cost("epochs"),
                 "seeds": len(point.top1) if point.paths else None,
                 "top1_mean": point.quality,
                 "top1_deviation": deviation(point.top1),
@@ -121,7 +122,7 @@ def _points(results: Results, axis: Cost) -> Table:
                 escape(curve.name) + (" (published)" if curve.source else ""),
                 escape(f"{curve.setting.dataset}, {curve.setting.model}"),
                 escape(curve.setting.hardware),
-                str(point.epochs or "-"),
+                _epochs(point),
                 str(len(point.top1)) if point.paths else "-",
                 _with_deviation(point.top1, ".2f"),
                 _with_deviation(point.costs.get("time", ()), ".4g"),
@@ -130,6 +131,13 @@ def _points(results: Results, axis: Cost) -> Table:
                 "●" if (curve.setting, curve.name, point.cost(axis)) in front else "",
             )
     return table
+
+
+def _epochs(point: CurvePoint) -> str:
+    """Return the length of a point's runs, after the mean of what they trained if something ended them early."""
+    trained = point.cost("epochs")
+    early = point.paths and trained is not None and trained != point.epochs
+    return f"{trained:.4g} of {point.epochs}" if early else str(point.epochs or "-")
 
 
 def _with_deviation(values: Sequence[float], form: str) -> str:

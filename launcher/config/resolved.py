@@ -26,6 +26,7 @@ _PLACE_ONLY = ("runs", "run_name")
 FREE = (
     "epochs",
     "target",
+    "stop.",
     "runs",
     "run_name",
     "eval_every",

@@ -224,6 +224,15 @@ class Hardware:
 
 
 @dataclass(frozen=True, config=STRICT)
+class Stop:
+    """Early stopping: `patience` evaluations without a gain of more than `min_delta` in `metric` end the run."""
+
+    patience: Count | None
+    min_delta: NotNegative
+    metric: str | None
+
+
+@dataclass(frozen=True, config=STRICT)
 class Checkpoint:
     """When to save checkpoints, besides at the end and on a stop; `every_minutes` counts from the last checkpoint."""
 
@@ -285,6 +294,7 @@ class RunConfig:
     loss: Loss
     task: Task
     algorithms: Algorithms
+    stop: Stop
     checkpoint: Checkpoint
     nonfinite: NonFinite
     launch: Launch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from pydantic.dataclasses import dataclass
@@ -14,7 +14,7 @@ from launcher.config.fields import STRICT, target_parts
 from launcher.errors import Problem, UserError
 
 if TYPE_CHECKING:
-    from launcher.config.schema import BCE, CrossEntropy, Dataset
+    from launcher.config.schema import BCE, CrossEntropy, Dataset, RunConfig, Stop
 
 
 class Metric(NamedTuple):
@@ -31,6 +31,10 @@ class Metric(NamedTuple):
     def is_better(self, value: float, other: float) -> bool:
         """Return whether a value is better than another; False if one is NaN."""
         return value > other if self.better == "higher" else value < other
+
+    def gain(self, value: float, other: float) -> float:
+        """Return by how much a value is better than another; NaN if one is NaN."""
+        return value - other if self.better == "higher" else other - value
 
     def best(self, values: Iterable[float | None]) -> float | None:
         """Return the best value, ignoring None; None without a value."""
@@ -53,6 +57,23 @@ class Goal(NamedTuple):
         """Return whether an evaluation's metrics reach the goal."""
         value = metrics.get(self.metric.name)
         return value is not None and (value == self.value or self.metric.is_better(value, self.value))
+
+
+class Patience(NamedTuple):
+    """So many evaluations in a row without a gain of more than `min_delta` in a metric end a run (early stopping)."""
+
+    metric: Metric
+    evaluations: int
+    min_delta: float
+
+    def is_over(self, history: Iterable[Mapping[str, float | None]]) -> bool:
+        """Return whether the last evaluations of a run, all of whose metrics are given in order, have no gain."""
+        best, without = -math.inf if self.metric.better == "higher" else math.inf, 0
+        for metrics in history:
+            value = metrics.get(self.metric.name)
+            value = math.nan if value is None else value
+            best, without = (value, 0) if self.metric.gain(value, best) > self.min_delta else (best, without + 1)
+        return without >= self.evaluations
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -85,20 +106,39 @@ class TaskConfig(Declaration):
 
         Raises UserError if the task has no such metric, or the value is out of range.
         """
-        from launcher.config.keys import nearest  # note: which imports the schema
-
         name, value = target_parts(target)
-        metrics = {metric.name: metric for metric in self.metrics}
-        if name not in metrics:
-            close = nearest(name, list(metrics)) or self.primary.name
-            message = (
-                f"task={self.name} has no metric {name}, only {', '.join(metrics)}; did you mean {close}:{value:g}?"
-            )
-            raise UserError(Problem(message, "target", target))
-        if metrics[name].is_share and not 0 < value <= 1:
+        metric = self._metric(name, "target", target, f":{value:g}")
+        if metric.is_share and not 0 < value <= 1:
             message = f"{name} must be above 0 and at most 1, such as {name}:0.759"
             raise UserError(Problem(message, "target", target))
-        return Goal(metrics[name], value)
+        return Goal(metric, value)
+
+    def patience(self, stop: Stop) -> Patience | None:
+        """Return the rule of early stopping; None without one.
+
+        Raises:
+            UserError: the task has no such metric.
+        """
+        metric = self.primary if stop.metric is None else self._metric(stop.metric, "stop.metric", stop.metric)
+        return None if stop.patience is None else Patience(metric, stop.patience, stop.min_delta)
+
+    def ended_by(self, config: RunConfig, history: Sequence[Mapping[str, float | None]]) -> str | None:
+        """Return the key that ends a run after these evaluations, `target` or `stop.patience`; None if none does."""
+        if config.target is not None and any(map(self.goal(config.target).is_reached, history)):
+            return "target"
+        patience = self.patience(config.stop)
+        return "stop.patience" if patience is not None and patience.is_over(history) else None
+
+    def _metric(self, name: str, key: str, value: str, end: str = "") -> Metric:
+        """Return the metric of a name, which a value of the config has; `end` follows it there."""
+        from launcher.config.keys import nearest  # note: which imports the schema
+
+        metrics = {metric.name: metric for metric in self.metrics}
+        if name not in metrics:
+            close = nearest(name, metrics) or self.primary.name
+            message = f"task={self.name} has no metric {name}, only {', '.join(metrics)}; did you mean {close}{end}?"
+            raise UserError(Problem(message, key, value))
+        return metrics[name]
 
     def text(self, metrics: Mapping[str, float | None], digits: int = 2) -> str:
         """Format an evaluation's metrics as one line."""

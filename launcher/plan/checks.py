@@ -10,7 +10,7 @@ from launcher.config.layers import leaves
 from launcher.config.models import VisionTransformerModel
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import FFCVLoader, MultiStep
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, Problems, UserError
 from launcher.plan.plan import Plan
 
 _FEW_IMAGES = 16
@@ -41,11 +41,13 @@ def _batch(plan: Plan) -> Iterator[Problem]:
 
 def _task(plan: Plan) -> Iterator[Problem]:
     task, target = plan.config.task, plan.config.target
+    problems = Problems()
+    with problems.collected():
+        task.patience(plan.config.stop)
     if target is not None:
-        try:
+        with problems.collected():
             task.goal(target)
-        except UserError as error:
-            yield from error.problems
+    yield from problems
 
 
 def _warmup(plan: Plan) -> Iterator[Problem]:

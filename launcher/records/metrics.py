@@ -115,13 +115,14 @@ class NonFiniteRecord(Record):
 
 @dataclass(frozen=True)
 class EndRecord(Record):
-    """The run ended; `finished` is false if it was stopped."""
+    """The run ended; `finished` is false if it was stopped, `ended_by` the key that ended it before its length."""
 
     kind: ClassVar[str] = "end"
     finished: bool
     train_seconds: float
     eval_seconds: float
     save_seconds: float
+    ended_by: str | None = None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def summary_table(folder: RunFolder, config: RunConfig) -> Table:
     """Return a table of epochs, metrics, times, throughput and the run folder; rows without a value are omitted."""
     rows = read_metrics(folder.metrics)
     curve = [("learning curve", str(folder.curve))] if folder.curve.exists() else []
-    results = [*_metrics(config.task, rows), *_target(config, rows), *_speed(rows)]
+    results = [*_metrics(config.task, rows), *_target(config, rows), *_stopped_early(config, rows), *_speed(rows)]
     return facts([*results, *_estimated(config, rows), *_gaps(rows), ("run folder", str(folder.path)), *curve])
 
 
@@ -53,6 +53,17 @@ def _target(config: RunConfig, rows: list[Row]) -> list[tuple[str, str]]:
     if first is not None:
         at = f"reached at epoch {first['epoch']:g}, after {duration(first['train_seconds'])} of training"
     return [(f"target {config.target}", at)]
+
+
+def _stopped_early(config: RunConfig, rows: list[Row]) -> list[tuple[str, str]]:
+    patience, ends = config.task.patience(config.stop), [row for row in rows if row["kind"] == "end"]
+    if patience is None or not ends or ends[-1].get("ended_by") != "stop.patience":
+        return []
+    length = next((f" of {row['epochs']}" for row in rows if row["kind"] == "start"), "")
+    least = f" of more than {patience.min_delta:g}" * (patience.min_delta > 0)
+    why = f"{patience.evaluations} evaluations in a row without a gain{least} in {patience.metric.title}"
+    epoch = next((row["epoch"] for row in reversed(rows) if row["kind"] == "eval"), 0)
+    return [("stopped early", f"at epoch {epoch:g}{length}: {why}")]
 
 
 def _speed(rows: list[Row]) -> list[tuple[str, str]]:

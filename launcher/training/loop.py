@@ -7,7 +7,7 @@ for each epoch:
             finite (training/nonfinite.py); log every logger.interval and at the end of an epoch
         evaluate     every eval_every and at the end
         save         every checkpoint.every and checkpoint.every_minutes, the best, and the last
-        last         after a stop request of a rank, at the target, and at the end
+        last         after a stop request of a rank, at the target, by stop.patience, and at the end
 """
 
 from __future__ import annotations

@@ -119,6 +119,7 @@ class MetricLogger:
 
     def log_end(self, *, finished: bool) -> None:
         """Record the end of the run."""
-        clock = self._trainer.clock
-        seconds = (clock.seconds(name) for name in ("training", "evaluation", "saving"))
-        self.record(EndRecord(self._trainer.next_step, time.time(), finished, *seconds))
+        trainer, clock = self._trainer, self._trainer.clock
+        seconds = clock.seconds("training"), clock.seconds("evaluation"), clock.seconds("saving")
+        early = trainer.ended_by if trainer.next_step < trainer.plan.total_steps else None
+        self.record(EndRecord(trainer.next_step, time.time(), finished, *seconds, early))

@@ -33,7 +33,10 @@ from launcher.training.step import TrainStep
 
 @dataclass
 class Trainer:
-    """A run that is ready to train; `next_step` is the first optimizer step that is not yet queued on the device."""
+    """A run that is ready to train; `next_step` is the first optimizer step that is not yet queued on the device.
+
+    `history` has the metrics of all evaluations, in order.
+    """
 
     plan: Plan
     ranks: Ranks
@@ -47,6 +50,7 @@ class Trainer:
     evaluated_step: int = 0
     best: dict[str, float] = field(default_factory=dict)
     best_step: int = 0
+    history: list[dict[str, float]] = field(default_factory=list)
     skipped_in_a_row: int = 0
 
     @property
@@ -55,10 +59,13 @@ class Trainer:
 
     @property
     def is_done(self) -> bool:
-        """Return whether all steps are done or an evaluation has reached the target."""
-        target = self.config.target
-        reached = target is not None and self.config.task.goal(target).is_reached(self.best)
-        return reached or self.next_step >= self.plan.total_steps
+        """Return whether all steps are done or an evaluation has ended the run."""
+        return self.next_step >= self.plan.total_steps or self.ended_by is not None
+
+    @property
+    def ended_by(self) -> str | None:
+        """Return the key by which an evaluation has ended the run; None if none has."""
+        return self.config.task.ended_by(self.config, self.history)
 
     @property
     def is_at_epoch_end(self) -> bool:
@@ -116,6 +123,7 @@ class Trainer:
     def note_evaluation(self, result: Evaluation) -> None:
         """Store the result of the current weights, and whether it is the best."""
         self.evaluated_step = self.next_step
+        self.history.append(result.metrics)
         for metric in self.config.task.metrics:
             value, best = result.metrics[metric.name], self.best.get(metric.name)
             if best is None or metric.is_better(value, best):
@@ -152,6 +160,7 @@ class Trainer:
             "evaluated_step": self.evaluated_step,
             "best": dict(self.best),
             "best_step": self.best_step,
+            "history": list(self.history),
             "skipped_in_a_row": self.skipped_in_a_row,
             "lr_factor": self.train_step.lr_factor,
             **{name: part.state_dict() for name, part in self._parts().items()},
@@ -168,6 +177,7 @@ class Trainer:
                 part.load_state_dict(state[name])
             self.next_step, self.evaluated_step = state["step"], state["evaluated_step"]
             self.best, self.best_step = dict(state["best"]), state["best_step"]
+            self.history = list(state["history"])
             self.skipped_in_a_row, self.train_step.lr_factor = state["skipped_in_a_row"], state["lr_factor"]
             self.train_step.release()
             if self.train_step.captured:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from launcher.config.compose import compose
-from launcher.config.tasks import ClassificationConfig, Goal, Metric
+from launcher.config.tasks import ClassificationConfig, Goal, Metric, Patience
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
@@ -29,6 +31,33 @@ def test_of_a_metric_that_is_to_be_low_lower_values_are_better() -> None:
     assert [goal.is_reached({"error": value}) for value in (3.0, 2.5, 2.0, None, float("nan"))] == [0, 1, 1, 0, 0]
     assert goal.metric.best([3.0, None, 2.0]) == 2.0
     assert (goal.metric.text(2.0), goal.metric.text(None)) == ("2", "nan")
+
+
+@pytest.mark.parametrize(
+    ("values", "min_delta", "better", "over"),
+    [
+        ([0.1, 0.2, 0.2], 0.0, "higher", 0),
+        ([0.1, 0.2, 0.2, 0.2], 0.0, "higher", 1),
+        ([0.1, 0.2, 0.1, 0.3, 0.3], 0.0, "higher", 0),
+        ([0.1, 0.3, 0.35, 0.39], 0.1, "higher", 1),
+        ([0.1, 0.3, 0.35, 0.41], 0.1, "higher", 0),
+        ([3.0, 2.0, 2.0, 2.0], 0.0, "lower", 1),
+        ([3.0, 2.0, 1.0, 2.0], 0.0, "lower", 0),
+        ([None, float("nan"), 0.1], 0.0, "higher", 0),
+        ([0.1, None, float("nan")], 0.0, "higher", 1),
+        ([], 0.0, "higher", 0),
+    ],
+)
+def test_patience_ends_after_evaluations_in_a_row_without_a_gain(
+    values: list[float | None], min_delta: float, better: Literal["higher", "lower"], over: bool
+) -> None:
+    metric = Metric("measured", "measured", better)
+    assert Patience(metric, 2, min_delta).is_over({"measured": value} for value in values) == over
+
+
+def test_early_stopping_has_a_metric_of_the_task() -> None:
+    with pytest.raises(UserError, match=r"stop.metric=tpo5: .* has no metric tpo5, .* did you mean top5\?"):
+        check(Plan(compose(["stop.patience=3", "stop.metric=tpo5"]).config, 1, 320), {})
 
 
 WRONG = {

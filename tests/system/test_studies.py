@@ -7,7 +7,7 @@ import json
 import pytest
 
 from launcher.records.metrics import read_metrics
-from tests.runs import SMALL, Here, Train
+from tests.runs import SMALL, Here, Train, same
 
 pytestmark = pytest.mark.system
 
@@ -23,6 +23,28 @@ def test_a_run_stops_at_its_target_and_leaves_an_mlperf_log(here: Here) -> None:
     assert '"status": "success"' in (run / "mlperf.log").read_text()
     assert "target top1:0.01" in here("resume", str(run)).stdout
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "eval"] == [6]
+
+
+def test_a_run_stops_early_as_one_that_was_interrupted_does(here: Here) -> None:
+    early = ["eval_every=2ba", "stop.patience=3", "stop.min_delta=1.0", "checkpoint.every=1ba"]
+    run = here.small("early", *early)
+    rows = read_metrics(run / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "eval"] == [2, 4, 6, 8]
+    assert (rows[-1]["finished"], rows[-1]["ended_by"]) == (True, "stop.patience")
+    shown = here("resume", str(run)).stdout
+    assert "stopped early" in shown
+    assert "at epoch 1.33333 of 3: 3 evaluations in a row without a gain of more than 1 in top-1" in shown
+    here(*SMALL, "run_name=cut", *early, code=143, stop_after=5)
+    cut = here.folder / "runs" / "cut"
+    here("resume", str(cut))
+    assert same(here.decided(cut), here.decided(run))
+    here.small("whole", "eval_every=2ba")
+    shown = here("compare", "runs").stdout
+    assert "1.333 of 3" in shown
+    assert "mild stop.patience=3 stop.min_delta=1.0 " in shown
+    here("resume", str(run), "stop.patience=null")
+    assert same(here.state(run)["weights"], here.state(here.folder / "runs" / "whole")["weights"])
+    assert "ended_by" not in {key for key, value in read_metrics(run / "metrics.jsonl")[-1].items() if value}
 
 
 def test_an_estimate_is_made_and_kept_for_the_run_of_its_config(here: Here) -> None:
