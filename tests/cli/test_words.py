@@ -113,7 +113,7 @@ def test_a_path_is_a_recipe(own: Path) -> None:
         ("--resume runs/a", "did you mean train resume runs/a?"),
         ("epochs 240", "did you mean train epochs=240?"),
         ("--epochs", "--epochs needs a value"),
-        ("trian recipe=hot", "did you mean train run recipe=hot?"),
+        ("trainn recipe=hot", "did you mean train run recipe=hot?"),
         ("evaluate runs/a", "did you mean train eval runs/a?"),
         ("imgsz 640 hot", "did you mean train image.train_size=640 hot?"),
         ("-b 64 hot", "did you mean train batch_size=64 hot?"),
