@@ -49,7 +49,7 @@ def assert_follows(config: Optimizer, formula: Formula, *, tolerance: float = 1e
     for step in range(1, steps + 1):
         set_gradients(model, step)
         set_lr(built, PEAK / step)
-        built.number = step - 1
+        built.step_number = step - 1
         built.step()
         for name, parameter in model.named_parameters():
             gradient = parameter.grad.double()

@@ -1,4 +1,4 @@
-"""AugMix (Hendrycks et al. 2020), its mixing alone: chains of operations averaged with random weights."""
+"""AugMix (Hendrycks et al. 2020) without its consistency loss: chains of operations averaged with random weights."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LONGEST = 3
 
 
 def choose(
-    values: AugMixConfig, indices: np.ndarray, *, seed: int, epoch: int, side: int
+    values: AugMixConfig, indices: np.ndarray, *, seed: int, epoch: int, size: int
 ) -> tuple[np.ndarray, list[Choice]]:
-    """Draw everything for the sample indices [B]; an image's draws depend on (seed, epoch, index) alone.
+    """Draw chains and weights for the sample indices [B]; an image's draws only depend on (seed, epoch, index).
 
-    Returns weights float64 [1 + width, B], of the mix against the original and of the chains, and the rounds of all
-    chains together, chain by chain.
+    Returns weights float64 [1 + width, B], of the mixed image and of each chain, and the rounds of operations for the
+    images of all chains, chain by chain.
     """
     longest = values.depth if values.depth > 0 else _LONGEST
     weights, draws, lengths = [], [], []
@@ -38,20 +38,20 @@ def choose(
         lengths.append(random.integers(1, longest + 1, values.width) if values.depth < 0 else [longest] * values.width)
     rounds = np.array(draws).transpose(2, 3, 1, 0).reshape(longest, 3, -1)
     ends = np.array(lengths).T.ravel()
-    return np.array(weights).T, [_choice(values, drawn, ends > turn, side) for turn, drawn in enumerate(rounds)]
+    return np.array(weights).T, [_choice(values, draws, ends > number, size) for number, draws in enumerate(rounds)]
 
 
-def _choice(values: AugMixConfig, draws: np.ndarray, active: np.ndarray, side: int) -> Choice:
+def _choice(values: AugMixConfig, draws: np.ndarray, active: np.ndarray, size: int) -> Choice:
     which, level, sign = draws
-    # note: a chain that has ended draws the number after the last, which is no operation
+    # note: a finished chain gets the number after the last operation, which means none
     operations = np.where(active, np.floor(which * len(_SET)).astype(np.int64), len(_SET))
     levels, signs = 0.1 + level * (values.severity - 0.1), np.where(sign < 0.5, -1.0, 1.0)
-    return chosen(operations, magnitudes(_SET, levels, signs, side))
+    return chosen(operations, magnitudes(_SET, levels, signs, size))
 
 
-def mix(images: Tensor, drawn: Sequence[Tensor]) -> Tensor:
-    """uint8 images [B, 3, H, W] to `(1 - m) x + m sum_i w_i chain_i(x)`, uint8; `drawn`: weights, arrays of rounds."""
-    weights, *rounds = drawn
+def mix(images: Tensor, arrays: Sequence[Tensor]) -> Tensor:
+    """Compute `(1 - m) x + m sum_i w_i chain_i(x)` of uint8 images [B, 3, H, W]; `arrays`: weights, then all rounds."""
+    weights, *rounds = arrays
     mixed, *chains = weights.view(*weights.shape, 1, 1, 1)
     copies = images.permute(0, 2, 3, 1).repeat(len(chains), 1, 1, 1).permute(0, 3, 1, 2)
     for start in range(0, len(rounds), ARRAYS):
@@ -64,14 +64,14 @@ def mix(images: Tensor, drawn: Sequence[Tensor]) -> Tensor:
 
 
 class AugMix(Algorithm[AugMixConfig]):
-    """Mixes chains of operations on the device for the whole batch."""
+    """Mixes chains of operations for the whole batch on the device."""
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         moment = batch.moment
-        weights, rounds = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, side=size[1])
+        weights, rounds = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, size=size[1])
         fixed = self.context.fixed_shapes(batch.images.device)
         arrays = [array for choice in rounds for array in choice.arrays(list(_SET), *size, fixed=fixed)]
         return Transform(
             [weights.astype(np.float32), *arrays],
-            lambda batch, *drawn: replace(batch, images=mix(batch.images, drawn)),
+            lambda batch, *arrays: replace(batch, images=mix(batch.images, arrays)),
         )

@@ -1,4 +1,4 @@
-"""Backbone freezing (Kumar et al. 2022, linear probing before fine-tuning): at first only the last layer learns."""
+"""Backbone freezing (Kumar et al. 2022): only the last layer learns at first, as in linear probing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcher.models.parameters import parameters_of_head
 
 
 class BackboneFreezing(Algorithm[BackboneFreezingConfig]):
-    """Decides before each step whether all but the head need gradients; the optimizer leaves the others alone."""
+    """Sets before each step whether parameters outside the head need gradients; the optimizer skips the others."""
 
     changes_learning_parameters = True
 

@@ -1,4 +1,4 @@
-"""The points of the training loop at which an algorithm may act; each algorithm is one file beside this one."""
+"""The points of the training loop at which an algorithm can act; each algorithm is one file in this folder."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from launcher.models.build import Surgery
 from launcher.plan.plan import Plan
 
 ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig, covariant=True)
-# logits [B, classes] and targets to their mean loss
+# Computes the mean loss of logits [B, classes] and targets.
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Gradients(Protocol):
     """Computes gradients of a batch into `.grad` and returns the detached mean loss.
 
-    `synchronize=False` leaves them unaveraged over ranks; `update_statistics=False` leaves batch-norm statistics
-    unmoved.
+    `synchronize=False` does not average them over ranks; `update_statistics=False` does not update batch-norm
+    statistics.
     """
 
     def __call__(self, batch: Batch, *, synchronize: bool = True, update_statistics: bool = True) -> Tensor: ...
@@ -34,11 +34,11 @@ class Gradients(Protocol):
 
 @dataclass(frozen=True)
 class Transform:
-    """What happens to one batch: `apply(batch, *tensors)` returns the changed one.
+    """A change of one batch: `apply(batch, *tensors)` returns the changed batch.
 
-    arrays: what it needs on the device, such as random draws; `apply` gets them as tensors there, in this order. The
-    arrays of all transforms of a step go there in one copy.
-    sets_model: it hands the arrays to the model instead, in no order with the others, and leaves the batch as it is.
+    arrays: arguments such as random draws; `apply` gets them as tensors on the device, in this order. The arrays of all
+    transforms of a step are sent in one copy.
+    sets_model: the transform passes the arrays to the model and does not change the batch; its order is irrelevant.
     """
 
     arrays: Sequence[np.ndarray]
@@ -52,9 +52,9 @@ Sent = tuple[Transform, list[Tensor]]
 
 @dataclass(frozen=True)
 class Context:
-    """What an algorithm may know of the run: the plan (with the whole config) and the number of classes.
+    """The facts of a run for its algorithms: the plan (with the whole config) and the number of classes.
 
-    `autocast` makes the context of a forward pass in the run's precision.
+    `autocast` returns the context of a forward pass in the run's precision.
     """
 
     plan: Plan
@@ -62,24 +62,24 @@ class Context:
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def fixed_shapes(self, device: torch.device) -> bool:
-        """Whether arrays must have the same shapes at every step, which costs time where nothing is gained."""
+        """Return whether arrays must have the same shapes at every step, as on GPUs and in compiled code."""
         return device.type != "cpu" or self.plan.config.compile == "on"
 
 
 class Algorithm(Generic[ConfigT]):
-    """One algorithm, bound to points of the loop by overriding their methods; each does nothing here.
+    """One algorithm, which acts at the points of the loop whose methods it overrides; here each does nothing.
 
-    `values` is the algorithm's declaration in `launcher.config.algorithms`, named as this class and `Config`.
-    Randomness comes only from `launcher.randomness`, keyed by the batch's moment and sample indices.
+    `values` is the algorithm's declaration in `launcher.config.algorithms`: the class of this name with `Config`.
+    Random numbers only come from `launcher.randomness`, keyed by the batch's moment and sample indices.
     """
 
-    # how an export makes the change again that evaluation sees; None: it sees none
+    # repeats in an export the change that evaluation sees; None: evaluation sees no change
     surgery: ClassVar[Surgery | None] = None
     # whether `before_step` changes which parameters learn
     changes_learning_parameters = False
-    # whether `compute_gradients` leaves batch-norm statistics unmoved in some passes
+    # whether some passes of `compute_gradients` do not update batch-norm statistics
     freezes_statistics = False
-    # what `change_model` cannot do without in a model, if it is of no use without: `there is no ...`
+    # part of a model without which `change_model` changes nothing, for the error `it has no ...`
     needs: ClassVar[str | None] = None
 
     def __init__(self, values: ConfigT, context: Context):
@@ -87,31 +87,31 @@ class Algorithm(Generic[ConfigT]):
         self.context = context
 
     def change_model(self, model: nn.Module) -> None:
-        """Change the model in place before the optimizer is built; parameter names stay torchvision's if they can."""
+        """Change the model in place before the optimizer is built; keep parameter names if possible."""
 
     def surgery_values(self) -> dict[str, Any] | None:
-        """Keyword arguments of `surgery.change`; None: at evaluation the plain network computes the same."""
+        """Return the keywords of `surgery.change`; None if the unchanged network evaluates to the same."""
         return dict(vars(self.values))
 
     def change_order(self, order: np.ndarray) -> np.ndarray:
-        """Change the sample indices [N] that an epoch reads; the length stays, index modulo N is the image."""
+        """Change the sample indices [N] of an epoch; the length must stay, and index modulo N is the image."""
         return order
 
     def change_image(self, image: np.ndarray, index: int, epoch: int) -> np.ndarray:
-        """Change one uint8 image [H, W, 3] in a loader's worker; must pickle."""
+        """Change one uint8 image [H, W, 3] in a loader's worker; the algorithm must be picklable."""
         return image
 
     def before_step(self, model: nn.Module, moment: Moment) -> None:
-        """Change which parameters learn in the step numbered `moment.step`."""
+        """Change which parameters learn at the step `moment.step`."""
 
     def change_batch(self, batch: Batch, size: Size) -> Transform | None:
-        """What happens to a batch, whose images have this size when their turn comes; None: nothing."""
+        """Return the change of a batch, whose images then have this size; None for no change."""
         return None
 
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
-        """Compute the gradients of a step; returns the detached mean loss of the batch, not finite if a pass's was not.
+        """Compute the gradients of a step; return the batch's detached mean loss, non-finite if that of any pass is.
 
-        Gradients that are not finite must be so on all ranks.
+        Gradients that are not finite on one rank must be so on all ranks.
         """
         return gradients(batch)
 
@@ -119,29 +119,29 @@ class Algorithm(Generic[ConfigT]):
         """Change the parameters' `.grad` in place."""
 
     def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:
-        """Act after the optimizer's step numbered `moment.step`.
+        """Act after the optimizer's step `moment.step`.
 
-        applied: boolean [] on the device; where it is false the step was left out, and nothing may change.
+        applied: boolean [] on the device; if it is false the step was dropped, and nothing may change.
         """
 
     def evaluation_weights(self) -> dict[str, Tensor] | None:
-        """The state dict to evaluate and export with, or None for the model's own."""
+        """Return the state dict to evaluate and export, or None for the model's."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything kept between steps: tensors, numbers and strings only; saved in every checkpoint."""
+        """Return the state between steps for checkpoints: only tensors, numbers and strings."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore a result of `state_dict`."""
 
 
 class ChoosingAlgorithm(Algorithm[ConfigT]):
-    """An algorithm that leaves samples out when the batch is changed, and says in `chosen` which it keeps.
+    """An algorithm that drops samples of a batch, and sets the batch's `chosen` to the indices of the others.
 
-    The choice is known on the device alone: later ones draw for all `indices`, and take of it what is `chosen`.
+    Only the device has this choice: later algorithms draw for all `indices` and select the draws of `chosen`.
     """
 
     @abstractmethod
     def choose(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
-        """The samples of a batch that the step is to learn from."""
+        """Return the batch of the samples to learn from."""

@@ -14,22 +14,22 @@ from launcher.models.build import Surgery
 
 
 def binomial_filter() -> Tensor:
-    """The filter [1 2 1] x [1 2 1] / 16, float32 [1, 1, 3, 3]."""
+    """Return the filter [1 2 1] x [1 2 1] / 16, float32 [1, 1, 3, 3]."""
     row = torch.tensor([1.0, 2.0, 1.0])
     return (row[:, None] * row[None, :] / 16)[None, None]
 
 
 def blur(images: Tensor, kernel: Tensor, stride: int = 1) -> Tensor:
-    """Filter each channel of [B, C, H, W] by a 3x3 kernel [1, 1, 3, 3], zero padding 1, with a stride."""
+    """Filter each channel of [B, C, H, W] by a kernel [1, 1, 3, 3] with zero padding 1 and a stride."""
     channels = images.shape[1]
     kernels = kernel.to(images.dtype).expand(channels, -1, -1, -1)
     return F.conv2d(images, kernels, stride=stride, padding=1, groups=channels)
 
 
 class BlurConv2d(nn.Conv2d):
-    """A strided convolution that blurs first, or with `blur_first` off convolves densely and blurs with the stride.
+    """A strided convolution after a blur, or without `blur_first` a dense convolution and a blur with the stride.
 
-    Parameter names are the plain convolution's.
+    Parameter names are those of the plain convolution.
     """
 
     blur_first: bool
@@ -40,14 +40,14 @@ class BlurConv2d(nn.Conv2d):
             dense = F.conv2d(images, self.weight, self.bias, 1, self.padding, self.dilation, self.groups)
             return blur(dense, self.blur_filter, self.stride[0])
         if self.kernel_size == (1, 1):
-            # note: a 1x1 convolution reads only every stride-th pixel, so the blur need not make the others
+            # note: a 1x1 convolution only reads every stride-th pixel, so the blur skips the others
             small = blur(images, self.blur_filter, self.stride[0])
             return F.conv2d(small, self.weight, self.bias, 1, 0, 1, self.groups)
         return super().forward(blur(images, self.blur_filter))
 
 
 class BlurMaxPool2d(nn.MaxPool2d):
-    """Max-pooling with stride 1, then the blur with the pool's stride."""
+    """Max pooling with stride 1, then a blur with the stride of the pool."""
 
     blur_filter: Tensor
 
@@ -60,10 +60,10 @@ class BlurMaxPool2d(nn.MaxPool2d):
 def blur_pool(
     network: nn.Module, *, replace_convs: bool, replace_maxpool: bool, min_channels: int, blur_first: bool
 ) -> None:
-    """Replace strided convolutions of at least `min_channels` inputs, and max-pools, in place."""
+    """Replace strided convolutions of at least `min_channels` inputs, and max pooling, in place."""
     device = next(network.parameters()).device
     for module in network.modules():
-        # note: changing the class keeps weights, names and hooks as they are
+        # note: changing the class keeps weights, names and hooks
         if type(module) is nn.Conv2d and max(module.stride) > 1:
             if not replace_convs or module.in_channels < min_channels:
                 continue
@@ -78,7 +78,7 @@ def blur_pool(
 
 
 class BlurPool(Algorithm[BlurPoolConfig]):
-    needs = "strided convolution of that many inputs, and no max-pool"
+    needs = "strided convolution with that many inputs, and no max pooling"
     surgery = Surgery(blur_pool, parts=(binomial_filter, blur, BlurConv2d, BlurMaxPool2d))
 
     def change_model(self, model: nn.Module) -> None:

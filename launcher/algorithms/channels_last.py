@@ -1,4 +1,4 @@
-"""Channels last: images and weights in NHWC memory order, the layout tensor cores read (PyTorch memory formats)."""
+"""Channels last: images and weights in NHWC memory order, the layout of tensor cores (PyTorch memory formats)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from launcher.data.batch import Batch
 
 
 class ChannelsLast(Algorithm[ChannelsLastConfig]):
-    """Convolution weights change their strides, never their values; images come from the loader in this order."""
+    """Changes the strides of convolution weights, never their values; loaders already give images in this order."""
 
     def change_model(self, model: nn.Module) -> None:
         model.to(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""ColOut (MosaicML Composer, 2021): drop random rows and columns, so that images are smaller and slightly warped."""
+"""ColOut (MosaicML Composer, 2021): drop random rows and columns, which shrinks and slightly warps images."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from launcher.config.batch_algorithms import ColOutConfig, length_after_colout
 from launcher.data.batch import Batch
 
 
-def kept(length: int, dropped: float, random: np.random.Generator) -> np.ndarray:
-    """floor((1 - dropped) * length) of the indices 0..length-1, drawn without replacement and sorted."""
-    return np.sort(random.permutation(length)[: length_after_colout(length, dropped)])
+def draw_kept(length: int, drop_rate: float, random: np.random.Generator) -> np.ndarray:
+    """Draw floor((1 - drop_rate) * length) of the indices 0..length-1 without replacement, sorted."""
+    return np.sort(random.permutation(length)[: length_after_colout(length, drop_rate)])
 
 
 def colout(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Images [B, C, H, W] with the given rows and columns alone, the same for the whole batch."""
+    """Keep only these rows and columns of images [B, C, H, W]."""
     return images.index_select(2, rows).index_select(3, columns)
 
 
 class ColOut(Algorithm[ColOutConfig]):
-    """Draws rows and columns anew for each step, the same on all ranks."""
+    """Draws rows and columns for each step, the same for all images on all ranks."""
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         height, width = size
         random = randomness.generator(batch.moment.seed, "colout", batch.moment.step)
-        rows, columns = kept(height, self.values.rows, random), kept(width, self.values.columns, random)
+        rows, columns = draw_kept(height, self.values.rows, random), draw_kept(width, self.values.columns, random)
         return Transform([rows, columns], lambda batch, *kept: replace(batch, images=colout(batch.images, *kept)))

@@ -1,4 +1,4 @@
-"""CutMix (Yun et al. 2019): a box of each image replaced by the same box of another, targets by area."""
+"""CutMix (Yun et al. 2019): replace a box of each image by that of another, and mix targets by area."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from launcher.config.batch_algorithms import CutMixConfig
 from launcher.data.batch import Batch
 
 
-def box(height: int, width: int, part: float, row: int, column: int) -> tuple[int, int, int, int]:
-    """Top, bottom, left, right of the box around (row, column) whose area is `part` of the image, clipped to it."""
-    half_height, half_width = int(0.5 * math.sqrt(part) * height), int(0.5 * math.sqrt(part) * width)
+def box(height: int, width: int, area: float, row: int, column: int) -> tuple[int, int, int, int]:
+    """Return top, bottom, left, right of a box around (row, column) with a fraction `area` of the image, clipped."""
+    half_height, half_width = int(0.5 * math.sqrt(area) * height), int(0.5 * math.sqrt(area) * width)
     return (
         max(0, row - half_height),
         min(height, row + half_height),
@@ -26,15 +26,15 @@ def box(height: int, width: int, part: float, row: int, column: int) -> tuple[in
 
 
 class CutMix(Mixing[CutMixConfig]):
-    """One box of area z ~ Beta(alpha, alpha)."""
+    """Replaces one box for all images of a rank, whose area is a fraction z ~ Beta(alpha, alpha)."""
 
-    def start_of_share(self) -> float:
+    def range_start(self) -> float:
         mixup = self.context.plan.config.algorithms.mixup
         return mixup.probability if mixup else 0.0
 
     def mixture(self, draws: np.random.Generator, samples: int, size: Size) -> Transform:
-        (height, width), part = size, draws.beta(self.values.alpha, self.values.alpha)
-        top, bottom, left, right = box(height, width, part, int(draws.integers(height)), int(draws.integers(width)))
+        (height, width), area = size, draws.beta(self.values.alpha, self.values.alpha)
+        top, bottom, left, right = box(height, width, area, int(draws.integers(height)), int(draws.integers(width)))
         weight = np.array((bottom - top) * (right - left) / (height * width), dtype=np.float32)
         return Transform([draws.permutation(samples), np.array([[top, left, bottom, right]]), weight], self._mix)
 

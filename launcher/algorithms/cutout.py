@@ -1,4 +1,4 @@
-"""CutOut (DeVries & Taylor 2017): a square of each image is blanked."""
+"""CutOut (DeVries & Taylor 2017): blank a square of each image."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def erase(images: Tensor, boxes: Tensor, fill: Tensor | float = 0.0) -> Tensor:
     return torch.where(inside, fill, images)
 
 
-def square_boxes(centres: np.ndarray, side: int | np.ndarray, height: int, width: int) -> np.ndarray:
-    """Boxes int64 [B, 4] of squares around centres [B, 2] in [0, 1), clipped to the image; side: of all or [B, 1].
+def square_boxes(centres: np.ndarray, size: int | np.ndarray, height: int, width: int) -> np.ndarray:
+    """Return boxes int64 [B, 4] of squares around centres [B, 2] in [0, 1), clipped; size: one, or int64 [B, 1].
 
-    They reach side // 2 to either side, as published: an odd side gives a square one pixel smaller.
+    They reach size // 2 in each direction, as published: an odd size gives a square one pixel smaller.
     """
     middle = np.floor(centres * (height, width)).astype(np.int64)
-    return np.concatenate([(middle - side // 2).clip(0), (middle + side // 2).clip(max=(height, width))], axis=1)
+    return np.concatenate([(middle - size // 2).clip(0), (middle + size // 2).clip(max=(height, width))], axis=1)
 
 
 class CutOut(Algorithm[CutOutConfig]):
-    """Blanks normalised images with zero, the mean colour."""
+    """Fills squares of normalized images with zero, the mean colour."""
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         centres = randomness.uniforms(batch.moment.seed, "cutout", batch.moment.epoch, batch.indices, 2)

@@ -1,4 +1,4 @@
-"""The active algorithms, called at each point of the loop in the order of their declarations."""
+"""Call the active algorithms at each point of the loop, in the order of their declarations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from launcher.models.build import Surgery
 
 
 def class_of(name: str) -> type[Algorithm[AlgorithmConfig]] | None:
-    """The class in an algorithm's file: it has the algorithm's name, without underscores and in any case."""
+    """Return the class in an algorithm's file: it has the algorithm's name without underscores, in any case."""
     try:
         members = vars(importlib.import_module(f"launcher.algorithms.{name}"))
     except ModuleNotFoundError:
@@ -30,22 +30,22 @@ def class_of(name: str) -> type[Algorithm[AlgorithmConfig]] | None:
 
 
 def build(context: Context) -> dict[str, Algorithm[AlgorithmConfig]]:
-    """Name to bound algorithm."""
+    """Return the active algorithms by name, bound to the run."""
     bound = {}
     for name, values in context.plan.config.algorithms.active().items():
-        found = class_of(name)
-        assert found, f"launcher/algorithms/{name}.py has no class of this name"
-        bound[name] = found(values, context)
+        kind = class_of(name)
+        assert kind, f"launcher/algorithms/{name}.py has no class of this name"
+        bound[name] = kind(values, context)
     return bound
 
 
 class Engine:
-    """Calls the active algorithms; has the same points as one algorithm."""
+    """Calls the active algorithms; has the same methods as one algorithm."""
 
     def __init__(self, context: Context):
         self.active = build(context)
         self._plan = context.plan
-        # note: compiled code may take its place
+        # note: compiled code can replace it
         self.apply: Callable[[Sequence[Sent], Batch], Batch] = apply_in_turn
         self._acting = {point: context.plan.config.algorithms.acting(point) for point in POINTS}
 
@@ -54,11 +54,11 @@ class Engine:
 
     @property
     def changing_parameters(self) -> list[str]:
-        """Names of the algorithms that change which parameters learn."""
+        """Return the names of the algorithms that change which parameters learn."""
         return [name for name, algorithm in self.active.items() if algorithm.changes_learning_parameters]
 
     def change_model(self, model: nn.Module, initial: Mapping[str, Tensor] | None = None) -> None:
-        """Change the network; all its weights become `initial`, where given, before any average of them is begun."""
+        """Change the network; load `initial` weights, if any, before averages of the weights start."""
         names, averages = self._acting["change_model"], self._acting["evaluation_weights"]
         for name in names:
             if name not in averages:
@@ -70,23 +70,23 @@ class Engine:
                 self.active[name].change_model(model)
 
     def surgeries(self) -> dict[str, Surgery]:
-        """By name and in order, the changes of the model that evaluation sees."""
-        found = {}
+        """Return by name and in order the changes of the model that evaluation sees."""
+        surgeries = {}
         for name in self._acting["change_model"]:
             surgery, values = self.active[name].surgery, self.active[name].surgery_values()
             if surgery is not None and values is not None:
-                found[name] = replace(surgery, values=values)
-        return found
+                surgeries[name] = replace(surgery, values=values)
+        return surgeries
 
     def change_order(self, order: np.ndarray) -> np.ndarray:
-        """The sample indices [N] that an epoch reads."""
+        """Return the sample indices [N] of an epoch."""
         for algorithm in self._at("change_order"):
             order = algorithm.change_order(order)
         return order
 
     @property
     def change_image(self) -> Callable[[np.ndarray, int, int], np.ndarray] | None:
-        """What loader workers apply to (uint8 image [H, W, 3], sample index, epoch), if anything."""
+        """Return the change of (uint8 image [H, W, 3], sample index, epoch) by loader workers, if any."""
         algorithms = self._at("change_image")
         return partial(_change_image, algorithms) if algorithms else None
 
@@ -95,9 +95,9 @@ class Engine:
             algorithm.before_step(model, moment)
 
     def change_batch(self, batch: Batch, model: nn.Module, loss: Loss, normalize: Callable[[Tensor], Tensor]) -> Batch:
-        """Augment, normalise and mix a batch of uint8 images.
+        """Augment, normalize and mix a batch of uint8 images.
 
-        All arrays go to the device in one copy, in another those that follow a choice among the samples.
+        All arrays are sent to the device in one copy; those after a choice of samples in a second one.
         """
         names: list[str] = []
         for name in self._acting["change_batch"]:
@@ -110,7 +110,7 @@ class Engine:
         return self._transformed(batch, names, normalize)
 
     def _transformed(self, batch: Batch, names: Sequence[str], normalize: Callable[[Tensor], Tensor]) -> Batch:
-        """The batch after the transforms of these algorithms."""
+        """Return the batch after the transforms of these algorithms."""
         transforms: list[Transform | None] = []
         height, width = batch.images.shape[-2:]
         for name in names:
@@ -121,11 +121,11 @@ class Engine:
             transforms.append(algorithm.change_batch(batch, (height, width)))
             height, width = algorithm.values.size_after(self._plan, batch.moment.step, (height, width))
         sent = on_device(filter(None, transforms), batch.images.device)
-        batch = self.apply([one for one in sent if not one[0].sets_model], batch)
-        return apply_in_turn([one for one in sent if one[0].sets_model], batch)
+        batch = self.apply([pair for pair in sent if not pair[0].sets_model], batch)
+        return apply_in_turn([pair for pair in sent if pair[0].sets_model], batch)
 
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
-        """Compute a step's gradients; at most one algorithm changes how."""
+        """Compute a step's gradients, by at most one algorithm."""
         for algorithm in self._at("compute_gradients"):
             return algorithm.compute_gradients(batch, model, gradients)
         return gradients(batch)
@@ -139,7 +139,7 @@ class Engine:
             algorithm.after_step(model, moment, applied)
 
     def evaluation_weights(self) -> dict[str, Tensor] | None:
-        """The weights to evaluate with, if an algorithm keeps its own."""
+        """Return an algorithm's weights to evaluate, or None for the model's."""
         for algorithm in self._at("evaluation_weights"):
             if (weights := algorithm.evaluation_weights()) is not None:
                 return weights
@@ -154,14 +154,14 @@ class Engine:
 
 
 def on_device(transforms: Iterable[Transform], device: torch.device) -> list[Sent]:
-    """Transforms with their arrays on the device, all sent in one copy."""
+    """Send the arrays of all transforms to the device in one copy."""
     transforms = list(transforms)
     tensors = iter(to_device(*(array for one in transforms for array in one.arrays), device=device))
     return [(one, list(itertools.islice(tensors, len(one.arrays)))) for one in transforms]
 
 
 def apply_in_turn(transforms: Sequence[Sent], batch: Batch) -> Batch:
-    """The batch after the transforms."""
+    """Return the batch after the transforms."""
     for transform, tensors in transforms:
         batch = transform.apply(batch, *tensors)
     return batch

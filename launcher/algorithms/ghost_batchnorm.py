@@ -1,4 +1,4 @@
-"""Ghost batch norm (Hoffer et al. 2017): batch-norm statistics over small parts of the batch, in training."""
+"""Ghost batch norm (Hoffer et al. 2017): compute batch-norm statistics over small chunks of the batch in training."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from launcher.config.algorithms import GhostBatchNormConfig
 
 @cache
 def ghost_class(kind: Any) -> type[nn.BatchNorm2d]:
-    """A batch norm, also one with its activation, that normalises [B, C, H, W] in ceil(B / ghost_size) parts.
+    """Return a batch norm, also for one with activation, that normalizes [B, C, H, W] in ceil(B / ghost_size) chunks.
 
-    They are as equal as `chunk` makes them. The running statistics move once a part, as in the paper's algorithm 1;
-    evaluation is plain.
+    Running statistics are updated once for each chunk, as in the paper's algorithm 1; evaluation is unchanged.
     """
 
     def forward(self: Any, images: Tensor) -> Tensor:
         if not self.training or len(images) <= self.ghost_size:
             return kind.forward(self, images)  # type: ignore[no-any-return]
-        return torch.cat([kind.forward(self, part) for part in images.chunk(-(-len(images) // self.ghost_size))])
+        return torch.cat([kind.forward(self, chunk) for chunk in images.chunk(-(-len(images) // self.ghost_size))])
 
     return type(f"Ghost{kind.__name__}", (kind,), {"forward": forward})
 
 
 class GhostBatchNorm(Algorithm[GhostBatchNormConfig]):
-    """Replaces every batch norm in place; names stay."""
+    """Replaces every batch norm in place; parameter names stay the same."""
 
     needs = "batch norm"
 

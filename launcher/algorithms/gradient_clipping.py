@@ -14,7 +14,7 @@ _SMALLEST_GRADIENT_NORM = 1e-6
 
 
 def unit_norms(tensors: list[Tensor]) -> list[Tensor]:
-    """2-norms of each tensor's output units: [O] of [O, ...], [] of a vector as a whole."""
+    """Return the 2-norms of each tensor's output units: [O] for [O, ...], [] for a whole vector."""
     vectors = [t for t in tensors if t.ndim == 1]
     of_vectors = iter(torch._foreach_norm(vectors) if vectors else ())
     return [

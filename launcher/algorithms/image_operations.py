@@ -1,9 +1,9 @@
-"""Image operations on a whole batch, each image with its own, in the pixels that Pillow gives one by one.
+"""Apply a different image operation to each image of a batch, with the same pixels as Pillow's.
 
-They are of three kinds, and each kind runs once: a table of 256 values a channel, an affine map, a mix with a grey,
-flat or smoothed copy. What was drawn comes as arrays: no shape depends on pixels, and nothing waits for the device.
-All arithmetic is elementwise: matrix products and convolutions of float32 may be rounded to 10 bits on a GPU. Sources:
-AutoAugment (Cubuk et al. 2019) for the set, Pillow's ImageOps and ImageEnhance for the pixels.
+There are three kinds, and each kind runs once: a table of 256 values per channel, an affine map, and a mix with a grey,
+flat or smoothed copy. Arrays hold the random draws, so that no shape depends on pixels and no step synchronizes.
+All arithmetic is elementwise: GPUs may round matrix products and convolutions of float32 to 10 bits. Sources:
+AutoAugment (Cubuk et al. 2019) for the operations, Pillow's ImageOps and ImageEnhance for the pixels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from launcher.data.batch import constant
 Colour = tuple[float, float, float]
 
 BLACK: Colour = (0, 0, 0)
-ARRAYS = 6  # of one choice
+ARRAYS = 6  # per choice
 
 # Tables for the values 0..255, float32 [256], and magnitudes, float32 [B, 1].
 TABLES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
@@ -37,7 +37,7 @@ MEASURED = ("autocontrast", "equalize")
 # Mixes with the grey image, its mean, the smoothed image.
 MIXES = ("color", "contrast", "sharpness")
 OPERATIONS = (*TABLES, *MEASURED, *MIXES)
-# The terms xx, xy, x, yx, yy, y of `_affine` for magnitudes [B], height and width; shears start from the top left.
+# The terms xx, xy, x, yx, yy, y of `_affine` for magnitudes [B], height and width; shears keep the top left corner.
 GEOMETRIC: dict[str, Callable[[np.ndarray, int, int], tuple[np.ndarray | float, ...]]] = {
     "rotate": lambda degrees, height, width: _rotation(degrees, height, width),
     "shear_x": lambda slopes, *_: (1, slopes, 0, 0, 1, 0),
@@ -49,92 +49,92 @@ GEOMETRIC: dict[str, Callable[[np.ndarray, int, int], tuple[np.ndarray | float, 
 
 @dataclass(frozen=True)
 class Choice:
-    """What one round does to each of B images: numbers of operations int64 [B] in a set, magnitudes float64 [B].
+    """One round on B images: numbers of operations int64 [B] in a set, and magnitudes float64 [B].
 
-    The number after the last is no operation.
+    The number after the last operation means none.
     """
 
     operations: np.ndarray
     magnitudes: np.ndarray
 
     def arrays(self, names: Sequence[str], height: int, width: int, *, fixed: bool) -> list[np.ndarray]:
-        """What `apply` needs on the device, for images of this size: tables, and rows and values of the other kinds.
+        """Return the arrays of `apply` for images of this size: tables, and rows and values of the other kinds.
 
-        A kind works on the rows that drew it. If their number is to be fixed, it works on as many in every step, on
-        more by chance alone, and leaves those that drew another as they are.
+        A kind computes the rows that drew it. With `fixed` it computes the same number of rows in every step, except in
+        rare draws, and does not change rows that drew another.
         """
-        sizes = self.magnitudes.astype(np.float32)
+        values = self.magnitudes.astype(np.float32)
         measured, measures = self._rows(names, MEASURED, fixed)
         moved, moves = self._rows(names, GEOMETRIC, fixed)
         mixed, mixes = self._rows(names, MIXES, fixed)
         return [
-            self._tables(names, sizes),
+            self._tables(names, values),
             np.stack([measured, measures]),
             moved,
             _terms(moves, self.magnitudes[moved], height, width),
             np.stack([mixed, mixes]),
-            np.where(mixes < len(MIXES), sizes[mixed], np.float32(1)),
+            np.where(mixes < len(MIXES), values[mixed], np.float32(1)),
         ]
 
     def _rows(self, names: Sequence[str], kind: Collection[str], fixed: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Rows int64 [R] for a kind to work on, and the number of each one's operation in it, or the number after."""
+        """Return the rows int64 [R] that a kind computes, and their operations' numbers in it, or the next number."""
         number = np.full(len(names) + 1, len(kind))
         for place, name in enumerate(kind):
             if name in names:
                 number[names.index(name)] = place
         drawn = number[self.operations]
-        share = np.mean(number[:-1] < len(kind)).item()
-        rows = np.argsort(drawn == len(kind), kind="stable")[: _room(drawn < len(kind), share, fixed)]
+        fraction = np.mean(number[:-1] < len(kind)).item()
+        rows = np.argsort(drawn == len(kind), kind="stable")[: _row_count(drawn < len(kind), fraction, fixed)]
         return rows, drawn[rows]
 
-    def _tables(self, names: Sequence[str], sizes: np.ndarray) -> np.ndarray:
-        """uint8 [B, 256]; the values themselves where none was drawn, or one that depends on the image."""
-        tables = np.tile(np.arange(256, dtype=np.uint8), (len(sizes), 1))
+    def _tables(self, names: Sequence[str], values: np.ndarray) -> np.ndarray:
+        """Return tables uint8 [B, 256]; the identity for other kinds, and for tables that depend on the image."""
+        tables = np.tile(np.arange(256, dtype=np.uint8), (len(values), 1))
         for name in TABLES.keys() & set(names):
             rows = self.operations == names.index(name)
-            made = TABLES[name](np.arange(256, dtype=np.float32), sizes[rows, None])
-            tables[rows] = made.clip(0, 255).astype(np.uint8)
+            table = TABLES[name](np.arange(256, dtype=np.float32), values[rows, None])
+            tables[rows] = table.clip(0, 255).astype(np.uint8)
         return tables
 
 
-def _room(drawn: np.ndarray, share: float, fixed: bool) -> int:
-    """How many rows a kind works on; four deviations above the mean, which one step in 30,000 exceeds."""
+def _row_count(drawn: np.ndarray, fraction: float, fixed: bool) -> int:
+    """Return the number of rows of a kind; four deviations above the mean if fixed, which 1 in 30,000 steps exceeds."""
     count, batch = int(drawn.sum()), len(drawn)
-    usual = math.ceil(share * batch + 4 * math.sqrt(share * (1 - share) * batch))
+    usual = math.ceil(fraction * batch + 4 * math.sqrt(fraction * (1 - fraction) * batch))
     return max(count, min(batch, usual)) if fixed else count
 
 
-def _terms(moves: np.ndarray, sizes: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Terms float32 [R, 2, 4] of x and y for numbers in `GEOMETRIC` and magnitudes [R]; the fourth is the side."""
+def _terms(moves: np.ndarray, magnitudes: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Return terms float32 [R, 2, 4] of x and y for numbers in `GEOMETRIC` and magnitudes [R]; the fourth is a size."""
     terms = np.zeros((len(moves), 2, 4), dtype=np.float32)
     terms[:, 0, [0, 3]], terms[:, 1, [1, 3]] = (1, width), (1, height)
     for number, make in enumerate(GEOMETRIC.values()):
         rows = moves == number
-        for place, values in enumerate(make(sizes[rows], height, width)):
+        for place, values in enumerate(make(magnitudes[rows], height, width)):
             terms[rows, place // 3, place % 3] = values
     return terms
 
 
 def _rotation(degrees: np.ndarray, height: int, width: int) -> tuple[np.ndarray, ...]:
-    """Counter-clockwise about the centre."""
+    """Return the terms of counter-clockwise rotations about the centre."""
     cos, sin = np.cos(np.deg2rad(-degrees)), np.sin(np.deg2rad(-degrees))
     x, y = width / 2, height / 2
     return cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y
 
 
-def apply(images: Tensor, drawn: Sequence[Tensor], fill: Colour = BLACK) -> Tensor:
-    """One round on uint8 images [B, 3, H, W], in channels-last order; `drawn` are a choice's arrays on their device.
+def apply(images: Tensor, arrays: Sequence[Tensor], fill: Colour = BLACK) -> Tensor:
+    """Apply one round to uint8 images [B, 3, H, W], in channels-last order; `arrays` are those of a choice.
 
-    `fill`, in 0..255, is the colour of what geometric operations read from outside.
+    `fill`, in 0..255, is the colour outside of the image for geometric operations.
     """
-    tables, (measured, measures), moved, terms, (mixed, mixes), factors = drawn
+    tables, (measured, measures), moved, terms, (mixed, mixes), factors = arrays
     pixels = images.permute(0, 2, 3, 1)
     tables = tables[:, None].expand(-1, 3, -1).contiguous()
     if len(measured):
         measures = measures.view(-1, 1, 1)
-        found = _measured_tables(pixels.index_select(0, measured), tables.index_select(0, measured), measures)
-        tables.index_copy_(0, measured, found)
-    result = tables.view(-1).index_select(0, _places(pixels, torch.int32).view(-1)).view(pixels.shape)
+        by_image = _measured_tables(pixels.index_select(0, measured), tables.index_select(0, measured), measures)
+        tables.index_copy_(0, measured, by_image)
+    result = tables.view(-1).index_select(0, _table_indices(pixels, torch.int32).view(-1)).view(pixels.shape)
     if len(moved):
         result.index_copy_(0, moved, _affine(result.index_select(0, moved), terms, fill))
     if len(mixed):
@@ -142,21 +142,21 @@ def apply(images: Tensor, drawn: Sequence[Tensor], fill: Colour = BLACK) -> Tens
     return result.permute(0, 3, 1, 2)
 
 
-def _places(images: Tensor, dtype: torch.dtype) -> Tensor:
-    """Where each value of uint8 [B, H, W, 3] stands in tables [B, 3, 256] laid out flat: [B, H, 3 W]."""
+def _table_indices(images: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the index of each value of uint8 [B, H, W, 3] in flattened tables [B, 3, 256]: [B, H, 3 W]."""
     batch, height, width, channels = images.shape
     starts = torch.arange(0, batch * channels * 256, 256, dtype=dtype, device=images.device)
-    # note: a row of them, as loops over three channels are slow on a CPU
+    # note: by rows, since loops over three channels are slow on a CPU
     row = starts.view(batch, 1, 1, channels).expand(-1, -1, width, -1).reshape(batch, 1, -1)
     return row + images.reshape(batch, height, -1)
 
 
 def _measured_tables(images: Tensor, tables: Tensor, measures: Tensor) -> Tensor:
-    """Tables uint8 [B, 3, 256] for numbers [B, 1, 1] in `MEASURED`: channels stretched to 0..255, or equalised."""
+    """Return tables uint8 [B, 3, 256] for numbers [B, 1, 1] in `MEASURED`: stretched to 0..255, or equalized."""
     batch, height, width, channels = images.shape
-    places = _places(images, torch.int64).view(-1)
+    indices = _table_indices(images, torch.int64).view(-1)
     counts = torch.zeros(batch * channels * 256, dtype=torch.int32, device=images.device)
-    counts.scatter_add_(0, places, counts.new_ones(1).expand(len(places)))
+    counts.scatter_add_(0, indices, counts.new_ones(1).expand(len(indices)))
     counts = counts.view(batch, channels, 256)
     levels = torch.arange(256, dtype=torch.int32, device=images.device)
     low = torch.where(counts > 0, levels, 255).amin(2, keepdim=True)
@@ -171,9 +171,9 @@ def _measured_tables(images: Tensor, tables: Tensor, measures: Tensor) -> Tensor
 
 
 def _affine(images: Tensor, terms: Tensor, fill: Colour) -> Tensor:
-    """Output pixel (x, y) of [B, H, W, 3] reads input (xx x + xy y + x, yx x + yy y + y), centres at one half.
+    """Sample output pixel (x, y) of [B, H, W, 3] from (xx x + xy y + x, yx x + yy y + y), with centres at one half.
 
-    Bilinear, `fill` outside.
+    The interpolation is bilinear, with `fill` outside.
     """
     height, width = images.shape[1:3]
     column = torch.arange(width, device=images.device) + 0.5
@@ -183,15 +183,15 @@ def _affine(images: Tensor, terms: Tensor, fill: Colour) -> Tensor:
     inside = ((position >= 0) & (position < size)).all(1, keepdim=True)
     grid = position.div_(size / 2).sub_(1).permute(0, 2, 3, 1)
     values = images.permute(0, 3, 1, 2).float()
-    read = F.grid_sample(values, grid, mode="bilinear", padding_mode="border", align_corners=False)
-    rounded = read.add_(0.5).to(torch.uint8).mul_(inside)
+    samples = F.grid_sample(values, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    rounded = samples.add_(0.5).to(torch.uint8).mul_(inside)
     if fill != BLACK:
         rounded.add_(constant(fill, torch.uint8, images.device) * ~inside)
     return rounded.permute(0, 2, 3, 1)
 
 
 def _mix(images: Tensor, mixes: Tensor, factors: Tensor) -> Tensor:
-    """[B, H, W, 3] by numbers [B] in `MIXES`: at factor 0 the grey, flat or smoothed copy, at 1 the original."""
+    """Mix [B, H, W, 3] by numbers [B] in `MIXES`: factor 0 is the grey, flat or smoothed copy, 1 the original."""
     values = images.permute(0, 3, 1, 2).to(torch.int16, memory_format=torch.contiguous_format)
     grey = _grey(values)
     mean = torch.floor(grey.float().mean((2, 3), keepdim=True) + 0.5).to(torch.int16)
@@ -202,22 +202,22 @@ def _mix(images: Tensor, mixes: Tensor, factors: Tensor) -> Tensor:
 
 
 def _grey(values: Tensor) -> Tensor:
-    """ITU-R 601 luma [B, 1, H, W] of int16 [B, 3, H, W], in 16-bit fixed point as Pillow's."""
+    """Return the ITU-R 601 luma [B, 1, H, W] of int16 [B, 3, H, W] in 16-bit fixed point, as Pillow does."""
     red, green, blue = values.int().split(1, dim=1)
     luma: Tensor = (19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16
     return luma.to(torch.int16)
 
 
 def _smooth(values: Tensor) -> Tensor:
-    """int16 [B, 3, H, W] with 1/13 of each pixel's neighbours and 5/13 of itself; border pixels stay."""
+    """Smooth int16 [B, 3, H, W] with 1/13 of each neighbour and 5/13 of the pixel itself; the border stays."""
     rows = values[..., :-2, :] + values[..., 1:-1, :] + values[..., 2:, :]
     total = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * values[..., 1:-1, 1:-1]
     smooth = values.clone()
-    # note: to the nearest; there are no ties in thirteenths
+    # note: rounds to nearest; thirteenths have no ties
     smooth[..., 1:-1, 1:-1] = (total + 6) // 13
     return smooth
 
 
 def _to_uint8(values: Tensor) -> Tensor:
-    """Cut to 0..255 and drop the fraction, as Pillow does."""
+    """Clip to 0..255 and truncate, as Pillow does."""
     return values.clamp(0, 255).to(torch.uint8)

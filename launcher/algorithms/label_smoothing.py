@@ -1,4 +1,4 @@
-"""Label smoothing (Szegedy et al. 2015): targets between the true class and all classes, in training only."""
+"""Label smoothing (Szegedy et al. 2015): mix targets with the uniform distribution over classes, only in training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launcher.data.batch import Batch, one_hot
 
 
 def smooth(targets: Tensor, smoothing: float, classes: int) -> Tensor:
-    """`(1 - s) y + s / C`: int64 class indices [B] or class weights [B, C] to float32 weights [B, C]."""
+    """Compute `(1 - s) y + s / C`, float32 [B, C], of class indices int64 [B] or class weights [B, C]."""
     weights = one_hot(targets, classes)
     return weights * (1 - smoothing) + smoothing / classes
 

@@ -1,4 +1,4 @@
-"""Layer freezing (Raghu et al. 2017, Brock et al. 2017): the first layers stop learning, more of them with time."""
+"""Layer freezing (Raghu et al. 2017, Brock et al. 2017): the first layers stop learning, more and more of them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from launcher.data.batch import Moment
 
 
 def frozen_layers(layers: int, progress: float, start: float, final_fraction: float) -> int:
-    """Layers frozen at a part of the run: none up to `start`, then a fraction linear up to `final_fraction` at the end.
+    """Return the number of frozen layers: 0 up to `start`, then a fraction that grows linearly to `final_fraction`.
 
-    The fraction is of all layers but the last, which always learns.
+    progress: of the run, in [0, 1]. The fraction is of all layers but the last, which always learns.
     """
     if progress <= start:
         return 0
@@ -20,12 +20,12 @@ def frozen_layers(layers: int, progress: float, start: float, final_fraction: fl
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
-    """The modules that have parameters of their own, in the order of the forward pass."""
+    """Return the modules that have their own parameters, in the order of the forward pass."""
     return [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
 
 
 class LayerFreezing(Algorithm[LayerFreezingConfig]):
-    """Decides before each step which layers need gradients; the optimizer leaves the others alone."""
+    """Sets before each step which layers need gradients; the optimizer skips the others."""
 
     changes_learning_parameters = True
 

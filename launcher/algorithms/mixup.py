@@ -1,4 +1,4 @@
-"""MixUp (Zhang et al. 2018): each image and its target blended with another of the batch."""
+"""MixUp (Zhang et al. 2018): blend each image and its target with another sample of the batch."""
 
 from __future__ import annotations
 
@@ -18,52 +18,52 @@ MixingT = TypeVar("MixingT", bound=MixingConfig)
 
 
 def mix_images(images: Tensor, order: Tensor, weight: Tensor) -> Tensor:
-    """`(1 - weight) * images + weight * images[order]` of floating-point [B, C, H, W] and []; order: int64 [B]."""
+    """Compute `(1 - weight) * images + weight * images[order]` of float [B, C, H, W]; order: int64 [B], weight: []."""
     return images.lerp(images[order], weight)
 
 
 def mix_targets(targets: Tensor, order: Tensor, weight: Tensor, classes: int, smoothed: str) -> Tensor:
-    """`(1 - weight) * targets + weight * targets[order]` as float32 class weights [B, classes].
+    """Compute `(1 - weight) * targets + weight * targets[order]` as float32 class weights [B, classes].
 
-    targets: int64 class indices [B] or class weights [B, classes]; order: int64 [B]; weight: float32 [].
-    smoothed: `first` mixes in the bare classes, as if label smoothing had not reached them.
+    targets: class indices int64 [B] or class weights [B, classes]; order: int64 [B]; weight: float32 [].
+    smoothed: `first` mixes in `targets[order]` without label smoothing.
     """
     first = one_hot(targets, classes)
-    # note: smoothing leaves the true class the largest
+    # note: the true class has the largest weight also after smoothing
     second = first if smoothed == "both" else one_hot(first.argmax(1), classes)
     return first.lerp(second[order], weight)
 
 
 class Mixing(Algorithm[MixingT]):
-    """Mixes each sample of a batch with another: one permutation and one draw of the mixture for a rank's batch.
+    """Mixes each sample of a batch with another by one permutation and one draw for a rank's batch.
 
-    One uniform draw a batch decides between MixUp, below its probability, and CutMix, in the range of its own above.
+    One uniform draw per batch selects MixUp below its probability, and CutMix in the range of its probability above.
     """
 
     def change_batch(self, batch: Batch, size: Size) -> Transform | None:
         moment, name = batch.moment, type(self).__name__.lower()
         draws = randomness.generator(moment.seed, "mixing", moment.step, moment.rank)
-        start = self.start_of_share()
+        start = self.range_start()
         if not start <= draws.random() < start + self.values.probability:
             return None
         return self.mixture(randomness.generator(moment.seed, name, moment.step, moment.rank), len(batch.images), size)
 
-    def start_of_share(self) -> float:
-        """Where the draws begin that choose it."""
+    def range_start(self) -> float:
+        """Return the start of the range of draws that select this algorithm."""
         return 0.0
 
     @abstractmethod
     def mixture(self, draws: np.random.Generator, samples: int, size: Size) -> Transform:
-        """Draw the mixture of a batch of images of this size."""
+        """Draw the mixture for a batch of images of this size."""
 
     def mixed(self, batch: Batch, images: Tensor, order: Tensor, weight: Tensor) -> Batch:
-        """The batch with mixed images, and its targets mixed by the same weight."""
+        """Return the batch with mixed images, and targets mixed by the same weight."""
         targets = mix_targets(batch.targets, order, weight, self.context.classes, self.values.smoothed)
         return replace(batch, images=images, targets=targets)
 
 
 class MixUp(Mixing[MixUpConfig]):
-    """One weight min(z, 1 - z), z ~ Beta(alpha, alpha)."""
+    """Blends by one weight min(z, 1 - z), z ~ Beta(alpha, alpha), for all images of a rank."""
 
     def mixture(self, draws: np.random.Generator, samples: int, size: Size) -> Transform:
         z = draws.beta(self.values.alpha, self.values.alpha)
@@ -71,6 +71,6 @@ class MixUp(Mixing[MixUpConfig]):
         return Transform([draws.permutation(samples), weight], self._mix)
 
     def _mix(self, batch: Batch, order: Tensor, weight: Tensor) -> Batch:
-        # note: in the images' own format, and for the targets the same number
+        # note: targets get the weight as rounded to the images' format
         weight = weight.to(batch.images.dtype)
         return self.mixed(batch, mix_images(batch.images, order, weight), order, weight.float())

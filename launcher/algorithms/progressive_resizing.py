@@ -15,20 +15,20 @@ from launcher.data.batch import Batch
 
 
 def resize(images: Tensor, size: Size, interpolation: str) -> Tensor:
-    """Resize floating-point images [B, C, H, W] to a size: bilinear with antialias, or nearest."""
+    """Resize floating-point images [B, C, H, W] bilinearly with antialiasing, or to the nearest pixel."""
     if interpolation == "nearest":
         return F.interpolate(images, size=size, mode="nearest")
     return interpolate(images, size=size)
 
 
 def interpolate(images: Tensor, **to: Any) -> Tensor:
-    """Bilinear with antialias, to a `size` or by a `scale_factor`; in float32 on a CPU, which has no other kernel."""
+    """Resize to a `size` or by a `scale_factor`, bilinear with antialiasing; in float32 on a CPU, its only kernel."""
     values = images.float() if images.device.type == "cpu" else images
     return F.interpolate(values, mode="bilinear", antialias=True, **to).to(images.dtype)
 
 
 class ProgressiveResizing(Algorithm[ProgressiveResizingConfig]):
-    """Resizes each batch on the device to the step's size."""
+    """Resizes each batch on the device to the size of the step."""
 
     def change_batch(self, batch: Batch, size: Size) -> Transform | None:
         new = self.values.size_after(self.context.plan, batch.moment.step, size)
@@ -37,7 +37,7 @@ class ProgressiveResizing(Algorithm[ProgressiveResizingConfig]):
 
         def resized(batch: Batch) -> Batch:
             images = resize(batch.images, new, self.values.interpolation)
-            # note: some resize kernels answer in NCHW order whatever they are given
+            # note: some resize kernels always return NCHW order
             if batch.images.is_contiguous(memory_format=torch.channels_last):
                 images = images.contiguous(memory_format=torch.channels_last)
             return replace(batch, images=images)

@@ -1,4 +1,4 @@
-"""Random erasing (Zhong et al. 2017): a rectangle of some images is blanked, or filled with noise."""
+"""Random erasing (Zhong et al. 2017): blank a rectangle of some images, or fill it with noise."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ _TRIES = 10
 def random_boxes(
     draws: np.ndarray, probability: float, area: Sequence[float], ratio: Sequence[float], height: int, width: int
 ) -> np.ndarray:
-    """Boxes int64 [B, 4] as (top, left, bottom, right) from uniform draws [B, 1 + 4 * tries]; empty where none is cut.
+    """Return boxes int64 [B, 4], (top, left, bottom, right) or empty, from uniform draws [B, 1 + 4 * tries].
 
-    Area uniform in `area` of the image, aspect log-uniform in `ratio`, the first of ten tries that fits.
+    The area is uniform in `area` as fractions of the image, the aspect ratio log-uniform in `ratio`; the first of ten
+    tries that fits is used.
     """
     boxes = np.zeros((len(draws), 4), dtype=np.int64)
-    cut = draws[:, 0] < probability
+    pending = draws[:, 0] < probability
     low, high = math.log(ratio[0]), math.log(ratio[1])
-    open_ = cut.copy()
     for attempt in range(_TRIES):
         area_draw, ratio_draw, top_draw, left_draw = draws[:, 1 + 4 * attempt : 5 + 4 * attempt].T
         pixels = height * width * (area[0] + (area[1] - area[0]) * area_draw)
         aspect = np.exp(low + (high - low) * ratio_draw)
         tall, wide = np.round(np.sqrt(pixels * aspect)), np.round(np.sqrt(pixels / aspect))
-        fits = open_ & (tall < height) & (wide < width)
+        fits = pending & (tall < height) & (wide < width)
         top = np.floor(top_draw * (height - tall + 1))
         left = np.floor(left_draw * (width - wide + 1))
-        found = np.stack([top, left, top + tall, left + wide], axis=1)
-        boxes[fits] = found[fits].astype(np.int64)
-        open_ &= ~fits
+        box = np.stack([top, left, top + tall, left + wide], axis=1)
+        boxes[fits] = box[fits].astype(np.int64)
+        pending &= ~fits
     return boxes
 
 
 class RandomErasing(Algorithm[RandomErasingConfig]):
-    """Erases in normalised images: zero is the mean colour, noise is standard normal."""
+    """Erases boxes of normalized images by zero, the mean colour, or by standard normal noise."""
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         values, moment = self.values, batch.moment

@@ -1,4 +1,4 @@
-"""Repeated augmentation (Hoffer et al. 2020, Berman et al. 2019): several draws of each image in one batch."""
+"""Repeated augmentation (Hoffer et al. 2020, Berman et al. 2019): several augmentations of each image in a batch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from launcher.config.batch_algorithms import RepeatedAugmentationConfig
 
 
 def repeat(order: np.ndarray, repeats: int, batch_size: int) -> np.ndarray:
-    """The first images of an epoch's order [N], each `repeats` times, as indices int64 [N].
+    """Repeat the first images of an epoch's order [N] `repeats` times each, as indices int64 [N].
 
-    Repeat r of image i is the index i + r * N, so that its random draws are its own. A global batch holds the
-    repeats of an image, apart from each other: first those with r = 0, then r = 1 and so on.
+    Repeat r of image i has the index i + r * N and thus its own random draws. A global batch contains all repeats of an
+    image, apart from each other: first those with r = 0, then those with r = 1 and so on.
     """
     samples = len(order)
     first = order[: -(-samples // repeats)]
@@ -22,7 +22,7 @@ def repeat(order: np.ndarray, repeats: int, batch_size: int) -> np.ndarray:
 
 
 class RepeatedAugmentation(Algorithm[RepeatedAugmentationConfig]):
-    """An epoch has as many steps as before and reads one image in `repeats`."""
+    """Reads one of `repeats` images per epoch, which keeps its number of steps."""
 
     def change_order(self, order: np.ndarray) -> np.ndarray:
         return repeat(order, self.values.repeats, self.context.plan.config.batch_size)

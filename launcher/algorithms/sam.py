@@ -1,4 +1,4 @@
-"""Sharpness-aware minimisation (Foret et al. 2021): the gradient at the worst nearby point, every so many steps."""
+"""Sharpness-aware minimization (Foret et al. 2021): use the gradient at the worst nearby point."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from launcher.foreach import gradients_of
 
 
 class SAM(Algorithm[SAMConfig]):
-    """On steps with (step + 1) % interval == 0, the gradient at the point that the process's own gradient leads to.
+    """Computes the gradient at the point that each rank's own gradient leads to, if (step + 1) % interval == 0.
 
-    Both passes see the same batch. A rank whose own gradient is not finite takes the second pass with weights that are
-    NaN: its gradients make those of all ranks NaN, so that the step treats them as any others that are not finite.
+    Both passes use the same batch. A rank whose own gradient is not finite has NaN weights in the second pass, which
+    makes the gradients of all ranks NaN, so that the step handles them like any others that are not finite.
     """
 
     def __init__(self, values: SAMConfig, context: Context):
@@ -32,12 +32,12 @@ class SAM(Algorithm[SAMConfig]):
         finite = norm.isfinite()
         norm = torch.where(finite, norm, torch.nan)
         with torch.no_grad():
-            before = torch._foreach_mul(weights, 1.0)  # note: copies in one launch, bit for bit
-            # note: the gradients are used up; a loss scale cancels in g / norm
+            before = torch._foreach_mul(weights, 1.0)  # note: an exact copy in one kernel
+            # note: overwrites the gradients; a loss scale cancels in g / norm
             torch._foreach_mul_(directions, self.values.rho / (norm + self.values.epsilon))
             torch._foreach_add_(weights, directions)
         uphill = gradients(batch, update_statistics=not self.freezes_statistics)
         with torch.no_grad():
             torch._foreach_copy_(weights, before)
-        # note: a gradient may overflow under a finite loss, which is the loss scaler's business
+        # note: the loss scaler handles gradients that overflow with a finite loss
         return torch.where(finite & ~uphill.isfinite(), uphill, loss)

@@ -1,4 +1,4 @@
-"""Selective backprop (Jiang et al. 2019): train on the samples of a batch that the model finds hard."""
+"""Selective backprop (Jiang et al. 2019): train on the samples of a batch with high losses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from launcher.rank.group import broadcast_first
 
 
 def choose_ranks(samples: int, count: int, keep: float, draws: np.random.Generator) -> np.ndarray:
-    """Draw `count` of `samples` ranks of the loss (0 the smallest) without replacement, int64 [count].
+    """Draw `count` of the ranks of `samples` losses (0 is the smallest) without replacement, int64 [count].
 
     The sample at percentile q has weight q ** (1 / keep - 1).
     """
@@ -28,9 +28,9 @@ def choose_ranks(samples: int, count: int, keep: float, draws: np.random.Generat
 
 @torch.no_grad()
 def sample_losses(images: Tensor, targets: Tensor, model: nn.Module, loss: Loss, scale: float) -> Tensor:
-    """Losses [B] of images [B, C, H, W], resized by `scale`, and class weights [B, classes].
+    """Return the losses [B] of images [B, C, H, W], resized by `scale`, and class weights [B, classes].
 
-    The model evaluates, so that neither its statistics nor its random layers are touched.
+    The model is in evaluation mode, which changes no statistics and uses no random layers.
     """
     if scale < 1:
         images = interpolate(images, scale_factor=scale)
@@ -42,21 +42,21 @@ def sample_losses(images: Tensor, targets: Tensor, model: nn.Module, loss: Loss,
 
 
 class SelectiveBackprop(ChoosingAlgorithm[SelectiveBackpropConfig]):
-    """Between `start` and `end`, every `interval`-th batch keeps its part `keep`; the others train whole."""
+    """Keeps a fraction `keep` of every `interval`-th batch between `start` and `end`, and all of the others."""
 
     def choose(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
-        moment, parts = batch.moment, self.context.plan.accumulation
-        # note: the same on all ranks, in equal parts for the passes of an accumulated step
-        count = max(1, int(self.values.keep * len(batch.images)) // parts) * parts
+        moment, accumulation = batch.moment, self.context.plan.accumulation
+        # note: the same on all ranks, and micro-batches of equal size
+        count = max(1, int(self.values.keep * len(batch.images)) // accumulation) * accumulation
         if not self.values.acts_at(self.context.plan, moment.step) or count == len(batch.images):
             return batch
         targets = one_hot(batch.targets, self.context.classes)
-        # note: each rank's own statistics are not saved; by these a resumed run chooses the same
+        # note: checkpoints have the statistics of rank 0, from which a resumed run makes the same choice
         broadcast_first(model.buffers())
         with self.context.autocast():
             losses = sample_losses(batch.images, targets, model, loss, self.values.scale)
         draws = randomness.generator(moment.seed, "selective_backprop", moment.step, moment.rank)
         ranks = choose_ranks(len(batch.images), count, self.values.keep, draws)
-        (places,) = to_device(ranks, device=batch.images.device)
-        chosen = losses.argsort(stable=True)[places]
+        (chosen_ranks,) = to_device(ranks, device=batch.images.device)
+        chosen = losses.argsort(stable=True)[chosen_ranks]
         return replace(batch, images=batch.images[chosen], targets=batch.targets[chosen], chosen=chosen)

@@ -1,4 +1,4 @@
-"""Squeeze-and-excitation (Hu et al. 2018): each channel weighted by what the whole image holds."""
+"""Squeeze-and-excitation (Hu et al. 2018): weight each channel by a function of the means of all channels."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from launcher.models.build import Surgery
 
 
 class SqueezeExcite2d(nn.Module):
-    """`x * sigmoid(W2 relu(W1 mean(x)))` of [B, C, H, W], the mean over H and W, with a hidden layer of `latent`."""
+    """Computes `x * sigmoid(W2 relu(W1 mean(x)))` of [B, C, H, W] with the mean over H and W, and `latent` units."""
 
     def __init__(self, channels: int, latent: int):
         super().__init__()
-        # note: skip_init leaves the global generator alone; the weights are drawn by their names below
+        # note: skip_init does not use the global generator; `change_model` draws the weights by their names
         self.squeeze = nn.utils.skip_init(nn.Linear, channels, latent, bias=False)
         self.excite = nn.utils.skip_init(nn.Linear, latent, channels, bias=False)
 
@@ -30,15 +30,15 @@ class SqueezeExcite2d(nn.Module):
 
 
 def excite(conv: nn.Module, _: Any, output: Tensor) -> Tensor:
-    """A forward hook of a convolution that a squeeze-excite block follows."""
+    """Apply the squeeze-excite block of a convolution, as its forward hook."""
     excited: Tensor = conv.get_submodule("squeeze_excite")(output)
     return excited
 
 
 def squeeze_excite(network: nn.Module, *, latent_channels: int, min_channels: int) -> dict[str, SqueezeExcite2d]:
-    """Follow convolutions of at least `min_channels` inputs and outputs by blocks, whose weights are not set yet.
+    """Add uninitialized blocks after convolutions with at least `min_channels` inputs and outputs.
 
-    Returns each convolution's block; their parameters are `<conv>.squeeze_excite.*`.
+    Returns the block of each convolution; its parameters are `<conv>.squeeze_excite.*`.
     """
     blocks = {}
     for name, conv in list(network.named_modules()):
@@ -50,7 +50,7 @@ def squeeze_excite(network: nn.Module, *, latent_channels: int, min_channels: in
 
 
 class SqueezeExcite(Algorithm[SqueezeExciteConfig]):
-    needs = "convolution of that many channels"
+    needs = "convolution with that many channels"
     surgery = Surgery(squeeze_excite, parts=(SqueezeExcite2d, excite))
 
     def change_model(self, model: nn.Module) -> None:

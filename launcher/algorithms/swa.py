@@ -1,4 +1,4 @@
-"""Stochastic weight averaging (Izmailov et al. 2018): the plain mean of the weights at the end of training."""
+"""Stochastic weight averaging (Izmailov et al. 2018): the mean of the weights at the end of training."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from launcher.config.algorithms import SWAConfig
 class SWA(Averaging[SWAConfig]):
     """Averages the weights after `start` steps and every `update_interval` from then on.
 
-    Batch-norm statistics are averaged like the weights, which spares the pass over the data that would recompute
-    them. Until `start` the model's own weights are evaluated.
+    Batch-norm statistics are averaged too, instead of being recomputed by another pass over the data. Until `start` the
+    model's own weights are evaluated.
     """
 
-    def part(self) -> Tensor:
+    def rate(self) -> Tensor:
         return (1 - self._count / (self._count + 1)).float()
 
     def evaluation_weights(self) -> dict[str, Tensor] | None:

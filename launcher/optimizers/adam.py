@@ -1,4 +1,4 @@
-"""AdamW, NAdamW and LAMB: optimizers on Adam's moments."""
+"""AdamW, NAdamW and LAMB: optimizers with Adam's moments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Values = TypeVar("Values", bound=AdamConfig)
 
 
 class Adam(MaskedOptimizer[Values]):
-    """Has Adam's settings and moments, and takes AdamW's step unless a subclass takes another."""
+    """Has Adam's settings and moments, and takes AdamW's step; subclasses override the step."""
 
     def _moments(self, parameters: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         return self._state(parameters, "exp_avg"), self._state(parameters, "exp_avg_sq")
@@ -51,7 +51,7 @@ class Adam(MaskedOptimizer[Values]):
         )
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        """Take AdamW's step, as torch.optim computes it."""
+        """Take AdamW's step as torch.optim computes it."""
         steps = self._count(group, parameters[0].device)
         settings = {"lr": group["lr"], "beta1": self.values.beta1, "weight_decay": group["weight_decay"]}
         self._adamw(parameters, gradients, self._moments(parameters), steps, **settings)
@@ -65,7 +65,7 @@ class Adam(MaskedOptimizer[Values]):
         clip: Tensor | None,
         corrected: bool = True,
     ) -> list[Tensor]:
-        """Adam's direction without decay; counts the step and updates the moments, of which a `beta1` of 0 has one.
+        """Return Adam's direction without decay; counts the step and updates the moments, only the second if beta1 = 0.
 
         corrected: divide the moments by 1 - beta^step.
         """
@@ -75,7 +75,7 @@ class Adam(MaskedOptimizer[Values]):
         directions = list(torch._foreach_mul(parameters, 0.0))
         squares = self._state(parameters, "exp_avg_sq")
         averages = self._state(parameters, "exp_avg") if beta1 else list(torch._foreach_mul(parameters, 0.0))
-        # note: from zero, so that what a step adds is its direction
+        # note: a step from zero with lr -1 is the direction
         self._adamw(directions, gradients, (averages, squares), steps, lr=-1.0, beta1=beta1, clip=clip)
         return directions
 
@@ -85,21 +85,21 @@ class AdamW(Adam[AdamWConfig]):
 
 
 class NAdamW(Adam[NAdamWConfig]):
-    """Adam with decoupled decay and Nesterov's momentum, as AlgoPerf's baseline has it (Choi et al. 2019, table 1).
+    """Adam with decoupled decay and Nesterov momentum, as in AlgoPerf's baseline (Choi et al. 2019, table 1).
 
     With Adam's moments m and v of t steps, gradient g and weight decay c:
 
         n = (beta1 * m + (1 - beta1) * g) / (1 - beta1^t)
         w = w - lr * (n / (sqrt(v / (1 - beta2^t)) + eps) + c * w)
 
-    torch.optim's NAdam is that of Dozat 2016, with a schedule for the momentum.
+    torch.optim's NAdam is the version of Dozat 2016, with a schedule for the momentum.
     """
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         beta1, beta2 = self.values.beta1, self.values.beta2
         steps = self._count(group, parameters[0].device)
         averages, squares = self._moments(parameters)
-        # note: with a rate of 0 only the moments change
+        # note: a learning rate of 0 only updates the moments
         self._adamw(parameters, gradients, (averages, squares), steps, lr=0.0, beta1=beta1)
         scales = torch._foreach_sqrt(squares)
         torch._foreach_div_(scales, (1 - beta2**steps).sqrt())
@@ -111,10 +111,10 @@ class NAdamW(Adam[NAdamWConfig]):
 
 
 class LAMB(Adam[LAMBConfig]):
-    """LAMB (You et al. 2020): Adam's direction, in each tensor as long as its weights; only what is decayed is scaled.
+    """LAMB (You et al. 2020): Adam's direction, scaled to the norm of each tensor's weights if they have decay.
 
-    With Adam's direction r of gradients clipped to the global norm `max_grad_norm` (null: as they are), without decay
-    in it, and weight decay c:
+    With Adam's direction r without decay, of gradients clipped to the global norm `max_grad_norm` (null: not), and
+    weight decay c:
 
         u = r + c * w
         w = w - lr * |w| / |u| * u       (w - lr * r where c = 0; the ratio is 1 where one of the norms is 0)

@@ -1,7 +1,7 @@
-"""What all optimizers share, and how a run's is built: its class by the config's name, its groups of parameters.
+"""The base class of all optimizers, and how a run's optimizer and its parameter groups are built.
 
-Optimizers of libraries read the step's number or the learning rate on the host, and cannot drop a step on the device.
-These update weights and state in PyTorch's fused kernels, many tensors a launch.
+Optimizers of libraries read the step number or the learning rate on the host, and cannot drop a step on the device.
+These update weights and state by PyTorch's fused kernels, which process many tensors per launch.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
 
 
 class MaskedOptimizer(Optimizer, Generic[Values]):
-    """Where `found_inf`, float32 [] on the device, is 1, a step leaves weights and state as they are, bit for bit.
+    """An optimizer whose step changes no bit of weights and state if `found_inf`, float32 [] on the device, is 1.
 
-    groups: parameters with their `weight_decay`. lr: the schedule's peak at first; a number, or float32 [] on the
-    device. number: the run's own of the step being taken.
+    groups: parameters with their `weight_decay`. lr: the peak of the schedule at first; a number, or float32 [] on the
+    device. step_number: the number of the current step in the run.
     """
 
-    # Whether a step can be captured in a CUDA graph: state stays in its memory, the host decides nothing.
+    # Whether a CUDA graph can capture a step: state stays at its address, and the host decides nothing.
     capturable: ClassVar[bool] = True
-    # Whether `before_gradients` alone updates the running statistics of batch norm.
+    # Whether only `before_gradients` updates the running statistics of batch norm.
     updates_statistics: ClassVar[bool] = False
 
     def __init__(self, groups: list[dict[str, Any]], lr: float, values: Values):
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
         self.values = values
         self.found_inf: Tensor | None = None
-        self.number = 0
+        self.step_number = 0
 
     @classmethod
     def separate_parameters(cls, model: nn.Module) -> list[str]:
-        """Names of the parameters that get groups of their own, marked `separate`."""
+        """Return the names of the parameters that get separate groups, marked by `separate`."""
         return []
 
     def before_gradients(self, forward: Callable[[], None]) -> None:
-        """Act before the step's gradients; `forward` does the batch's forward passes and keeps nothing of them."""
+        """Act before the gradients of a step; `forward` runs the batch's forward passes and discards their results."""
 
     def evaluation_weights(self, model: nn.Module) -> dict[str, Tensor] | None:
-        """The state dict to evaluate and save instead of the model's own; None for that."""
+        """Return the state dict to evaluate and save, or None for the model's."""
         return None
 
     @torch.no_grad()
@@ -69,25 +69,25 @@ class MaskedOptimizer(Optimizer, Generic[Values]):
     def _state(
         self, parameters: list[Tensor], name: str, start: Callable[[Tensor], Tensor] = torch.zeros_like
     ) -> list[Tensor]:
-        """A state of each parameter by its name, which begins as `start` of the parameter."""
+        """Return a state of each parameter by name, with the initial value `start(parameter)`."""
         for parameter in parameters:
             if name not in self.state[parameter]:
                 self.state[parameter][name] = start(parameter)
         return [self.state[parameter][name] for parameter in parameters]
 
     def _count(self, group: dict[str, Any], device: torch.device) -> Tensor:
-        """Count a step that is not dropped; returns the count, float32 []."""
+        """Count the step unless it is dropped; return the count, float32 []."""
         steps: Tensor = group.get("step", torch.zeros(())).to(device, torch.float32)
         group["step"] = steps.add_(1 if self.found_inf is None else 1 - self.found_inf)
         return steps
 
     def _subtract(self, tensors: list[Tensor], directions: list[Tensor], rate: Rate, decay: float = 0.0) -> None:
-        """tensors -= rate * (directions + decay * tensors)"""
+        """Compute `tensors -= rate * (directions + decay * tensors)` in place."""
         self._sgd(tensors, directions, [], rate, decay)
 
-    def _move(self, averages: list[Tensor], values: list[Tensor], part: float) -> None:
-        """averages += part * (values - averages)"""
-        self._subtract(averages, list(torch._foreach_sub(averages, values)), part)
+    def _average(self, averages: list[Tensor], values: list[Tensor], rate: float) -> None:
+        """Compute `averages += rate * (values - averages)` in place."""
+        self._subtract(averages, list(torch._foreach_sub(averages, values)), rate)
 
     def _sgd(
         self,
@@ -99,7 +99,7 @@ class MaskedOptimizer(Optimizer, Generic[Values]):
         momentum: float = 0.0,
         nesterov: bool = False,
     ) -> None:
-        """PyTorch's SGD; without momentum there are no buffers."""
+        """Take a step of PyTorch's SGD; without momentum `buffers` is empty."""
         torch._fused_sgd_(
             tensors,
             gradients,
@@ -118,14 +118,14 @@ class MaskedOptimizer(Optimizer, Generic[Values]):
 def trust_ratios(
     weights: list[Tensor], directions: list[Tensor], *, trust: float = 1.0, decay: float = 0.0, eps: float = 0.0
 ) -> list[Tensor]:
-    """`trust` * |w| / (|d| + decay * |w| + eps) of each tensor [], 1 where one of the two norms is 0."""
-    ours, theirs = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(directions))
-    ratios = trust * ours / (theirs + decay * ours + eps)
-    return list(torch.where((ours > 0) & (theirs > 0), ratios, 1.0).unbind())
+    """Return `trust` * |w| / (|d| + decay * |w| + eps) [] of each tensor, 1 if one of the norms is 0."""
+    of_weights, norms = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(directions))
+    ratios = trust * of_weights / (norms + decay * of_weights + eps)
+    return list(torch.where((of_weights > 0) & (norms > 0), ratios, 1.0).unbind())
 
 
 def by_shape(parameters: list[Tensor], gradients: list[Tensor]) -> list[tuple[list[Tensor], list[Tensor]]]:
-    """The parameters of each shape, and their gradients."""
+    """Group parameters and their gradients by shape."""
     groups: dict[torch.Size, tuple[list[Tensor], list[Tensor]]] = {}
     for pair in zip(parameters, gradients, strict=True):
         for tensors, tensor in zip(groups.setdefault(pair[0].shape, ([], [])), pair, strict=True):
@@ -134,23 +134,23 @@ def by_shape(parameters: list[Tensor], gradients: list[Tensor]) -> list[tuple[li
 
 
 def unstacked(stacked: Tensor, like: list[Tensor]) -> list[Tensor]:
-    """The parts of a stack [n, ...], in the memory order of n tensors of the same shape."""
-    parts = [torch.empty_like(tensor) for tensor in like]
-    torch._foreach_copy_(parts, list(stacked.view(-1, *like[0].shape).unbind()))
-    return parts
+    """Split a stack [n, ...] into tensors with the memory order of n `like` tensors of the same shape."""
+    tensors = [torch.empty_like(tensor) for tensor in like]
+    torch._foreach_copy_(tensors, list(stacked.view(-1, *like[0].shape).unbind()))
+    return tensors
 
 
 def build_optimizer(config: OptimizerConfig, model: nn.Module, lr: float) -> MaskedOptimizer[Any]:
-    """Build the optimizer that the config names, over all parameters of the model; `lr` is the schedule's peak."""
+    """Build the config's optimizer for all parameters of the model; `lr` is the peak of the schedule."""
     kind = class_of(config)
     return kind(_parameter_groups(model, config, kind.separate_parameters(model)), lr, config)
 
 
 def class_of(config: OptimizerConfig) -> type[MaskedOptimizer[Any]]:
-    """Find the class named as the config's, without `Config`, in the files of this room.
+    """Return the class with the name of the config's class, without `Config`, from the files of this folder.
 
     Raises:
-        LookupError: there is none.
+        LookupError: there is no such class.
     """
     name = type(config).__name__.removesuffix("Config")
     for module in pkgutil.iter_modules(optimizers.__path__, f"{optimizers.__name__}."):
@@ -162,44 +162,44 @@ def class_of(config: OptimizerConfig) -> type[MaskedOptimizer[Any]]:
 def set_lr(optimizer: torch.optim.Optimizer, lr: float | Tensor) -> None:
     """Set the learning rate of the next step."""
     for group in optimizer.param_groups:
-        part, before = group.get("lr_part"), group["lr"]
-        if part is None:
+        factor, before = group.get("lr_factor"), group["lr"]
+        if factor is None:
             group["lr"] = lr
         elif isinstance(lr, Tensor) and isinstance(before, Tensor) and before.device == lr.device:
-            # note: a captured step reads it where it lies
-            torch.mul(lr, part, out=before)
+            # note: captured steps read it at the same address
+            torch.mul(lr, factor, out=before)
         else:
-            group["lr"] = lr * part
+            group["lr"] = lr * factor
 
 
 def _parameter_groups(model: nn.Module, config: OptimizerConfig, separate: list[str]) -> list[dict[str, Any]]:
-    """All parameters, in groups by weight decay, by what the optimizer updates separately, and by the last layer."""
+    """Group all parameters by weight decay, by separate updates of the optimizer, and by head and backbone."""
     groups: list[dict[str, Any]] = [{"params": list(model.parameters()), "weight_decay": config.weight_decay}]
     if config.no_decay != "none":
-        decayed, spared = _split(model, list(model.parameters()), undecayed(model, config.no_decay))
-        groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": spared, "weight_decay": 0.0}]
+        decayed, others = _split(model, list(model.parameters()), undecayed(model, config.no_decay))
+        groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
     split = [(group, _split(model, group["params"], separate)) for group in groups]
     groups = [{**group, "params": both[at], "separate": at == 1} for group, both in split for at in (0, 1) if both[at]]
     if config.backbone_lr != 1:
         split = [(group, _split(model, group["params"], sorted(parameters_of_head(model)))) for group in groups]
         groups = [{**group, "params": head} for group, (_, head) in split if head]
-        groups += [{**group, "params": rest, "lr_part": config.backbone_lr} for group, (rest, _) in split if rest]
+        groups += [{**group, "params": rest, "lr_factor": config.backbone_lr} for group, (rest, _) in split if rest]
     return groups
 
 
 def _split(
     model: nn.Module, parameters: list[nn.Parameter], names: list[str]
 ) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Parameters without those of the names, and those."""
+    """Return the parameters that do not have one of the names, and those that do."""
     chosen = {id(parameter) for name, parameter in model.named_parameters() if name in names}
     return [p for p in parameters if id(p) not in chosen], [p for p in parameters if id(p) in chosen]
 
 
 def undecayed(model: nn.Module, rule: str) -> list[str]:
-    """Names of the parameters that a rule of `optimizer.no_decay` leaves out, as the model gives them.
+    """Return the names of the parameters that have no weight decay by a rule of `optimizer.no_decay`.
 
-    `norms` is torchvision's rule; `bn_names` that of ffcv-imagenet and of NVIDIA's examples, which a residual network's
-    shortcut norms (`downsample.1`) escape. `all_but_kernels` is big_vision's, and timm's where a model lists its own.
+    `norms` is torchvision's rule; `bn_names` that of ffcv-imagenet and NVIDIA's examples, which omits the norms
+    of a ResNet's shortcuts (`downsample.1`). `all_but_kernels` is big_vision's, and timm's for models with own lists.
     """
     match rule:
         case "vectors":

@@ -1,4 +1,4 @@
-"""Muon: steps that are orthogonal as matrices; weights of one shape are updated together."""
+"""Muon: orthogonal matrices as steps; weights of the same shape are updated together."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from launcher.models.parameters import parameter_kinds
 from launcher.optimizers.adam import Adam
 from launcher.optimizers.base import by_shape, unstacked
 
-# Of Jordan et al. 2024, chosen for the slope at zero: singular values come out between 0.7 and 1.2.
+# From Jordan et al. 2024, with a steep slope at zero: singular values become 0.7 to 1.2.
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 
 class Muon(Adam[MuonConfig]):
-    """Muon (Jordan et al. 2024) for kernels but the head's and depthwise ones, AdamW for all else.
+    """Muon (Jordan et al. 2024) for kernels except the head's and depthwise ones, AdamW for all other parameters.
 
-    With gradient g, momentum m, weight decay c, and a weight as a matrix of its first dimension by all others:
+    With gradient g, momentum m, weight decay c, and weights as matrices of the first dimension by all others:
 
         b = m * b + (1 - m) * g
         u = newton_schulz(b)                 (Nesterov: of (1 - m) * g + m * b)
-        w = w - lr * (0.2 * sqrt(longer side) * u + c * w)
+        w = w - lr * (0.2 * sqrt(max(rows, columns)) * u + c * w)
 
-    The factor gives steps of AdamW's size (Liu et al. 2025, Muon is Scalable), so that one lr serves both.
+    The factor makes steps as large as AdamW's (Liu et al. 2025, Muon is Scalable), so that both use the same lr.
     """
 
     @classmethod
     def separate_parameters(cls, model: nn.Module) -> list[str]:
-        """Names of the parameters that get orthogonal steps."""
+        """Return the names of the parameters that get orthogonal steps."""
         shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         kinds = parameter_kinds(model)
         return [name for name, kind in kinds.items() if kind in ("matrix", "convolution") and shapes[name][1] > 1]
@@ -40,17 +40,17 @@ class Muon(Adam[MuonConfig]):
         if not group["separate"]:
             super()._update(parameters, gradients, group)
             return
-        for kernels, slopes in by_shape(parameters, gradients):
+        for kernels, kernel_gradients in by_shape(parameters, gradients):
             averages = self._state(kernels, "momentum_buffer")
-            self._move(averages, slopes, 1 - values.momentum)
-            ahead = torch._foreach_lerp(slopes, averages, values.momentum) if values.nesterov else averages
-            stacked = torch.stack([kernel.flatten(1) for kernel in ahead])
+            self._average(averages, kernel_gradients, 1 - values.momentum)
+            momentum = torch._foreach_lerp(kernel_gradients, averages, values.momentum) if values.nesterov else averages
+            stacked = torch.stack([kernel.flatten(1) for kernel in momentum])
             steps = 0.2 * max(stacked.shape[1:]) ** 0.5 * newton_schulz(stacked, values.iterations)
             self._subtract(kernels, unstacked(steps.to(stacked.dtype), kernels), lr, decay)
 
 
 def newton_schulz(matrices: Tensor, iterations: int) -> Tensor:
-    """Matrices [n, rows, columns] with their singular values near 1, by products in bfloat16."""
+    """Return matrices [n, rows, columns] with singular values near 1, by products in bfloat16."""
     a, b, c = _NEWTON_SCHULZ
     tall = matrices.shape[1] > matrices.shape[2]
     wide = (matrices.mT if tall else matrices).bfloat16()

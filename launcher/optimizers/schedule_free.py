@@ -1,4 +1,4 @@
-"""Schedule-Free AdamW (Defazio et al. 2024): an average of the weights in the place of a schedule."""
+"""Schedule-Free AdamW (Defazio et al. 2024): an average of the weights instead of a schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.optimizers.adam import Adam
 class ScheduleFreeAdamW(Adam[ScheduleFreeAdamWConfig]):
     """AdamW without a schedule, as the authors' library computes it.
 
-    The model's weights are y, where gradients g are taken; z is kept, and x, the average of z, follows from both:
+    The model's weights are y, with gradients g; the state has z, and x, the average of z, follows from y and z:
 
         y = beta1 * x + (1 - beta1) * z
         z = z - lr * (g / (sqrt(v / (1 - beta2^k)) + eps) + c * y)        (v: Adam's, c: weight decay)
@@ -26,13 +26,13 @@ class ScheduleFreeAdamW(Adam[ScheduleFreeAdamWConfig]):
         z = z - lr * sqrt(1 - beta2^k) * (g / (sqrt(v) + eps) + c * y)
     """
 
-    # note: the weight of each step in the average lies in new memory, and forward passes come in between
+    # note: each step allocates its averaging weight, and some run additional forward passes
     capturable = False
     updates_statistics = True
 
     def before_gradients(self, forward: Callable[[], None]) -> None:
-        """At every `statistics_interval`th step do the forward passes with the averages x, which are evaluated."""
-        if self.number % self.values.statistics_interval:
+        """Run the forward passes with the evaluated averages x at every `statistics_interval`th step."""
+        if self.step_number % self.values.statistics_interval:
             return
         with torch.no_grad():
             parameters = self._averaged()
@@ -45,7 +45,7 @@ class ScheduleFreeAdamW(Adam[ScheduleFreeAdamWConfig]):
 
     @torch.no_grad()
     def evaluation_weights(self, model: nn.Module) -> dict[str, Tensor]:
-        """The model's state dict with the averages x in the place of its weights."""
+        """Return the model's state dict with the averages x as weights."""
         state = dict(model.state_dict())
         names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
         if parameters := self._averaged():
@@ -56,22 +56,22 @@ class ScheduleFreeAdamW(Adam[ScheduleFreeAdamWConfig]):
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         beta1, lr = self.values.beta1, group["lr"]
         corrected = self.values.bias_correction == "second_moment"
-        ends = self._state(parameters, "z", torch.clone)
+        sequence = self._state(parameters, "z", torch.clone)
         # note: without a first moment
         directions = self._direction(parameters, gradients, group, 0.0, None, corrected)
         if not corrected:
             lr = lr * (1 - self.values.beta2 ** group["step"]).sqrt()
-        part = self._part(group)
+        weight = self._averaging_weight(group)
         if group["weight_decay"]:
             torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
-        towards = list(torch._foreach_sub(parameters, ends))
-        torch._foreach_mul_(towards, part)
-        torch._foreach_add_(towards, torch._foreach_mul(directions, lr * (1 - beta1 * (1 - part))))
-        self._subtract(parameters, towards, 1.0)
-        self._subtract(ends, directions, lr)
+        changes = list(torch._foreach_sub(parameters, sequence))
+        torch._foreach_mul_(changes, weight)
+        torch._foreach_add_(changes, torch._foreach_mul(directions, lr * (1 - beta1 * (1 - weight))))
+        self._subtract(parameters, changes, 1.0)
+        self._subtract(sequence, directions, lr)
 
-    def _part(self, group: dict[str, Any]) -> Tensor:
-        """The weight p of this step's z in the average, float32 []."""
+    def _averaging_weight(self, group: dict[str, Any]) -> Tensor:
+        """Return the weight p of this step's z in the average, float32 []."""
         steps: Tensor = group["step"]
         lr = torch.as_tensor(group["lr"], dtype=torch.float32, device=steps.device)
         highest, total = (group.get(name, torch.zeros(())).to(steps.device) for name in ("highest_lr", "total_weight"))
@@ -82,9 +82,9 @@ class ScheduleFreeAdamW(Adam[ScheduleFreeAdamWConfig]):
         return torch.where(group["total_weight"] > 0, weight / group["total_weight"], 0.0)
 
     def _averaged(self) -> list[Tensor]:
-        """The parameters that have been updated."""
+        """Return the parameters that have been updated."""
         return [p for group in self.param_groups for p in group["params"] if "z" in self.state[p]]
 
     def _averages(self, parameters: list[Tensor]) -> list[Tensor]:
-        ends = [self.state[parameter]["z"] for parameter in parameters]
-        return list(torch._foreach_lerp(parameters, ends, 1 - 1 / self.values.beta1))
+        sequence = [self.state[parameter]["z"] for parameter in parameters]
+        return list(torch._foreach_lerp(parameters, sequence, 1 - 1 / self.values.beta1))

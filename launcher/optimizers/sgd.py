@@ -1,4 +1,4 @@
-"""SGD with coupled or decoupled decay, LARS, and Lion: optimizers with one average of gradients."""
+"""SGD with coupled or decoupled weight decay, LARS, and Lion: optimizers with one average of gradients."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from launcher.config.choices import DecoupledSGDConfig, LARSConfig, LionConfig, 
 from launcher.optimizers.base import MaskedOptimizer, trust_ratios
 
 Values = TypeVar("Values", bound=MomentumConfig)
-# note: the first step makes g of m * -0.0 + g, bit for bit
+# note: m * -0.0 + g is exactly g at the first step
 _MINUS_ZERO = partial(torch.full_like, fill_value=-0.0)
 
 
 class Momentum(MaskedOptimizer[Values]):
-    """Has the momentum b = m * b + g of gradients g; b = g at the first step."""
+    """Has the momentum b = m * b + g of gradients g, with b = g at the first step."""
 
     def _descend(
         self,
@@ -33,14 +33,14 @@ class Momentum(MaskedOptimizer[Values]):
 
 
 class SGD(Momentum[SGDConfig]):
-    """SGD with momentum, as torch.optim's computes it.
+    """SGD with momentum, as torch.optim computes it.
 
     With gradient g, weight decay c and momentum m:
 
         b = m * b + g + c * w          (b = g + c * w at the first step)
         w = w - lr * b                 (Nesterov: lr * (g + c * w + m * b))
 
-    torch's own fused one leaves the momentum uninitialised where the very first step is dropped.
+    torch.optim's fused SGD does not initialize the momentum if the very first step is dropped.
     """
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
@@ -48,7 +48,7 @@ class SGD(Momentum[SGDConfig]):
 
 
 class DecoupledSGD(Momentum[DecoupledSGDConfig]):
-    """SGD with momentum whose weight decay is apart from the gradient (SGDW, Loshchilov & Hutter 2019).
+    """SGD with momentum and weight decay outside of the gradient (SGDW, Loshchilov & Hutter 2019).
 
     With gradient g, momentum m and peak learning rate lr0:
 
@@ -56,12 +56,12 @@ class DecoupledSGD(Momentum[DecoupledSGDConfig]):
         w = w * (1 - lr / lr0 * weight_decay)
         w = w - lr * b         (Nesterov: lr * (g + m * b))
 
-    The decay follows the schedule's multiplier, not the size of the learning rate. lr0 is the constructor's `lr`, saved
-    with the state as the groups' `peak_lr`.
+    The decay follows the schedule's multiplier, not the magnitude of the learning rate. lr0 is the constructor's `lr`,
+    saved as `peak_lr` of the groups.
     """
 
     def __init__(self, groups: list[dict[str, Any]], lr: float, values: DecoupledSGDConfig):
-        super().__init__([{"peak_lr": lr * group.get("lr_part", 1.0), **group} for group in groups], lr, values)
+        super().__init__([{"peak_lr": lr * group.get("lr_factor", 1.0), **group} for group in groups], lr, values)
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         rate = group["weight_decay"] / group["peak_lr"] if group["peak_lr"] else 0.0
@@ -72,7 +72,7 @@ class DecoupledSGD(Momentum[DecoupledSGDConfig]):
 
 
 class LARS(Momentum[LARSConfig]):
-    """LARS (You et al. 2017): what is decayed moves by a part of its own norm, the rest as with SGD.
+    """LARS (You et al. 2017): tensors with weight decay move by a fraction of their norm, the others as with SGD.
 
     With gradient g, weight decay c, momentum m and trust coefficient t:
 
@@ -80,7 +80,7 @@ class LARS(Momentum[LARSConfig]):
         b = m * b + r * (g + c * w)
         w = w - lr * b
 
-    The momentum holds no learning rate, as in timm, and in NVIDIA's MLPerf entries by their factor lr / last lr on m.
+    The momentum contains no learning rate, as in timm and, by a factor lr / last lr on m, in NVIDIA's MLPerf entries.
     """
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
@@ -105,4 +105,4 @@ class Lion(MaskedOptimizer[LionConfig]):
         averages = self._state(parameters, "exp_avg")
         signs = list(torch._foreach_sign(torch._foreach_lerp(averages, gradients, 1 - self.values.beta1)))
         self._subtract(parameters, signs, group["lr"], group["weight_decay"])
-        self._move(averages, gradients, 1 - self.values.beta2)
+        self._average(averages, gradients, 1 - self.values.beta2)

@@ -1,4 +1,4 @@
-"""Tasks: what a network is trained for, as functions of tensors; `launcher.config.tasks` declares them without."""
+"""Tasks: targets, loss and metrics of a network as functions of tensors; `launcher.config.tasks` declares them."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """What training and evaluation ask of a task; nothing here reads a value from the device.
+    """The functions of a task for training and evaluation; none of them reads a value from the device.
 
-    outputs: the network's, of any floating-point type [B, ...]. targets: what the task makes of a loader's numbers;
-    algorithms may mix them, so that they are class weights, float32 [B, C].
+    outputs: those of the network, of any floating-point type [B, ...]. targets: made from a loader's labels;
+    after algorithms that mix them they are class weights, float32 [B, C].
     """
 
     values: TaskConfig
 
-    def targets(self, numbers: Tensor) -> Tensor:
-        """Targets of images whose class folders have these numbers, int64 [B]."""
+    def targets(self, labels: Tensor) -> Tensor:
+        """Return the targets of images with these labels, the numbers of their class folders, int64 [B]."""
         ...
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss [], in float32."""
+        """Return the mean loss [], in float32."""
         ...
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Sequence[Tensor]:
-        """The sum over the samples [] of each metric, in the declaration's order."""
+        """Return the sum over samples [] of each metric, in the order of the declaration."""
         ...
 
     def predictions(self, outputs: Tensor, names: Sequence[str], top: int) -> list[list[tuple[str, float]]]:
-        """What to print of each image: at most `top` of the classes' names, with probabilities, the likeliest first."""
+        """Return at most `top` class names of each image with their probabilities, likeliest first."""
         ...
 
 
 def build_task(config: TaskConfig, loss: str) -> Task:
-    """Build the task that the config names: the class named as the config's, without `Config`, in the file `name`.
+    """Build the config's task: the class with the name of the config's class, without `Config`, in the file `name`.
 
-    loss: the name of the run's loss option.
+    loss: the name of the run's loss.
     """
     kind: Any = getattr(import_module(f"{__name__}.{config.name}"), type(config).__name__.removesuffix("Config"))
     return kind(config, loss)  # type: ignore[no-any-return]

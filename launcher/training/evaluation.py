@@ -55,13 +55,13 @@ def evaluate(
     sums = torch.zeros(len(task.values.metrics) + 1, dtype=torch.float64, device=device)
     samples, interrupted = 0, False
     try:
-        for images, numbers, _ in loader:
+        for images, labels, _ in loader:
             HEARTBEAT.beat()
             interrupted = should_stop()
             if interrupted:
                 break
             images = prepare(images.to(device, non_blocking=True))
-            targets = task.targets(numbers.to(device, non_blocking=True))
+            targets = task.targets(labels.to(device, non_blocking=True))
             outputs = outputs_of(model, images, autocast, flip_average=flip_average)
             values = (*task.metrics(outputs, targets), task.loss(outputs, targets) * len(images))
             sums += torch.stack([value.double() for value in values])

@@ -127,7 +127,7 @@ class TrainStep:
 
     def _compute_gradients(self, batch: Batch) -> Tensor:
         """Compute the gradients and return the loss."""
-        self.optimizer.number = batch.moment.step
+        self.optimizer.step_number = batch.moment.step
         self.optimizer.before_gradients(partial(self._forward, batch))
         with frozen_statistics(self.model) if self.optimizer.updates_statistics else nullcontext():
             return self.engine.compute_gradients(batch, self.model, self.gradients)

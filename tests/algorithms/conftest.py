@@ -24,7 +24,7 @@ def _seeded() -> None:
 
 @pytest.fixture
 def context() -> Callable[..., Context]:
-    """A context of 100 steps in 10 epochs of 80 pictures, from command-line words."""
+    """Return a function from command-line words to a context of 100 steps in 10 epochs of 80 images."""
 
     def make(*words: str, world_size: int = 1) -> Context:
         config = compose(["epochs=10", "batch_size=8", *words]).config
@@ -35,19 +35,19 @@ def context() -> Callable[..., Context]:
 
 @pytest.fixture
 def bound(context: Callable[..., Context]) -> Callable[..., Any]:
-    """One active algorithm bound to its context: `bound("sam", rho=0.1)`."""
+    """Return a function from a name and values to one active algorithm: `bound("sam", rho=0.1)`."""
 
     def make(name: str, *words: str, world_size: int = 1, **values: Any) -> Algorithm:
         assignments = [f"algorithms.{name}.{key}={value}" for key, value in values.items()]
-        made = context(f"algorithms=[{name}]", *assignments, *words, world_size=world_size)
-        return build(made)[name]
+        run = context(f"algorithms=[{name}]", *assignments, *words, world_size=world_size)
+        return build(run)[name]
 
     return make
 
 
 @pytest.fixture
 def batch() -> Callable[..., Batch]:
-    """A batch of floating-point noise with index targets."""
+    """Return a function that makes a batch of floating-point noise with class indices as targets."""
 
     def make(size: int = 8, side: int = 16, step: int = 0, rank: int = 0, targets: Tensor | None = None) -> Batch:
         images = torch.randn(size, 3, side, side).contiguous(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""RandAugment, TrivialAugment and AugMix: what they draw, and the batch they leave."""
+"""RandAugment, TrivialAugment and AugMix: their draws and their batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from launcher.data.batch import Batch, Moment
 from launcher.plan.plan import Plan
 from tests.transforms import operate, transformed
 
-SIDE = 32
+SIZE = 32
 
 
 def bound(name: str, *words: str) -> Algorithm:
@@ -30,10 +30,10 @@ def bound(name: str, *words: str) -> Algorithm:
     return build(Context(Plan(config, 1, 4000), 10))[name]
 
 
-def batch_of(indices: np.ndarray, *, normalised: bool = False, epoch: int = 3) -> Batch:
-    pixels = np.random.default_rng(0).integers(0, 256, (4000, SIDE, SIDE, 3), dtype=np.uint8)[indices]
+def batch_of(indices: np.ndarray, *, normalized: bool = False, epoch: int = 3) -> Batch:
+    pixels = np.random.default_rng(0).integers(0, 256, (4000, SIZE, SIZE, 3), dtype=np.uint8)[indices]
     images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-    if normalised:
+    if normalized:
         images = images.float() / 255 + 1
     targets = torch.from_numpy(indices % 10)
     return Batch(images, targets, indices, Moment(seed=5, epoch=epoch, step=77, total_steps=1000))
@@ -44,20 +44,20 @@ def changed(algorithm: Algorithm, batch: Batch) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ["randaugment", "trivialaugment", "augmix", "cutout", "random_erasing"])
-def test_a_pictures_change_depends_on_its_index_and_epoch_alone(name: str) -> None:
+def test_an_images_change_only_depends_on_its_index_and_epoch(name: str) -> None:
     words = ["algorithms.random_erasing.probability=1.0"] if name == "random_erasing" else []
     algorithm = bound(name, *words)
-    normalised = name in ("cutout", "random_erasing")
+    normalized = name in ("cutout", "random_erasing")
     indices = np.arange(64)
-    whole = changed(algorithm, batch_of(indices, normalised=normalised))
+    whole = changed(algorithm, batch_of(indices, normalized=normalized))
     order = np.random.default_rng(1).permutation(64)
-    assert torch.equal(changed(algorithm, batch_of(indices[order], normalised=normalised)), whole[order])
-    assert torch.equal(changed(algorithm, batch_of(indices, normalised=normalised)), whole)
-    assert not torch.equal(changed(algorithm, batch_of(indices, normalised=normalised, epoch=4)), whole)
+    assert torch.equal(changed(algorithm, batch_of(indices[order], normalized=normalized)), whole[order])
+    assert torch.equal(changed(algorithm, batch_of(indices, normalized=normalized)), whole)
+    assert not torch.equal(changed(algorithm, batch_of(indices, normalized=normalized, epoch=4)), whole)
 
 
 @pytest.mark.parametrize("name", ["randaugment", "trivialaugment", "augmix"])
-def test_policies_keep_uint8_shape_and_memory_order(name: str) -> None:
+def test_policies_keep_type_shape_and_memory_order(name: str) -> None:
     batch = batch_of(np.arange(16))
     assert batch.images.is_contiguous(memory_format=torch.channels_last)
     images = changed(bound(name), batch)
@@ -66,7 +66,7 @@ def test_policies_keep_uint8_shape_and_memory_order(name: str) -> None:
     assert images.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_randaugment_draws_operations_evenly_and_levels_as_asked() -> None:
+def test_randaugment_draws_operations_uniformly_and_levels_by_the_config() -> None:
     for distribution, expected in (("uniform", stats.uniform(0.1, 9.9)), ("normal", stats.norm(7, 0.5))):
         words = [
             "algorithms.randaugment.operations=all",
@@ -74,7 +74,7 @@ def test_randaugment_draws_operations_evenly_and_levels_as_asked() -> None:
         ]
         severity = 10 if distribution == "uniform" else 7
         values = compose([*words, f"algorithms.randaugment.severity={severity}"]).config.algorithms.randaugment
-        choice = randaugment.choose(values, np.arange(40_000), seed=1, epoch=0, side=224)[0]
+        choice = randaugment.choose(values, np.arange(40_000), seed=1, epoch=0, size=224)[0]
         counts = np.bincount(choice.operations, minlength=13)
         assert stats.chisquare(counts).pvalue > 1e-4
         shears = choice.magnitudes[choice.operations == list(randaugment.SETS["all"]).index("shear_x")]
@@ -82,20 +82,20 @@ def test_randaugment_draws_operations_evenly_and_levels_as_asked() -> None:
         assert abs((shears > 0).mean() - 0.5) < 0.05
 
 
-def test_a_depth_of_none_leaves_the_pictures() -> None:
+def test_a_depth_of_0_does_not_change_images() -> None:
     batch = batch_of(np.arange(8))
     assert torch.equal(changed(bound("randaugment", "algorithms.randaugment.depth=0"), batch), batch.images)
 
 
 def factors(name: str, operations: str, severity: float, *, distribution: str = "uniform") -> np.ndarray:
-    """What `name` draws over many pictures."""
+    """Return the magnitudes of an operation for many images."""
     words = [
         f"algorithms.randaugment.operations={operations}",
         f"algorithms.randaugment.severity={severity}",
         f"algorithms.randaugment.severity_distribution={distribution}",
     ]
     values = compose(["algorithms.randaugment=on", *words]).config.algorithms.randaugment
-    choice = randaugment.choose(values, np.arange(100_000), seed=6, epoch=0, side=224)[0]
+    choice = randaugment.choose(values, np.arange(100_000), seed=6, epoch=0, size=224)[0]
     drawn: np.ndarray = choice.magnitudes[choice.operations == list(randaugment.SETS[operations]).index(name)]
     return drawn
 
@@ -103,33 +103,33 @@ def factors(name: str, operations: str, severity: float, *, distribution: str = 
 @pytest.mark.parametrize("distribution", ["uniform", "fixed"])
 @pytest.mark.parametrize("severity", [3.0, 7.0, 10.0])
 @pytest.mark.parametrize("name", ["color", "contrast", "brightness", "sharpness"])
-def test_all_takes_enhancements_from_the_severity_itself(name: str, severity: float, distribution: str) -> None:
-    more = 0.75 if name == "brightness" else 1.0
+def test_the_set_all_draws_enhancements_from_the_severity(name: str, severity: float, distribution: str) -> None:
+    factor = 0.75 if name == "brightness" else 1.0
 
     def expected(x: np.ndarray) -> np.ndarray:
         less = stats.uniform(1 - 0.09 * severity, 0.09 * severity).cdf(x)
-        return np.asarray(0.5 * less + 0.5 * stats.uniform(more, more * (severity - 1)).cdf(x))
+        return np.asarray(0.5 * less + 0.5 * stats.uniform(factor, factor * (severity - 1)).cdf(x))
 
     drawn = factors(name, "all", severity, distribution=distribution)
     assert stats.kstest(drawn, expected).pvalue > 1e-4
-    assert drawn.max() > 0.99 * more * severity
+    assert drawn.max() > 0.99 * factor * severity
 
 
 @pytest.mark.parametrize("severity", [3.0, 7.0, 10.0])
 @pytest.mark.parametrize("name", ["color", "contrast", "brightness", "sharpness"])
-def test_original_takes_enhancements_from_a_drawn_level(name: str, severity: float) -> None:
+def test_the_set_original_draws_enhancements_from_a_level(name: str, severity: float) -> None:
     drawn = factors(name, "original", severity)
     assert stats.kstest(drawn, stats.uniform(0.1 + 0.018, 0.18 * (severity - 0.1)).cdf).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("operations", ["all", "original", "safe"])
-def test_the_nine_draw_their_level_in_each_published_set(operations: str) -> None:
+def test_nine_operations_draw_their_level_in_each_published_set(operations: str) -> None:
     level = stats.uniform(0.1, 6.9)
     for name, scale in {"shear_x": 0.03, "shear_y": 0.03}.items():
         assert stats.kstest(np.abs(factors(name, operations, 7.0)) / scale, level.cdf).pvalue > 1e-4
     steps = np.arange(256 - 179, 257)
-    whole = {"solarize": steps, "rotate": np.arange(21), "translate_x": np.arange(53), "posterize": np.arange(2, 5)}
-    for name, values in whole.items():
+    expected = {"solarize": steps, "rotate": np.arange(21), "translate_x": np.arange(53), "posterize": np.arange(2, 5)}
+    for name, values in expected.items():
         assert np.isin(np.abs(factors(name, operations, 7.0)), values).all(), name
         assert np.unique(np.abs(factors(name, operations, 7.0))).size >= 0.9 * len(values), name
     assert len(randaugment.SETS[operations]) == (9 if operations == "safe" else 13)
@@ -141,12 +141,12 @@ def timm_name(name: str) -> str:
 
 
 @pytest.mark.parametrize(("recipe", "text"), [("timm_a2", "rand-m7-mstd0.5-inc1"), ("timm_a3", "rand-m6-mstd0.5-inc1")])
-def test_the_timm_recipes_draw_as_timm_does(recipe: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recipes_of_timm_draw_as_timm_does(recipe: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     values = compose([f"recipe={recipe}"]).config.algorithms.randaugment
     names = randaugment.SETS[values.operations]
     theirs = {operation.name: operation for operation in timm_operations.rand_augment_transform(text).ops}
     assert set(map(timm_name, names)) == theirs.keys()
-    rounds = randaugment.choose(values, np.arange(60_000), seed=1, epoch=0, side=224)
+    rounds = randaugment.choose(values, np.arange(60_000), seed=1, epoch=0, size=224)
     assert len(rounds) == timm_operations.rand_augment_transform(text).num_layers
     counts = np.bincount(rounds[1].operations, minlength=len(names) + 1)
     chances = [*([theirs["Invert"].prob / len(names)] * len(names)), 1 - theirs["Invert"].prob]
@@ -168,14 +168,18 @@ AUTOAUGMENT = ["algorithms.randaugment.operations=autoaugment", "algorithms.rand
 
 
 @pytest.mark.parametrize("level", [1, 5, 10])
-def test_the_autoaugment_set_has_the_magnitudes_of_its_code(level: int) -> None:
-    """level / 10 of each operation's greatest; either sign for movements, drawn evenly with cutout as a sixteenth."""
-    part = level / 10
-    enhanced = dict.fromkeys(("color", "contrast", "brightness", "sharpness"), 1.8 * part + 0.1)
+def test_the_set_autoaugment_has_the_magnitudes_of_its_code(level: int) -> None:
+    """They are level / 10 of the largest; geometric ones have either sign, and all 16 operations are equally likely."""
+    fraction = level / 10
+    enhanced = dict.fromkeys(("color", "contrast", "brightness", "sharpness"), 1.8 * fraction + 0.1)
     expected = {
-        **{"rotate": 30 * part, "shear_x": 0.3 * part, "shear_y": 0.3 * part},
-        **{"translate_x": int(100 * part), "translate_y": int(100 * part), "cutout": int(40 * part)},
-        **{"posterize": max(1, int(4 * part)), "solarize": int(256 * part), "solarize_add": int(110 * part)},
+        **{"rotate": 30 * fraction, "shear_x": 0.3 * fraction, "shear_y": 0.3 * fraction},
+        **{"translate_x": int(100 * fraction), "translate_y": int(100 * fraction), "cutout": int(40 * fraction)},
+        **{
+            "posterize": max(1, int(4 * fraction)),
+            "solarize": int(256 * fraction),
+            "solarize_add": int(110 * fraction),
+        },
         **enhanced,
         **dict.fromkeys(("autocontrast", "equalize", "invert"), 0.0),
     }
@@ -184,7 +188,7 @@ def test_the_autoaugment_set_has_the_magnitudes_of_its_code(level: int) -> None:
     values = compose(["algorithms.randaugment=on", *words]).config.algorithms.randaugment
     names = randaugment.SETS["autoaugment"]
     assert (set(names), len(names)) == (expected.keys(), 16)
-    for choice in randaugment.choose(values, np.arange(20_000), seed=3, epoch=0, side=224):
+    for choice in randaugment.choose(values, np.arange(20_000), seed=3, epoch=0, size=224):
         assert stats.chisquare(np.bincount(choice.operations, minlength=16)).pvalue > 1e-4
         for number, name in enumerate(names):
             drawn = choice.magnitudes[choice.operations == number]
@@ -192,11 +196,11 @@ def test_the_autoaugment_set_has_the_magnitudes_of_its_code(level: int) -> None:
             assert abs((drawn > 0).mean() - 0.5) < 0.1 or name not in signed, name
 
 
-def test_the_autoaugment_set_cuts_clipped_squares_around_even_centres_and_fills_with_grey() -> None:
+def test_the_set_autoaugment_cuts_clipped_squares_around_uniform_centres() -> None:
     values = compose(["algorithms.randaugment=on", *AUTOAUGMENT]).config.algorithms.randaugment
-    where = {"seed": 4, "epoch": 2, "side": 224}
-    choices = randaugment.choose(values, np.arange(60_000), **where)
-    (boxes,) = randaugment.boxes_of(values, choices, np.arange(60_000), **where)
+    keys = {"seed": 4, "epoch": 2, "size": 224}
+    choices = randaugment.choose(values, np.arange(60_000), **keys)
+    (boxes,) = randaugment.boxes_of(values, choices, np.arange(60_000), **keys)
     cut = choices[0].operations == list(randaugment.SETS["autoaugment"]).index("cutout")
     assert (boxes[~cut, :2] == boxes[~cut, 2:]).all()
     top, left, bottom, right = boxes[cut].T
@@ -216,10 +220,10 @@ def test_the_autoaugment_set_cuts_clipped_squares_around_even_centres_and_fills_
         (AUTOAUGMENT, (128, 128, 128)),
     ],
 )
-def test_the_loader_form_of_randaugment_makes_the_device_forms_pictures(
+def test_randaugment_makes_the_same_images_in_the_loader_and_on_the_device(
     words: list[str], fill: tuple[int, int, int] | None
 ) -> None:
-    """On noise, or on white images that show the colour of what is outside and of what is cut out."""
+    """For noise, or for white images that show the fill colour outside and in cut boxes."""
     depth = ["algorithms.randaugment.depth=2"] if fill else []
     batch = batch_of(np.arange(300))
     if fill:
@@ -229,14 +233,14 @@ def test_the_loader_form_of_randaugment_makes_the_device_forms_pictures(
     if fill:
         filled = (device == torch.tensor(fill, dtype=torch.uint8).view(1, 3, 1, 1)).all(1).flatten(1).sum(1)
         assert filled.any()
-        assert words != AUTOAUGMENT or (filled == (2 * (40 * SIDE // 224)) ** 2).any()
+        assert words != AUTOAUGMENT or (filled == (2 * (40 * SIZE // 224)) ** 2).any()
     loader = bound("randaugment", *words, *depth, "algorithms.randaugment.where=loader", "seed=5")
     for index, (image, expected) in enumerate(zip(batch.images, device, strict=True)):
-        got = loader.change_image(image.permute(1, 2, 0).numpy(), index, 3)
-        assert np.array_equal(got, expected.permute(1, 2, 0).numpy()), index
+        result = loader.change_image(image.permute(1, 2, 0).numpy(), index, 3)
+        assert np.array_equal(result, expected.permute(1, 2, 0).numpy()), index
 
 
-def test_trivialaugment_draws_evenly_from_torchvisions_space() -> None:
+def test_trivialaugment_draws_uniformly_from_torchvisions_space() -> None:
     assert len(T.TrivialAugmentWide._AUGMENTATION_SPACE) == len(trivialaugment.NAMES) + 1
     counts = np.bincount(trivialaugment.choose(trivialaugment.space(31), np.arange(28_000), seed=2, epoch=0).operations)
     assert stats.chisquare(counts).pvalue > 1e-4
@@ -244,11 +248,11 @@ def test_trivialaugment_draws_evenly_from_torchvisions_space() -> None:
 
 
 @pytest.mark.parametrize("name", trivialaugment.NAMES)
-def test_trivialaugment_makes_torchvisions_pixels_at_each_strength(name: str) -> None:
-    """Of the class of 2021, whose numbers for solarize the newer one's differ from by a level at 11 of 31 strengths."""
+def test_trivialaugment_computes_torchvisions_pixels_at_each_strength(name: str) -> None:
+    """The class is that of 2021; the newer one solarizes by another level at 11 of 31 strengths."""
     published = autoaugment.TrivialAugmentWide()._augmentation_space(31)
     operation = "".join(part.capitalize() for part in name.split("_")).replace("Autocontrast", "AutoContrast")
-    picture = np.random.default_rng(1).normal(128, 60, (SIDE, SIDE, 3)).clip(0, 255).astype(np.uint8)
+    pixels = np.random.default_rng(1).normal(128, 60, (SIZE, SIZE, 3)).clip(0, 255).astype(np.uint8)
     strength, signed = published[operation]
     magnitudes = trivialaugment.space(31)
     for number in range(31):
@@ -256,22 +260,22 @@ def test_trivialaugment_makes_torchvisions_pixels_at_each_strength(name: str) ->
         expected = [
             np.asarray(
                 autoaugment._apply_op(
-                    Image.fromarray(picture), operation, sign * magnitude, T.InterpolationMode.BILINEAR, None
+                    Image.fromarray(pixels), operation, sign * magnitude, T.InterpolationMode.BILINEAR, None
                 )
             ).astype(int)
             for sign in ((1, -1) if signed else (1,))
         ]
-        sizes = magnitudes[name][0, [number]]
-        image = torch.from_numpy(picture).permute(2, 0, 1)[None]
-        ours = operate(name, image, torch.tensor(sizes, dtype=torch.float32))[0].permute(1, 2, 0)
-        # note: which sense of a movement is positive does not matter, both are as likely
+        values = magnitudes[name][0, [number]]
+        image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+        ours = operate(name, image, torch.tensor(values, dtype=torch.float32))[0].permute(1, 2, 0)
+        # note: the sign of a movement does not matter, both are equally likely
         wrong = min((np.abs(ours.numpy().astype(int) - other) > 1).mean() for other in expected)
         assert wrong < (1e-9 if name == "solarize" else 0.005), number
 
 
-def test_augmix_weights_sum_to_one_and_mix_within_the_originals_range() -> None:
+def test_weights_of_augmix_sum_to_one_and_a_weight_of_0_keeps_images() -> None:
     values = compose(["algorithms.augmix=on"]).config.algorithms.augmix
-    weights, _ = augmix.choose(values, np.arange(500), seed=3, epoch=0, side=SIDE)
+    weights, _ = augmix.choose(values, np.arange(500), seed=3, epoch=0, size=SIZE)
     np.testing.assert_allclose(weights[1:].sum(0), 1)
     assert stats.kstest(weights[0], "uniform").pvalue > 1e-4
     weights[0] = 0

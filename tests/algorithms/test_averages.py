@@ -1,4 +1,4 @@
-"""The averages of weights: EMA and SWA."""
+"""EMA and SWA."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 from torch import nn
 from torchvision.models import resnet18
 
-from launcher.algorithms.ema import keep_rate, update_average
+from launcher.algorithms.ema import decay, update_average
 from launcher.data.batch import Moment
 from tests.launches import Launches
 
 
-def test_keep_rate_of_the_recipes() -> None:
-    assert keep_rate(100, 20) == pytest.approx(0.8706, abs=5e-5)
-    assert keep_rate(50, 1) ** 50 == pytest.approx(0.5)
+def test_the_decay_is_that_of_the_recipes() -> None:
+    assert decay(100, 20) == pytest.approx(0.8706, abs=5e-5)
+    assert decay(50, 1) ** 50 == pytest.approx(0.5)
 
 
-def test_average_follows_the_recursion_of_weights_and_buffers(bound: Callable[..., Any]) -> None:
+def test_the_average_follows_its_recursion_for_weights_and_buffers(bound: Callable[..., Any]) -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     algorithm = bound("ema", half_life="4ba", update_interval="2ba")
     algorithm.change_model(model)
@@ -41,7 +41,7 @@ def test_average_follows_the_recursion_of_weights_and_buffers(bound: Callable[..
     assert set(average) == set(model.state_dict())
 
 
-def test_an_update_is_one_launch_a_dtype() -> None:
+def test_an_update_needs_one_launch_per_dtype() -> None:
     model = resnet18().to(memory_format=torch.channels_last)
     average = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
     with Launches() as launches:
@@ -49,26 +49,26 @@ def test_an_update_is_one_launch_a_dtype() -> None:
     assert launches.count == 2
 
 
-def train(algorithm: Any, model: nn.Module, steps: range, seen: dict[int, torch.Tensor]) -> None:
+def train(algorithm: Any, model: nn.Module, steps: range, weights: dict[int, torch.Tensor]) -> None:
     for step in steps:
         with torch.no_grad():
             model.weight.copy_(torch.full((2, 3), float(step**2)))
         algorithm.after_step(model, Moment(0, 0, step, 100), torch.tensor(True))
-        seen[step + 1] = model.weight.detach().clone()
+        weights[step + 1] = model.weight.detach().clone()
 
 
-def test_plain_mean_of_the_weights_from_the_start_on(bound: Callable[..., Any]) -> None:
-    model, seen = nn.Linear(3, 2), {}
+def test_swa_averages_the_weights_from_its_start_on(bound: Callable[..., Any]) -> None:
+    model, weights = nn.Linear(3, 2), {}
     algorithm = bound("swa", start="0.7dur", update_interval="1ep")
     algorithm.change_model(model)
-    train(algorithm, model, range(69), seen)
+    train(algorithm, model, range(69), weights)
     assert algorithm.evaluation_weights() is None
-    train(algorithm, model, range(69, 100), seen)
-    expected = torch.stack([seen[done] for done in (70, 80, 90, 100)]).mean(0)
+    train(algorithm, model, range(69, 100), weights)
+    expected = torch.stack([weights[done] for done in (70, 80, 90, 100)]).mean(0)
     torch.testing.assert_close(algorithm.evaluation_weights()["weight"], expected)
 
 
-def test_statistics_of_batch_norm_are_averaged_and_the_model_stays_as_it_was(bound: Callable[..., Any]) -> None:
+def test_swa_averages_batch_norm_statistics_and_does_not_change_the_model(bound: Callable[..., Any]) -> None:
     model = nn.BatchNorm1d(2)
     algorithm = bound("swa", start="0.7dur", update_interval="1ep")
     algorithm.change_model(model)
@@ -79,6 +79,6 @@ def test_statistics_of_batch_norm_are_averaged_and_the_model_stays_as_it_was(bou
     assert torch.equal(model.running_mean, torch.full((2,), 99.0))
 
 
-def test_the_learning_rate_stays_the_schedules(context: Callable[..., Any]) -> None:
+def test_swa_does_not_change_the_learning_rate(context: Callable[..., Any]) -> None:
     plain, averaged = context("algorithms=[]").plan, context("algorithms=[swa]").plan
     assert [averaged.lr(step) for step in range(100)] == [plain.lr(step) for step in range(100)]

@@ -14,7 +14,7 @@ from launcher.algorithms.blurpool import BlurConv2d, BlurMaxPool2d, binomial_fil
 
 
 def blurred(images: Tensor) -> Tensor:
-    """Shifted sums, as the filter [1 2 1] x [1 2 1] / 16 is defined."""
+    """Blur by weighted sums of shifted images, as the filter [1 2 1] x [1 2 1] / 16 is defined."""
     padded = np.pad(images.numpy(), ((0, 0), (0, 0), (1, 1), (1, 1)))
     height, width = images.shape[2:]
     total = np.zeros(images.shape, dtype=np.float32)
@@ -25,14 +25,14 @@ def blurred(images: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("side", [8, 9])
-def test_blur_is_the_binomial_filter(stride: int, side: int) -> None:
-    images = torch.randn(2, 5, side, side)
+@pytest.mark.parametrize("size", [8, 9])
+def test_blur_is_the_binomial_filter(stride: int, size: int) -> None:
+    images = torch.randn(2, 5, size, size)
     expected = blurred(images)[:, :, ::stride, ::stride]
     torch.testing.assert_close(blur(images, binomial_filter(), stride), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_resnet50_has_six_blurred_convolutions_and_the_pool(bound: Callable[..., Any]) -> None:
+def test_a_resnet50_has_six_blurred_convolutions_and_blurred_pooling(bound: Callable[..., Any]) -> None:
     model = resnet50(num_classes=10)
     names, images = list(model.state_dict()), torch.randn(2, 3, 65, 65).contiguous(memory_format=torch.channels_last)
     shape = model.maxpool(model.conv1(images)).shape
@@ -50,7 +50,9 @@ def test_resnet50_has_six_blurred_convolutions_and_the_pool(bound: Callable[...,
 
 @pytest.mark.parametrize(("kernel", "padding"), [(1, 0), (3, 1)])
 @pytest.mark.parametrize("blur_first", [True, False])
-def test_strided_convolution(bound: Callable[..., Any], kernel: int, padding: int, blur_first: bool) -> None:
+def test_a_strided_convolution_is_blurred_before_or_after(
+    bound: Callable[..., Any], kernel: int, padding: int, blur_first: bool
+) -> None:
     conv = nn.Conv2d(16, 4, kernel, stride=2, padding=padding)
     images = torch.randn(2, 16, 9, 9)
     weight, bias = conv.weight.detach(), conv.bias.detach()
@@ -62,7 +64,7 @@ def test_strided_convolution(bound: Callable[..., Any], kernel: int, padding: in
     torch.testing.assert_close(conv(images), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_max_pool_is_dense_then_blurred(bound: Callable[..., Any]) -> None:
+def test_max_pooling_is_dense_and_then_blurred(bound: Callable[..., Any]) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.MaxPool2d(3, 2, 1))
     bound("blurpool").change_model(model)
     images = torch.randn(2, 4, 10, 10)
@@ -70,7 +72,7 @@ def test_max_pool_is_dense_then_blurred(bound: Callable[..., Any]) -> None:
     torch.testing.assert_close(model[1](images), expected)
 
 
-def test_values_choose_what_is_replaced(bound: Callable[..., Any]) -> None:
+def test_the_config_selects_the_layers_to_replace(bound: Callable[..., Any]) -> None:
     model = nn.Sequential(nn.Conv2d(16, 8, 3, stride=2), nn.Conv2d(15, 8, 3, stride=2), nn.Conv2d(16, 8, 3))
     bound("blurpool", replace_maxpool="false").change_model(model)
     assert [type(module) for module in model] == [BlurConv2d, nn.Conv2d, nn.Conv2d]

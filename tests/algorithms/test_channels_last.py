@@ -10,7 +10,7 @@ from torchvision.models import resnet18
 from tests.transforms import transformed
 
 
-def test_order_changes_and_values_do_not(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+def test_the_memory_order_changes_and_values_stay(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
     model = resnet18(num_classes=10).eval()
     images = torch.randn(2, 3, 32, 32)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""An algorithm that the launcher has never seen: planned, estimated, advised on, run, exported and predicted with."""
+"""An algorithm outside of the launcher can be planned, estimated, advised on, run, exported and predicted with."""
 
 from __future__ import annotations
 
@@ -101,27 +101,27 @@ class Stranger(Algorithm[StrangerConfig]):
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put it where an algorithm's own file would be."""
+    """Add the class as the module of an algorithm."""
     module = ModuleType("launcher.algorithms.stranger")
     module.Stranger = Stranger  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
 def plan(*words: str, interval: int = 4) -> Plan:
-    """40 steps with it and what the words switch on, of images of 64 px."""
+    """Return a plan of 40 steps with this algorithm and those of the words, for images of 64 px."""
     base = ["epochs=4", "batch_size=64", "schedule.warmup=0ba", "dataset=shapes", "dataset.native_size=64"]
     config = compose([*base, "image.reference=64", "image.train_size=64", *EVAL, *words]).config
     algorithms = Extended(**config.algorithms.active(), stranger=StrangerConfig(interval=interval))
     return Plan(replace(config, algorithms=algorithms), 1, 640)
 
 
-def test_it_stands_in_its_place_in_the_plan() -> None:
+def test_the_plan_has_it_at_its_place() -> None:
     algorithms = plan("algorithms=[ema,stochastic_depth,ghost_batchnorm,swa]").config.algorithms
     assert algorithms.acting("after_step") == ["ema", "stranger", "swa"]
     assert algorithms.acting("change_model")[:3] == ["stochastic_depth", "stranger", "ghost_batchnorm"]
 
 
-def test_what_it_excludes_and_its_own_values_are_refused_and_its_notes_shown() -> None:
+def test_its_exclusions_and_wrong_values_are_refused_and_its_notes_printed() -> None:
     with pytest.raises(UserError) as caught:
         check(plan("algorithms=[sam]", interval=50), {})
     assert [str(problem) for problem in caught.value.problems] == [
@@ -134,17 +134,17 @@ def test_what_it_excludes_and_its_own_values_are_refused_and_its_notes_shown() -
 
 
 @pytest.mark.parametrize(("words", "small", "full"), [("[]", 32, 64), ("[colout]", 30, 60)])
-def test_the_plan_gives_the_image_size_after_it(words: str, small: int, full: int) -> None:
+def test_the_plan_has_the_image_size_after_it(words: str, small: int, full: int) -> None:
     run = plan(f"algorithms={words}")
     assert [run.image_size(step) for step in (0, HALF - 1, HALF, 39)] == [small, small, full, full]
     assert {run.loaded_size(step) for step in range(40)} == {64}
 
 
-def test_its_steps_are_kinds_of_their_own_and_the_estimate_counts_them() -> None:
+def test_its_steps_are_separate_kinds_and_the_estimate_counts_them() -> None:
     run = plan("algorithms=[]")
     kinds = {kind: len(steps) for kind, steps in step_kinds(run).items()}
-    mine = ("stranger",)
-    assert kinds == {StepKind(32, ()): 15, StepKind(32, mine): 5, StepKind(64, ()): 15, StepKind(64, mine): 5}
+    acting = ("stranger",)
+    assert kinds == {StepKind(32, ()): 15, StepKind(32, acting): 5, StepKind(64, ()): 15, StepKind(64, acting): 5}
     samples = step_samples(step_kinds(run))
     assert {sample.kind for sample in samples} == kinds.keys()
     assert all((step + 1) % 4 == 0 for sample in samples if sample.kind.acting for step in sample.steps)
@@ -154,11 +154,11 @@ def test_its_steps_are_kinds_of_their_own_and_the_estimate_counts_them() -> None
 
 
 def measured(run: Plan) -> Measurement:
-    """Steps of 0.1 s, with it of 0.3 s."""
+    """Return a measurement with steps of 0.3 s where the algorithm acts, else 0.1 s."""
     return measurements.measured(run, lambda kind: 0.3 if kind.acting else 0.1, 0.01)
 
 
-def test_diagnose_gives_its_advice() -> None:
+def test_diagnose_prints_its_advice() -> None:
     run = plan("algorithms=[]")
     assert "algorithms.stranger is on: True" in diagnose(run, measured(run)).advice
 
@@ -177,7 +177,7 @@ def test_it_acts_at_its_steps_and_on_its_images() -> None:
     assert sizes == [run.image_size(step) for step in range(run.total_steps)]
 
 
-def test_its_surgery_is_exported_and_predicted_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_surgery_is_part_of_exports_and_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = plan("algorithms=[blurpool]", "precision=fp32")
     monkeypatch.setattr("launcher.weights.export_files.validate", lambda values: run.config)
     config, classes = run.config, run.config.dataset.classes

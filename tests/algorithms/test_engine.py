@@ -21,44 +21,44 @@ from launcher.data.batch import Batch, Moment, forget_constants, normalize
 from launcher.plan.plan import Plan
 from tests.networks import tiny
 
-METHODS = Algorithms.declarations()
+ALGORITHMS = Algorithms.declarations()
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_an_algorithm_overrides_exactly_the_points_that_are_declared(name: str) -> None:
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_algorithm_overrides_exactly_its_declared_points(name: str) -> None:
     bound = class_of(name)
     assert bound
     overridden = {point for point in POINTS if getattr(bound, point) is not getattr(Algorithm, point)}
     assert (
         overridden | ({"change_batch"} if issubclass(bound, ChoosingAlgorithm) else set())
-        == METHODS[name].places.keys()
+        == ALGORITHMS[name].places.keys()
     )
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_no_two_methods_have_one_place(point: str) -> None:
-    places = [method.places[point] for method in METHODS.values() if point in method.places]
+def test_no_two_algorithms_have_the_same_place(point: str) -> None:
+    places = [algorithm.places[point] for algorithm in ALGORITHMS.values() if point in algorithm.places]
     assert places
     assert len({0, *places}) == len(places) + 1
 
 
-def test_the_order_of_the_batch() -> None:
-    before = ["randaugment", "trivialaugment", "augmix", "colout"]
+def test_algorithms_change_the_batch_in_their_declared_order() -> None:
+    augmentations = ["randaugment", "trivialaugment", "augmix", "colout"]
     after = ["progressive_resizing", "cutout", "random_erasing", "selective_backprop", "label_smoothing"]
     last = ["mixup", "cutmix", "channels_last", "stochastic_depth"]
-    words = f"algorithms=[{','.join([*before, *after, *last])}]"
+    words = f"algorithms=[{','.join([*augmentations, *after, *last])}]"
     every = compose([words, "algorithms.randaugment.where=device"]).config.algorithms
     behind = compose([words, "algorithms.colout.order=after_resizing"]).config.algorithms
-    assert every.acting("change_batch") == [*before, NORMALIZE, *after, *last]
+    assert every.acting("change_batch") == [*augmentations, NORMALIZE, *after, *last]
     assert every.acting("change_image") == []
     assert behind.acting("change_batch")[-10:-7] == ["progressive_resizing", "colout", "cutout"]
 
 
-def test_the_batch_passes_normalisation_at_its_place(
+def test_the_batch_is_normalized_between_its_algorithms(
     context: Callable[..., Context], batch: Callable[..., Any]
 ) -> None:
-    made = context("algorithms=[mixup,label_smoothing,progressive_resizing]", "algorithms.mixup.alpha=1.0")
-    engine = Engine(made)
+    run = context("algorithms=[mixup,label_smoothing,progressive_resizing]", "algorithms.mixup.alpha=1.0")
+    engine = Engine(run)
     seen: list[torch.Size] = []
 
     def normalize(images: torch.Tensor) -> torch.Tensor:
@@ -89,20 +89,22 @@ def test_the_batch_passes_normalisation_at_its_place(
         ),
     ],
 )
-def test_the_plan_knows_the_side_that_the_network_sees(
+def test_the_plan_has_the_image_size_of_the_network(
     words: list[str], first: int, last: int, step: int, context: Callable[..., Context], batch: Callable[..., Any]
 ) -> None:
-    made = context("image.reference=64", "image.train_size=64", *words)
-    loaded = batch(side=made.plan.loaded_size(step), step=step)
-    changed = Engine(made).change_batch(loaded, torch.nn.Identity(), lambda x, y: x.mean(), lambda images: images)
+    run = context("image.reference=64", "image.train_size=64", *words)
+    loaded = batch(side=run.plan.loaded_size(step), step=step)
+    changed = Engine(run).change_batch(loaded, torch.nn.Identity(), lambda x, y: x.mean(), lambda images: images)
     height, width = changed.images.shape[-2:]
-    assert made.plan.image_size(step) == round((height * width) ** 0.5)
-    assert (made.plan.image_size(0), made.plan.image_size(99)) == (first, last)
+    assert run.plan.image_size(step) == round((height * width) ** 0.5)
+    assert (run.plan.image_size(0), run.plan.image_size(99)) == (first, last)
 
 
-def test_without_algorithms_nothing_happens(context: Callable[..., Context], batch: Callable[..., Any]) -> None:
-    made = context("algorithms=[]")
-    engine = Engine(made)
+def test_an_engine_without_algorithms_changes_nothing(
+    context: Callable[..., Context], batch: Callable[..., Any]
+) -> None:
+    run = context("algorithms=[]")
+    engine = Engine(run)
     loaded = batch()
     assert engine.change_image is None
     assert engine.evaluation_weights() is None
@@ -113,7 +115,7 @@ def test_without_algorithms_nothing_happens(context: Callable[..., Context], bat
 
 
 class Copies(TorchDispatchMode):
-    """Counts copies from the host that it need not wait for; refuses those that it must, and reads from the device."""
+    """Counts asynchronous copies from the host; refuses synchronous ones and reads from the device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,12 +135,12 @@ class Copies(TorchDispatchMode):
         devices = [argument.device.type for argument in args if isinstance(argument, torch.Tensor)]
         if func in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default) and isinstance(result, torch.Tensor):
             if func is torch.ops.aten._to_copy.default and devices[0] != result.device.type:
-                assert (devices[0], result.device.type) == ("cpu", "cuda"), "waits for the device"
-                assert kwargs.get("non_blocking"), "waits for a copy"
-                assert any(args[0] is pinned for pinned in self._pinned), "waits for a copy from memory not pinned"
+                assert (devices[0], result.device.type) == ("cpu", "cuda"), "synchronizes with the device"
+                assert kwargs.get("non_blocking"), "synchronizes for a copy"
+                assert any(args[0] is pinned for pinned in self._pinned), "synchronizes for a copy from pageable memory"
                 self.count += 1
             else:
-                assert len(set(devices)) == 1, "waits for a copy"
+                assert len(set(devices)) == 1, "synchronizes for a copy"
         return result
 
 
@@ -146,17 +148,17 @@ RECIPES = [path.stem for path in sorted((Path(__file__).parents[2] / "recipes").
 
 
 @pytest.mark.parametrize("words", [*([f"recipe={name}"] for name in RECIPES), ["algorithms=[augmix,cutout,cutmix]"]])
-def test_preparing_a_batch_waits_for_no_copy(words: list[str]) -> None:
+def test_preparing_a_batch_synchronizes_with_no_copy(words: list[str]) -> None:
     config = compose(words).config
-    made = Context(Plan(config, 8, 1_281_167), 1000)
-    engine = Engine(made)
+    run = Context(Plan(config, 8, 1_281_167), 1000)
+    engine = Engine(run)
     model = tiny()
     engine.change_model(model)
     forget_constants()
-    side, moment = config.image.train_size, Moment(config.seed, 9, 5000, made.plan.total_steps)
+    size, moment = config.image.train_size, Moment(config.seed, 9, 5000, run.plan.total_steps)
     normal = partial(normalize, mean=[0.4] * 3, std=[0.2] * 3, dtype=torch.bfloat16)
     with FakeTensorMode(allow_non_fake_inputs=True), Copies() as copies:
-        images = torch.empty(32, 3, side, side, dtype=torch.uint8, device="cuda")
+        images = torch.empty(32, 3, size, size, dtype=torch.uint8, device="cuda")
         normal(images)
         assert copies.count == 2
         copies.count = 0
@@ -166,14 +168,14 @@ def test_preparing_a_batch_waits_for_no_copy(words: list[str]) -> None:
     forget_constants()
     assert prepared.images.is_cuda
     assert prepared.images.dtype is torch.bfloat16
-    # note: AugMix adds up its chains in float32
+    # note: AugMix sums its chains in float32
     assert copies.longest_float32 < images.numel() or config.algorithms.augmix
     assert prepared.targets.is_cuda
-    # note: one of all that is drawn, and in the first step the fill colour that timm's set and AutoAugment's have
-    drawn = set(config.algorithms.acting("change_batch")) - {
+    # note: one for all draws, and in the first step one for the fill colour of timm's and AutoAugment's sets
+    drawing = set(config.algorithms.acting("change_batch")) - {
         NORMALIZE,
         "progressive_resizing",
         "label_smoothing",
         "channels_last",
     }
-    assert copies.count == bool(drawn) + ("timm" in words[0] or "vit" in words[0])
+    assert copies.count == bool(drawing) + ("timm" in words[0] or "vit" in words[0])

@@ -1,4 +1,4 @@
-"""ColOut, CutOut and random erasing: what they draw, and the batch they leave."""
+"""ColOut, CutOut and random erasing: their draws and their batches."""
 
 from __future__ import annotations
 
@@ -15,63 +15,63 @@ from launcher.algorithms.base import Algorithm
 from launcher.data.batch import Batch
 from tests.transforms import transformed
 
-SIDE = 32
+SIZE = 32
 
 Bound = Callable[..., Algorithm]
-Made = Callable[..., Batch]
+MakeBatch = Callable[..., Batch]
 
 
 def changed(algorithm: Algorithm, batch: Batch) -> torch.Tensor:
     return transformed(algorithm, batch).images
 
 
-def test_colout_keeps_sorted_rows_and_columns_of_all_pictures_alike(bound: Bound, batch: Made) -> None:
-    given = batch(side=SIDE)
-    rows = torch.arange(SIDE).view(1, 1, SIDE, 1).expand(8, 3, SIDE, SIDE).to(torch.uint8)
+def test_colout_keeps_the_same_sorted_rows_and_columns_of_all_images(bound: Bound, batch: MakeBatch) -> None:
+    loaded = batch(side=SIZE)
+    rows = torch.arange(SIZE).view(1, 1, SIZE, 1).expand(8, 3, SIZE, SIZE).to(torch.uint8)
     algorithm = bound("colout", rows=0.1, columns=0.25)
-    images = changed(algorithm, replace(given, images=rows))
+    images = changed(algorithm, replace(loaded, images=rows))
     assert images.shape == (8, 3, 28, 24)
-    kept = images[0, 0, :, 0].tolist()
-    assert kept == sorted(set(kept))
+    kept_rows = images[0, 0, :, 0].tolist()
+    assert kept_rows == sorted(set(kept_rows))
     assert (images == images[:1, :1, :, :1]).all()
-    assert torch.equal(changed(algorithm, replace(given, images=rows)), images)
-    often = [colout.kept(20, 0.05, np.random.default_rng(seed)) for seed in range(2000)]
-    assert stats.chisquare(np.bincount(np.concatenate(often), minlength=20)).pvalue > 1e-4
+    assert torch.equal(changed(algorithm, replace(loaded, images=rows)), images)
+    draws = [colout.draw_kept(20, 0.05, np.random.default_rng(seed)) for seed in range(2000)]
+    assert stats.chisquare(np.bincount(np.concatenate(draws), minlength=20)).pvalue > 1e-4
 
 
 def test_cutout_blanks_a_clipped_square_around_the_centre() -> None:
-    boxes = cutout.square_boxes(np.array([[0.0, 0.0], [0.5, 0.5], [0.999, 0.2]]), 8, SIDE, SIDE)
+    boxes = cutout.square_boxes(np.array([[0.0, 0.0], [0.5, 0.5], [0.999, 0.2]]), 8, SIZE, SIZE)
     assert boxes.tolist() == [[0, 0, 4, 4], [12, 12, 20, 20], [27, 2, 32, 10]]
-    erased = cutout.erase(torch.ones(3, 3, SIDE, SIDE), torch.from_numpy(boxes))
+    erased = cutout.erase(torch.ones(3, 3, SIZE, SIZE), torch.from_numpy(boxes))
     assert (erased[:, 0] == 0).sum((1, 2)).tolist() == [16, 64, 40]
 
 
-def test_cutouts_odd_square_is_a_pixel_smaller_as_published(bound: Bound, batch: Made) -> None:
+def test_an_odd_cutout_square_is_one_pixel_smaller_as_published(bound: Bound, batch: MakeBatch) -> None:
     # DeVries & Taylor's code: clip(centre - length // 2) to clip(centre + length // 2)
-    assert cutout.square_boxes(np.array([[0.5, 0.5]]), 7, SIDE, SIDE).tolist() == [[13, 13, 19, 19]]
-    erased = changed(bound("cutout", size=0.25), batch(200, SIDE))
+    assert cutout.square_boxes(np.array([[0.5, 0.5]]), 7, SIZE, SIZE).tolist() == [[13, 13, 19, 19]]
+    erased = changed(bound("cutout", size=0.25), batch(200, SIZE))
     assert (erased[:, 0] == 0).sum((1, 2)).max() == 64
-    odd = batch(200, SIDE)
+    odd = batch(200, SIZE)
     odd = replace(odd, images=odd.images[..., :30, :30])
     assert (changed(bound("cutout", size=0.25), odd)[:, 0] == 0).sum((1, 2)).max() == 36
 
 
-def test_random_erasing_draws_torchvisions_boxes() -> None:
-    count, side = 4000, 64
+def test_random_erasing_draws_boxes_as_torchvision_does() -> None:
+    count, size = 4000, 64
     draws = np.random.default_rng(4).random((count, 41))
-    boxes = random_erasing.random_boxes(draws, 0.5, [0.02, 0.33], [0.3, 3.3], side, side)
+    boxes = random_erasing.random_boxes(draws, 0.5, [0.02, 0.33], [0.3, 3.3], size, size)
     area = ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]))[boxes[:, 2] > 0]
     torch.manual_seed(0)
     theirs = T.RandomErasing(p=0.5, scale=(0.02, 0.33), ratio=(0.3, 3.3))
-    blanked = torch.stack([(theirs(torch.ones(1, side, side)) == 0).sum() for _ in range(count)]).numpy()
+    blanked = torch.stack([(theirs(torch.ones(1, size, size)) == 0).sum() for _ in range(count)]).numpy()
     assert abs(len(area) / count - (blanked > 0).mean()) < 0.04
     assert stats.ks_2samp(area, blanked[blanked > 0]).pvalue > 1e-3
 
 
-def test_random_erasing_noise_is_normal_and_keyed(bound: Bound, batch: Made) -> None:
-    given = batch(200, SIDE)
-    images, again = (changed(bound("random_erasing", probability=1.0, fill="noise"), given) for _ in range(2))
-    noise = images[images != given.images]
+def test_the_noise_of_random_erasing_is_normal_and_repeatable(bound: Bound, batch: MakeBatch) -> None:
+    loaded = batch(200, SIZE)
+    images, again = (changed(bound("random_erasing", probability=1.0, fill="noise"), loaded) for _ in range(2))
+    noise = images[images != loaded.images]
     assert abs(noise.mean()) < 0.05
     assert abs(noise.std() - 1) < 0.05
     assert torch.equal(images, again)

@@ -28,13 +28,13 @@ from tests.two_ranks import on_ranks
 
 
 @pytest.mark.parametrize(("progress", "expected"), [(0.0, 0), (0.5, 0), (0.55, 3), (0.75, 16), (0.9, 25), (1.0, 32)])
-def test_the_frozen_part_grows_linearly(progress: float, expected: int) -> None:
+def test_the_number_of_frozen_layers_grows_linearly(progress: float, expected: int) -> None:
     assert frozen_layers(41, progress, start=0.5, final_fraction=0.8) == expected
 
 
 def learn(model: nn.Module, algorithm: Any, made: Any) -> set[str]:
-    """Names of the parameters that a step moves."""
-    # note: with momentum and decay, so that a gradient of zero would still move the weights
+    """Return the names of the parameters that a step changes."""
+    # note: with momentum and decay a gradient of zero still changes the weights
     values = compose(["optimizer=decoupled_sgd", "optimizer.momentum=0.9"]).config.optimizer
     optimizer = DecoupledSGD([{"params": list(model.parameters()), "weight_decay": 0.1}], 0.1, values)  # type: ignore[arg-type]
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
@@ -45,7 +45,9 @@ def learn(model: nn.Module, algorithm: Any, made: Any) -> set[str]:
     return {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
 
 
-def test_the_first_layers_stop_and_the_last_always_learns(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+def test_the_first_layers_stop_learning_and_the_last_always_learns(
+    bound: Callable[..., Any], batch: Callable[..., Any]
+) -> None:
     model = resnet18(num_classes=10)
     layers = layers_of(model)
     assert (layers[0], layers[-1], len(layers)) == (model.conv1, model.fc, 41)
@@ -53,26 +55,26 @@ def test_the_first_layers_stop_and_the_last_always_learns(bound: Callable[..., A
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     own = [{names[id(parameter)] for parameter in layer.parameters(recurse=False)} for layer in layers]
     for step, frozen in ((0, 0), (75, 19), (99, 38)):
-        moved = learn(model, algorithm, batch(side=32, step=step))
-        assert [not moved & layer for layer in own] == [True] * frozen + [False] * (41 - frozen)
+        learning = learn(model, algorithm, batch(side=32, step=step))
+        assert [not learning & layer for layer in own] == [True] * frozen + [False] * (41 - frozen)
 
 
-def test_a_resumed_run_freezes_the_same(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+def test_a_resumed_run_freezes_the_same_layers(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
     models = [resnet18(num_classes=10) for _ in range(2)]
     for model, steps in zip(models, (range(0, 90, 10), [80]), strict=True):
         algorithm = bound("layer_freezing")
         for step in steps:
             algorithm.before_step(model, batch(side=8, step=step).moment)
-    wanted = [[p.requires_grad for p in model.parameters()] for model in models]
-    assert wanted[0] == wanted[1]
-    assert not all(wanted[0])
+    learning = [[p.requires_grad for p in model.parameters()] for model in models]
+    assert learning[0] == learning[1]
+    assert not all(learning[0])
 
 
 def _learn(rank: int, algorithm: str, folder: Path) -> None:
-    """Steps on three ranks; beside each the average of what every rank's own network gives."""
+    """Take steps on three ranks, and compare each with the average of every rank's own gradients."""
     torch.set_num_threads(1)
     trainer.build_model = tiny
-    config = compose([*SMALL, "batch_size=12", "schedule.warmup=0ba", f"algorithms=[{algorithm}]", *EARLY[algorithm]])
+    config = compose([*SMALL, "madesize=12", "schedule.warmup=0ba", f"algorithms=[{algorithm}]", *EARLY[algorithm]])
     step = trainer.build_trainer(config.config, Ranks(rank, 3, rank, 3, torch.device("cpu"))).train_step
     sets = []
     for number in range(6):
@@ -82,8 +84,8 @@ def _learn(rank: int, algorithm: str, folder: Path) -> None:
         alone, labels = copy.deepcopy(step.model).requires_grad_(), torch.arange(4)
         step(images, labels, np.arange(4), Moment(0, number // 2, number, 6, rank)).report()
         F.cross_entropy(alone(step.normalize(images)), labels).backward()
-        exchanged = sum(bucket.buffer().numel() for bucket in step.network.reducer._get_zeros_like_grad_buckets())
-        assert exchanged == sum(p.numel() for p in step.model.parameters() if p.requires_grad)
+        reduced = sum(bucket.buffer().numel() for bucket in step.network.reducer._get_zeros_like_grad_buckets())
+        assert reduced == sum(p.numel() for p in step.model.parameters() if p.requires_grad)
         sets.append(step.learning())
         for ours, own, learns in zip(step.model.parameters(), alone.parameters(), sets[-1], strict=True):
             dist.all_reduce(own.grad)
@@ -96,20 +98,22 @@ def _learn(rank: int, algorithm: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "sets"), [("layer_freezing", 6), ("backbone_freezing", 2)])
-def test_ranks_average_and_exchange_what_learns_and_nothing_else(algorithm: str, sets: int, tmp_path: Path) -> None:
+def test_ranks_average_and_all_reduce_only_learning_parameters(algorithm: str, sets: int, tmp_path: Path) -> None:
     on_ranks(3, _learn, algorithm, tmp_path)
     assert [int((tmp_path / f"{rank}").read_text()) for rank in range(3)] == [sets] * 3
 
 
-def test_the_head_alone_learns_until_then(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+def test_only_the_head_learns_until_the_end_of_backbone_freezing(
+    bound: Callable[..., Any], batch: Callable[..., Any]
+) -> None:
     model = resnet18(num_classes=10)
     algorithm = bound("backbone_freezing", until="30ba")
     assert learn(model, algorithm, batch(side=32, step=29)) == {"fc.weight", "fc.bias"}
     assert learn(model, algorithm, batch(side=32, step=30)) == {name for name, _ in model.named_parameters()}
 
 
-def test_the_head_is_found_by_what_it_is(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
-    """timm's vision transformer calls its last layer otherwise, and has linear layers everywhere."""
+def test_the_head_of_a_timm_model_is_recognized(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+    """The last layer of timm's vision transformer has another name, and many of its layers are linear."""
     import timm
 
     model = timm.create_model("test_vit", num_classes=10, img_size=32)
@@ -122,7 +126,7 @@ def checked(*words: str) -> None:
     check(Plan(config, 1, config.dataset.train_samples), {})
 
 
-def test_a_whole_run_is_refused() -> None:
+def test_freezing_the_backbone_for_the_whole_run_is_refused() -> None:
     words = ["algorithms=[backbone_freezing]", "model.weights=runs/first"]
     checked(*words, "epochs=2")
     with pytest.raises(
@@ -132,16 +136,16 @@ def test_a_whole_run_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "need"),
     [
         (["algorithms=[backbone_freezing]"], r"algorithms\.backbone_freezing needs"),
         (["optimizer.backbone_lr=0.5"], r"optimizer\.backbone_lr=0\.5 needs"),
         (["recipe=finetune"], r"algorithms\.backbone_freezing and optimizer\.backbone_lr=0\.1 need"),
     ],
 )
-def test_without_weights_there_is_nothing_to_spare(words: list[str], said: str) -> None:
+def test_a_slower_or_frozen_backbone_needs_pretrained_weights(words: list[str], need: str) -> None:
     with pytest.raises(
-        UserError, match=rf"^model\.weights=null: {said} pretrained weights; set it to [^\n]*timm[^\n]*$"
+        UserError, match=rf"^model\.weights=null: {need} pretrained weights; set it to [^\n]*timm[^\n]*$"
     ):
         checked(*words)
     checked(*words, "model.weights=timm")

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 
-@pytest.mark.parametrize(("size", "parts"), [(8, [4, 4]), (10, [4, 4, 2]), (3, [3])])
-def test_each_part_is_normalised_alone_and_statistics_move_once_a_part(
-    bound: Callable[..., Any], size: int, parts: list[int]
+@pytest.mark.parametrize(("size", "chunks"), [(8, [4, 4]), (10, [4, 4, 2]), (3, [3])])
+def test_each_chunk_is_normalized_alone_and_updates_the_statistics_once(
+    bound: Callable[..., Any], size: int, chunks: list[int]
 ) -> None:
     model = nn.Sequential(nn.BatchNorm2d(5))
     names = list(model.state_dict())
@@ -19,18 +19,20 @@ def test_each_part_is_normalised_alone_and_statistics_move_once_a_part(
     assert list(model.state_dict()) == names
     images = torch.randn(size, 5, 6, 6) * 3 + 1
     outputs, mean, variance = [], torch.zeros(5), torch.ones(5)
-    for part in images.split(parts):
-        part_mean, part_variance = part.mean((0, 2, 3)), part.var((0, 2, 3), correction=0)
-        outputs.append((part - part_mean[None, :, None, None]) / torch.sqrt(part_variance + 1e-5)[None, :, None, None])
-        mean = 0.9 * mean + 0.1 * part_mean
-        variance = 0.9 * variance + 0.1 * part.var((0, 2, 3))
+    for chunk in images.split(chunks):
+        chunk_mean, chunk_variance = chunk.mean((0, 2, 3)), chunk.var((0, 2, 3), correction=0)
+        outputs.append(
+            (chunk - chunk_mean[None, :, None, None]) / torch.sqrt(chunk_variance + 1e-5)[None, :, None, None]
+        )
+        mean = 0.9 * mean + 0.1 * chunk_mean
+        variance = 0.9 * variance + 0.1 * chunk.var((0, 2, 3))
     torch.testing.assert_close(model(images), torch.cat(outputs), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(model[0].running_mean, mean)
     torch.testing.assert_close(model[0].running_var, variance)
-    assert model[0].num_batches_tracked == len(parts)
+    assert model[0].num_batches_tracked == len(chunks)
 
 
-def test_evaluation_is_plain_batch_norm(bound: Callable[..., Any]) -> None:
+def test_evaluation_is_that_of_a_plain_batch_norm(bound: Callable[..., Any]) -> None:
     plain = nn.BatchNorm2d(5)
     plain(torch.randn(8, 5, 4, 4))
     model = nn.Sequential(nn.BatchNorm2d(5))

@@ -26,7 +26,7 @@ def gradients(network: nn.Module) -> list[torch.Tensor]:
     return [p.grad for p in network.parameters() if p.grad is not None]
 
 
-def test_norm(bound: Callable[..., Any], model: nn.Module) -> None:
+def test_clipping_by_norm_scales_all_gradients(bound: Callable[..., Any], model: nn.Module) -> None:
     before = torch.cat([g.flatten() for g in gradients(model)]).clone()
     bound("gradient_clipping", threshold=0.5).change_gradients(model)
     after = torch.cat([g.flatten() for g in gradients(model)])
@@ -35,14 +35,14 @@ def test_norm(bound: Callable[..., Any], model: nn.Module) -> None:
     assert torch.equal(torch.cat([g.flatten() for g in gradients(model)]), after)
 
 
-def test_value(bound: Callable[..., Any], model: nn.Module) -> None:
+def test_clipping_by_value_clamps_each_gradient(bound: Callable[..., Any], model: nn.Module) -> None:
     before = [g.clone() for g in gradients(model)]
     bound("gradient_clipping", kind="value", threshold=0.1).change_gradients(model)
     for old, new in zip(before, gradients(model), strict=True):
         assert torch.equal(new, old.clamp(-0.1, 0.1))
 
 
-def test_adaptive_is_timms(bound: Callable[..., Any], model: nn.Module) -> None:
+def test_adaptive_clipping_is_that_of_timm(bound: Callable[..., Any], model: nn.Module) -> None:
     other = copy.deepcopy(model)
     for parameter, original in zip(other.parameters(), model.parameters(), strict=True):
         parameter.grad = None if original.grad is None else original.grad.clone()
@@ -52,7 +52,7 @@ def test_adaptive_is_timms(bound: Callable[..., Any], model: nn.Module) -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-def test_adaptive_launches_once_a_gradient_and_twice_a_matrix(bound: Callable[..., Any]) -> None:
+def test_adaptive_clipping_launches_one_kernel_per_gradient_and_two_per_matrix(bound: Callable[..., Any]) -> None:
     network = resnet50()
     for parameter in network.parameters():
         parameter.grad = torch.ones_like(parameter)

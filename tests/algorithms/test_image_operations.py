@@ -1,4 +1,4 @@
-"""The batched operations against Pillow's, one by one, on smooth images with noise."""
+"""The batched operations compared with Pillow's on smooth images with noise."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ CUDA = torch.device("cuda")
 
 
 def timm_name(name: str) -> str:
-    # note: ours take pixels, as timm's absolute translations; its relative ones call the same transform
+    # note: our translations are in pixels, as timm's absolute ones; its relative ones call the same transform
     camel = "".join(part.capitalize() for part in name.split("_")).replace("Autoc", "AutoC")
     return f"{camel}Increasing" if f"{camel}Increasing" in timm_operations.NAME_TO_OP else camel
 
 
 def noisy_images(height: int = 40, width: int = 56) -> np.ndarray:
-    """uint8 [5, H, W, 3]: gradients with noise, one flat, one of two values, one narrow in range."""
+    """Return uint8 [5, H, W, 3]: gradients with noise, one flat, one of two values, one of a narrow range."""
     random = np.random.default_rng(0)
     waves = np.sin(np.arange(height)[:, None, None] / 9) + np.cos(np.arange(width)[None, :, None] / 7 + np.arange(3))
     base = (waves + 2) * 63 + random.normal(0, 12, (5, height, width, 3))
@@ -54,31 +54,31 @@ def noisy_images(height: int = 40, width: int = 56) -> np.ndarray:
     return base.clip(0, 255).astype(np.uint8)
 
 
-def equal_pixels(name: str, got: np.ndarray, expected: np.ndarray) -> bool:
-    difference = np.abs(got.astype(int) - expected.astype(int))
-    # note: float32 against float64 coordinates may put an edge pixel inside for one and outside for the other
+def equal_pixels(name: str, pixels: np.ndarray, expected: np.ndarray) -> bool:
+    difference = np.abs(pixels.astype(int) - expected.astype(int))
+    # note: rounding of float32 coordinates can move a pixel at the edge outside
     return bool((difference > 1).mean() < 0.002 if name in GEOMETRIC else difference.max() <= 1)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("fill", [BLACK, FILL])
 @pytest.mark.parametrize("name", NAMES)
-def test_each_operation_gives_timms_pixels(name: str, fill: Colour, memory_format: torch.memory_format) -> None:
+def test_each_operation_computes_timms_pixels(name: str, fill: Colour, memory_format: torch.memory_format) -> None:
     batch = noisy_images()
-    sizes = MAGNITUDES.get(name, [0] * 5)
+    magnitudes = MAGNITUDES.get(name, [0] * 5)
     images = torch.from_numpy(batch).permute(0, 3, 1, 2).contiguous(memory_format=memory_format)
-    ours = operate(name, images, torch.tensor(sizes, dtype=torch.float32), fill).permute(0, 2, 3, 1).numpy()
+    ours = operate(name, images, torch.tensor(magnitudes, dtype=torch.float32), fill).permute(0, 2, 3, 1).numpy()
     assert ours.dtype == np.uint8
-    for array, size, got in zip(batch, sizes, ours, strict=True):
+    for array, magnitude, pixels in zip(batch, magnitudes, ours, strict=True):
         image = Image.fromarray(array)
-        arguments = () if timm_operations.LEVEL_TO_ARG[timm_name(name)] is None else (size,)
-        more = {"fillcolor": fill, "resample": Image.Resampling.BILINEAR}
-        expected = np.asarray(timm_operations.NAME_TO_OP[timm_name(name)](image, *arguments, **more))
-        assert equal_pixels(name, got, expected), size
+        arguments = () if timm_operations.LEVEL_TO_ARG[timm_name(name)] is None else (magnitude,)
+        options = {"fillcolor": fill, "resample": Image.Resampling.BILINEAR}
+        expected = np.asarray(timm_operations.NAME_TO_OP[timm_name(name)](image, *arguments, **options))
+        assert equal_pixels(name, pixels, expected), magnitude
 
 
 class NoProducts(TorchDispatchMode):
-    """Refuses what a GPU computes in TF32 under `matmul_precision=high`: it rounds operands to 10 bits."""
+    """Refuses operations that GPUs compute in TF32 with `matmul_precision=high`, which rounds operands to 10 bits."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -93,36 +93,36 @@ def test_no_operation_multiplies_matrices_or_convolves(name: str) -> None:
         operate(name, images, torch.tensor(MAGNITUDES.get(name, [0.0] * 5), dtype=torch.float32))
 
 
-SIZES = {**MAGNITUDES, **{name: [0.0] * 5 for name in ("autocontrast", "equalize", "invert")}}
+ALL_MAGNITUDES = {**MAGNITUDES, **{name: [0.0] * 5 for name in ("autocontrast", "equalize", "invert")}}
 
 
 @pytest.mark.parametrize("fill", [(0, 0, 0), FILL])
-def test_a_kind_leaves_the_images_that_drew_another_as_they_are(fill: tuple[int, int, int]) -> None:
+def test_a_kind_does_not_change_images_that_drew_another(fill: tuple[int, int, int]) -> None:
     random = np.random.default_rng(1)
     batch = np.tile(noisy_images(), (13, 1, 1, 1))
     operations = random.integers(0, len(NAMES) + 1, len(batch))
-    drawn = [random.choice(SIZES[NAMES[number]]) if number < len(NAMES) else 0.0 for number in operations]
+    drawn = [random.choice(ALL_MAGNITUDES[NAMES[number]]) if number < len(NAMES) else 0.0 for number in operations]
     choice, shape = Choice(operations, np.array(drawn)), batch.shape[1:3]
     images = torch.from_numpy(batch).permute(0, 3, 1, 2)
-    # note: off a CPU each kind works on rows that did not draw it, too
+    # note: except on a CPU each kind also computes rows that did not draw it
     for kind in ("cpu", "cuda"):
         arrays = choice.arrays(NAMES, *shape, fixed=kind == "cuda")
         ours = apply(images, [torch.from_numpy(array) for array in arrays], fill)
-        for number, size, image, got in zip(operations, drawn, images, ours, strict=True):
+        for number, magnitude, image, result in zip(operations, drawn, images, ours, strict=True):
             alone = image[None]
             if number < len(NAMES):
-                alone = operate(NAMES[number], alone, torch.tensor([size]), fill)
-            assert torch.equal(alone[0], got), (kind, number)
+                alone = operate(NAMES[number], alone, torch.tensor([magnitude]), fill)
+            assert torch.equal(alone[0], result), (kind, number)
 
 
-def test_shapes_off_a_cpu_are_those_of_any_draw() -> None:
+def test_array_shapes_do_not_depend_on_the_draws_except_on_a_cpu() -> None:
     shapes = []
     for seed in range(50):
         operations = np.random.default_rng(seed).integers(0, len(NAMES), 256)
         arrays = Choice(operations, np.ones(256)).arrays(NAMES, 40, 56, fixed=True)
         shapes.append([array.shape for array in arrays])
     assert all(shape == shapes[0] for shape in shapes)
-    # note: what all draw has room all the same
+    # note: an operation that all images draw still fits
     assert (
         len(Choice(np.zeros(256, dtype=np.int64), np.ones(256)).arrays(["rotate", "color"], 8, 8, fixed=True)[2]) == 256
     )

@@ -1,4 +1,4 @@
-"""What changes targets: label smoothing, MixUp and CutMix."""
+"""Label smoothing, MixUp and CutMix, which change targets."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from launcher.algorithms.mixup import mix_images, mix_targets
 from tests.transforms import transformed
 
 
-def test_loss_is_that_of_torchs_own_smoothing(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
-    made = batch()
-    changed = transformed(bound("label_smoothing", smoothing=0.13), made)
+def test_label_smoothing_gives_the_loss_of_torchs_own(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+    loaded = batch()
+    changed = transformed(bound("label_smoothing", smoothing=0.13), loaded)
     logits = torch.randn(8, 10)
-    expected = F.cross_entropy(logits, made.targets, label_smoothing=0.13)
+    expected = F.cross_entropy(logits, loaded.targets, label_smoothing=0.13)
     torch.testing.assert_close(F.cross_entropy(logits, changed.targets), expected)
     torch.testing.assert_close(changed.targets[3, 3].item(), 0.87 + 0.013, rtol=0, atol=1e-6)
 
 
-def test_class_weights_are_smoothed_alike() -> None:
+def test_class_weights_are_smoothed_like_class_indices() -> None:
     weights = torch.tensor([[0.25, 0.75, 0.0, 0.0]])
     torch.testing.assert_close(smooth(weights, 0.2, 4), torch.tensor([[0.25, 0.65, 0.05, 0.05]]))
 
 
-def test_images_and_targets_are_blended_alike() -> None:
+def test_mixup_blends_images_and_targets_by_the_same_weight() -> None:
     images, order = torch.randn(4, 3, 5, 5), torch.tensor([2, 0, 3, 1])
     labels = torch.tensor([0, 1, 2, 1])
     mixed, targets = (
@@ -55,7 +55,7 @@ def test_images_and_targets_are_blended_alike() -> None:
         torch.testing.assert_close(targets[i], expected)
 
 
-def test_published_form_leaves_the_second_half_unsmoothed() -> None:
+def test_the_published_mixup_does_not_smooth_the_second_targets() -> None:
     labels, order = torch.tensor([0, 1, 2, 1]), torch.tensor([2, 0, 3, 1])
     hot = torch.eye(3)[labels]
     smoothed = hot * 0.9 + 0.1 / 3
@@ -65,18 +65,20 @@ def test_published_form_leaves_the_second_half_unsmoothed() -> None:
 
 
 def weight_of(changed: Any, original: Tensor) -> float:
-    """The weight that turned one-hot targets into the mixed ones."""
+    """Return the weight of the mixture that turned one-hot targets into the changed ones."""
     return float(1 - (changed.targets * F.one_hot(original, 10)).sum(1).min())
 
 
-def test_weights_are_the_smaller_half_of_a_beta(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+def test_weights_of_mixup_are_the_smaller_of_z_and_1_minus_z(
+    bound: Callable[..., Any], batch: Callable[..., Any]
+) -> None:
     algorithm = bound("mixup", alpha=0.4)
-    made = batch(size=8, side=2, targets=torch.arange(8))
+    loaded = batch(size=8, side=2, targets=torch.arange(8))
     weights = [
-        weight_of(transformed(algorithm, replace(made, moment=batch(step=step).moment)), made.targets)
+        weight_of(transformed(algorithm, replace(loaded, moment=batch(step=step).moment)), loaded.targets)
         for step in range(600)
     ]
-    # gamma variates give a Beta without its own generator
+    # gamma variates give a Beta distribution without its own generator
     a, b = np.random.default_rng(0).gamma(0.4, size=(2, 200_000))
     reference = np.sort(np.minimum(a, b) / (a + b))
     distance = np.abs(np.searchsorted(reference, np.sort(weights)) / len(reference) - np.arange(600) / 600).max()
@@ -84,12 +86,12 @@ def test_weights_are_the_smaller_half_of_a_beta(bound: Callable[..., Any], batch
     assert distance < 1.95 / 600**0.5  # Kolmogorov-Smirnov, at one in a thousand
 
 
-def test_draws_depend_on_seed_step_and_rank_only(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+def test_draws_of_mixup_only_depend_on_seed_step_and_rank(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
     algorithm = bound("mixup", alpha=1.0)
-    made = batch()
+    loaded = batch()
 
     def mixed(**moment: int) -> Tensor:
-        changed = transformed(algorithm, replace(made, moment=batch(**moment).moment))
+        changed = transformed(algorithm, replace(loaded, moment=batch(**moment).moment))
         assert changed.images.is_contiguous(memory_format=torch.channels_last)
         return changed.images
 
@@ -100,16 +102,16 @@ def test_draws_depend_on_seed_step_and_rank_only(bound: Callable[..., Any], batc
 
 
 @pytest.mark.parametrize(("mixup", "cutmix"), [(0.5, 0.5), (0.3, 0.2)])
-def test_mixup_and_cutmix_share_the_batches(
+def test_each_batch_gets_mixup_or_cutmix_or_none(
     context: Callable[..., Context], batch: Callable[..., Any], mixup: float, cutmix: float
 ) -> None:
-    made = context(
+    run = context(
         "algorithms=[mixup,cutmix]",
         "algorithms.mixup.alpha=1.0",
         f"algorithms.mixup.probability={mixup}",
         f"algorithms.cutmix.probability={cutmix}",
     )
-    both = build(made)
+    both = build(run)
     loaded, counts = batch(side=4), {"mixup": 0, "cutmix": 0}
     for step in range(1000):
         at = replace(loaded, moment=batch(size=1, side=1, step=step).moment)
@@ -122,7 +124,7 @@ def test_mixup_and_cutmix_share_the_batches(
 
 
 @given(st.integers(8, 40), st.integers(8, 40), st.floats(0.01, 0.99), st.integers(0, 2**31))
-def test_same_as_torchvisions_for_the_same_draws(height: int, width: int, part: float, seed: int) -> None:
+def test_cutmix_is_that_of_torchvision_for_the_same_draws(height: int, width: int, area: float, seed: int) -> None:
     random = np.random.default_rng(seed)
     row, column = int(random.integers(height)), int(random.integers(width))
     images = torch.from_numpy(random.random((6, 3, height, width), dtype=np.float32))
@@ -130,19 +132,19 @@ def test_same_as_torchvisions_for_the_same_draws(height: int, width: int, part: 
     transform = v2.CutMix(num_classes=6)
     draws = [torch.tensor([column]), torch.tensor([row])]
     with (
-        mock.patch.object(transform._dist, "sample", return_value=torch.tensor([1 - part])),
+        mock.patch.object(transform._dist, "sample", return_value=torch.tensor([1 - area])),
         mock.patch("torch.randint", side_effect=draws),
     ):
         expected_images, expected_targets = transform(images, labels)
     rolled = torch.arange(6).roll(1)
-    # note: torchvision rounds 1 - part to float32
-    top, bottom, left, right = box(height, width, 1 - float(torch.tensor(1 - part)), row, column)
+    # note: torchvision rounds 1 - area to float32
+    top, bottom, left, right = box(height, width, 1 - float(torch.tensor(1 - area)), row, column)
     weight = torch.tensor((bottom - top) * (right - left) / (height * width))
     assert torch.equal(erase(images, torch.tensor([[top, left, bottom, right]]), images[rolled]), expected_images)
     torch.testing.assert_close(mix_targets(labels, rolled, weight, 6, "both"), expected_targets)
 
 
-def test_box_in_the_middle_has_the_drawn_area() -> None:
+def test_a_box_in_the_middle_has_the_drawn_area() -> None:
     top, bottom, left, right = box(200, 100, 0.25, 100, 50)
     assert (top, bottom, left, right) == (50, 150, 25, 75)
     assert math.isclose((bottom - top) * (right - left) / 20000, 0.25)
@@ -150,12 +152,14 @@ def test_box_in_the_middle_has_the_drawn_area() -> None:
 
 
 @pytest.mark.parametrize("step", range(5))
-def test_targets_follow_the_pixels(bound: Callable[..., Any], batch: Callable[..., Any], step: int) -> None:
-    """With pictures of one value each, the share of another's pixels is the share of its class."""
-    made = batch(side=16, step=step)
-    made = replace(made, images=torch.arange(8.0).view(8, 1, 1, 1).expand(8, 3, 16, 16).contiguous())
-    changed = transformed(bound("cutmix"), made)
+def test_cutmix_mixes_targets_by_the_pixels_of_each_image(
+    bound: Callable[..., Any], batch: Callable[..., Any], step: int
+) -> None:
+    """For images of a single value the fraction of another's pixels is the weight of its class."""
+    loaded = batch(side=16, step=step)
+    loaded = replace(loaded, images=torch.arange(8.0).view(8, 1, 1, 1).expand(8, 3, 16, 16).contiguous())
+    changed = transformed(bound("cutmix"), loaded)
     for image, target in zip(changed.images[:, 0], changed.targets, strict=True):
         pixels = F.one_hot(image.long(), 10).float().mean((0, 1))
         torch.testing.assert_close(target, pixels)
-    assert made.images[0].eq(0).all()
+    assert loaded.images[0].eq(0).all()

@@ -1,4 +1,4 @@
-"""No file but an algorithm's own and its declaration contains its name."""
+"""Only the file and the declaration of an algorithm contain its name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OWN = ("launcher/algorithms/", "launcher/config/algorithms.py", "launcher/config/batch_algorithms.py")
 NAMES = re.compile(rf"\b({'|'.join(Algorithms.declarations())})\b")
 EXAMPLE = "an example in a help text or an error"
-# file and name -> why it may stand there
+# file and name -> why the name is allowed
 ALLOWED = {
     **dict.fromkeys([("launcher/cli/main.py", "mixup"), ("launcher/cli/main.py", "sam")], EXAMPLE),
     **{("launcher/cli/run.py", name): EXAMPLE for name in ("cutmix", "mixup", "ema", "blurpool")},
@@ -21,12 +21,12 @@ ALLOWED = {
     ("lab/cli/ablate.py", "mixup"): EXAMPLE,
     ("lab/cli/curve.py", "sam"): EXAMPLE,
     ("launcher/weights/load.py", "ema"): "a key in the checkpoints of other programs",
-    ("lab/predict/prediction.py", "channels_last"): "the memory order, whichever algorithm asks for it",
+    ("lab/predict/prediction.py", "channels_last"): "the memory order, whichever algorithm sets it",
 }
 
 
 def words(tree: ast.Module) -> Iterator[str]:
-    """Identifiers, imported modules and strings of a file, without comments and docstrings."""
+    """Yield identifiers, imported modules and strings of a file, without comments and docstrings."""
     docstrings = {
         id(node.body[0].value)
         for node in ast.walk(tree)
@@ -45,9 +45,9 @@ def words(tree: ast.Module) -> Iterator[str]:
 
 
 def test_no_other_file_contains_the_name_of_an_algorithm() -> None:
-    found = set()
+    used = set()
     for path in (path for room in ("launcher", "lab") for path in sorted((ROOT / room).rglob("*.py"))):
         file = str(path.relative_to(ROOT))
         if not file.startswith(OWN):
-            found |= {(file, name) for text in words(ast.parse(path.read_text())) for name in NAMES.findall(text)}
-    assert found <= ALLOWED.keys()
+            used |= {(file, name) for text in words(ast.parse(path.read_text())) for name in NAMES.findall(text)}
+    assert used <= ALLOWED.keys()

@@ -12,19 +12,19 @@ from launcher.algorithms.repeated_augmentation import repeat
 
 
 @given(st.integers(1, 200), st.integers(2, 5), st.integers(1, 64))
-def test_each_picture_comes_with_different_draws(samples: int, repeats: int, batch_size: int) -> None:
+def test_the_repeats_of_an_image_have_different_draws(samples: int, repeats: int, batch_size: int) -> None:
     order = np.random.default_rng(samples).permutation(samples)
     indices = repeat(order, repeats, batch_size)
     assert indices.shape == (samples,)
     assert len(set(indices.tolist())) == samples
-    pictures = Counter((indices % samples).tolist())
-    counts = sorted(pictures.values(), reverse=True)
+    images = Counter((indices % samples).tolist())
+    counts = sorted(images.values(), reverse=True)
     assert counts[0] <= repeats
     assert counts[:-1] == [repeats] * (len(counts) - 1)
-    assert set(pictures) == set(order[: len(pictures)].tolist())
+    assert set(images) == set(order[: len(images)].tolist())
 
 
-def test_a_global_batch_holds_a_pictures_repeats_apart(bound: Callable[..., Any]) -> None:
+def test_a_global_batch_contains_all_repeats_of_an_image_apart(bound: Callable[..., Any]) -> None:
     order = np.random.default_rng(0).permutation(80)
     indices = bound("repeated_augmentation", repeats=4).change_order(order)
     for number, batch in enumerate(indices.reshape(10, 8)):

@@ -19,13 +19,13 @@ from tests.two_ranks import on_two_ranks
 LAST = 9  # the step that SAM changes, with an interval of 10
 
 
-def quadratic(model: nn.Linear, seen: list[dict[str, Any]], scale: float = 1.0) -> Callable[..., Tensor]:
-    """Gradients of 0.5 w A w at the weights, recorded."""
+def quadratic(model: nn.Linear, calls: list[dict[str, Any]], scale: float = 1.0) -> Callable[..., Tensor]:
+    """Return a function that computes gradients of 0.5 w A w and records its calls."""
     matrix = torch.diag(torch.tensor([1.0, 10.0, 100.0]))
 
     def gradients(batch: Batch, *, synchronize: bool = True, update_statistics: bool = True) -> Tensor:
         weight = model.weight.detach().clone()
-        seen.append({"at": weight, "synchronize": synchronize, "update_statistics": update_statistics})
+        calls.append({"at": weight, "synchronize": synchronize, "update_statistics": update_statistics})
         model.zero_grad(set_to_none=True)
         loss = 0.5 * (model.weight @ matrix @ model.weight.T).sum()
         (loss * scale).backward()
@@ -35,28 +35,30 @@ def quadratic(model: nn.Linear, seen: list[dict[str, Any]], scale: float = 1.0) 
 
 
 @pytest.mark.parametrize("scale", [1.0, 65536.0])
-def test_gradient_at_the_point_uphill(bound: Callable[..., Any], batch: Callable[..., Any], scale: float) -> None:
-    model, seen = nn.Linear(3, 1, bias=False), []
+def test_the_gradient_is_that_at_the_point_uphill(
+    bound: Callable[..., Any], batch: Callable[..., Any], scale: float
+) -> None:
+    model, calls = nn.Linear(3, 1, bias=False), []
     before = model.weight.detach().clone()
-    loss = bound("sam", rho=0.3).compute_gradients(batch(step=LAST), model, quadratic(model, seen, scale))
+    loss = bound("sam", rho=0.3).compute_gradients(batch(step=LAST), model, quadratic(model, calls, scale))
     curvature = torch.tensor([1.0, 10.0, 100.0])
     gradient = curvature * before
-    moved = before + 0.3 * gradient / gradient.norm()
-    torch.testing.assert_close(seen[1]["at"], moved)
-    torch.testing.assert_close(model.weight.grad, curvature * moved * scale)
+    uphill = before + 0.3 * gradient / gradient.norm()
+    torch.testing.assert_close(calls[1]["at"], uphill)
+    torch.testing.assert_close(model.weight.grad, curvature * uphill * scale)
     assert torch.equal(model.weight, before)
     torch.testing.assert_close(loss, 0.5 * (curvature * before**2).sum())
-    assert [(s["synchronize"], s["update_statistics"]) for s in seen] == [(False, True), (True, False)]
+    assert [(s["synchronize"], s["update_statistics"]) for s in calls] == [(False, True), (True, False)]
 
 
-def test_as_published_both_passes_move_the_statistics(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
-    model, seen = nn.Linear(3, 1, bias=False), []
-    bound("sam", batchnorm="both_passes").compute_gradients(batch(step=LAST), model, quadratic(model, seen))
-    assert [s["update_statistics"] for s in seen] == [True, True]
+def test_as_published_both_passes_update_the_statistics(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+    model, calls = nn.Linear(3, 1, bias=False), []
+    bound("sam", batchnorm="both_passes").compute_gradients(batch(step=LAST), model, quadratic(model, calls))
+    assert [s["update_statistics"] for s in calls] == [True, True]
 
 
 @pytest.mark.parametrize("bad_pass", [0, 1])
-def test_weights_stay_where_a_gradient_is_not_finite(
+def test_weights_stay_the_same_if_a_gradient_is_not_finite(
     bound: Callable[..., Any], batch: Callable[..., Any], bad_pass: int
 ) -> None:
     model, passes = nn.Linear(3, 1), []
@@ -71,13 +73,13 @@ def test_weights_stay_where_a_gradient_is_not_finite(
         return torch.tensor(1.0)
 
     bound("sam").compute_gradients(batch(step=LAST), model, gradients)
-    assert len(passes) == 2, "the host does not know what the first one gave"
+    assert len(passes) == 2, "the host has not read the result of the first one"
     assert not model.bias.grad.isfinite().all()
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
 
 
 @pytest.mark.parametrize("bad_pass", [0, 1])
-def test_a_pass_whose_loss_is_not_finite_shows_in_the_loss(
+def test_a_pass_with_a_non_finite_loss_makes_the_loss_non_finite(
     bound: Callable[..., Any], batch: Callable[..., Any], bad_pass: int
 ) -> None:
     model, losses = nn.Linear(3, 1, bias=False), iter([torch.nan, 1.0] if bad_pass == 0 else [1.0, torch.nan])
@@ -119,16 +121,16 @@ def _climb(rank: int, folder: Path) -> None:
     torch.save(results, folder / f"{rank}.pt")
 
 
-def test_ranks_climb_alone_average_the_second_gradient_and_skip_together(tmp_path: Path) -> None:
+def test_ranks_climb_alone_and_average_the_second_gradient(tmp_path: Path) -> None:
     on_two_ranks(_climb, tmp_path)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     start, expected = first["visited"][0], torch.zeros(1, 3)
     for rank, result in enumerate((first, second)):
         x = torch.randn(4, 3, generator=torch.Generator().manual_seed(rank))
         local = 2 * (x @ start.T).T @ x / 4
-        moved = start + 0.5 * local / local.norm()
-        torch.testing.assert_close(result["visited"][1], moved)
-        expected += 2 * (x @ moved.T).T @ x / 4 / 2
+        uphill = start + 0.5 * local / local.norm()
+        torch.testing.assert_close(result["visited"][1], uphill)
+        expected += 2 * (x @ uphill.T).T @ x / 4 / 2
         assert torch.equal(result["weight0"], start)
         assert torch.equal(result["weight1"], start)
         assert result["grad1"].isnan().all()

@@ -17,7 +17,7 @@ from launcher.tasks.classification import bce, cross_entropy
 from tests.trainers import SIDE_FOR_BF16, build, steps
 
 
-def test_a_single_draw_has_the_weights_of_the_percentiles() -> None:
+def test_a_draw_follows_the_weights_of_the_percentiles() -> None:
     samples, trials = 5, 20000
     draws = np.random.default_rng(0)
     first = [choose_ranks(samples, 1, 0.25, draws)[0] for _ in range(trials)]
@@ -28,7 +28,7 @@ def test_a_single_draw_has_the_weights_of_the_percentiles() -> None:
 
 
 @pytest.mark.parametrize(("loss", "reference"), [(cross_entropy, F.cross_entropy), (bce, None)])
-def test_losses_of_single_samples_at_a_smaller_side(loss: Any, reference: Any) -> None:
+def test_losses_of_samples_are_computed_at_a_smaller_size(loss: Any, reference: Any) -> None:
     model = resnet18(num_classes=10)
     model(torch.randn(4, 3, 32, 32))
     state = copy.deepcopy(model.state_dict())
@@ -46,17 +46,17 @@ def test_losses_of_single_samples_at_a_smaller_side(loss: Any, reference: Any) -
     torch.testing.assert_close(losses, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_choosing_pass_has_the_precision_of_the_run() -> None:
+def test_the_pass_that_selects_samples_has_the_precision_of_the_run() -> None:
     words = ["algorithms=[selective_backprop]", "algorithms.selective_backprop.start=0.0", SIDE_FOR_BF16]
-    seen = {}
+    dtypes = {}
     for precision in ("fp32", "bf16"):
         run = build(*words, f"precision={precision}", "algorithms.selective_backprop.scale=1.0")
         run.train_step.model.fc.register_forward_hook(
-            lambda layer, inputs, logits, key=precision: seen.update({(key, layer.training): logits.dtype})
+            lambda layer, inputs, logits, key=precision: dtypes.update({(key, layer.training): logits.dtype})
         )
         steps(run, 2)
     exact, rounded = torch.float32, torch.bfloat16
-    assert seen == {
+    assert dtypes == {
         ("fp32", True): exact,
         ("fp32", False): exact,
         ("bf16", True): rounded,
@@ -64,40 +64,42 @@ def test_the_choosing_pass_has_the_precision_of_the_run() -> None:
     }
 
 
-class Known(nn.Module):
-    """Logits that make sample i's loss grow with its number, which its pixels hold."""
+class LossByNumber(nn.Module):
+    """Returns logits whose loss grows with the value of an image's pixels, its number."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         numbers = images.mean((1, 2, 3))
         return torch.stack([-numbers, *[torch.zeros_like(numbers)] * 9], 1)
 
 
-def test_hard_samples_stay_with_their_targets_and_numbers(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+def test_samples_with_high_losses_stay_with_their_targets_and_indices(
+    bound: Callable[..., Any], batch: Callable[..., Any]
+) -> None:
     algorithm = bound("selective_backprop", keep=0.25, interval=1)
-    size, kept = 16, np.zeros(16)
+    size, counts = 16, np.zeros(16)
     for step in range(50, 90):
-        made = batch(size=size, side=4, step=step, targets=torch.zeros(size, dtype=torch.int64))
+        loaded = batch(size=size, side=4, step=step, targets=torch.zeros(size, dtype=torch.int64))
         images = torch.arange(float(size)).view(size, 1, 1, 1).expand(size, 3, 4, 4).contiguous()
-        chosen = algorithm.choose(replace(made, images=images, indices=np.arange(size) + 100), Known(), bce)
+        chosen = algorithm.choose(replace(loaded, images=images, indices=np.arange(size) + 100), LossByNumber(), bce)
         numbers = chosen.images[:, 0, 0, 0].long().numpy()
         assert len(set(numbers.tolist())) == 4
         assert (chosen.indices[chosen.chosen] == numbers + 100).all()
         assert len(chosen.targets) == 4
-        kept[numbers] += 1
-    assert kept[8:].sum() > 3 * kept[:8].sum()
+        counts[numbers] += 1
+    assert counts[8:].sum() > 3 * counts[:8].sum()
 
 
 @pytest.mark.parametrize(
     ("step", "acts"), [(0, False), (49, False), (50, False), (51, True), (52, False), (89, True), (91, False)]
 )
-def test_when_it_acts(bound: Callable[..., Any], batch: Callable[..., Any], step: int, acts: bool) -> None:
-    made = batch(step=step)
-    changed = bound("selective_backprop").choose(made, Known(), cross_entropy)
+def test_it_acts_at_its_steps_only(bound: Callable[..., Any], batch: Callable[..., Any], step: int, acts: bool) -> None:
+    loaded = batch(step=step)
+    changed = bound("selective_backprop").choose(loaded, LossByNumber(), cross_entropy)
     assert len(changed.images) == (4 if acts else 8)
-    assert (changed is made) == (not acts)
+    assert (changed is loaded) == (not acts)
 
 
-def test_the_batches_it_chooses_from_are_those_where_composer_interrupts(bound: Callable[..., Any]) -> None:
+def test_it_acts_at_the_steps_of_composers_interval(bound: Callable[..., Any]) -> None:
     for interval in (2, 3):
         algorithm = bound("selective_backprop", interval=interval, start=0.0, end=1.0)
         ours = {step for step in range(12) if algorithm.values.acts_at(algorithm.context.plan, step)}
@@ -105,7 +107,7 @@ def test_the_batches_it_chooses_from_are_those_where_composer_interrupts(bound: 
         assert ours == set(range(12)) - composers
 
 
-def test_accumulated_parts_stay_equal(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+def test_micro_batches_stay_equal(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
     algorithm = bound("selective_backprop", "device_batch_size=3", "batch_size=12", keep=0.6, interval=1)
-    chosen = algorithm.choose(batch(size=12, step=45), Known(), cross_entropy)
+    chosen = algorithm.choose(batch(size=12, step=45), LossByNumber(), cross_entropy)
     assert len(chosen.images) == 4

@@ -10,7 +10,7 @@ from torchvision.models import resnet18
 from launcher.algorithms.blurpool import BlurConv2d
 
 
-def test_each_channel_is_scaled_by_the_gate_of_the_means(bound: Callable[..., Any]) -> None:
+def test_each_channel_is_scaled_by_a_gate_of_the_means(bound: Callable[..., Any]) -> None:
     conv = nn.Conv2d(128, 160, 1, bias=False)
     images = torch.randn(3, 128, 5, 5)
     plain = conv(images)
@@ -22,13 +22,13 @@ def test_each_channel_is_scaled_by_the_gate_of_the_means(bound: Callable[..., An
     torch.testing.assert_close(conv(images), torch.einsum("bchw,bc->bchw", plain, gate), rtol=1e-4, atol=1e-5)
 
 
-def test_both_sides_must_be_wide_enough(bound: Callable[..., Any]) -> None:
+def test_convolutions_need_enough_inputs_and_outputs(bound: Callable[..., Any]) -> None:
     model = nn.Sequential(nn.Conv2d(127, 128, 1), nn.Conv2d(128, 127, 1), nn.Conv2d(128, 128, 1))
     bound("squeeze_excite").change_model(model)
     assert [len(list(conv.children())) for conv in model] == [0, 0, 1]
 
 
-def test_weights_depend_on_the_seed_and_the_name_only(bound: Callable[..., Any]) -> None:
+def test_initial_weights_only_depend_on_the_seed_and_the_name(bound: Callable[..., Any]) -> None:
     models = [resnet18(num_classes=10) for _ in range(3)]
     plain = set(models[0].state_dict())
     for model, seed in zip(models, (1, 1, 2), strict=True):
@@ -43,7 +43,7 @@ def test_weights_depend_on_the_seed_and_the_name_only(bound: Callable[..., Any])
     assert not any(torch.equal(first[name], other[name]) for name in added)
 
 
-def test_a_strided_convolution_is_still_blurred(bound: Callable[..., Any]) -> None:
+def test_blurpool_still_blurs_a_convolution_with_a_block(bound: Callable[..., Any]) -> None:
     conv = nn.Conv2d(128, 128, 3, stride=2, padding=1)
     model = nn.Sequential(conv)
     bound("squeeze_excite").change_model(model)

@@ -20,28 +20,28 @@ def loss(x: Tensor, y: Tensor) -> Tensor:
     return nn.functional.cross_entropy(x, y)
 
 
-def test_rates_rise_linearly_to_the_last_block() -> None:
+def test_drop_rates_rise_linearly_to_the_last_block() -> None:
     assert drop_rates(4, 0.2, "linear") == pytest.approx([0.05, 0.1, 0.15, 0.2])
     assert drop_rates(3, 0.2, "uniform") == [0.2, 0.2, 0.2]
 
 
 class Recorder:
-    """Which samples' residual branches a block added, from its first layer's input and its output."""
+    """Records for which samples each residual branch is not zero."""
 
     def __init__(self, model: nn.Module):
-        self.kept: list[Tensor] = []
+        self.masks: list[Tensor] = []
         for layer in (model.layer1, model.layer2, model.layer3, model.layer4):
             for block in layer:
                 last = block.bn3 if hasattr(block, "bn3") else block.bn2
-                last.register_forward_hook(lambda m, i, o: self.kept.append(o.flatten(1).abs().sum(1) > 0))
+                last.register_forward_hook(lambda m, i, o: self.masks.append(o.flatten(1).abs().sum(1) > 0))
 
     def take(self) -> Tensor:
-        kept, self.kept = torch.stack(self.kept), []
-        return kept
+        masks, self.masks = torch.stack(self.masks), []
+        return masks
 
 
 @pytest.mark.parametrize("make", [resnet18, resnet50])
-def test_names_stay_and_whole_branches_drop(
+def test_parameter_names_stay_and_whole_branches_are_dropped(
     bound: Callable[..., Any], batch: Callable[..., Any], make: Callable[..., nn.Module]
 ) -> None:
     model = make(num_classes=10)
@@ -50,54 +50,56 @@ def test_names_stay_and_whole_branches_drop(
     algorithm.change_model(model)
     assert list(model.state_dict()) == names
     recorder = Recorder(model)
-    made = batch(size=16, side=32)
-    transformed(algorithm, made)
-    model(made.images)
-    kept = recorder.take()
-    assert kept.shape == ({resnet18: 8, resnet50: 16}[make], 16)
-    assert 0 < kept.sum() < kept.numel()
+    loaded = batch(size=16, side=32)
+    transformed(algorithm, loaded)
+    model(loaded.images)
+    mask = recorder.take()
+    assert mask.shape == ({resnet18: 8, resnet50: 16}[make], 16)
+    assert 0 < mask.sum() < mask.numel()
 
 
-def test_drop_rates_of_many_draws(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+def test_branches_are_dropped_at_their_rates(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
     model = resnet18(num_classes=10)
     algorithm = bound("stochastic_depth", drop_rate=0.4)
     algorithm.change_model(model)
-    made = replace(batch(), indices=np.arange(20000))
-    transformed(algorithm, made)
-    measured = torch.stack([drop.kept for drop in algorithm._drops]).mean(1)
+    loaded = replace(batch(), indices=np.arange(20000))
+    transformed(algorithm, loaded)
+    measured = torch.stack([drop.mask for drop in algorithm._drops]).mean(1)
     expected = 1 - 0.4 * torch.arange(1, 9) / 8
     torch.testing.assert_close(measured, expected, rtol=0, atol=4 * 0.5 / 20000**0.5)
 
 
-def test_a_sample_has_its_own_draws_in_parts_passes_and_any_order(
+def test_a_samples_draws_are_the_same_in_micro_batches_passes_and_any_order(
     bound: Callable[..., Any], batch: Callable[..., Any]
 ) -> None:
     model = resnet18(num_classes=10)
     algorithm = bound("stochastic_depth", drop_rate=0.5)
     algorithm.change_model(model)
     recorder = Recorder(model)
-    made = batch(side=32)
-    transformed(algorithm, made)
-    model(made.images)
+    loaded = batch(side=32)
+    transformed(algorithm, loaded)
+    model(loaded.images)
     whole = recorder.take()
-    model(made.images)
+    model(loaded.images)
     assert torch.equal(recorder.take(), whole)
-    parts = []
-    for part in made.images.chunk(4):
-        model(part)
-        parts.append(recorder.take())
-    assert torch.equal(torch.cat(parts, 1), whole)
+    masks = []
+    for images in loaded.images.chunk(4):
+        model(images)
+        masks.append(recorder.take())
+    assert torch.equal(torch.cat(masks, 1), whole)
     order = np.array([3, 1, 7])
-    transformed(algorithm, replace(made, indices=order))
-    model(made.images[order])
+    transformed(algorithm, replace(loaded, indices=order))
+    model(loaded.images[order])
     assert torch.equal(recorder.take(), whole[:, order])
-    transformed(algorithm, replace(made, moment=batch(step=10).moment))
-    model(made.images)
+    transformed(algorithm, replace(loaded, moment=batch(step=10).moment))
+    model(loaded.images)
     assert not torch.equal(recorder.take(), whole)
 
 
 @pytest.mark.parametrize("scaling", ["training", "evaluation"])
-def test_where_the_keep_rate_scales(bound: Callable[..., Any], batch: Callable[..., Any], scaling: str) -> None:
+def test_the_keep_rate_scales_branches_in_training_or_evaluation(
+    bound: Callable[..., Any], batch: Callable[..., Any], scaling: str
+) -> None:
     model = resnet18(num_classes=10)
     algorithm = bound("stochastic_depth", drop_rate=0.5, distribution="uniform", keep_scaling=scaling)
     algorithm.change_model(model)
@@ -105,12 +107,12 @@ def test_where_the_keep_rate_scales(bound: Callable[..., Any], batch: Callable[.
     plain.bn2._forward_hooks.clear()
     images = torch.randn(8, 64, 8, 8)
     transformed(algorithm, batch())
-    kept = algorithm._drops[0].kept.view(-1, 1, 1, 1)
+    mask = algorithm._drops[0].mask.view(-1, 1, 1, 1)
 
     def residual(layer: nn.Module) -> Tensor:
         return layer.bn2(layer.conv2(layer.relu(layer.bn1(layer.conv1(images)))))
 
-    training = torch.relu(residual(plain) * kept * (2 if scaling == "training" else 1) + images)
+    training = torch.relu(residual(plain) * mask * (2 if scaling == "training" else 1) + images)
     torch.testing.assert_close(block(images), training)
     block.eval()
     plain.load_state_dict(block.state_dict())
@@ -119,21 +121,21 @@ def test_where_the_keep_rate_scales(bound: Callable[..., Any], batch: Callable[.
     torch.testing.assert_close(block(images), evaluation)
 
 
-def test_accumulated_parts_give_the_gradient_of_the_whole() -> None:
+def test_micro_batches_give_the_gradient_of_the_whole_batch() -> None:
     gradients = []
     for words in ((), ("device_batch_size=2",)):
         group = "algorithms=[stochastic_depth,mixup,label_smoothing]"
         run = build(group, "algorithms.stochastic_depth.drop_rate=0.5", "precision=fp32", *words)
         run.train_step.optimizer.step = lambda: None  # type: ignore[method-assign]
-        _normalise_by_statistics(run.train_step.model)
+        _normalize_by_statistics(run.train_step.model)
         steps(run, 1)
         gradients.append([p.grad.clone() for p in run.train_step.model.parameters() if p.grad is not None])
-    for whole, parts in zip(*gradients, strict=True):
-        torch.testing.assert_close(parts, whole, rtol=1e-3, atol=1e-5)
+    for whole, accumulated in zip(*gradients, strict=True):
+        torch.testing.assert_close(accumulated, whole, rtol=1e-3, atol=1e-5)
 
 
-def _normalise_by_statistics(model: nn.Module) -> None:
-    """Batch norm by the running statistics, while its forward hooks still see a layer in training."""
+def _normalize_by_statistics(model: nn.Module) -> None:
+    """Make batch norm use its running statistics, while its forward hooks still see a layer in training."""
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.forward = lambda x, m=module: nn.functional.batch_norm(  # type: ignore[method-assign]

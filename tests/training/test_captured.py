@@ -194,7 +194,7 @@ def test_everything_that_a_step_reads_stays_at_its_address(optimizer: str, monke
     def inputs() -> list[Tensor]:
         rates = [v for group in step.optimizer.param_groups for v in group.values() if isinstance(v, Tensor)]
         state = [*tensors(step.model.state_dict()), *tensors(dict(step.optimizer.state))]
-        return [*state, *(drop.kept for drop in drops), *rates]
+        return [*state, *(drop.mask for drop in drops), *rates]
 
     steps(run, 1)
     before = inputs()
