@@ -32,15 +32,15 @@ def test_the_number_of_frozen_layers_grows_linearly(progress: float, expected: i
     assert frozen_layers(41, progress, start=0.5, final_fraction=0.8) == expected
 
 
-def learn(model: nn.Module, algorithm: Any, made: Any) -> set[str]:
+def learn(model: nn.Module, algorithm: Any, loaded: Any) -> set[str]:
     """Return the names of the parameters that a step changes."""
     # note: with momentum and decay a gradient of zero still changes the weights
     values = compose(["optimizer=decoupled_sgd", "optimizer.momentum=0.9"]).config.optimizer
     optimizer = DecoupledSGD([{"params": list(model.parameters()), "weight_decay": 0.1}], 0.1, values)  # type: ignore[arg-type]
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    algorithm.before_step(model, made.moment)
+    algorithm.before_step(model, loaded.moment)
     optimizer.zero_grad(set_to_none=True)
-    F.cross_entropy(model(made.images), made.targets).backward()
+    F.cross_entropy(model(loaded.images), loaded.targets).backward()
     optimizer.step()
     return {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
 
@@ -74,7 +74,7 @@ def _learn(rank: int, algorithm: str, folder: Path) -> None:
     """Take steps on three ranks, and compare each with the average of every rank's own gradients."""
     torch.set_num_threads(1)
     trainer.build_model = tiny
-    config = compose([*SMALL, "madesize=12", "schedule.warmup=0ba", f"algorithms=[{algorithm}]", *EARLY[algorithm]])
+    config = compose([*SMALL, "batch_size=12", "schedule.warmup=0ba", f"algorithms=[{algorithm}]", *EARLY[algorithm]])
     step = trainer.build_trainer(config.config, Ranks(rank, 3, rank, 3, torch.device("cpu"))).train_step
     sets = []
     for number in range(6):
@@ -117,8 +117,8 @@ def test_the_head_of_a_timm_model_is_recognized(bound: Callable[..., Any], batch
     import timm
 
     model = timm.create_model("test_vit", num_classes=10, img_size=32)
-    made = batch(side=32, step=0)
-    assert learn(model, bound("backbone_freezing", until="1ba"), made) == {"head.weight", "head.bias"}
+    loaded = batch(side=32, step=0)
+    assert learn(model, bound("backbone_freezing", until="1ba"), loaded) == {"head.weight", "head.bias"}
 
 
 def checked(*words: str) -> None:
@@ -145,7 +145,7 @@ def test_freezing_the_backbone_for_the_whole_run_is_refused() -> None:
 )
 def test_a_slower_or_frozen_backbone_needs_pretrained_weights(words: list[str], need: str) -> None:
     with pytest.raises(
-        UserError, match=rf"^model\.weights=null: {need} pretrained weights; set it to [^\n]*timm[^\n]*$"
+        UserError, match=rf"^model\.weights=null: {need} pretrained weights; set model.weights to [^\n]*timm[^\n]*$"
     ):
         checked(*words)
     checked(*words, "model.weights=timm")
