@@ -139,7 +139,7 @@ def test_soap_finds_the_eigenbasis_of_its_factors() -> None:
     for number in range(200):
         values.diagonal().copy_(torch.tensor([8.0, 4.0, 2.0, 1.0]))
         model[0].weight.grad = left @ values @ right.T
-        built.number = number
+        built.step_number = number
         built.step()
     found = built.state[model[0].weight]
     torch.testing.assert_close((found["basis_1"].T @ left).abs(), torch.eye(4), rtol=0, atol=1e-3)
@@ -179,6 +179,6 @@ def test_tensors_of_one_shape_are_taken_together_and_each_for_itself() -> None:
             built = build_optimizer(packaged(name), network, PEAK)
             for step in range(3):
                 set_gradients(network, step)
-                built.number = step
+                built.step_number = step
                 built.step()
         torch.testing.assert_close(both[2].weight, alone[2].weight, rtol=1e-3, atol=1e-4)

@@ -101,7 +101,7 @@ def test_the_backbone_learns_with_a_part_of_the_rate(name, on_device):
             set_gradients(model, step)
             rate = PEAK * scale / step
             set_lr(built, torch.tensor(rate) if on_device else rate)
-            built.number = step - 1
+            built.step_number = step - 1
             built.step()
         return model.state_dict()
 
@@ -115,8 +115,8 @@ def test_a_part_of_the_rate_lies_where_it_lay():
     """A step that was captured reads it there."""
     built = build_optimizer(packaged("sgd", backbone_lr=0.5), small_model(), PEAK)
     set_lr(built, torch.tensor(0.1))
-    before = [group["lr"].data_ptr() for group in built.param_groups if "lr_part" in group]
+    before = [group["lr"].data_ptr() for group in built.param_groups if "lr_factor" in group]
     set_lr(built, torch.tensor(0.2))
-    parts = [group["lr"] for group in built.param_groups if "lr_part" in group]
+    parts = [group["lr"] for group in built.param_groups if "lr_factor" in group]
     assert [rate.data_ptr() for rate in parts] == before
     assert all(rate == pytest.approx(0.1) for rate in parts)
