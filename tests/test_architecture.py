@@ -78,7 +78,7 @@ def room_of(name: str) -> str:
     return second if first == "launcher" else f"lab/{second}"
 
 
-def test_the_page_shows_every_room_and_file_at_the_top() -> None:
+def test_the_page_lists_every_package_and_top_level_file() -> None:
     assert ALLOWED.keys() == rooms(ROOT) | {f"lab/{name}" for name in rooms(LAB)}
     assert re.findall(r"^  (\w+\.py)", PAGE, re.MULTILINE) == sorted(
         path.name for path in ROOT.glob("*.py") if path.name != "__init__.py"
@@ -92,7 +92,7 @@ def test_the_page_shows_every_room_and_file_at_the_top() -> None:
         assert all((REPOSITORY / folder).is_dir() for folder in folders)
 
 
-def test_rooms_are_listed_below_those_that_they_import() -> None:
+def test_packages_are_listed_below_those_that_they_import() -> None:
     before: set[str] = set()
     for room, allowed in ALLOWED.items():
         assert allowed <= before, room
@@ -100,7 +100,7 @@ def test_rooms_are_listed_below_those_that_they_import() -> None:
 
 
 @pytest.mark.parametrize("package", ALLOWED)
-def test_no_arrow_runs_back_and_the_laboratory_has_none_for_nothing(package: str) -> None:
+def test_imports_follow_the_table_and_the_table_of_lab_lists_no_unused_one(package: str) -> None:
     used: set[str] = set()
     for path in files(package):
         names = imported(path, at_top_only=False) | started(path)
@@ -110,20 +110,20 @@ def test_no_arrow_runs_back_and_the_laboratory_has_none_for_nothing(package: str
     assert not package.startswith("lab/") or used - {package} == ALLOWED[package]
 
 
-def test_the_launcher_names_nothing_of_the_laboratory() -> None:
+def test_the_launcher_does_not_mention_the_lab() -> None:
     for path in ROOT.rglob("*"):
         if path.is_file() and path.suffix != ".pyc":
             assert not re.search(r"\blab\b|\blaboratory\b", path.read_text()), path
 
 
-def test_libraries_that_the_laboratory_alone_needs_are_imported_by_it_alone() -> None:
+def test_libraries_of_the_lab_are_imported_only_there() -> None:
     for path in ROOT.rglob("*.py"):
         names = {name.split(".")[0] for name in imported(path, at_top_only=False)}
         assert not names & {"mlflow", "wandb"}, path
 
 
 @pytest.mark.parametrize("part", TORCH_FREE)
-def test_the_command_lines_path_never_names_torch(part: str) -> None:
+def test_torch_free_modules_do_not_import_torch_at_the_top(part: str) -> None:
     for path in files(part):
         assert not {n for n in imported(path, at_top_only=True) if n.split(".")[0] in ("torch", "torchvision")}, path
 
@@ -189,7 +189,7 @@ def test_quick_verbs_import_no_torch(words: list[str], answers: dict[str, list[A
 
 
 @pytest.mark.parametrize(("words", "said"), MISTAKEN)
-def test_mistakes_are_answered_before_torch_is_imported(
+def test_errors_are_reported_before_torch_is_imported(
     words: list[str], said: str, answers: dict[str, list[Any]]
 ) -> None:
     code, _, errors, slow = answers[str(words)]

@@ -15,7 +15,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_fails_leaves_the_former_file_and_nothing_else(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_only_the_previous_file(tmp_path: Path) -> None:
     path = tmp_path / "facts.json"
     atomic.write_text(path, "old")
     with suppress(ZeroDivisionError), atomic.writing(path) as temporary:
@@ -24,7 +24,7 @@ def test_what_fails_leaves_the_former_file_and_nothing_else(tmp_path: Path) -> N
     assert (path.read_text(), names(tmp_path)) == ("old", ["facts.json"])
 
 
-def test_two_machines_may_write_one_file_at_the_same_time(tmp_path: Path) -> None:
+def test_two_machines_can_write_a_file_at_the_same_time(tmp_path: Path) -> None:
     path = tmp_path / "facts.json"
     # note: in containers both may be process 1 of a host of the same name
     with atomic.writing(path) as first, atomic.writing(path) as second:
@@ -39,7 +39,7 @@ def write_often(path: Path, letter: str) -> None:
         atomic.write_text(path, letter * 10_000)
 
 
-def test_of_processes_that_write_at_once_one_is_whole(tmp_path: Path) -> None:
+def test_concurrent_writes_leave_one_complete_file(tmp_path: Path) -> None:
     path = tmp_path / "facts.json"
     writers = [multiprocessing.get_context("fork").Process(target=write_often, args=(path, one)) for one in "ab"]
     for writer in writers:

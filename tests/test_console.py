@@ -29,14 +29,14 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
-def test_a_pipe_gets_lines_without_spaces_at_their_ends() -> None:
+def test_a_pipe_gets_lines_without_trailing_spaces() -> None:
     pipe = io.StringIO()
     console(pipe).print(table())
     console(pipe).print("a  b", "c", sep="  ", end="  ")
     assert pipe.getvalue() == " name  what it is\n mild  short runs\n hot   long\na  b  c  "
 
 
-def test_a_terminal_gets_bold_words_and_no_color_leaves_no_escape(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_bold_text_and_no_color_disables_it(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     console(terminal).print(table())
     assert "\x1b[1m" in terminal.getvalue()

@@ -24,5 +24,5 @@ def test_each_line_is_one_package_at_one_version(lock: str) -> None:
     assert len(packages(lock)) == len(set(packages(lock))) > 0
 
 
-def test_no_package_is_installed_by_both() -> None:
+def test_no_package_is_in_both_lists() -> None:
     assert not set(packages(LOCKS[0])) & set(packages(LOCKS[1]))

@@ -183,7 +183,7 @@ def named(added: list[str], told: str) -> bool:
 
 
 @pytest.mark.usefixtures("nothing_starts")
-def test_every_line_works_or_is_answered() -> None:
+def test_every_command_line_works_or_prints_its_error() -> None:
     right = {
         key: str(value).lower() if isinstance(value, bool) else "null" if value is None else value
         for key, value in leaves(as_mapping(compose(SHAPES).config))

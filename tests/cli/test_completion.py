@@ -48,5 +48,5 @@ def test_the_first_word_is_a_verb_a_key_or_a_recipe(tmp_path: Path) -> None:
         ("train nonsense", []),
     ],
 )
-def test_words(line: str, expected: list[str], tmp_path: Path) -> None:
+def test_the_last_word_is_completed(line: str, expected: list[str], tmp_path: Path) -> None:
     assert answer(line, tmp_path) == expected

@@ -24,7 +24,7 @@ def finding(monkeypatch: pytest.MonkeyPatch, found: list[Finding]) -> None:
     monkeypatch.setattr(doctor, "examine", lambda config, report: iter(found))
 
 
-def test_warnings_are_shown_and_end_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_are_printed_and_exit_with_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
     finding(monkeypatch, WARNED)
     lines = output_of("doctor").splitlines()
     assert [line.split() for line in lines] == [
@@ -41,7 +41,7 @@ def test_a_problem_ends_with_code_2(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert shown[2] == {"name": "FFCV", "status": "problem", "found": "not installed", "advice": "install it"}
 
 
-def test_findings_are_shown_as_they_come(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_are_printed_immediately(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def slowly(config: object, report: object) -> Iterator[Finding]:
         yield WARNED[0]
         assert "Python" in capsys.readouterr().out
@@ -51,7 +51,7 @@ def test_findings_are_shown_as_they_come(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 @pytest.mark.system
-def test_this_machine_has_all_that_the_demo_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_this_machine_can_run_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     one_at_a_time = Lock()
 
     def forked(*probe: str) -> ProbeResult:

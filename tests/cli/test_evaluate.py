@@ -58,7 +58,7 @@ def expected(run: RunFolder, folder: Path) -> np.ndarray:
     return counts
 
 
-def test_classes_of_another_folder_are_found_by_their_names(run: RunFolder, other: Path, tmp_path: Path) -> None:
+def test_classes_of_another_folder_are_matched_by_name(run: RunFolder, other: Path, tmp_path: Path) -> None:
     files = ["--by-class", "-o", str(tmp_path / "new" / "classes")]
     code, output, errors = execute("eval", str(run.path), f"dataset.path={other}", *files, "--json")
     assert code == 0, errors
@@ -91,7 +91,7 @@ def test_a_table_by_class_and_its_files(run: RunFolder) -> None:
     assert right / 20 == pytest.approx(recorded["metrics"]["top1"])
 
 
-def test_a_class_folder_whose_name_is_no_text_has_a_row_in_each_form(run: RunFolder, tmp_path: Path) -> None:
+def test_a_class_name_that_is_not_text_has_a_row_in_every_format(run: RunFolder, tmp_path: Path) -> None:
     """And a name that a spreadsheet would take for a formula."""
     path = run.checkpoints / checkpoint_name(0)
     state = checkpoint.load(path)
@@ -110,14 +110,14 @@ def test_a_class_folder_whose_name_is_no_text_has_a_row_in_each_form(run: RunFol
     assert json.loads(execute(*words, "--json")[1])["classes"][:2] == [os.fsdecode(b"\xff"), "=1+1"]
 
 
-def test_what_is_evaluated_again_is_what_the_run_recorded(run: RunFolder) -> None:
+def test_a_new_evaluation_equals_the_recorded_one(run: RunFolder) -> None:
     recorded = json.loads(run.metrics.read_text().splitlines()[-1])
     found = json.loads(execute("eval", str(run.path), "--json", "eval_batch_size=256")[1])
     assert found["loss"] == pytest.approx(recorded["loss"], rel=1e-6)
     assert [found[name] for name in ("metrics", "samples")] == [recorded[name] for name in ("metrics", "samples")]
 
 
-def test_the_runs_own_pictures_elsewhere_keep_their_share_for_validation(tmp_path: Path, other: Path) -> None:
+def test_moved_images_of_the_run_keep_their_validation_split(tmp_path: Path, other: Path) -> None:
     run = finished(
         tmp_path / "runs", "dataset=image_folder", f"dataset.path={other}", "dataset.val_split=0.4", "batch_size=2",
         *("dataset.native_size=32", "dataset.train_samples=null", "dataset.val_samples=null"),
@@ -132,7 +132,7 @@ def test_the_runs_own_pictures_elsewhere_keep_their_share_for_validation(tmp_pat
     assert found["samples"] == 13
 
 
-def test_mistakes_are_one_line(run: RunFolder, other: Path, tmp_path: Path) -> None:
+def test_errors_are_one_line(run: RunFolder, other: Path, tmp_path: Path) -> None:
     def answer(*words: str) -> str:
         return refused("eval", str(run.path), *words)
 

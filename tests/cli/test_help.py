@@ -42,7 +42,7 @@ def test_train_alone_explains_itself_and_starts_nothing(tmp_path: Path, monkeypa
     assert not [*tmp_path.iterdir()]
 
 
-def test_plan_and_show_say_what_was_asked() -> None:
+def test_plan_and_show_print_the_values_of_the_command_line() -> None:
     shown = output_of("plan", "recipe=mild", "epochs=36", "batch_size=1024")
     assert "36 epochs x 1,251 steps = 45,036 steps" in shown
     assert "it is scaled to 1.024" in shown
@@ -59,13 +59,13 @@ def test_ls_shows_every_recipe_and_refuses_unknown_sections() -> None:
     assert "did you mean algorithms?" in refused("ls", "algoritms")
 
 
-def test_ls_says_what_each_method_is() -> None:
+def test_ls_describes_each_algorithm() -> None:
     rows = dict(line.split(maxsplit=1) for line in output_of("ls", "algorithms").splitlines()[1:])
     assert sorted(rows) == options("algorithms")
     assert all(about == f"{about[0].upper()}{about[1:].rstrip('. ')}." for about in map(str.rstrip, rows.values()))
 
 
-def test_origins_name_the_base_of_a_recipe() -> None:
+def test_origins_contain_the_base_of_a_recipe() -> None:
     lines = {line.split("=")[0]: line for line in output_of("show", "recipe=hot_cutmix", "--origin").splitlines()}
     assert lines["epochs"].endswith(" recipe hot_cutmix")
     assert lines["optimizer.momentum"].endswith(" recipe hot, base of hot_cutmix")
@@ -85,7 +85,7 @@ def test_ls_and_plan_as_json() -> None:
     assert any("scaled to 1.024" in note for note in plan["notes"])
 
 
-def test_plan_shows_a_schedule_of_whole_epochs_and_the_published_sides() -> None:
+def test_plan_shows_a_schedule_of_whole_epochs_and_the_published_sizes() -> None:
     shown = output_of("plan", "recipe=nvidia_v1_5")
     assert "2.048 after 5,000 steps of warmup, then cosine, by whole epochs" in shown
     assert "0.25600" in shown  # 2.048 / 8 in the first epoch
@@ -100,7 +100,7 @@ def test_options_may_stand_between_the_words() -> None:
 
 
 @pytest.mark.parametrize(("given", "taken"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_waiting_threads_sleep_unless_the_user_says_otherwise(
+def test_idle_threads_sleep_unless_the_user_sets_another_policy(
     given: str | None, taken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
@@ -112,7 +112,7 @@ def test_waiting_threads_sleep_unless_the_user_says_otherwise(
 
 @pytest.mark.parametrize("module", ["launcher.cli.main", "launcher.cli.plan", "launcher.plan.checks"])
 @pytest.mark.parametrize(("asked", "code"), [(signal.SIGINT, 130), (signal.SIGUSR1, 143), (signal.SIGTERM, 143)])
-def test_a_stop_signal_in_the_first_moments_ends_with_a_line(module: str, asked: signal.Signals, code: int) -> None:
+def test_a_stop_signal_during_imports_ends_with_one_line(module: str, asked: signal.Signals, code: int) -> None:
     interrupts = f"""
 import os, runpy, signal, sys
 class Interrupts:

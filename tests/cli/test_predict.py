@@ -98,7 +98,7 @@ def close(row: dict[str, object], file: Path, run: RunFolder, top: int = 5) -> b
 
 
 @pytest.mark.parametrize("workers", [False, True])
-def test_pictures_have_the_networks_classes_in_the_order_given(
+def test_images_are_classified_by_the_network_in_the_given_order(
     run: RunFolder, pictures: Path, workers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if workers:
@@ -114,7 +114,7 @@ def test_pictures_have_the_networks_classes_in_the_order_given(
     assert all(close(row, pictures / name, run) for row, name in zip(rows, names, strict=True))
 
 
-def test_what_cannot_be_read_is_a_line_and_the_others_are_answered(run: RunFolder, pictures: Path) -> None:
+def test_an_unreadable_file_is_one_error_and_the_others_are_classified(run: RunFolder, pictures: Path) -> None:
     bad = [f"{pictures}/{name}" for name in ("broken.jpg", "notes.txt", "missing.jpg", "pipe.jpg")]
     os.mkfifo(bad[3])
     code, output, errors = execute("predict", str(run.path), bad[0], f"{pictures}/a.png", *bad[1:], "--top", "1")
@@ -126,7 +126,7 @@ def test_what_cannot_be_read_is_a_line_and_the_others_are_answered(run: RunFolde
     ]
 
 
-def test_rows_and_objects_say_the_same(
+def test_csv_and_json_have_the_same_values(
     run: RunFolder, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"{pictures}/c.jpg", f"{pictures}/a.png"]
@@ -146,7 +146,7 @@ def test_rows_and_objects_say_the_same(
     assert [[row[name] for name in ("file", "rank", "class", "probability")] for row in table] == flat
 
 
-def test_rows_hold_no_formulas_and_no_escapes(
+def test_csv_rows_contain_no_formulas_and_no_escape_sequences(
     run: RunFolder, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["=HYPERLINK(1).png", "@a.png", "\x1b[2J.png", os.fsdecode(b"\xff.png")]
@@ -159,13 +159,13 @@ def test_rows_hold_no_formulas_and_no_escapes(
     assert shown == ["'=HYPERLINK(1).png", "'@a.png", r"\x1b[2J.png", r"\udcff.png"]
 
 
-def test_an_export_answers_as_its_run_does(run: RunFolder, export: Path, pictures: Path) -> None:
+def test_an_export_predicts_the_same_as_its_run(run: RunFolder, export: Path, pictures: Path) -> None:
     files = [f"{pictures}/b", f"{pictures}/a.png"]
     assert answers(str(run.path), *files) == answers(str(export), *files)
     assert answers(str(export / "model.safetensors"), *files) == answers(str(export), *files)
 
 
-def test_a_run_whose_pictures_are_gone_predicts(tmp_path: Path, pictures: Path) -> None:
+def test_a_run_predicts_without_its_training_images(tmp_path: Path, pictures: Path) -> None:
     run = finished(tmp_path / "runs")
     run.config.write_text(run.config.read_text().replace("path: null", "path: /nowhere/images"))
     (row,) = answers(str(run.path), f"{pictures}/a.png", "--top", "10")
@@ -173,7 +173,7 @@ def test_a_run_whose_pictures_are_gone_predicts(tmp_path: Path, pictures: Path) 
     assert sum(c["probability"] for c in row["classes"]) != pytest.approx(1, abs=0.05)  # type: ignore[attr-defined]
 
 
-def test_mistakes_are_one_line(run: RunFolder, pictures: Path, tmp_path: Path) -> None:
+def test_errors_are_one_line(run: RunFolder, pictures: Path, tmp_path: Path) -> None:
     other = run.path.with_name("smoll")
     assert f"is not a run folder: it has no config.yaml; type the path of one; did you mean {run.path}?" in refused(
         "predict", str(other), "a"
@@ -195,7 +195,7 @@ class Executed:
         return os.mkdir, (str(self._path),)
 
 
-def test_files_that_are_no_weights_are_one_line_and_never_run(
+def test_invalid_weights_are_one_error_and_never_executed(
     run: RunFolder, export: Path, pictures: Path, tmp_path: Path
 ) -> None:
     def answer() -> str:
@@ -231,7 +231,7 @@ def test_files_that_are_no_weights_are_one_line_and_never_run(
     assert not trap.exists()
 
 
-def test_a_checkpoint_with_a_pickle_in_it_is_one_line_and_never_run(
+def test_a_checkpoint_with_a_pickle_is_one_error_and_never_executed(
     run: RunFolder, pictures: Path, tmp_path: Path
 ) -> None:
     trap, file = tmp_path / "executed", run.checkpoints / checkpoint_name(0)

@@ -37,7 +37,7 @@ def test_the_newest_run_that_has_not_finished_is_found(tmp_path: Path, make_run:
 
 
 @pytest.mark.parametrize("words", [[], ["latest"], ["seed=9"], ["latest", "seed=9"], ["runs/b=1"], ["b=1", "seed=9"]])
-def test_resume_finds_the_run_that_is_meant(
+def test_resume_finds_the_given_or_newest_run(
     tmp_path: Path,
     make_run: MakeRun,
     monkeypatch: pytest.MonkeyPatch,

@@ -45,7 +45,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("verb", OF_KEYS)
-def test_every_verb_that_takes_keys_takes_them_in_every_plain_form(verb: str) -> None:
+def test_every_verb_with_keys_accepts_them_in_every_form(verb: str) -> None:
     for line in (
         "hot --epochs 240",
         "--recipe hot --epochs=240",
@@ -72,7 +72,7 @@ def test_every_verb_that_takes_keys_takes_them_in_every_plain_form(verb: str) ->
         ("-- run_name=a", ["run_name=a"]),
     ],
 )
-def test_flags_and_bare_names(own: Path, line: str, words: list[str]) -> None:
+def test_flags_and_bare_names_become_key_value_words(own: Path, line: str, words: list[str]) -> None:
     assert read_as("run", *shlex.split(line)) == words
 
 
@@ -81,7 +81,7 @@ def test_every_key_has_a_flag() -> None:
         assert read_as("run", f"--{key.replace('_', '-')}=3", f"--{key}=4") == [f"{key}=3", f"{key}=4"]
 
 
-def test_own_options_stay_and_may_stand_anywhere() -> None:
+def test_options_of_a_verb_may_be_anywhere_on_the_line() -> None:
     parser = cli.parser_of("estimate", cli.module_of("estimate"))
     arguments = read(parser, "estimate", ["hot", "--seconds", "3", "--epochs", "9", "--json"], list(cli.VERBS))
     assert (arguments.overrides, arguments.seconds, arguments.json) == (["recipe=hot", "epochs=9"], 3.0, True)
@@ -122,7 +122,7 @@ def test_a_path_is_a_recipe(own: Path) -> None:
         ("''", "'' is neither a verb"),
     ],
 )
-def test_what_is_not_plain_is_answered_with_the_line_to_type(line: str, answer: str) -> None:
+def test_a_wrong_word_is_refused_with_the_corrected_line(line: str, answer: str) -> None:
     told = refused(*shlex.split(line))
     assert answer in told
     assert shlex.split(line)[0] in told or not shlex.split(line)[0]
@@ -132,7 +132,7 @@ def test_what_is_not_plain_is_answered_with_the_line_to_type(line: str, answer: 
     ("word", "answer"),
     [("mixup=of", "algorithms.mixup=off"), ("sam=true", "algorithms.sam=on"), ("algorithms.mixup=of", "mean off")],
 )
-def test_a_method_out_of_its_place_is_named_with_its_place(word: str, answer: str) -> None:
+def test_an_algorithm_without_its_prefix_is_refused_with_the_full_key(word: str, answer: str) -> None:
     with pytest.raises(UserError, match=f"{word} .*did you .*{answer}"):
         compose([word])
     problems = Problems()
@@ -179,16 +179,16 @@ def test_what_is_like_no_key_gets_no_suggestion(word: str) -> None:
         compose([f"{word}=1"])
 
 
-def test_several_wrong_words_are_told_at_once() -> None:
+def test_all_wrong_words_are_reported_at_once() -> None:
     assert len(refused("epochs=3", "frobnicate", "-q", "--epoch", "3").splitlines()) == 3
 
 
 @pytest.mark.parametrize("words", [["--version"], ["-V"], ["version"]])
-def test_the_version(words: list[str]) -> None:
+def test_the_version_is_printed(words: list[str]) -> None:
     assert output_of(*words) == f"train {__version__}\n"
 
 
-def test_help_of_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_spelling_of_help_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["plan", "--help"], ["plan", "help"], ["help", "plan"]):
         with pytest.raises(SystemExit) as end:
             cli.main(words)
@@ -210,7 +210,7 @@ def test_help_of_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
         (["submit", "hot"], "--slurm --sky --kubernetes"),
     ],
 )
-def test_a_verbs_own_mistakes_are_one_line(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_in_the_options_of_a_verb_are_one_line(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words) == 2
     told = capsys.readouterr().err
     assert told.startswith("error: ")
@@ -224,7 +224,7 @@ def test_python_runs_the_package() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_an_answer_that_nobody_can_have_is_a_line_or_nothing() -> None:
+def test_output_that_cannot_be_written_is_one_error_or_none() -> None:
     show = [sys.executable, "-m", "launcher", "show", "recipe=hot"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(show, stdout=full, stderr=subprocess.PIPE, text=True, check=False)

@@ -41,9 +41,7 @@ def told(output: str) -> str:
     return " ".join(output.split())
 
 
-def test_a_run_outlives_a_worker_and_a_stall_and_ends_with_the_picture_that_is_gone(
-    train: Train, pictures: Path
-) -> None:
+def test_a_run_survives_a_killed_worker_and_a_stall_but_not_a_missing_image(train: Train, pictures: Path) -> None:
     said = train.folder / "said.txt"
     with said.open("w") as output:
         process = train.start(*WITH_WORKERS, "launch.hang_timeout=8", stdout=output, stderr=output)
@@ -79,7 +77,7 @@ def test_a_run_outlives_a_worker_and_a_stall_and_ends_with_the_picture_that_is_g
     assert not processes_of(run)
 
 
-def test_an_ffcv_file_may_be_removed_but_not_cut_off(train: Train, pictures: Path) -> None:
+def test_an_ffcv_file_may_be_removed_but_not_truncated(train: Train, pictures: Path) -> None:
     write_files(pictures)
     process = train.start(*WITH_WORKERS, "dataloader=ffcv", "launch.nproc=1")
     run = train.folder / "runs" / "run"
@@ -106,7 +104,7 @@ def have_little_shared_memory() -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0 or sys.platform != "linux", reason="a mount of one's own needs root")
-def test_full_shared_memory_is_said(train: Train, pictures: Path) -> None:
+def test_full_shared_memory_is_one_error(train: Train, pictures: Path) -> None:
     process = replace(train, around=(have_little_shared_memory,)).start(*WITH_WORKERS, "launch.nproc=1")
     output, errors = process.communicate(timeout=200)
     if process.returncode == NO_MOUNT:
@@ -118,7 +116,7 @@ def test_full_shared_memory_is_said(train: Train, pictures: Path) -> None:
     assert not processes_of(train.folder / "runs" / "run")
 
 
-def test_a_run_that_goes_on_with_other_pictures_says_so_and_is_not_compared(here: Here, pictures: Path) -> None:
+def test_a_run_that_resumes_with_other_images_prints_a_note_and_is_not_compared(here: Here, pictures: Path) -> None:
     run = here.folder / "runs" / "run"
     here(*FOLDER, "epochs=2", "launch.nproc=1")
     pictures = pictures.rename(here.folder / "moved")
@@ -132,9 +130,7 @@ def test_a_run_that_goes_on_with_other_pictures_says_so_and_is_not_compared(here
     assert "the data set changed before a resume" in here("compare", str(run)).stdout
 
 
-def test_broken_pictures_and_a_drawn_share_stay_what_they_were_through_eval_and_resume(
-    here: Here, pictures: Path
-) -> None:
+def test_skipped_images_and_the_validation_split_stay_the_same_in_eval_and_resume(here: Here, pictures: Path) -> None:
     run, bad = here.folder / "runs" / "run", ["cat/cut.jpg", "dog/text.png"]
     shutil.rmtree(pictures / "val")
     for name in ("cat", "dog"):

@@ -32,7 +32,7 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_training_goes_on_and_the_last_save_must_succeed(here: Here, small_disk: Path) -> None:
+def test_training_continues_on_a_full_disk_but_the_last_checkpoint_must_succeed(here: Here, small_disk: Path) -> None:
     ended = here(*SHORT, "launch.nproc=1", f"runs={small_disk}", "run_name=full", code=2)
     unfolded = "".join(ended.stdout.split())  # the terminal's lines are shorter than the path
     assert "step-00000004.pt:cannotbewritten:Nospaceleftondevice;trainingcontinues" in unfolded
@@ -43,7 +43,7 @@ def test_training_goes_on_and_the_last_save_must_succeed(here: Here, small_disk:
 
 
 @pytest.mark.parametrize("small_disk", ["20m"], indirect=True)
-def test_a_full_disk_is_heard_of_and_gets_the_records_when_it_has_room_again(train: Train, small_disk: Path) -> None:
+def test_a_full_disk_is_a_warning_and_gets_the_records_when_it_has_space(train: Train, small_disk: Path) -> None:
     output, filler = train.folder / "output", small_disk / "filler"
     words = [*SHORT, f"runs={small_disk}", "run_name=full", "epochs=9", "eval_every=9ep", "checkpoint.every=9ep"]
     # note: what ranks leave for the launcher lies on the same disk

@@ -61,7 +61,7 @@ def pieces(path: Path) -> np.ndarray:
     return np.memmap(path, ALLOCATION, "r+", table, (SAMPLES,))
 
 
-def test_the_file_that_is_mutated_is_whole(alone: Path) -> None:
+def test_the_unmutated_file_is_valid(alone: Path) -> None:
     assert (open_beton(alone).samples, open_beton(alone).classes) == (SAMPLES, 2)
     assert set(row(alone)["f0"]["mode"]) == {0, 1}
 
@@ -75,7 +75,7 @@ def test_the_file_that_is_mutated_is_whole(alone: Path) -> None:
         ("height", 0, "recorded and stored sizes differ"),
     ],
 )
-def test_a_row_that_points_elsewhere_is_refused(alone: Path, field: str, value: int, expected: str) -> None:
+def test_a_row_with_a_wrong_place_or_size_is_refused(alone: Path, field: str, value: int, expected: str) -> None:
     rows = row(alone)
     raw = int(np.flatnonzero(rows["f0"]["mode"] == 1)[0])
     rows["f0"][field][raw] = value
@@ -85,7 +85,7 @@ def test_a_row_that_points_elsewhere_is_refused(alone: Path, field: str, value: 
 
 
 @pytest.mark.parametrize("label", [-1, 2**62, 2**24])
-def test_a_label_that_is_no_class_is_refused(alone: Path, label: int) -> None:
+def test_a_label_outside_the_classes_is_refused(alone: Path, label: int) -> None:
     rows = row(alone)
     rows["f1"][2] = label
     rows.flush()
@@ -94,7 +94,7 @@ def test_a_label_that_is_no_class_is_refused(alone: Path, label: int) -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [("size", 2**63), ("size", 10**7), ("place", 2**64 - 8), ("place", 10**9)])
-def test_a_piece_behind_the_end_is_refused(alone: Path, field: str, value: int) -> None:
+def test_a_piece_past_the_end_of_the_file_is_refused(alone: Path, field: str, value: int) -> None:
     table = pieces(alone)
     table[field][3] = value
     table.flush()
@@ -142,7 +142,7 @@ def test_a_mutated_manifest_is_read_or_refused(beton: Path, whole: bytes, change
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[" * 100_000, b"[]", b"{}", b"null", b'{"samples": NaN}'])
-def test_what_is_no_manifest_is_refused(alone: Path, content: bytes) -> None:
+def test_an_invalid_manifest_is_refused(alone: Path, content: bytes) -> None:
     manifest_path(alone).write_bytes(content)
     with pytest.raises(UserError, match="is damaged"):
         read_manifest(alone)

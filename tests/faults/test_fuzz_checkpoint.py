@@ -204,7 +204,7 @@ def test_a_tensor_larger_than_its_record_is_refused(path: Path) -> None:
             load(sign(path, changed))
 
 
-def test_what_is_no_file_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoints_that_are_not_files_are_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint.save(STATE, tmp_path / checkpoint_name(1))
     os.mkfifo(tmp_path / checkpoint_name(5))
     (tmp_path / checkpoint_name(6)).mkdir()

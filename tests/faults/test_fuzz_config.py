@@ -188,7 +188,7 @@ def test_no_text_crashes_the_yaml_reader(tmp_path_factory: Any, text: str) -> No
         max_size=6,
     )
 )
-def test_plain_values_read_back_as_they_were_written(tmp_path_factory: Any, values: dict[str, Any]) -> None:
+def test_plain_values_are_read_as_they_were_written(tmp_path_factory: Any, values: dict[str, Any]) -> None:
     path = tmp_path_factory.getbasetemp() / "plain.yaml"
     path.write_text(as_yaml(values), encoding="utf-8")
     assert read_mapping(path) == values
@@ -243,5 +243,5 @@ def test_no_override_crashes_show_or_plan(given_words: list[str]) -> None:
         ends_well_or_names_the_mistake(verb, "--", *given_words)
 
 
-def test_the_values_that_are_mutated_are_valid() -> None:
+def test_the_unmutated_values_are_valid() -> None:
     assert isinstance(validate(known_good()), RunConfig)

@@ -79,7 +79,7 @@ def shown(folder: RunFolder, *, terminal: bool) -> str:
         rows().map(lambda row: json.dumps(row).encode()) | st.binary(max_size=30) | st.just(b'{"kind": "train", "st')
     )
 )
-def test_no_line_keeps_a_run_from_being_shown(folder: RunFolder, lines: list[bytes]) -> None:
+def test_any_lines_can_be_shown(folder: RunFolder, lines: list[bytes]) -> None:
     folder.metrics.write_bytes(b"\n".join(lines))
     for terminal in (True, False):
         assert str(folder.path) in shown(folder, terminal=terminal)
@@ -88,19 +88,19 @@ def test_no_line_keeps_a_run_from_being_shown(folder: RunFolder, lines: list[byt
 
 @settings(max_examples=5)
 @given(lines=st.lists(rows(), min_size=5))
-def test_no_record_keeps_the_curve_from_being_drawn(folder: RunFolder, lines: list[dict[str, Any]]) -> None:
+def test_any_records_can_be_drawn(folder: RunFolder, lines: list[dict[str, Any]]) -> None:
     folder.metrics.write_text("\n".join(map(json.dumps, lines)))
     assert draw_curve(folder, CONFIG.task, "a title").is_file()
 
 
 @pytest.mark.parametrize("value", ["1", None, True, float("nan"), float("inf"), 10**400, 1e308, [1], {}])
-def test_one_wrong_value_voids_its_line_alone(tmp_path: Path, value: Any) -> None:
+def test_a_wrong_value_voids_only_its_line(tmp_path: Path, value: Any) -> None:
     path = tmp_path / "metrics.jsonl"
     row = dict.fromkeys(KINDS["train"], 1) | {"kind": "train"}
     path.write_text("\n".join(json.dumps(r) for r in (row | {"step": 3}, row | {"lr": value}, row)))
     assert [r["step"] for r in read_metrics(path)] == [3, 1]
 
 
-def test_what_is_no_file_has_no_records(tmp_path: Path) -> None:
+def test_a_folder_named_metrics_has_no_records(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").mkdir()
     assert read_metrics(tmp_path / "metrics.jsonl") == []

@@ -56,7 +56,7 @@ BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}]\n" for a,
         ("", ":1: must be a mapping of keys to values"),
     ],
 )
-def test_yaml_that_is_more_than_plain_values_is_refused(recipes: Path, text: str, expected: str) -> None:
+def test_yaml_with_more_than_plain_values_is_refused(recipes: Path, text: str, expected: str) -> None:
     (recipes / "odd.yaml").write_text(text)
     with pytest.raises(UserError, match=expected) as caught:
         read_mapping(recipes / "odd.yaml")
@@ -76,18 +76,18 @@ def test_yaml_that_is_more_than_plain_values_is_refused(recipes: Path, text: str
         (bytes(range(256)), "characters are not allowed|not UTF-8"),
     ],
 )
-def test_a_wrong_encoding_is_told(tmp_path: Path, content: bytes, expected: str) -> None:
+def test_a_wrong_encoding_is_refused(tmp_path: Path, content: bytes, expected: str) -> None:
     (tmp_path / "config.yaml").write_bytes(content)
     with pytest.raises(UserError, match=expected):
         resolved.read(tmp_path / "config.yaml")
 
 
-def test_a_byte_order_mark_is_harmless(recipes: Path) -> None:
+def test_a_byte_order_mark_is_accepted(recipes: Path) -> None:
     (recipes / "marked.yaml").write_bytes(b"\xef\xbb\xbf" + HEADER.encode() + b"epochs: 3\n")
     assert compose(["recipe=marked"]).config.epochs == 3
 
 
-def test_what_is_no_file_is_not_waited_for(recipes: Path) -> None:
+def test_a_recipe_that_is_not_a_file_is_refused_at_once(recipes: Path) -> None:
     os.mkfifo(recipes / "pipe.yaml")
     assert "not a file" in refused("plan", "recipe=pipe")
     (recipes / "device.yaml").symlink_to("/dev/zero")
@@ -98,7 +98,7 @@ def test_what_is_no_file_is_not_waited_for(recipes: Path) -> None:
     assert "symbolic links" in refused("plan", "recipe=loop")
 
 
-def test_numbers_and_text_are_what_they_look_like(tmp_path: Path) -> None:
+def test_yaml_numbers_and_text_are_read_as_written(tmp_path: Path) -> None:
     (tmp_path / "plain.yaml").write_text("a: 5e-4\nb: 2022-07-01\nc: off\nd: 1.5\ne: 'off'\nf: <<\ng: .inf\n")
     values = read_mapping(tmp_path / "plain.yaml")
     assert values == {"a": 5e-4, "b": "2022-07-01", "c": False, "d": 1.5, "e": "off", "f": "<<", "g": float("inf")}
@@ -107,7 +107,7 @@ def test_numbers_and_text_are_what_they_look_like(tmp_path: Path) -> None:
     assert read_mapping(tmp_path / "odd.yaml") == odd
 
 
-def test_a_chain_of_bases_ends(recipes: Path) -> None:
+def test_a_long_chain_of_bases_is_refused(recipes: Path) -> None:
     for number in range(300):
         (recipes / f"b{number}.yaml").write_text(f"defaults: [b{number + 1}, _self_]\n")
     assert "more than 10 recipes" in refused("plan", "recipe=b0")
@@ -117,7 +117,7 @@ def test_a_chain_of_bases_ends(recipes: Path) -> None:
     "summary",
     ["[/x]", "[red]", "[link=file:///etc]a", "\x1b[2J", "a\nb", "\ud800".encode("utf-16", "surrogatepass").hex()],
 )
-def test_a_recipe_cannot_draw_on_the_terminal(recipes: Path, summary: str) -> None:
+def test_a_recipe_cannot_send_escape_sequences_to_the_terminal(recipes: Path, summary: str) -> None:
     about = {"summary": summary, "epochs": [1, 5]}
     values = {"defaults": ["train", {"override optimizer": "sgd"}, "_self_"], "about": about, "optimizer": {"lr": 1.0}}
     (recipes / "[[odd]].yaml").write_text(yaml.safe_dump(values))
@@ -129,7 +129,7 @@ def test_a_recipe_cannot_draw_on_the_terminal(recipes: Path, summary: str) -> No
         assert execute(verb, "recipe='[[odd]]'", "optimizer=lamb", "epochs=9")[0] == 0
 
 
-def test_odd_names_among_the_recipes_are_listed(recipes: Path) -> None:
+def test_recipes_with_unusual_names_are_listed(recipes: Path) -> None:
     (Path(os.fsdecode(os.fsencode(recipes) + b"/\xff\xfe.yaml"))).write_text(HEADER)
     (recipes / "new\nline.yaml").write_text(HEADER)
     with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")):
@@ -154,9 +154,7 @@ def test_odd_names_among_the_recipes_are_listed(recipes: Path) -> None:
         *("now:%Y", "python_version:", "oc.dict.values:model", "${recipe}", "", ".seed", "seed", "a b", "model"),
     ],
 )
-def test_a_reference_names_a_key_and_nothing_else(
-    recipes: Path, monkeypatch: pytest.MonkeyPatch, reference: str
-) -> None:
+def test_a_reference_can_only_refer_to_a_key(recipes: Path, monkeypatch: pytest.MonkeyPatch, reference: str) -> None:
     monkeypatch.setenv("SECRET", "opensesame")
     (recipes / "odd.yaml").write_text(f'{HEADER}run_name: "${{{reference}}}"\n')
     if reference == "seed":
@@ -168,7 +166,7 @@ def test_a_reference_names_a_key_and_nothing_else(
         assert "opensesame" not in refused("plan", *words)
 
 
-def test_references_do_not_multiply(recipes: Path) -> None:
+def test_nested_references_are_refused(recipes: Path) -> None:
     chain = "".join(f"x{n}: '{f'${{x{n + 1}}}' * 50}'\n" for n in range(9))
     (recipes / "odd.yaml").write_text(f"{HEADER}{chain}x9: '{'a' * 5000}'\nrun_name: '${{x0}}'\n")
     told = execute("plan", "recipe=odd")[2]
@@ -177,10 +175,10 @@ def test_references_do_not_multiply(recipes: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "..", ".", "", "a\nb", "\x1b[2J", "n" * 300])
-def test_a_run_is_named_like_a_folder(name: str) -> None:
+def test_a_run_name_must_be_a_folder_name(name: str) -> None:
     assert "run_name" in refused("plan", f"run_name='{name}'")
 
 
-def test_an_error_is_one_line_whatever_is_in_it() -> None:
+def test_an_error_is_one_line_with_any_characters() -> None:
     assert str(Problem("a\nb\x1b[2J", "k\r", "\udcff")) == r"k\r=\udcff: a\nb\x1b[2J"
     assert "emoji 🙂 and é" in str(Problem("emoji 🙂 and é"))

@@ -37,7 +37,7 @@ DATASET = compose(["dataset=image_folder"]).config.dataset
 ODD_NAMES = [b"new\nline", b"not\xffutf8", b"-rf", "emoji🙂".encode(), b" ", b"[x]", b"$(touch x)", b"%s", b"a" * 255]
 
 
-def test_odd_names_are_read_like_any(tmp_path: Path) -> None:
+def test_unusual_file_names_are_read(tmp_path: Path) -> None:
     folder_of(tmp_path, *ODD_NAMES)
     assert [len(split.files) for split in splits(tmp_path, DATASET, 0)] == [len(ODD_NAMES)] * 2
     found = scan(tmp_path, "train")
@@ -46,7 +46,7 @@ def test_odd_names_are_read_like_any(tmp_path: Path) -> None:
     assert all(pictures.open(number).getpixel((0, 0)) == (200, 10, 10) for number in range(len(ODD_NAMES)))
 
 
-def test_what_is_wrong_with_an_odd_name_is_one_line(tmp_path: Path) -> None:
+def test_an_error_about_an_unusual_name_is_one_line(tmp_path: Path) -> None:
     folder_of(tmp_path, *ODD_NAMES)
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/train/not\xffutf8/p.png"))
     odd.write_bytes(b"")
@@ -67,26 +67,26 @@ def test_what_is_wrong_with_an_odd_name_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["new\nline", "-rf", "emoji🙂", "[/x]", "a b"])
-def test_the_folder_itself_may_have_an_odd_name(tmp_path: Path, name: str) -> None:
+def test_the_folder_itself_may_have_an_unusual_name(tmp_path: Path, name: str) -> None:
     words = ["dataset=image_folder", f"dataset.path='{folder_of(tmp_path / name)}'", "batch_size=1"]
     code, out, errors = execute("plan", *words)
     assert (code, errors) == (0, "")
     assert "2 training images" in out
 
 
-def test_a_folder_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_folder_whose_name_is_not_text_is_refused(tmp_path: Path) -> None:
     path = folder_of(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")))
     assert "not UTF-8 text" in refused("plan", "dataset=image_folder", f"dataset.path='{path}'")
 
 
 @pytest.mark.parametrize("path", ["a" * 5000, "/dev/null", "/dev/zero/x", "/nowhere"])
-def test_a_path_that_is_no_folder_is_refused(path: str) -> None:
+def test_a_path_that_is_not_a_folder_is_refused(path: str) -> None:
     assert "not a folder" in refused("plan", "dataset=image_folder", f"dataset.path='{path}'").replace(
         "not given", "no folder"
     )
 
 
-def test_links_out_of_the_folder_loops_pipes_and_folders_are_no_images(tmp_path: Path) -> None:
+def test_outside_links_loops_pipes_and_folders_are_not_images(tmp_path: Path) -> None:
     train = folder_of(tmp_path / "data") / "train"
     secret = tmp_path / "secret"
     secret.mkdir()
@@ -102,7 +102,7 @@ def test_links_out_of_the_folder_loops_pipes_and_folders_are_no_images(tmp_path:
     assert found.links == 9
 
 
-def test_a_split_that_is_a_loop_is_no_folder(tmp_path: Path) -> None:
+def test_a_split_that_is_a_looping_link_is_refused(tmp_path: Path) -> None:
     folder_of(tmp_path)
     (tmp_path / "val").rename(tmp_path / "val2")
     (tmp_path / "val").symlink_to("val")
@@ -158,9 +158,7 @@ def text_bomb() -> bytes:
         (b"<svg xmlns='http://www.w3.org/2000/svg'><image href='/etc/passwd'/></svg>", "not a JPEG"),
     ],
 )
-def test_what_is_no_fair_picture_is_one_line(
-    tmp_path: Path, content: bytes | Callable[[], bytes], expected: str
-) -> None:
+def test_an_invalid_image_is_one_error(tmp_path: Path, content: bytes | Callable[[], bytes], expected: str) -> None:
     folder_of(tmp_path)
     (tmp_path / "train" / "a" / "p.png").write_bytes(content() if callable(content) else content)
     found = scan(tmp_path, "train")
@@ -171,7 +169,7 @@ def test_what_is_no_fair_picture_is_one_line(
     list(image_advice(compose([]).config, found))
 
 
-def test_a_picture_of_another_name_is_read_all_the_same(tmp_path: Path) -> None:
+def test_an_image_with_another_extension_is_read(tmp_path: Path) -> None:
     for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "MPO"):
         Image.new("RGB", (8, 6), (250, 250, 250)).save(tmp_path / "p.jpg", kind)
         assert decode(tmp_path / "p.jpg", upright=True).image.size == size(tmp_path / "p.jpg") == (8, 6)
@@ -182,14 +180,14 @@ def test_a_picture_of_another_name_is_read_all_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 2_000_000), (2_000_000, 1)])
-def test_a_picture_like_a_line_is_cut_before_it_is_enlarged(shape: tuple[int, int]) -> None:
+def test_a_very_narrow_image_is_cropped_before_it_is_resized(shape: tuple[int, int]) -> None:
     """Enlarged first, it would take 393 GB."""
     pixels = centre_cut(Image.new("RGB", shape, (9, 8, 7)), 256, 224, "bilinear")
     assert pixels.shape == (224, 224, 3)
     assert (pixels == (9, 8, 7)).all()
 
 
-def test_an_ordinary_narrow_picture_is_resized_whole() -> None:
+def test_a_narrow_image_is_resized_before_it_is_cropped() -> None:
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (10, 400, 3), dtype=np.uint8))
     resized = noise.resize((1280, 32), Image.Resampling.BILINEAR)
     expected = np.asarray(resized)[4:28, 628:652]

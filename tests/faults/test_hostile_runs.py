@@ -34,12 +34,12 @@ def test_a_run_folder_does_not_write_through_links(run: RunFolder, tmp_path: Pat
 
 
 @pytest.mark.parametrize("verb", ["eval", "export"])
-def test_a_checkpoint_that_no_run_has_left_is_refused(run: RunFolder, verb: str) -> None:
+def test_a_checkpoint_without_weights_is_refused(run: RunFolder, verb: str) -> None:
     checkpoint.save({"step": 3}, run.checkpoints / checkpoint_name(3))
     assert "the checkpoint has no weights" in refused(verb, str(run.path))
 
 
-def test_a_run_folder_may_be_a_link_and_hold_linked_folders(run: RunFolder, tmp_path: Path) -> None:
+def test_a_run_folder_may_be_a_link_and_contain_linked_folders(run: RunFolder, tmp_path: Path) -> None:
     run.checkpoints.rmdir()
     (tmp_path / "elsewhere").mkdir()
     run.checkpoints.symlink_to(tmp_path / "elsewhere")
@@ -48,12 +48,12 @@ def test_a_run_folder_may_be_a_link_and_hold_linked_folders(run: RunFolder, tmp_
 
 
 @pytest.mark.parametrize("path", ["a" * 5000, "", "/dev/null", "nowhere", "a\0b", "[/x]", "new\nline"])
-def test_what_is_no_run_folder_is_refused(path: str) -> None:
+def test_a_path_that_is_not_a_run_folder_is_refused(path: str) -> None:
     for verb in ("resume", "eval", "export"):
         assert "is not a run folder" in refused(verb, path)
 
 
-def test_a_lock_file_of_odd_bytes_is_quoted(run: RunFolder) -> None:
+def test_the_bytes_of_a_lock_file_are_escaped(run: RunFolder) -> None:
     with run.locked():
         (run.path / "lock").write_bytes(b"\xff\x1b[2J\n\n")
         with pytest.raises(UserError, match=r"in use by \ufffd\\x1b\[2J; wait"), run.locked():
@@ -73,7 +73,7 @@ def test_a_lock_file_of_odd_bytes_is_quoted(run: RunFolder) -> None:
         (lambda text: "", "must be a mapping of keys to values"),
     ],
 )
-def test_a_config_that_was_edited_by_hand_is_refused_by_name(
+def test_an_invalid_edited_config_is_refused_with_its_path(
     run: RunFolder, edit: Callable[[str], str], expected: str
 ) -> None:
     run.config.write_text(edit(run.config.read_text()), encoding="utf-8")
@@ -87,7 +87,7 @@ def test_a_config_that_was_edited_by_hand_is_refused_by_name(
 @pytest.mark.parametrize(
     "text", ["a: &a [x]\nb: [*a, *a]\n", "a: " + "[" * 90_000, "a: &a {b: *a}", "seed: !!python/name:os.system x"]
 )
-def test_a_study_names_the_run_whose_config_is_odd(run: RunFolder, text: str) -> None:
+def test_a_study_reports_a_run_with_an_invalid_config(run: RunFolder, text: str) -> None:
     run.config.write_text(text)
     found = read_run(run.path)
     assert found.state == "damaged"

@@ -56,12 +56,12 @@ def started(tidy: Train) -> tuple[Command | Popen[str], Path]:
     return process, run
 
 
-def test_a_run_that_ends_by_itself(tidy: Train, temporary: Path) -> None:
+def test_a_finished_run_leaves_no_temporary_files(tidy: Train, temporary: Path) -> None:
     tidy(*WITH_WORKERS, "epochs=1", "schedule.warmup=0ba")
     assert not left_in(temporary)
 
 
-def test_a_rank_that_is_killed_and_a_launcher_that_is_asked_to_stop(tidy: Train, temporary: Path) -> None:
+def test_a_killed_rank_and_a_stopped_launcher_leave_no_temporary_files(tidy: Train, temporary: Path) -> None:
     process, run = started(tidy)
     first = scratch_in(temporary)
     ranks_of(run)[1].kill()
@@ -76,7 +76,7 @@ def test_a_rank_that_is_killed_and_a_launcher_that_is_asked_to_stop(tidy: Train,
     assert not named_after(second)
 
 
-def test_a_launcher_that_is_killed(tidy: Train, temporary: Path) -> None:
+def test_a_killed_launcher_leaves_no_temporary_files(tidy: Train, temporary: Path) -> None:
     process, run = started(tidy)
     scratch = scratch_in(temporary)
     process.kill()

@@ -87,7 +87,7 @@ def start(host: str, namespace: str, folder: Path, *words: str, shared: bool = F
         return train.start(*SHORT, *several, stdout=log, stderr=log)
 
 
-def test_a_machine_that_is_cut_off_comes_back(hosts: dict[str, str], tmp_path: Path) -> None:
+def test_a_node_that_loses_its_connection_rejoins(hosts: dict[str, str], tmp_path: Path) -> None:
     words = ["epochs=6", "launch.hang_timeout=10", "launch.max_restarts=5", "launch.rdzv_timeout=240"]
     processes = {host: start(host, hosts[host], tmp_path, *words) for host in hosts}
 
@@ -116,7 +116,7 @@ def test_a_machine_that_is_cut_off_comes_back(hosts: dict[str, str], tmp_path: P
     assert found["step"] == 36
 
 
-def test_a_machine_that_does_not_come_is_waited_for_and_named(hosts: dict[str, str], tmp_path: Path) -> None:
+def test_a_node_that_does_not_connect_is_reported_after_the_timeout(hosts: dict[str, str], tmp_path: Path) -> None:
     began = time.monotonic()
     process = start("first", hosts["first"], tmp_path, "launch.rdzv_timeout=5")
     assert process.wait(timeout=240) == 1
@@ -124,7 +124,7 @@ def test_a_machine_that_does_not_come_is_waited_for_and_named(hosts: dict[str, s
     assert "launch.rdzv=10.231.7.1:29411: not all 2 nodes connected within 5 s" in (tmp_path / "first.txt").read_text()
 
 
-def test_of_machines_that_share_the_run_folder_one_writes_what_is_of_the_run(
+def test_one_of_several_nodes_with_a_shared_run_folder_writes_the_files_of_the_run(
     hosts: dict[str, str], tmp_path: Path
 ) -> None:
     processes = {host: start(host, hosts[host], tmp_path, "epochs=2", shared=True) for host in hosts}

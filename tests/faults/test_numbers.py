@@ -20,7 +20,7 @@ def bad_steps(run: Path) -> list[int]:
     return [row["step"] for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "nonfinite"]
 
 
-def test_skipping_has_a_limit_and_the_step_can_be_replayed(train: Train) -> None:
+def test_skipped_steps_have_a_limit_and_can_be_replayed(train: Train) -> None:
     train = Train(train.folder, before=())
     ended = train(*DIVERGES, "run_name=bad", "nonfinite.limit=2", code=2)
     run = train.folder / "runs" / "bad"
@@ -40,14 +40,14 @@ def test_skipping_has_a_limit_and_the_step_can_be_replayed(train: Train) -> None
     assert report["ranks"][0]["modules"]
 
 
-def test_the_run_may_stop_at_once_and_the_step_before_is_replayed(here: Here) -> None:
+def test_the_run_can_stop_at_once_and_replay_the_previous_step(here: Here) -> None:
     ended = here(*ALONE, "run_name=stopped", "nonfinite.policy=stop", code=2)
     (bad,) = bad_steps(here.folder / "runs" / "stopped")
     assert "(nonfinite.policy=stop)" in ended.stderr
     assert "finite, loss" in here("replay", "runs/stopped", f"step={bad - 1}").stdout
 
 
-def test_the_run_may_go_back_and_on_with_a_smaller_learning_rate(here: Here) -> None:
+def test_the_run_can_roll_back_and_continue_with_a_lower_learning_rate(here: Here) -> None:
     words = ["run_name=back", "nonfinite.policy=rollback", "nonfinite.lr_factor=1e-16"]
     ended = here(*ALONE, *words)
     run = here.folder / "runs" / "back"

@@ -31,7 +31,7 @@ def pictures(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-def test_preparation_stops_and_goes_on_to_the_same_bytes(train: Train, pictures: Path) -> None:
+def test_preparation_stops_and_continues_to_the_same_bytes(train: Train, pictures: Path) -> None:
     words = ["prepare", "dataset=image_folder", f"dataset.path={pictures}", "dataloader.workers=1"]
     folder = train.folder / "files"
     for number, size in ((signal.SIGTERM, 1e7), (signal.SIGUSR1, 3e7), (signal.SIGHUP, 5e7)):

@@ -95,7 +95,7 @@ def assert_same_end(train: Train, run: Path, whole: Path) -> None:
     assert not processes_of(run)
 
 
-def test_a_rank_that_stands_still_is_made_good_by_a_restart(train: Train, whole: Path) -> None:
+def test_a_stopped_rank_is_recovered_by_a_restart(train: Train, whole: Path) -> None:
     process = train.start(*SHORT, "run_name=lost", "launch.hang_timeout=8")
     run = train.folder / "runs" / "lost"
     wait_for(lambda: steps_done(run) >= 9)
@@ -106,7 +106,7 @@ def test_a_rank_that_stands_still_is_made_good_by_a_restart(train: Train, whole:
     assert_same_end(train, run, whole)
 
 
-def test_three_ranks_start_again_to_the_same_bits(train: Train) -> None:
+def test_three_ranks_restart_to_the_same_bits(train: Train) -> None:
     # note: sums of three and more depend on their order
     words = [*SHORT, "launch.nproc=3", "batch_size=24", "eval_batch_size=24", "epochs=2", "eval_every=2ep"]
     train(*words, "run_name=whole")
@@ -121,7 +121,7 @@ def test_three_ranks_start_again_to_the_same_bits(train: Train) -> None:
 
 
 @pytest.mark.timeout(300 + 60 * KILLS)
-def test_a_run_killed_over_and_over_ends_with_the_same_bits(train: Train) -> None:
+def test_a_run_killed_repeatedly_ends_with_the_same_bits(train: Train) -> None:
     small = ["checkpoint.every=2ba", "eval_every=4ep", "batch_size=8", "dataset.train_samples=48"]
     words = [*SHORT, *small, f"epochs={KILLS // 2 + 5}"]
     train(*words, "run_name=whole")
@@ -131,7 +131,7 @@ def test_a_run_killed_over_and_over_ends_with_the_same_bits(train: Train) -> Non
     assert_same_end(train, run, run.with_name("whole"))
 
 
-def test_a_stopped_run_goes_on_to_the_same_bits_past_a_damaged_save_and_with_other_values(
+def test_a_stopped_run_resumes_to_the_same_bits_despite_a_damaged_checkpoint(
     train: Train, here: Here, whole: Path
 ) -> None:
     process = train.start(*SHORT, "run_name=parts")

@@ -63,7 +63,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
         (0, "auto", 2, ("cpu", 2)),
     ],
 )
-def test_one_process_a_visible_gpu(
+def test_each_visible_gpu_gets_one_process(
     machine: Machine, gpus: int, device: str, nproc: object, expected: tuple[str, int]
 ) -> None:
     machine(nvml=gpus, cuda=gpus)
@@ -72,7 +72,7 @@ def test_one_process_a_visible_gpu(
 
 
 @pytest.mark.parametrize("node", ["nvidia0", "nvidiactl", "kfd", "dxg", None])
-def test_torch_is_asked_where_a_driver_shows_a_gpu(node: str | None, tmp_path: Path) -> None:
+def test_a_driver_is_detected_by_its_device_files(node: str | None, tmp_path: Path) -> None:
     (tmp_path / "null").touch()
     if node:
         (tmp_path / node).touch()
@@ -106,7 +106,9 @@ def test_a_torch_without_cuda_trains_on_the_cpu(machine: Machine) -> None:
         (0, "cuda", 2, "launch.device=cuda: no GPU is visible"),
     ],
 )
-def test_more_than_is_visible_is_refused(machine: Machine, gpus: int, device: str, nproc: object, message: str) -> None:
+def test_more_processes_than_visible_gpus_are_refused(
+    machine: Machine, gpus: int, device: str, nproc: object, message: str
+) -> None:
     machine(nvml=gpus, cuda=gpus)
     with pytest.raises(UserError) as caught:
         decide(launch(device, nproc))
@@ -114,7 +116,7 @@ def test_more_than_is_visible_is_refused(machine: Machine, gpus: int, device: st
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])
-def test_gpus_that_cuda_cannot_use_are_no_cpu(machine: Machine, device: str) -> None:
+def test_gpus_that_cuda_cannot_use_are_an_error_and_not_the_cpu(machine: Machine, device: str) -> None:
     machine(nvml=8, cuda=0, error=TOO_OLD)
     with pytest.raises(
         MachineError,
@@ -124,13 +126,13 @@ def test_gpus_that_cuda_cannot_use_are_no_cpu(machine: Machine, device: str) -> 
     assert decide(launch("cpu")) == Devices("cpu", 1)
 
 
-def test_a_gpu_that_computes_nothing_is_told_before_the_ranks_start(machine: Machine) -> None:
+def test_a_gpu_without_kernels_is_an_error_before_the_ranks_start(machine: Machine) -> None:
     machine(nvml=1, cuda=1, error="torch 2.15.0 has no kernels for NVIDIA A100")
     with pytest.raises(MachineError, match="has no kernels for NVIDIA A100"):
         decide(launch("auto"))
 
 
-def test_parts_of_a_card_are_counted_as_cuda_counts_them(machine: Machine) -> None:
+def test_mig_instances_are_counted_as_by_cuda(machine: Machine) -> None:
     machine(nvml=4, cuda=1)
     found = decide(launch("auto"))
     assert (found.kind, found.processes) == ("cuda", 1)
@@ -144,7 +146,7 @@ def test_parts_of_a_card_are_counted_as_cuda_counts_them(machine: Machine) -> No
         decide(launch("auto", 4))
 
 
-def test_cards_that_torch_does_not_see_are_told(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cards_that_torch_does_not_detect_are_a_note(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(nvml=0, cuda=0)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(devices, "cards_on_the_bus", lambda: 8)
@@ -154,7 +156,7 @@ def test_cards_that_torch_does_not_see_are_told(machine: Machine, monkeypatch: p
     assert not decide(launch("auto")).notes
 
 
-def test_a_rank_that_cannot_have_its_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_whose_gpu_fails_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # note: so that it is put back
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     assert use_device("cpu", 3) == torch.device("cpu")
@@ -163,7 +165,9 @@ def test_a_rank_that_cannot_have_its_gpu_says_so(monkeypatch: pytest.MonkeyPatch
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
-def test_every_way_in_hands_the_decision_on(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_every_verb_passes_the_chosen_devices_to_the_launcher(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from launcher.cli.main import main
     from launcher.launch import elastic
 
@@ -189,7 +193,7 @@ def test_every_way_in_hands_the_decision_on(machine: Machine, monkeypatch: pytes
         assert given == [Devices("cuda", 2)], words
 
 
-def test_evaluation_does_not_go_on_with_the_cpu(machine: Machine, tmp_path: Path, capsys: Capture) -> None:
+def test_evaluation_does_not_fall_back_to_the_cpu(machine: Machine, tmp_path: Path, capsys: Capture) -> None:
     from launcher.cli.main import main
 
     run = tmp_path / "run"
@@ -206,11 +210,11 @@ def _one_of_two_kinds(rank: int) -> None:
         check_agreement(("cpu", "cuda")[rank], compose([]).config)
 
 
-def test_machines_that_differ_are_told() -> None:
+def test_ranks_with_and_without_a_gpu_are_an_error() -> None:
     on_two_ranks(_one_of_two_kinds)
 
 
-def test_only_the_launcher_asks_whether_there_are_gpus() -> None:
+def test_only_one_module_detects_gpus() -> None:
     asking = [path.name for path in ROOT.rglob("*.py") if re.search(r"is_available\(|device_count\(", path.read_text())]
     assert asking == ["probe.py"]
 
@@ -225,7 +229,7 @@ def test_only_the_launcher_asks_whether_there_are_gpus() -> None:
         (["algorithms=[progressive_resizing]"], ["amx_bf16"], "cpu", "auto"),
     ],
 )
-def test_auto_is_bf16_where_a_cpu_has_matrix_units_and_all_sides_gain(
+def test_auto_precision_is_bf16_on_a_cpu_with_amx_at_all_sizes_that_gain(
     monkeypatch: pytest.MonkeyPatch, words: list[str], features: list[str], kind: Literal["cpu", "cuda"], precision: str
 ) -> None:
     monkeypatch.setattr(devices, "processor_features", lambda: features)

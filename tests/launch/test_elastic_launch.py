@@ -45,7 +45,7 @@ def start(run: Path) -> Start:
     return started
 
 
-def test_both_ranks_run_to_their_end_share_the_cores_and_keep_logs_over_attempts(start: Start, run: Path) -> None:
+def test_two_ranks_share_the_cores_and_append_to_their_logs(start: Start, run: Path) -> None:
     output = ""
     for _ in range(2):
         process = start("succeed")
@@ -58,7 +58,7 @@ def test_both_ranks_run_to_their_end_share_the_cores_and_keep_logs_over_attempts
     assert sorted(path.name for path in (run / "logs").iterdir()) == ["rank-0.log", "rank-1.log"]
 
 
-def test_an_exception_ends_a_deaf_peer_and_its_workers(start: Start, run: Path) -> None:
+def test_an_exception_ends_a_blocked_peer_and_its_workers(start: Start, run: Path) -> None:
     process = start("second_raises")
     wait_for(both(run, "child"))
     _, errors = process.communicate(timeout=28)  # elastic's own patience would be 30 s
@@ -68,14 +68,14 @@ def test_an_exception_ends_a_deaf_peer_and_its_workers(start: Start, run: Path) 
     assert "broken on purpose" in (run / "logs" / "rank-1.log").read_text()
 
 
-def test_the_cause_is_shown_and_not_the_peers_lost_connection(start: Start, run: Path) -> None:
+def test_the_cause_is_printed_and_not_the_lost_connection_of_the_peer(start: Start, run: Path) -> None:
     output, errors = ended(start("second_raises_before_a_barrier"), 1)
     assert errors.startswith("error: rank 1 failed: ValueError: broken on purpose")
     assert "Traceback" in (run / "logs" / "rank-0.log").read_text()
     assert "Traceback" not in output
 
 
-def test_a_user_error_in_a_rank_is_its_lines_alone(start: Start, run: Path) -> None:
+def test_a_user_error_in_a_rank_prints_only_its_lines(start: Start, run: Path) -> None:
     output, errors = ended(start("second_is_misused"), 2)
     assert (output, errors) == ("", "dataset.path=there: choose another\nand mind the step\n")
 
@@ -84,7 +84,9 @@ def test_a_user_error_in_a_rank_is_its_lines_alone(start: Start, run: Path) -> N
     ("asked", "code"),
     [(signal.SIGTERM, 143), (signal.SIGINT, 130)],
 )
-def test_a_stop_signal_lets_the_ranks_save(start: Start, run: Path, asked: signal.Signals, code: int) -> None:
+def test_a_stop_signal_lets_the_ranks_save_a_checkpoint(
+    start: Start, run: Path, asked: signal.Signals, code: int
+) -> None:
     process = start("save_when_asked")
     wait_for(both(run, "ready"))
     process.send_signal(asked)
@@ -94,7 +96,7 @@ def test_a_stop_signal_lets_the_ranks_save(start: Start, run: Path, asked: signa
     assert "press Ctrl-C again to stop at once" in output
 
 
-def test_a_stop_signal_to_every_process_is_the_same_as_to_the_launcher(start: Start, run: Path) -> None:
+def test_a_stop_signal_to_every_process_acts_like_one_to_the_launcher(start: Start, run: Path) -> None:
     process = start("save_when_asked")
     wait_for(both(run, "ready"))
     for member in processes_of(run):
@@ -103,7 +105,7 @@ def test_a_stop_signal_to_every_process_is_the_same_as_to_the_launcher(start: St
     assert both(run, "saved")()
 
 
-def test_a_second_ctrl_c_stops_deaf_ranks_at_once(start: Start, run: Path) -> None:
+def test_a_second_ctrl_c_stops_blocked_ranks_at_once(start: Start, run: Path) -> None:
     process = start("never_end")
     wait_for(both(run, "ready"))
     process.send_signal(signal.SIGINT)
@@ -113,7 +115,7 @@ def test_a_second_ctrl_c_stops_deaf_ranks_at_once(start: Start, run: Path) -> No
     ended(process, 130)
 
 
-def test_a_failure_while_saving_is_a_failure(start: Start, run: Path) -> None:
+def test_a_failed_checkpoint_after_a_stop_request_is_a_failure(start: Start, run: Path) -> None:
     process = start("fail_when_asked")
     wait_for(both(run, "ready"))
     process.send_signal(signal.SIGTERM)
@@ -121,12 +123,12 @@ def test_a_failure_while_saving_is_a_failure(start: Start, run: Path) -> None:
     assert errors.startswith("error: rank 1 failed: OSError: no space to save")
 
 
-def test_ranks_agree_on_the_step_after_one_was_asked(start: Start, run: Path) -> None:
+def test_all_ranks_stop_at_the_same_step(start: Start, run: Path) -> None:
     ended(start("agree_on_a_step"))
     assert [(run / f"stopped-{rank}").read_text() for rank in (0, 1)] == ["5", "5"]
 
 
-def test_ranks_start_again_from_a_save(start: Start, run: Path) -> None:
+def test_ranks_restart_from_a_checkpoint(start: Start, run: Path) -> None:
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "step-00000010.pt").touch()
     output, _ = ended(start("fail_before_the_save_and_once_after", "launch.max_restarts=2"))
@@ -136,19 +138,19 @@ def test_ranks_start_again_from_a_save(start: Start, run: Path) -> None:
     assert (run / "logs" / "rank-0.log").read_text() == "rank 0 begins\n" * 2
 
 
-def test_an_error_before_the_first_save_is_not_repeated(start: Start, run: Path) -> None:
+def test_an_error_before_the_first_checkpoint_is_not_retried(start: Start, run: Path) -> None:
     _, errors = ended(start("fail_before_the_save_and_once_after", "launch.max_restarts=2"), 1)
     assert errors.startswith("error: rank 1 failed: ValueError: broken once")
 
 
-def test_a_gpu_lost_before_a_restart_does_not_leave_the_cpu(start: Start, run: Path) -> None:
+def test_a_gpu_lost_before_a_restart_does_not_move_the_run_to_the_cpu(start: Start, run: Path) -> None:
     output, errors = ended(start("gpu_lost_before_a_restart", "launch.device=cuda", "launch.max_restarts=1"), 1)
     assert "restarting from the newest checkpoint (1 of 1)" in output
     assert re.match(r"error: rank \d: GPU \d failed after startup detected it: ", errors), errors
     assert not any((run / f"trained-{rank}").exists() for rank in (0, 1))
 
 
-def test_restarts_come_to_an_end_and_the_likely_cause_is_named(start: Start, run: Path) -> None:
+def test_restarts_are_limited_and_the_likely_cause_is_reported(start: Start, run: Path) -> None:
     output, errors = ended(start("second_is_killed", "launch.max_restarts=2"), 1)
     assert [f"({number} of 2)" in output for number in (1, 2, 3)] == [True, True, False]
     first, *rest = errors.splitlines()
@@ -157,7 +159,7 @@ def test_restarts_come_to_an_end_and_the_likely_cause_is_named(start: Start, run
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the state of a process is read as Linux tells it")
-def test_a_hang_is_noticed_told_and_ended(start: Start, run: Path) -> None:
+def test_a_hanging_rank_is_reported_and_ended(start: Start, run: Path) -> None:
     _, errors = ended(start("second_stops", "launch.hang_timeout=3", "launch.max_restarts=0"), 1)
     assert errors.startswith("error: rank 0 made no progress for launch.hang_timeout seconds; see its stacks in ")
     assert "_wait_for_ever_at_a_barrier" in (run / "logs" / "rank-0.log").read_text()

@@ -27,7 +27,7 @@ from tests.images import write_images
         (["launch=cpu", "launch.nnodes=2"], 2),
     ],
 )
-def test_a_plan_is_of_this_machine_unless_the_words_say_otherwise(
+def test_a_plan_is_for_this_machine_unless_the_command_line_sets_another(
     words: list[str], processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "visible_gpus", lambda: 4)
@@ -71,7 +71,7 @@ def test_a_plan_refuses_processes_that_this_machine_does_not_start(word: str, mo
     assert f"{word}: " in refused("plan", "recipe=mild", word)
 
 
-def test_counts_of_the_config_are_of_images_that_are_not_here(images: Path) -> None:
+def test_counts_of_the_config_replace_only_missing_images(images: Path) -> None:
     counts = ["dataset.train_samples=99", "dataset.classes=2", "dataset.val_samples=50", "batch_size=6"]
     words = ["plan", "recipe=mild", "schedule.fit=on", *counts, "launch=cpu"]
     missing = f"{images}/not is not on this machine; using the counts of dataset=imagenet, 99 training images"

@@ -32,7 +32,7 @@ def run(log: Path) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_the_log_has_all_lines_at_once(tmp_path: Path) -> None:
+def test_log_lines_are_written_immediately(tmp_path: Path) -> None:
     assert run(tmp_path / "logs" / "rank-0.log") == (7, "")
     lines = (tmp_path / "logs" / "rank-0.log").read_text().splitlines()
     assert lines[0] == "first"
@@ -41,7 +41,7 @@ def test_the_log_has_all_lines_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_what_a_full_disk_does_not_take_goes_to_the_terminal() -> None:
+def test_log_lines_go_to_the_terminal_when_the_disk_is_full() -> None:
     code, shown = run(Path("/dev/full"))
     assert code == 7
     assert [line in shown for line in ("first\n", "UserWarning: second\n", "h\\udcffalf\n")] == [True] * 3
@@ -70,7 +70,7 @@ def view() -> View:
     return View()
 
 
-def test_new_lines_are_shown_whole_and_once(tmp_path: Path, view: View) -> None:
+def test_new_lines_are_printed_once_and_when_complete(tmp_path: Path, view: View) -> None:
     log = tmp_path / "rank-0.log"
     log.write_text("of an earlier attempt\n")
     follower = LogFollower(log, view, muted=lambda: False)
@@ -86,7 +86,7 @@ def test_new_lines_are_shown_whole_and_once(tmp_path: Path, view: View) -> None:
     assert view.closed
 
 
-def test_a_log_may_come_later_and_hold_any_bytes(tmp_path: Path, view: View) -> None:
+def test_a_log_may_appear_later_and_contain_any_bytes(tmp_path: Path, view: View) -> None:
     follower = LogFollower(tmp_path / "rank-0.log", view, muted=lambda: False)
     wait_for(lambda: view.polls >= 1)
     (tmp_path / "rank-0.log").write_bytes(b"\xff bytes\n")
@@ -94,7 +94,7 @@ def test_a_log_may_come_later_and_hold_any_bytes(tmp_path: Path, view: View) -> 
     assert view.lines == ["� bytes"]
 
 
-def test_lines_that_follow_a_failure_are_not_shown(tmp_path: Path, view: View) -> None:
+def test_log_lines_after_a_failure_are_not_printed(tmp_path: Path, view: View) -> None:
     log = tmp_path / "rank-0.log"
     failed: list[bool] = []
     follower = LogFollower(log, view, muted=lambda: bool(failed))
@@ -108,7 +108,7 @@ def test_lines_that_follow_a_failure_are_not_shown(tmp_path: Path, view: View) -
     assert view.lines == ["before", "from the launcher"]
 
 
-def test_what_was_muted_is_not_shown_when_the_next_attempt_begins(tmp_path: Path, view: View) -> None:
+def test_muted_lines_are_not_printed_after_the_next_attempt_starts(tmp_path: Path, view: View) -> None:
     log = tmp_path / "rank-0.log"
     failed = [True]
     follower = LogFollower(log, view, muted=lambda: bool(failed))

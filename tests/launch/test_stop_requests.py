@@ -11,7 +11,7 @@ ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
 @pytest.mark.parametrize(("asked", "code"), [(number, 130 if number == signal.SIGINT else 143) for number in ASKING])
-def test_a_signal_is_a_request_and_the_handlers_come_back(asked: signal.Signals, code: int) -> None:
+def test_a_signal_is_recorded_and_the_handlers_are_restored(asked: signal.Signals, code: int) -> None:
     before = [signal.getsignal(number) for number in ASKING]
     request = StopRequest()
     with stop_signals(request.note):
@@ -20,7 +20,7 @@ def test_a_signal_is_a_request_and_the_handlers_come_back(asked: signal.Signals,
     assert [signal.getsignal(number) for number in ASKING] == before
 
 
-def test_nohup_is_respected() -> None:
+def test_nohup_ignores_sighup() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     request = StopRequest()
     try:
@@ -32,7 +32,7 @@ def test_nohup_is_respected() -> None:
 
 
 @pytest.mark.parametrize("asked", ASKING)
-def test_work_is_asked_once_and_then_ended_as_ever(asked: signal.Signals) -> None:
+def test_the_second_signal_reaches_the_previous_handler(asked: signal.Signals) -> None:
     came: list[int] = []
     before = signal.signal(asked, lambda number, frame: came.append(number))
     try:

@@ -31,7 +31,7 @@ def ids(*ranks: subprocess.Popen[bytes]) -> Callable[[], list[int]]:
 
 @pytest.mark.parametrize("code", ["import os; os._exit(3)", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
 @pytest.mark.parametrize("reaped", [True, False])
-def test_a_rank_that_ended_before_it_was_seen_ends_its_peer(tmp_path: Path, code: str, reaped: bool) -> None:
+def test_a_rank_that_failed_before_the_first_poll_ends_its_peer(tmp_path: Path, code: str, reaped: bool) -> None:
     peer, failing = start("import time; time.sleep(600)"), start(code)
     watch = RankWatch(ids(peer, failing), tmp_path, tmp_path)
     while Path(f"/proc/{failing.pid}/cmdline").read_bytes():  # empty once it is a zombie
@@ -45,7 +45,7 @@ def test_a_rank_that_ended_before_it_was_seen_ends_its_peer(tmp_path: Path, code
     failing.wait()
 
 
-def test_a_signal_reaches_ranks_that_start_later(tmp_path: Path) -> None:
+def test_ranks_that_start_later_also_receive_the_signal(tmp_path: Path) -> None:
     ranks: list[int] = []
     with RankWatch(lambda: ranks, tmp_path, tmp_path) as watch:
         watch.send(signal.SIGTERM)
@@ -55,7 +55,7 @@ def test_a_signal_reaches_ranks_that_start_later(tmp_path: Path) -> None:
         assert late.wait(timeout=240) == -signal.SIGTERM
 
 
-def test_a_failure_is_known_however_soon_the_watch_ends(tmp_path: Path) -> None:
+def test_a_failure_is_detected_when_the_watch_ends_at_once(tmp_path: Path) -> None:
     failing = start("import os; os._exit(3)")
     failing.wait()
     with RankWatch(ids(failing), tmp_path, tmp_path) as watch:
@@ -63,7 +63,7 @@ def test_a_failure_is_known_however_soon_the_watch_ends(tmp_path: Path) -> None:
     assert watch.failed_first == {failing.pid}
 
 
-def test_a_rank_that_ended_well_fails_nobody(tmp_path: Path) -> None:
+def test_a_rank_that_succeeds_is_not_a_failure(tmp_path: Path) -> None:
     done = start("pass")
     done_file(tmp_path, done.pid).touch()
     with RankWatch(ids(done), tmp_path, tmp_path) as watch:
@@ -145,7 +145,7 @@ def failures(folder: Path, *ends: tuple[int, float | None]) -> dict[int, Process
         ([(1, None), (1, None)], set(), 0),
     ],
 )
-def test_the_cause_comes_first(
+def test_the_first_failure_is_reported_as_the_cause(
     tmp_path: Path, ends: list[tuple[int, float | None]], seen_first: set[int], expected: int
 ) -> None:
     rank, process = first_failure(failures(tmp_path, *ends), seen_first)
@@ -153,7 +153,7 @@ def test_the_cause_comes_first(
 
 
 @pytest.mark.parametrize(("code", "cause"), [(-signal.SIGSEGV, "killed by SIGSEGV"), (7, "ended with exit code 7")])
-def test_the_report_ends_with_where_to_read_on(tmp_path: Path, code: int, cause: str) -> None:
+def test_the_message_of_a_failure_ends_with_the_path_of_the_log(tmp_path: Path, code: int, cause: str) -> None:
     (tmp_path / "logs").mkdir()
     log = tmp_path / "logs" / "rank-0.log"
     log.write_text("".join(f"line {number}\n" for number in range(100)))

@@ -29,14 +29,14 @@ def measured(run: Plan, *, step: float, load: float, transfer: float = 0.0, shar
     )
 
 
-def test_the_longest_part_is_the_bound() -> None:
+def test_the_longest_part_is_the_bottleneck() -> None:
     run = plan()
     assert diagnose(run, measured(run, step=1.0, load=0.01)).bound == "step"
     assert diagnose(run, measured(run, step=0.01, load=1.0)).bound == "data"
     assert diagnose(run, measured(run, step=0.01, load=0.02, transfer=1.0)).bound == "transfer"
 
 
-def test_the_bound_may_change_with_the_side() -> None:
+def test_the_bottleneck_may_change_with_the_image_size() -> None:
     run = plan()
     found = diagnose(run, measured(run, step=1.0, load=0.5))
     assert found.bounds[0] == "data"
@@ -57,7 +57,7 @@ def told(*words: str, step: float = 0.1, load: float = 1.0, workers: int = 8) ->
     return "\n".join(diagnose(run, found).advice)
 
 
-def test_what_to_change_where_loading_is_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advice_when_loading_is_the_bottleneck(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "dataloader.workers=8: 2 of 8 cores" in told(workers=2)
     assert "dataloader.workers" not in told(workers=8)
     assert "dataloader=ffcv" in told("dataloader=torchvision")
@@ -72,9 +72,7 @@ def test_what_to_change_where_loading_is_the_bound(monkeypatch: pytest.MonkeyPat
     assert "dataloader.dct_scaling" not in told(where, "dataloader=ffcv", "dataloader.dct_scaling=true")
 
 
-def test_images_that_are_larger_than_read_or_than_memory_are_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_advice_about_images_larger_than_needed_or_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["dataset=image_folder", f"dataset.path={tmp_path}", "dataset.classes=2", "dataset.native_size=256"]
     for folder in ("train/a", "train/b", "val/a", "val/b"):
         (tmp_path / folder).mkdir(parents=True)
@@ -88,7 +86,7 @@ def test_images_that_are_larger_than_read_or_than_memory_are_told_of(
     assert "shorter edge" not in told(*words, "dataloader=ffcv")
 
 
-def test_what_to_change_where_the_step_is_the_bound() -> None:
+def test_advice_when_the_step_is_the_bottleneck() -> None:
     slow: dict[str, Any] = {"step": 1.0, "load": 0.01}
     assert "precision=auto" in told("precision=fp32", **slow)
     assert "channels_last=on" in told("algorithms.channels_last=off", **slow)
@@ -98,13 +96,13 @@ def test_what_to_change_where_the_step_is_the_bound() -> None:
     assert told(**slow) == ""
 
 
-def test_shared_cores_are_said() -> None:
+def test_advice_when_loading_and_training_share_cores() -> None:
     run = plan()
     found = diagnose(run, measured(run, step=1.0, load=0.5, shared=1.0))
     assert "same cores" in "\n".join(found.advice)
 
 
-def test_the_longest_part_is_told_of_first() -> None:
+def test_advice_about_the_longest_part_comes_first() -> None:
     run = plan("precision=fp32")
     step_bound = diagnose(run, replace(measured(run, step=1.0, load=0.5, shared=1.0), workers=2))
     assert step_bound.bound == "step"

@@ -55,7 +55,7 @@ def measured(run: Plan, load: float, shared: float = 0.0) -> Measurement:
 
 
 @pytest.mark.parametrize("recipe", ["baseline", "mild", "medium", "hot"])
-def test_a_run_bound_by_its_steps_takes_the_sum_of_them(recipe: str) -> None:
+def test_the_time_of_a_step_bound_run_is_the_sum_of_its_steps(recipe: str) -> None:
     run = plan(f"recipe={recipe}")
     found = estimate(run, measured(run, load=1e-6))
     steps = sum(cost(kind) * len(steps) for kind, steps in step_kinds(run).items())
@@ -65,7 +65,7 @@ def test_a_run_bound_by_its_steps_takes_the_sum_of_them(recipe: str) -> None:
     assert found.training.low == pytest.approx(found.training.high)
 
 
-def test_a_run_bound_by_its_loader_takes_the_loading_alone() -> None:
+def test_the_time_of_a_data_bound_run_is_the_loading_time() -> None:
     run = plan("recipe=mild")
     found = estimate(run, measured(run, load=5.0))
     assert found.training.seconds == pytest.approx(run.total_steps * 5.0, rel=0.01)
@@ -79,11 +79,11 @@ def test_competition_adds_the_shorter_time() -> None:
 
 
 @given(step=st.floats(0.001, 10), load=st.floats(0.001, 10), both=st.floats(0.001, 20))
-def test_competition_is_what_makes_both_of_its_parts(step: float, load: float, both: float) -> None:
+def test_competition_is_the_inverse_of_together(step: float, load: float, both: float) -> None:
     assert together(step, load, competition(step, load, both)) == pytest.approx(both)
 
 
-def test_the_parts_by_hand() -> None:
+def test_the_clocks_equal_sums_by_hand() -> None:
     run = plan("recipe=mild")
     found = estimate(run, measured(run, load=1e-6))
     assert found.evaluations == 10
@@ -101,14 +101,14 @@ def test_an_evaluation_at_the_end_is_counted_once() -> None:
     assert occasions(run, "100ep") == 1
 
 
-def test_steps_between_the_measured_sizes_lie_between_them() -> None:
+def test_step_times_between_the_measured_sizes_are_interpolated() -> None:
     run = plan("recipe=hot")
     sizes = sizes_by_round(run, measured(run, load=1e-6))[0]
     costs = [size.step_seconds for size in sizes]
     assert costs == sorted(costs)
 
 
-def test_the_interval_is_students_prediction_interval() -> None:
+def test_the_interval_is_the_prediction_interval_of_students_t() -> None:
     found = span([1.0, 2.0, 3.0])
     # note: t of 0.95 with 2 degrees of freedom is 2.920; the deviation 1; sqrt(1 + 1/3) = 1.1547
     assert (found.seconds, found.high) == (2.0, pytest.approx(2 + 2.920 * 1.1547, abs=1e-3))
@@ -116,7 +116,7 @@ def test_the_interval_is_students_prediction_interval() -> None:
     assert span([2.0]).low == span([2.0]).high == 2.0
 
 
-def test_prices_are_of_the_wall_clock_and_only_where_there_is_one() -> None:
+def test_prices_are_for_the_wall_clock_time_of_machines_with_a_price() -> None:
     run = plan("recipe=mild")
     found = estimate(run, measured(run, load=1e-6))
     free, dear = (compose([f"hardware={name}"]).config.hardware for name in ("this_machine", "p4d_24xlarge"))

@@ -16,7 +16,9 @@ from tests.two_ranks import on_ranks
 
 
 @pytest.mark.parametrize(("hang_timeout", "watch"), [("8", 600), ("600", 600), ("3600", 3600), ("null", 10**7)])
-def test_collectives_wait_longer_than_the_watch(monkeypatch: pytest.MonkeyPatch, hang_timeout: str, watch: int) -> None:
+def test_collectives_time_out_later_than_the_heartbeat(
+    monkeypatch: pytest.MonkeyPatch, hang_timeout: str, watch: int
+) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -51,11 +53,11 @@ def check_gradients(rank: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_gradients_sent_short_are_off_by_no_more_than_is_said(count: int) -> None:
+def test_bfloat16_gradients_stay_within_the_documented_error(count: int) -> None:
     on_ranks(count, check_gradients, count)
 
 
-def test_buffers_cross_ranks_in_one_message_a_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_are_sent_in_one_broadcast_per_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = resnet18(), resnet18()
     first(torch.randn(4, 3, 32, 32))
     sent = {

@@ -54,7 +54,7 @@ def written(folder: RunFolder, *records: Record) -> RunFolder:
     return folder
 
 
-def test_what_a_resume_redoes_is_void(folder: RunFolder) -> None:
+def test_records_of_repeated_steps_are_void(folder: RunFolder) -> None:
     stopped = end(5, finished=False)
     written(folder, training(4), training(5), training(6), stopped, ResumeRecord(5, 1e9, 1), training(6, 2.0))
     rows = read_metrics(folder.metrics)
@@ -62,7 +62,7 @@ def test_what_a_resume_redoes_is_void(folder: RunFolder) -> None:
     assert rows[-1]["loss"] == 2.0
 
 
-def test_a_torn_line_loses_itself_alone(folder: RunFolder) -> None:
+def test_a_truncated_line_loses_only_itself(folder: RunFolder) -> None:
     written(folder, training(1))
     with folder.metrics.open("ab") as file:
         file.write(b'{"kind": "train", "step": 2, "lo')
@@ -94,7 +94,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
     return made
 
 
-def test_records_that_a_full_disk_does_not_take_wait_and_are_written_later(
+def test_records_are_buffered_while_the_disk_is_full_and_written_later(
     folder: RunFolder, disk: SmallDisk, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorder = Recorder([MetricsWriter(folder.metrics)])
@@ -109,7 +109,7 @@ def test_records_that_a_full_disk_does_not_take_wait_and_are_written_later(
     assert "records lost" not in summary(written(folder, end(8)))
 
 
-def test_what_waits_is_bounded_and_the_summary_tells_what_is_missing(
+def test_the_buffer_is_limited_and_the_summary_reports_lost_records(
     folder: RunFolder, disk: SmallDisk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(metrics, "_MOST_BUFFERED", 1000)
@@ -133,7 +133,7 @@ def test_numbers_that_json_lacks_become_null(folder: RunFolder) -> None:
     assert json.loads(folder.metrics.read_text())["loss"] is None
 
 
-def test_names_are_never_used_twice(tmp_path: Path) -> None:
+def test_run_names_are_unique(tmp_path: Path) -> None:
     assert create(tmp_path, "a", unique=True).path.name == "a-1"
     assert create(tmp_path, "a", unique=True).path.name == "a-2"
     create(tmp_path, "b", unique=False)
@@ -143,7 +143,7 @@ def test_names_are_never_used_twice(tmp_path: Path) -> None:
         existing(str(tmp_path))
 
 
-def test_two_processes_cannot_hold_a_folder(folder: RunFolder) -> None:
+def test_two_processes_cannot_lock_a_folder(folder: RunFolder) -> None:
     code = (
         "import sys; from pathlib import Path; from launcher.records.folder import RunFolder\n"
         "with RunFolder(Path(sys.argv[1])).locked(): print('held')"
@@ -155,7 +155,7 @@ def test_two_processes_cannot_hold_a_folder(folder: RunFolder) -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "held\n"
 
 
-def test_clocks_count_apart_and_go_on_after_a_resume() -> None:
+def test_clocks_are_separate_and_continue_after_a_resume() -> None:
     now = [0.0]
     clock = Clock(None, now=lambda: now[0])
     clock.switch("training")
@@ -214,7 +214,7 @@ def test_a_narrow_terminal_keeps_bar_step_and_time_left(folder: RunFolder, width
         assert (fact in line) == (fact not in gone), line
 
 
-def test_the_bar_says_starting_until_the_ranks_do_their_first_step(folder: RunFolder) -> None:
+def test_the_bar_shows_starting_until_the_first_step(folder: RunFolder) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, color_system=None)
     view = ProgressView(folder.metrics, CONFIG.task, total_steps=100, epochs=10, console=console)
@@ -256,7 +256,7 @@ def test_the_summary_is_computed_from_the_records(folder: RunFolder) -> None:
     assert "estimated" not in shown
 
 
-def test_the_summary_shows_how_far_off_the_estimate_of_this_config_was(folder: RunFolder, tmp_path: Path) -> None:
+def test_the_summary_shows_the_error_of_the_estimate_of_this_config(folder: RunFolder, tmp_path: Path) -> None:
     config = replace(CONFIG, runs=str(tmp_path))
     kept = save_estimate(config, {clock: {"seconds": 33.0} for clock in ("training", "evaluation", "saving")})
     chosen = replace(config, run_name="chosen")
@@ -269,7 +269,7 @@ def test_the_summary_shows_how_far_off_the_estimate_of_this_config_was(folder: R
 
 
 @pytest.mark.parametrize("points", [0, 1, 30])
-def test_the_curve_is_a_picture_whatever_there_is_to_draw(folder: RunFolder, points: int) -> None:
+def test_the_curve_is_drawn_for_any_number_of_points(folder: RunFolder, points: int) -> None:
     records = [r for step in range(1, points + 1) for r in (training(step), evaluation(step))]
     path = draw_curve(written(folder, *records, training(points + 1, float("nan"))), CONFIG.task, "a title")
     with Image.open(path) as picture:
@@ -288,9 +288,7 @@ def test_tensorboard_holds_the_same_numbers(folder: RunFolder) -> None:
     assert len(read_metrics(folder.metrics)) == 4
 
 
-def test_tensorboard_is_imported_for_the_first_numbers_alone(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensorboard_is_imported_only_for_the_first_numbers(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     sink = TensorBoardSink(folder.tensorboard)
     sink.write(StartRecord(0, 1e9, 1, 10, 1, "cpu", "float32", "top1", "higher"))
@@ -300,11 +298,11 @@ def test_tensorboard_is_imported_for_the_first_numbers_alone(
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (185, "3 min 05 s"), (7620, "2 h 07 min")])
-def test_durations_read_as_people_write_them(seconds: float, text: str) -> None:
+def test_durations_are_written_in_readable_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_a_start_from_the_beginning_voids_what_stood_before(folder: RunFolder) -> None:
+def test_a_new_start_voids_all_earlier_records(folder: RunFolder) -> None:
     start = StartRecord(0, 1e9, 1, 10, 1, "cpu", "float32", "top1", "higher")
     written(folder, start, training(4), start, training(3))
     assert [(row["kind"], row["step"]) for row in read_metrics(folder.metrics)] == [("start", 0), ("train", 3)]

@@ -17,7 +17,7 @@ from tests.made_runs import evaluation
 ROWS = [evaluation(step, top1).row() for step, top1 in ((10, 0.7), (20, 0.76), (30, 0.75))]
 
 
-def test_the_first_evaluation_at_the_target_counts() -> None:
+def test_the_first_evaluation_that_reaches_the_target_counts() -> None:
     task = ClassificationConfig(name="classification")
     first = reached(ROWS, task.goal("top1:0.759"))
     assert (first["step"], first["train_seconds"]) == (20, 2.0)
@@ -26,7 +26,7 @@ def test_the_first_evaluation_at_the_target_counts() -> None:
     assert reached(ROWS, task.goal("top5:0.9")) == ROWS[0]
 
 
-def test_of_a_metric_that_is_to_be_low_lower_values_are_better() -> None:
+def test_lower_values_are_better_for_a_metric_such_as_an_error() -> None:
     goal = Goal(Metric("error", "error", "lower", is_share=False), 2.5)
     assert [goal.is_reached({"error": value}) for value in (3.0, 2.5, 2.0, None, float("nan"))] == [0, 1, 1, 0, 0]
     assert goal.metric.best([3.0, None, 2.0]) == 2.0
@@ -70,6 +70,6 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_what_is_no_target_is_refused(text: str) -> None:
+def test_an_invalid_target_is_refused(text: str) -> None:
     with pytest.raises(UserError, match=WRONG[text]):
         check(Plan(compose(["launch=cpu", "dataset=shapes", f"target={text}"]).config, 1, 320), {})

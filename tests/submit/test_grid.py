@@ -69,7 +69,7 @@ def leave_run(folder: Path, *, finished: bool) -> None:
     writer.close()
 
 
-def test_each_run_is_one_job_and_those_in_the_queue_or_done_get_none(slurm: Path, curve: Curve) -> None:
+def test_each_run_is_one_job_unless_it_is_queued_or_finished(slurm: Path, curve: Curve) -> None:
     assert "4 submitted" in curve(*GRID)
     assert "4 in the queue" in curve(*GRID)
     names = [cell.folder.name for cell in expand(GRID)]
@@ -83,7 +83,7 @@ def test_each_run_is_one_job_and_those_in_the_queue_or_done_get_none(slurm: Path
     assert "3 in the queue" in curve(*GRID)
 
 
-def test_a_job_starts_its_run_and_goes_on_with_one_that_was_interrupted(slurm: Path, curve: Curve) -> None:
+def test_a_job_starts_its_run_or_resumes_an_interrupted_one(slurm: Path, curve: Curve) -> None:
     one = ["recipe=mild", "epochs=9", "seed=1", *GRID[3:]]
     curve(*one, "submit.time=10", "submit.partition=cpu", "submit.program=train")
     script = (slurm / "job-1.sh").read_text()
@@ -100,14 +100,14 @@ def test_a_job_starts_its_run_and_goes_on_with_one_that_was_interrupted(slurm: P
     assert second == "resume runs/mild-shapes-9ep-seed1"
 
 
-def test_what_slurm_refuses_is_told_and_the_rest_is_submitted_next_time(slurm: Path, curve: Curve) -> None:
+def test_a_refused_job_is_reported_and_submitted_next_time(slurm: Path, curve: Curve) -> None:
     (slurm / "full").touch()
     assert "error: sbatch: sbatch: error: QOSMaxSubmitJobPerUserLimit" in curve(*GRID, code=2)
     (slurm / "full").unlink()
     assert "4 submitted" in curve(*GRID)
 
 
-def test_mistakes_are_told_before_the_first_job(slurm: Path, curve: Curve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_reported_before_the_first_job(slurm: Path, curve: Curve, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "error: epoch=3" in curve("epoch=3", "seed=0,1", code=2)
     assert "submit.tim" in curve(*GRID, "submit.tim=10", code=2)
     monkeypatch.setenv("PATH", "/nowhere")

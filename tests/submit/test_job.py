@@ -30,7 +30,7 @@ def printed(lines: str, folder: Path) -> list[str]:
     )[:-1]
 
 
-def test_a_job_runs_the_same_words_once_and_goes_on_after_that(tmp_path: Path) -> None:
+def test_a_job_starts_the_run_once_and_then_resumes_it(tmp_path: Path) -> None:
     words = ["recipe=hot", "run_name='${recipe} a'", "runs=old", "algorithms=[ema,blurpool]"]
     job = make_job(compose(words).config, words)
     assert (job.name, job.named, job.nodes, job.gpus) == ("hot a", True, 1, 8)
@@ -43,7 +43,7 @@ def test_a_job_runs_the_same_words_once_and_goes_on_after_that(tmp_path: Path) -
     assert printed(lines, tmp_path) == ["resume", "new runs/hot a"]
 
 
-def test_several_machines_give_one_command_each_time(tmp_path: Path) -> None:
+def test_several_nodes_run_the_same_command_each_time(tmp_path: Path) -> None:
     words = ["recipe=mild", "launch.nnodes=4", "launch.rdzv=old:1"]
     job = make_job(compose(words).config, words)
     lines = command(job, "exec train", runs="runs", run_name="mild", rdzv="first:29400")
@@ -55,18 +55,18 @@ def test_several_machines_give_one_command_each_time(tmp_path: Path) -> None:
 
 
 @given(st.text(min_size=1, max_size=60))
-def test_names_are_what_clusters_take(name: str) -> None:
+def test_job_names_are_valid_on_clusters(name: str) -> None:
     assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", dns_name(name))
     assert len(dns_name(name)) <= 46
 
 
-def test_a_name_without_a_time_is_the_users_own() -> None:
+def test_a_run_name_of_the_user_gets_no_timestamp() -> None:
     named = make_job(compose(["recipe=hot", "run_name=mine"]).config, [])
     assert stamped(named) == "mine"
     assert re.fullmatch(r"hot-imagenet-\d{4}-\d{6}", stamped(make_job(compose(["recipe=hot"]).config, [])))
 
 
-def test_the_price_is_that_of_all_machines(submit: Submit) -> None:
+def test_the_price_is_for_all_nodes(submit: Submit) -> None:
     shown = submit("slurm", "recipe=hot", "hardware=p4d_24xlarge", "launch.nnodes=2")
     assert "43.92 USD an hour for 2 x p4d_24xlarge (AWS on-demand list price, us-east-1" in shown
     assert "unknown price" in submit("slurm", "launch.nproc=2")
@@ -90,7 +90,7 @@ def test_the_price_is_that_of_all_machines(submit: Submit) -> None:
         (["--kubernetes", "recipe=hot", "submit.shared_memory=lots"], "such as 64Gi"),
     ],
 )
-def test_what_cannot_work_is_refused(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_that_cannot_work_is_refused(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["submit", *words]) == 2
     shown = capsys.readouterr()
     assert expected in shown.err
@@ -104,7 +104,7 @@ def test_examples_print_a_job(example: str, submit: Submit) -> None:
 
 
 @pytest.mark.parametrize("kind", ["slurm", "sky", "kubernetes"])
-def test_run_gives_the_job_to_the_clusters_program(
+def test_run_passes_the_job_to_the_submitting_program(
     kind: str, submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["recipe=hot", "run_name=mine", *([BUCKET] if kind == "sky" else [])]

@@ -25,7 +25,7 @@ print(task.num_nodes, resources.use_spot, resources.accelerators, sorted(task.st
 """
 
 
-def test_sky_rents_what_the_hardware_says(submit: Submit) -> None:
+def test_a_sky_task_requests_the_gpus_of_the_hardware(submit: Submit) -> None:
     task = yaml.safe_load(submit("sky", "recipe=hot", *BUCKETS))
     assert task["resources"]["accelerators"] == "A100:8"
     assert task["resources"]["use_spot"] is True
@@ -34,7 +34,7 @@ def test_sky_rents_what_the_hardware_says(submit: Submit) -> None:
     assert 'exec .venv/bin/train "${words[@]}"' in task["run"]
 
 
-def test_sky_with_an_image_needs_no_set_up(submit: Submit) -> None:
+def test_a_sky_task_with_an_image_has_no_setup(submit: Submit) -> None:
     task = yaml.safe_load(
         submit("sky", "recipe=hot", "submit.image=me/train:1", "submit.spot=false", "submit.cloud=aws")
     )
@@ -61,7 +61,7 @@ def validate(manifest: dict[str, Any]) -> None:
     schema.validate(manifest, "1.31", strict=True)
 
 
-def test_one_machine_is_a_job_of_kubernetes(submit: Submit) -> None:
+def test_one_node_is_a_kubernetes_job(submit: Submit) -> None:
     manifest = yaml.safe_load(submit("kubernetes", "recipe=mild", "submit.image=me/train:1", "submit.retries=5"))
     assert (manifest["kind"], manifest["spec"]["backoffLimit"]) == ("Job", 5)
     (container,) = manifest["spec"]["template"]["spec"]["containers"]
@@ -69,7 +69,7 @@ def test_one_machine_is_a_job_of_kubernetes(submit: Submit) -> None:
     validate(manifest)
 
 
-def test_several_machines_are_a_pytorchjob(submit: Submit) -> None:
+def test_several_nodes_are_a_pytorchjob(submit: Submit) -> None:
     manifest = yaml.safe_load(submit("kubernetes", "recipe=mild", "launch.nnodes=4"))
     name, replicas = manifest["metadata"]["name"], manifest["spec"]["pytorchReplicaSpecs"]
     assert {role: part["replicas"] for role, part in replicas.items()} == {"Master": 1, "Worker": 3}
@@ -79,7 +79,7 @@ def test_several_machines_are_a_pytorchjob(submit: Submit) -> None:
         validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, **part["template"]})
 
 
-def test_the_training_operators_own_types_take_it(submit: Submit) -> None:
+def test_the_types_of_the_training_operator_accept_the_manifest(submit: Submit) -> None:
     kubeflow = pytest.importorskip("kubeflow.training", reason="kubeflow-training is not installed")
     manifest = yaml.safe_load(submit("kubernetes", "recipe=mild", "launch.nnodes=2"))
     job = kubeflow.ApiClient()._ApiClient__deserialize(manifest, "KubeflowOrgV1PyTorchJob")
@@ -91,7 +91,7 @@ def test_the_training_operators_own_types_take_it(submit: Submit) -> None:
     assert back == manifest
 
 
-def test_a_run_on_the_cpu_asks_for_no_gpu(submit: Submit) -> None:
+def test_a_run_on_the_cpu_requests_no_gpu(submit: Submit) -> None:
     manifest = yaml.safe_load(submit("kubernetes", "launch=cpu", "run_name=My_Run"))
     assert manifest["metadata"]["name"] == "my-run"
     assert "resources" not in manifest["spec"]["template"]["spec"]["containers"][0]

@@ -43,7 +43,7 @@ def test_options_follow_the_config(submit: Submit) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["launch.nnodes=2", "run_name=a b", "runs=my runs"]])
-def test_the_shell_is_clean(submit: Submit, tmp_path: Path, words: list[str]) -> None:
+def test_shellcheck_accepts_the_script(submit: Submit, tmp_path: Path, words: list[str]) -> None:
     checker = shutil.which("shellcheck") or shutil.which("shellcheck", path=str(Path(sys.executable).parent))
     if checker is None:
         pytest.skip("shellcheck is not installed")
@@ -85,7 +85,7 @@ class Node:
 
 
 @pytest.mark.system
-def test_near_its_end_the_job_saves_and_queues_again_and_then_resumes(submit: Submit, tmp_path: Path) -> None:
+def test_a_job_saves_before_its_time_limit_and_is_requeued_and_resumes(submit: Submit, tmp_path: Path) -> None:
     node = Node(tmp_path, submit("slurm", "recipe=hot", "epochs=240"))
     job = node.start()
     node.wait_for_tasks(1)
@@ -118,7 +118,7 @@ def test_near_its_end_the_job_saves_and_queues_again_and_then_resumes(submit: Su
         (0, True, 1, False),
     ],
 )
-def test_a_fault_queues_the_job_again_where_that_may_go_better(
+def test_a_fault_requeues_the_job_if_a_retry_may_succeed(
     submit: Submit, tmp_path: Path, code: int, saves: bool, turn: int, again: bool
 ) -> None:
     node = Node(tmp_path, submit("slurm", "recipe=mild", "launch.nnodes=2"))
@@ -134,7 +134,7 @@ def test_a_fault_queues_the_job_again_where_that_may_go_better(
 
 
 @pytest.mark.system
-def test_slurm_itself_takes_the_script(submit: Submit, tmp_path: Path) -> None:
+def test_slurm_accepts_the_script(submit: Submit, tmp_path: Path) -> None:
     if shutil.which("sbatch") is None or subprocess.run(["sinfo"], capture_output=True, check=False).returncode:
         pytest.skip("no Slurm controller answers here")
     (tmp_path / "job.sh").write_text(submit("slurm", "launch=cpu", "submit.time=10"))

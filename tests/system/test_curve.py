@@ -24,7 +24,7 @@ def train(train: Train) -> Train:
     return replace(train, before=(*train.before, slow_down))
 
 
-def test_a_stopped_grid_goes_on_is_then_done_and_makes_a_curve(train: Train) -> None:
+def test_a_stopped_grid_resumes_finishes_and_makes_a_curve(train: Train) -> None:
     runs = [train.folder / "runs" / f"mild-shapes-{epochs}ep-seed42" for epochs in (3, 4)]
     process = train.start(*GRID)
     end = time.monotonic() + 120
@@ -48,7 +48,7 @@ def test_a_stopped_grid_goes_on_is_then_done_and_makes_a_curve(train: Train) -> 
     assert "excluded runs" not in shown
 
 
-def test_a_grid_that_is_killed_has_its_run_save_and_stop(train: Train) -> None:
+def test_a_killed_grid_makes_its_run_save_and_stop(train: Train) -> None:
     run = train.folder / "runs" / "mild-shapes-300ep-seed42"
     process = train.start(*(word.replace("epochs=3,4", "epochs=300,400") for word in GRID))
     wait_for(lambda: steps_done(run) > 0)

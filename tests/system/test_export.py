@@ -61,7 +61,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_exports_have_the_cards_top1_where_this_project_is_not(tmp_path: Path, pictures: Path) -> None:
+def test_exports_reach_the_recorded_top1_without_this_project(tmp_path: Path, pictures: Path) -> None:
     (tmp_path / "images").symlink_to(pictures)
     right, recipes = [], ("mild", "medium", "hot")
     for recipe in recipes:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.system
 TWO_RANKS = [*SMALL, "launch.nproc=2", "dataloader.workers=1"]
 
 
-def test_two_ranks_train_evaluate_and_leave_a_whole_record(cold: Cold) -> None:
+def test_two_ranks_train_evaluate_and_write_all_records(cold: Cold) -> None:
     said = cold(*TWO_RANKS, "epochs=2", "dataset.train_samples=48", "run_name=whole").stdout
     # after 6 steps of mild's half-life of 100
     assert "note: the EMA weights, which are evaluated, keep 96% of the initial weights" in said
@@ -61,7 +61,7 @@ def test_hot_in_bf16_on_ffcv_is_stopped_and_resumed_to_the_same_bits(here: Here)
     assert results(whole) == results(parts)
 
 
-def test_a_run_that_is_stopped_before_its_first_step_leaves_nothing(train: Train) -> None:
+def test_a_run_stopped_before_its_first_step_leaves_no_folder(train: Train) -> None:
     run = train.folder / "runs" / "early"
     process = train.start(*TWO_RANKS, "run_name=early")
     wait_for(lambda: any((run / "logs").glob("rank-*.log")))
@@ -102,7 +102,7 @@ def test_the_signal_that_slurm_sends_is_handled_before_and_after_training(
     assert (train.folder / "runs" / "signalled").exists() == (code == 0)
 
 
-def test_a_run_in_use_is_refused_and_a_killed_rank_ends_all_and_is_named_first(train: Train, here: Here) -> None:
+def test_a_run_in_use_is_refused_and_a_killed_rank_is_reported_first(train: Train, here: Here) -> None:
     process = train.start(*TWO_RANKS, "run_name=busy", "epochs=200", "launch.max_restarts=0")
     run = train.folder / "runs" / "busy"
     wait_for(lambda: steps_done(run) >= 2)
@@ -125,7 +125,7 @@ def test_a_run_in_use_is_refused_and_a_killed_rank_ends_all_and_is_named_first(t
         (["launch.device=cuda"], "no GPU is visible"),
     ],
 )
-def test_a_mistake_is_one_line_and_writes_nothing(here: Here, words: list[str], expected: str) -> None:
+def test_an_error_is_one_line_and_writes_nothing(here: Here, words: list[str], expected: str) -> None:
     done = here(*words, code=2)
     assert done.stderr.startswith("error: ")
     assert expected in done.stderr

@@ -47,7 +47,7 @@ def test_a_run_stops_early_as_one_that_was_interrupted_does(here: Here) -> None:
     assert "ended_by" not in {key for key, value in read_metrics(run / "metrics.jsonl")[-1].items() if value}
 
 
-def test_an_estimate_is_made_and_kept_for_the_run_of_its_config(here: Here) -> None:
+def test_an_estimate_is_saved_for_the_run_of_its_config(here: Here) -> None:
     shown = json.loads(here("estimate", *SMALL, "--seconds", "0.1", "--json").stdout)
     assert (shown["evaluations"], shown["processes"]) == (3, 1)
     assert 0 < shown["training"]["seconds"] < shown["wall"]["seconds"]
@@ -70,7 +70,7 @@ def test_two_ranks_are_measured_together(train: Train) -> None:
     assert 0 < shown["training"]["seconds"] < shown["wall"]["seconds"]
 
 
-def test_diagnose_and_ablate_name_the_parts(here: Here) -> None:
+def test_diagnose_and_ablate_report_the_parts(here: Here) -> None:
     short = [*SMALL, "--seconds", "0.1", "--json"]
     found = json.loads(here("diagnose", *short).stdout)
     assert found["bound"] in ("data", "step")
@@ -80,7 +80,7 @@ def test_diagnose_and_ablate_name_the_parts(here: Here) -> None:
     assert sum(row["share"] for row in split.values()) == pytest.approx(1.0)
 
 
-def test_tuning_runs_its_trials_once(here: Here) -> None:
+def test_tuning_runs_each_trial_once(here: Here) -> None:
     (here.folder / "space.yaml").write_text("optimizer.lr: {low: 0.01, high: 0.1, scale: log}\n")
     words = ["tune", "space.yaml", *SMALL, "epochs=2", "--trials", "2"]
     here(*words)
