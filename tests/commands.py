@@ -1,4 +1,4 @@
-"""One command in this process, and what it said."""
+"""Run a command in this process and capture its output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from launcher.cli.main import main
 
 
 def execute(*words: str) -> tuple[int, str, str]:
-    """Exit code, output and error lines of one command."""
+    """Return the exit code, output and error output of a command."""
     out, errors = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(errors):
         code = main(words)
@@ -17,14 +17,14 @@ def execute(*words: str) -> tuple[int, str, str]:
 
 
 def output_of(*words: str) -> str:
-    """What a command prints that works."""
+    """Return the output of a command that succeeds."""
     code, output, errors = execute(*words)
     assert code == 0, errors
     return output
 
 
 def refused(*words: str) -> str:
-    """The one line that a command is refused with."""
+    """Return the one error line of a command that is refused."""
     code, _, errors = execute(*words)
     assert code == 2
     assert errors.startswith("error: ")

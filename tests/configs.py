@@ -1,4 +1,4 @@
-"""Configs with other values, which a test of many values need not compose again and again."""
+"""Configs with changed values, without composing each one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def composed(*words: str) -> RunConfig:
 
 
 def with_values(config: Any, values: Mapping[str, object]) -> Any:
-    """The config with other values of some dotted keys, each checked as it is when composed."""
+    """Return the config with other values of dotted keys, checked as when composed."""
     for key, value in values.items():
         first, _, rest = key.partition(".")
         config = replace(config, **{first: with_values(getattr(config, first), {rest: value}) if rest else value})

@@ -1,4 +1,4 @@
-"""Counts of steps made up by hand, in the place of traces."""
+"""Synthetic counts of steps, in place of traces."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from launcher.plan.step_kinds import step_kinds, step_samples
 
 
 def made_up(plan: Plan) -> list[CountedStep]:
-    """A step that moves 1 kB, computes 1 MFLOP and holds 1,100 bytes a pixel of each picture; two passes with SAM."""
-    found = []
+    """Return steps of 1 kB, 1 MFLOP and 1,100 bytes of memory per pixel of each image, with two passes for SAM."""
+    counted = []
     for sample in step_samples(step_kinds(plan), sizes=2):
         pixels = plan.rank_batch * sample.kind.image_size**2
         passes = 2 if "sam" in sample.kind.acting else 1
@@ -17,5 +17,5 @@ def made_up(plan: Plan) -> list[CountedStep]:
             Work("convolution", 100 * pixels, 10**6 * pixels, passes),
             Work("other", 900 * pixels, 0, passes),
         ]
-        found.append(CountedStep(sample.kind.image_size, sample.kind.acting, works, works, 10**8, 1100 * pixels))
-    return found
+        counted.append(CountedStep(sample.kind.image_size, sample.kind.acting, works, works, 10**8, 1100 * pixels))
+    return counted

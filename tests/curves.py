@@ -9,12 +9,12 @@ Values = float | tuple[float, ...]
 
 
 def curve(name: str, *points: tuple[Values, Values], setting: StudySetting = SETTING) -> Curve:
-    """A curve of (minutes, top-1) points, one an epoch; tuples hold a value a seed."""
+    """Return a curve of (minutes, top-1) points, one per epoch; tuples have a value per seed."""
 
     def many(values: Values) -> tuple[float, ...]:
         return values if isinstance(values, tuple) else (values,)
 
-    found = (
+    measured = (
         CurvePoint(n, many(top1), {"time": many(time), "epochs": (n,)}) for n, (time, top1) in enumerate(points, 1)
     )
-    return Curve(name, name, setting, tuple(found))
+    return Curve(name, name, setting, tuple(measured))

@@ -1,4 +1,4 @@
-"""Command lines that users are shown."""
+"""Check the command lines of help texts and docs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcher.submit.job import PREFIX
 
 
 def train(words: list[str]) -> None:
-    """A `train` command line parses, and its values compose."""
+    """Check that a `train` command line can be parsed and its values composed."""
     words = words[: words.index(">")] if ">" in words else words
     if words == ["--version"]:
         assert cli.main(words) == 0

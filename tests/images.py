@@ -1,4 +1,4 @@
-"""Folders of images of noise."""
+"""Folders of random images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def write_images(
     size: tuple[int, int] | None = None,
     kind: str = "jpg",
 ) -> Path:
-    """So many images a split of each class, in `root/SPLIT/CLASS`; of height and width `size`, or of 20 to 60 px."""
+    """Write `counts` images per split and class to `root/SPLIT/CLASS`, of height and width `size` or of 20 to 60 px."""
     random = np.random.default_rng(0)
     for split, count in counts.items():
         for name in classes:

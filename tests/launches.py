@@ -1,4 +1,4 @@
-"""What a piece of work would launch on a GPU, counted on a CPU."""
+"""Count on a CPU the kernels that an operation would launch on a GPU."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Launches(TorchDispatchMode):
-    """Counts operations that compute: a foreach function once if all its tensors are alike, else once a tensor.
+    """Count operations that compute: a foreach function once if all its tensors are alike, else once per tensor.
 
-    Alike as PyTorch's fast route asks (ATen/native/ForeachUtils.h): one dtype, and of each tensor and its partners in
-    the other lists one shape and one layout.
+    They are alike by the condition of PyTorch's fast path (ATen/native/ForeachUtils.h): one dtype, and for each tensor
+    and its partners in the other lists one shape and one layout.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Run folders as a real run leaves them, with chosen numbers."""
+"""Run folders like those of real runs, with chosen numbers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def append(metrics: Path, *records: Record) -> None:
 
 
 def log(folder: RunFolder, config: RunConfig, *records: Record) -> None:
-    """Give records to all that a run of the config logs to, and close it."""
+    """Write records to all sinks of a run of the config, and close them."""
     recorder = Recorder(build_sinks(folder, config))
     for record in records:
         recorder.record(record)
@@ -70,16 +70,16 @@ class MakeRun(Protocol):
 
 
 def records(top1: Sequence[float], seconds: Sequence[float], finished: bool | None) -> list[Record]:
-    """One epoch a value: its accuracy at the end and its training time; 5 s of evaluation after each."""
-    found: list[Record] = [StartRecord(0, 1000.0, 1, STEPS * len(top1), len(top1), "cpu", "float32", "top1", "higher")]
+    """Return records of one epoch per value: its final accuracy and training time, and 5 s of evaluation."""
+    rows: list[Record] = [StartRecord(0, 1000.0, 1, STEPS * len(top1), len(top1), "cpu", "float32", "top1", "higher")]
     clock, wall = 0.0, 1000.0
     for number, (accuracy, took) in enumerate(zip(top1, seconds, strict=True), 1):
         clock, wall, step = clock + took, wall + took + 5, STEPS * number
-        found.append(EvalRecord(step, wall, number, {"top1": accuracy, "top5": 1.0}, 1.0, 100, 5.0, clock))
-        found.append(EpochRecord(step, wall, number, 1.0, took, 10.0, 0.0, clock))
+        rows.append(EvalRecord(step, wall, number, {"top1": accuracy, "top5": 1.0}, 1.0, 100, 5.0, clock))
+        rows.append(EpochRecord(step, wall, number, 1.0, took, 10.0, 0.0, clock))
     if finished is not None:
-        found.append(EndRecord(STEPS * len(top1), wall, finished, clock, 5.0 * len(top1), 0.0))
-    return found
+        rows.append(EndRecord(STEPS * len(top1), wall, finished, clock, 5.0 * len(top1), 0.0))
+    return rows
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Measurements of machines made up for the purpose."""
+"""Synthetic measurements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTHING: dict[str, Any] = {
 def measured(
     run: Plan, cost: Callable[[StepKind], float], load: float, *, shared: float = 0.0, rounds: int = 1, **more: Any
 ) -> Measurement:
-    """The seconds of each kind of step, alone and beside the loading of a batch; all else takes none but `more`."""
+    """Return a measurement with a cost for each kind of step and a loading time; all else takes no time but `more`."""
     steps = []
     for kind in (sample.kind for sample in step_samples(step_kinds(run))):
         step, both = cost(kind), together(cost(kind), load, shared)

@@ -1,4 +1,4 @@
-"""Networks of few parameters in many tensors."""
+"""Networks with few parameters in many tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHANNELS = 32
 
 
 class _TwoStages(ResNet):
-    """Makes none of the large layers that would have to be filled first, and a fourth of the channels."""
+    """Build none of the large layers, whose initialization is slow, and a quarter of the channels."""
 
     def _make_layer(self, block: Any, planes: int, *others: Any, **named: Any) -> Any:
         planes //= 4
@@ -25,7 +25,7 @@ class _TwoStages(ResNet):
 def tiny(
     *_: object, num_classes: int = 10, block: type[BasicBlock] | type[Bottleneck] = BasicBlock, **__: Any
 ) -> nn.Module:
-    """A ResNet of two stages, whose running statistics follow each rank's own pictures fast."""
+    """Build a ResNet of two stages, whose running statistics quickly follow the images of each rank."""
     torch.manual_seed(0)
     network = _TwoStages(block, [1, 1, 1, 1])
     network.fc = nn.Linear(_CHANNELS * block.expansion, num_classes)
@@ -36,10 +36,10 @@ def tiny(
 
 
 def use_tiny() -> None:
-    """Have every network that a config names be the tiny one, in this process and its forks."""
+    """Replace every network of a config by the tiny one, in this process and its forks."""
     build.get_model = tiny
 
 
 def use_tiny_of_torchvision() -> None:
-    """Have torchvision itself make the tiny one of every name, for what has not imported this project."""
+    """Make torchvision build the tiny one for every name, for code that does not import this project."""
     torchvision.models.get_model = tiny

@@ -1,4 +1,4 @@
-"""Run folders with a checkpoint, of no steps: for what is done with a run's network."""
+"""Run folders with a checkpoint after zero steps, to test the use of their networks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL = [
 
 
 def finished(runs: Path, *words: str) -> RunFolder:
-    """A run of no steps that was evaluated and saved, as a run of one rank leaves it."""
+    """Return the folder of a run of one rank that was evaluated and saved after zero steps."""
     config = inspect_data(compose([*SMALL, *words]).config, must_exist=True).config
     folder = create(runs, "small", unique=False)
     resolved.write(config, folder.config)

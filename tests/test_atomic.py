@@ -1,4 +1,4 @@
-"""Files appear complete or not at all, whoever is killed, fails or writes beside."""
+"""Files appear complete or not at all, even if writers are killed, fail or run concurrently."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_failed_write_leaves_only_the_previous_file(tmp_path: Path) -> None:
 
 def test_two_machines_can_write_a_file_at_the_same_time(tmp_path: Path) -> None:
     path = tmp_path / "facts.json"
-    # note: in containers both may be process 1 of a host of the same name
+    # note: in containers both may be process 1 of hosts with the same name
     with atomic.writing(path) as first, atomic.writing(path) as second:
         first.write_text("first")
         second.write_text("second")

@@ -1,4 +1,4 @@
-"""What is printed on a terminal, under NO_COLOR, and into a pipe."""
+"""Output on a terminal, with NO_COLOR, and in a pipe."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Terminal(io.StringIO):
 
 
 def table() -> Table:
-    found = Table("name", "what it is", box=None)
-    found.add_row("mild", "[bold]short[/] runs")
-    found.add_row("hot", "long")
-    return found
+    result = Table("name", "what it is", box=None)
+    result.add_row("mild", "[bold]short[/] runs")
+    result.add_row("hot", "long")
+    return result
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def test_a_terminal_gets_bold_text_and_no_color_disables_it(monkeypatch: pytest.
 
 def test_a_narrow_terminal_breaks_notes_at_words() -> None:
     terminal = Terminal()
-    note = "note: the average of the weights lags behind a short run; shorten its half-life, or take algorithms.ema=off"
+    note = "note: the average of the weights lags behind a short run; shorten its half-life, or set algorithms.ema=off"
     console(terminal).print(note, markup=False)
     lines = terminal.getvalue().splitlines()
     assert max(map(len, lines)) <= 60

@@ -1,4 +1,4 @@
-"""The lists of packages: whole, exact, and each package in one of them."""
+"""The lock files: complete, exact, and each package in one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ranks of the launch tests run: `module:function` targets of a run folder."""
+"""Targets of the ranks in the launch tests: functions of a run folder."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from launcher.rank.signs import HEARTBEAT, STOP
 RANK = os.environ.get("RANK", "")
 
 
-def _say(run: Path, what: str, text: str = "") -> None:
-    (run / f"{what}-{RANK}").write_text(text)
+def _mark(run: Path, name: str, text: str = "") -> None:
+    (run / f"{name}-{RANK}").write_text(text)
 
 
 def _wait_for(path: Path) -> None:
@@ -24,8 +24,8 @@ def _wait_for(path: Path) -> None:
         time.sleep(0.02)
 
 
-def _sleep_on() -> None:
-    """As deaf to signals as a rank that is blocked in a collective."""
+def _block() -> None:
+    """Ignore signals, like a rank that is blocked in a collective."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
     time.sleep(600)
 
@@ -39,20 +39,20 @@ def _stubborn_child() -> None:
 def _start_child(run: Path) -> None:
     child = multiprocessing.get_context("fork").Process(target=_stubborn_child)
     child.start()
-    _say(run, "child", str(child.pid))
+    _mark(run, "child", str(child.pid))
 
 
 def succeed(run: Path) -> None:
-    """Rank 1 ends a second after rank 0, which has ended well."""
+    """Rank 1 ends a second after rank 0 has succeeded."""
     time.sleep(int(RANK))
     print(f"rank {RANK} of {os.environ['WORLD_SIZE']} was here", flush=True)
-    _say(run, "threads", os.environ["OMP_NUM_THREADS"])
+    _mark(run, "threads", os.environ["OMP_NUM_THREADS"])
 
 
 def second_raises(run: Path) -> None:
     _start_child(run)
     if RANK == "0":
-        _sleep_on()
+        _block()
     _wait_for(run / "child-0")
     raise ValueError("broken on purpose")
 
@@ -69,31 +69,31 @@ def second_raises_before_a_barrier(run: Path) -> None:
 
 def second_is_killed(run: Path) -> None:
     _start_child(run)
-    print(f"rank {RANK} had this to say", flush=True)
+    print(f"a line of rank {RANK}", flush=True)
     if RANK == "0":
-        _sleep_on()
+        _block()
     _wait_for(run / "child-0")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def second_is_misused(run: Path) -> None:
     if RANK == "0":
-        _sleep_on()
-    raise UserError(Problem("choose another", "dataset.path", "there"), "and mind the step")
+        _block()
+    raise UserError(Problem("set another", "dataset.path", "there"), "and check the step")
 
 
-def save_when_asked(run: Path) -> None:
+def save_on_request(run: Path) -> None:
     _start_child(run)
-    _say(run, "ready", str(os.getpid()))
+    _mark(run, "ready", str(os.getpid()))
     while not STOP.requested:
         time.sleep(0.02)
     time.sleep(0.5)
-    _say(run, "saved")
+    _mark(run, "saved")
     os.kill(int((run / f"child-{RANK}").read_text()), signal.SIGKILL)
 
 
-def fail_when_asked(run: Path) -> None:
-    _say(run, "ready")
+def fail_on_request(run: Path) -> None:
+    _mark(run, "ready")
     while not STOP.requested:
         time.sleep(0.02)
     if RANK == "1":
@@ -102,35 +102,35 @@ def fail_when_asked(run: Path) -> None:
 
 def never_end(run: Path) -> None:
     _start_child(run)
-    _say(run, "ready")
-    _sleep_on()
+    _mark(run, "ready")
+    _block()
 
 
-def fail_before_the_save_and_once_after(run: Path) -> None:
-    """Rank 1's first process raises; a checkpoint is there or not, as the test says."""
+def fail_once(run: Path) -> None:
+    """The first process of rank 1 raises; the test may have written a checkpoint."""
     print(f"rank {RANK} begins", flush=True)
     if RANK == "1":
         if not (run / "failed-once").exists():
             (run / "failed-once").touch()
             raise ValueError("broken once")
-        _say(run, "went on")
+        _mark(run, "continued")
 
 
 def gpu_lost_before_a_restart(run: Path) -> None:
-    """The first attempt is lost to something else; by the next one there are no GPUs."""
+    """A rank of the first attempt is killed; in the next attempt there are no GPUs."""
     from launcher.rank.group import join_ranks
 
     if not (run / "killed-once").exists():
         if RANK == "1":
             (run / "killed-once").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        _sleep_on()
+        _block()
     with join_ranks(compose([]).config):
-        _say(run, "trained")
+        _mark(run, "trained")
 
 
 def second_stops(run: Path) -> None:
-    """Rank 1 is stopped and rank 0 waits for it."""
+    """Rank 1 is stopped by a signal, and rank 0 waits for it."""
     time.sleep(1)
     HEARTBEAT.beat()
     time.sleep(1)
@@ -155,6 +155,6 @@ def agree_on_a_step(run: Path) -> None:
         if RANK == "0":
             time.sleep(0.01)
         if any_rank(STOP.requested):
-            _say(run, "stopped", str(step))
+            _mark(run, "stopped", str(step))
             break
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""The launcher decides once what a run trains on, whatever NVML, CUDA and the ranks see."""
+"""The launcher chooses the devices of a run once, whatever NVML, CUDA and the ranks detect."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ ROOT = Path(launcher.__file__).parent
 Capture = pytest.CaptureFixture[str]
 
 A100 = {"name": "NVIDIA A100-SXM4-80GB", "memory_bytes": 85 * 10**9, "capability": [8, 0], "address": "0000:07:00.0"}
-TOO_OLD = "The NVIDIA driver on your system is too old (found version 11040)."
+TOO_OLD = "The NVIDIA driver on your system is too old (result version 11040)."
 
-# So many GPUs by NVML, so many by CUDA, and what that says.
+# Sets the GPUs that NVML and CUDA report, and the error of CUDA.
 Machine = Callable[..., None]
 
 
@@ -44,9 +44,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(devices, "cards_on_the_bus", lambda: 0)
 
     def of(nvml: int, cuda: int, error: str = "", build: str | None = "13.0") -> None:
-        told = {"torch": "2.15.0", "cuda": build, "hip": None, "gpus": [A100] * cuda, "error": error}
+        values = {"torch": "2.15.0", "cuda": build, "hip": None, "gpus": [A100] * cuda, "error": error}
         monkeypatch.setattr(devices, "visible_gpus", lambda: nvml)
-        monkeypatch.setattr(devices, "run_probe", lambda script: ProbeResult(told))
+        monkeypatch.setattr(devices, "run_probe", lambda script: ProbeResult(values))
 
     return of
 
@@ -67,8 +67,8 @@ def test_each_visible_gpu_gets_one_process(
     machine: Machine, gpus: int, device: str, nproc: object, expected: tuple[str, int]
 ) -> None:
     machine(nvml=gpus, cuda=gpus)
-    found = decide(launch(device, nproc))
-    assert ((found.kind, found.processes), found.notes) == (expected, [])
+    result = decide(launch(device, nproc))
+    assert ((result.kind, result.processes), result.notes) == (expected, [])
 
 
 @pytest.mark.parametrize("node", ["nvidia0", "nvidiactl", "kfd", "dxg", None])
@@ -79,15 +79,15 @@ def test_a_driver_is_detected_by_its_device_files(node: str | None, tmp_path: Pa
     assert has_driver(tmp_path) == (node is not None)
 
 
-@pytest.mark.parametrize(("named", "expected"), [(None, 3), ("0,2", 2), ("", 0), ("1,-1,2", 1), ("0,1,2,3", 3)])
+@pytest.mark.parametrize(("value", "expected"), [(None, 3), ("0,2", 2), ("", 0), ("1,-1,2", 1), ("0,1,2,3", 3)])
 def test_gpus_are_counted_without_torch(
-    named: str | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    value: str | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for node in ("nvidia0", "nvidia1", "nvidia2", "nvidiactl"):
         (tmp_path / node).touch()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if named is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    if value is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     monkeypatch.setitem(sys.modules, "torch", None)
     assert visible_gpus(tmp_path) == expected
 
@@ -134,11 +134,11 @@ def test_a_gpu_without_kernels_is_an_error_before_the_ranks_start(machine: Machi
 
 def test_mig_instances_are_counted_as_by_cuda(machine: Machine) -> None:
     machine(nvml=4, cuda=1)
-    found = decide(launch("auto"))
-    assert (found.kind, found.processes) == ("cuda", 1)
+    result = decide(launch("auto"))
+    assert (result.kind, result.processes) == ("cuda", 1)
     assert (
         "4 GPUs are visible, but CUDA can use only 1: the others have failed, or are split into MIG instances"
-        in found.notes[0]
+        in result.notes[0]
     )
     with pytest.raises(
         UserError, match=r"launch.nproc=4: 4 GPUs are visible, but CUDA can use only 1; set launch.nproc=1"
@@ -157,7 +157,7 @@ def test_cards_that_torch_does_not_detect_are_a_note(machine: Machine, monkeypat
 
 
 def test_a_rank_whose_gpu_fails_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # note: so that it is put back
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # note: so that pytest restores it
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     assert use_device("cpu", 3) == torch.device("cpu")
     with pytest.raises(MachineError, match=r"GPU 63 failed after startup detected it: .*launch.device=cpu"):
@@ -171,10 +171,10 @@ def test_every_verb_passes_the_chosen_devices_to_the_launcher(
     from launcher.cli.main import main
     from launcher.launch import elastic
 
-    given = []
+    chosen = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(elastic.Launcher, "run", lambda launcher: given.append(launcher._devices) or 1)
+    monkeypatch.setattr(elastic.Launcher, "run", lambda launcher: chosen.append(launcher._devices) or 1)
     machine(nvml=2, cuda=2)
     small = ["dataset.train_samples=96", "dataset.val_samples=50", "dataset.native_size=32"]
     (tmp_path / "space.yaml").write_text("optimizer.lr: [0.1, 0.2]\n")
@@ -188,9 +188,9 @@ def test_every_verb_passes_the_chosen_devices_to_the_launcher(
         ["ablate", *small],
         ["tune", "space.yaml", *small, "--trials", "1"],
     ):
-        given.clear()
+        chosen.clear()
         main(words)
-        assert given == [Devices("cuda", 2)], words
+        assert chosen == [Devices("cuda", 2)], words
 
 
 def test_evaluation_does_not_fall_back_to_the_cpu(machine: Machine, tmp_path: Path, capsys: Capture) -> None:
@@ -205,18 +205,20 @@ def test_evaluation_does_not_fall_back_to_the_cpu(machine: Machine, tmp_path: Pa
     assert capsys.readouterr().err.startswith("error: 8 GPUs are visible, but CUDA can use none (The NVIDIA driver")
 
 
-def _one_of_two_kinds(rank: int) -> None:
+def _mixed_devices(rank: int) -> None:
     with pytest.raises(MachineError, match=r"ranks \[0\] have no GPU, but the others do"):
         check_agreement(("cpu", "cuda")[rank], compose([]).config)
 
 
 def test_ranks_with_and_without_a_gpu_are_an_error() -> None:
-    on_two_ranks(_one_of_two_kinds)
+    on_two_ranks(_mixed_devices)
 
 
 def test_only_one_module_detects_gpus() -> None:
-    asking = [path.name for path in ROOT.rglob("*.py") if re.search(r"is_available\(|device_count\(", path.read_text())]
-    assert asking == ["probe.py"]
+    modules = [
+        path.name for path in ROOT.rglob("*.py") if re.search(r"is_available\(|device_count\(", path.read_text())
+    ]
+    assert using == ["probe.py"]
 
 
 @pytest.mark.parametrize(

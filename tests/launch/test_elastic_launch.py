@@ -1,4 +1,4 @@
-"""Two real ranks, started by a launcher in a process of its own; every process of a run works in its folder."""
+"""Two real ranks, started by a launcher in another process; all processes of a run have its working directory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ HERE = Path(__file__).parent
 Start = Callable[..., Command]
 
 
-def both(run: Path, what: str) -> Callable[[], bool]:
-    return lambda: all((run / f"{what}-{rank}").exists() for rank in (0, 1))
+def both(run: Path, name: str) -> Callable[[], bool]:
+    return lambda: all((run / f"{name}-{rank}").exists() for rank in (0, 1))
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_two_ranks_share_the_cores_and_append_to_their_logs(start: Start, run: P
 def test_an_exception_ends_a_blocked_peer_and_its_workers(start: Start, run: Path) -> None:
     process = start("second_raises")
     wait_for(both(run, "child"))
-    _, errors = process.communicate(timeout=28)  # elastic's own patience would be 30 s
+    _, errors = process.communicate(timeout=28)  # elastic would wait 30 s
     assert process.returncode == 1
     assert errors.startswith("error: rank 1 failed: ValueError: broken on purpose (host ")
     assert 'raise ValueError("broken on purpose")' in errors
@@ -77,27 +77,27 @@ def test_the_cause_is_printed_and_not_the_lost_connection_of_the_peer(start: Sta
 
 def test_a_user_error_in_a_rank_prints_only_its_lines(start: Start, run: Path) -> None:
     output, errors = ended(start("second_is_misused"), 2)
-    assert (output, errors) == ("", "dataset.path=there: choose another\nand mind the step\n")
+    assert (output, errors) == ("", "dataset.path=there: set another\nand check the step\n")
 
 
 @pytest.mark.parametrize(
-    ("asked", "code"),
+    ("number", "code"),
     [(signal.SIGTERM, 143), (signal.SIGINT, 130)],
 )
 def test_a_stop_signal_lets_the_ranks_save_a_checkpoint(
-    start: Start, run: Path, asked: signal.Signals, code: int
+    start: Start, run: Path, number: signal.Signals, code: int
 ) -> None:
-    process = start("save_when_asked")
+    process = start("save_on_request")
     wait_for(both(run, "ready"))
-    process.send_signal(asked)
-    process.send_signal(asked)
+    process.send_signal(number)
+    process.send_signal(number)
     output, _ = ended(process, code)
     assert both(run, "saved")()
     assert "press Ctrl-C again to stop at once" in output
 
 
 def test_a_stop_signal_to_every_process_acts_like_one_to_the_launcher(start: Start, run: Path) -> None:
-    process = start("save_when_asked")
+    process = start("save_on_request")
     wait_for(both(run, "ready"))
     for member in processes_of(run):
         member.send_signal(signal.SIGTERM)
@@ -116,7 +116,7 @@ def test_a_second_ctrl_c_stops_blocked_ranks_at_once(start: Start, run: Path) ->
 
 
 def test_a_failed_checkpoint_after_a_stop_request_is_a_failure(start: Start, run: Path) -> None:
-    process = start("fail_when_asked")
+    process = start("fail_on_request")
     wait_for(both(run, "ready"))
     process.send_signal(signal.SIGTERM)
     _, errors = ended(process, 1)
@@ -131,15 +131,15 @@ def test_all_ranks_stop_at_the_same_step(start: Start, run: Path) -> None:
 def test_ranks_restart_from_a_checkpoint(start: Start, run: Path) -> None:
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "step-00000010.pt").touch()
-    output, _ = ended(start("fail_before_the_save_and_once_after", "launch.max_restarts=2"))
-    assert (run / "went on-1").exists()
+    output, _ = ended(start("fail_once", "launch.max_restarts=2"))
+    assert (run / "continued-1").exists()
     assert "error: rank 1 failed: ValueError: broken once" in output
     assert "restarting from the newest checkpoint (1 of 2)" in output
     assert (run / "logs" / "rank-0.log").read_text() == "rank 0 begins\n" * 2
 
 
 def test_an_error_before_the_first_checkpoint_is_not_retried(start: Start, run: Path) -> None:
-    _, errors = ended(start("fail_before_the_save_and_once_after", "launch.max_restarts=2"), 1)
+    _, errors = ended(start("fail_once", "launch.max_restarts=2"), 1)
     assert errors.startswith("error: rank 1 failed: ValueError: broken once")
 
 
@@ -155,10 +155,10 @@ def test_restarts_are_limited_and_the_likely_cause_is_reported(start: Start, run
     assert [f"({number} of 2)" in output for number in (1, 2, 3)] == [True, True, False]
     first, *rest = errors.splitlines()
     assert first.startswith("error: rank 1 failed: killed by SIGKILL, probably out of memory")
-    assert rest == ["rank 1 had this to say"] * 3 + [f"full log: {run / 'logs' / 'rank-1.log'}"]
+    assert rest == ["a line of rank 1"] * 3 + [f"full log: {run / 'logs' / 'rank-1.log'}"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the state of a process is read as Linux tells it")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the state of processes from /proc")
 def test_a_hanging_rank_is_reported_and_ended(start: Start, run: Path) -> None:
     _, errors = ended(start("second_stops", "launch.hang_timeout=3", "launch.max_restarts=0"), 1)
     assert errors.startswith("error: rank 0 made no progress for launch.hang_timeout seconds; see its stacks in ")

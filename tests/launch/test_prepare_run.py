@@ -1,4 +1,4 @@
-"""A plan is of the processes and images that the run would have, unless the command line names others."""
+"""A plan has the processes and images of the run, unless the command line sets others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank prints goes to its log."""
+"""The output of a rank goes to its log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ import os; os._exit(7)
 
 
 def run(log: Path) -> tuple[int, str]:
-    """The exit code, and what the terminal shows."""
+    """Return the exit code and the output on the terminal."""
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     command = [sys.executable, "-c", PRINTS, str(log)]
     done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
@@ -42,9 +42,9 @@ def test_log_lines_are_written_immediately(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_log_lines_go_to_the_terminal_when_the_disk_is_full() -> None:
-    code, shown = run(Path("/dev/full"))
+    code, output = run(Path("/dev/full"))
     assert code == 7
-    assert [line in shown for line in ("first\n", "UserWarning: second\n", "h\\udcffalf\n")] == [True] * 3
+    assert [line in output for line in ("first\n", "UserWarning: second\n", "h\\udcffalf\n")] == [True] * 3
 
 
 class View:

@@ -7,17 +7,17 @@ import pytest
 
 from launcher.launch.stopping import StopRequest, stop_signals
 
-ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
-@pytest.mark.parametrize(("asked", "code"), [(number, 130 if number == signal.SIGINT else 143) for number in ASKING])
-def test_a_signal_is_recorded_and_the_handlers_are_restored(asked: signal.Signals, code: int) -> None:
-    before = [signal.getsignal(number) for number in ASKING]
+@pytest.mark.parametrize(("sent", "code"), [(number, 130 if number == signal.SIGINT else 143) for number in SIGNALS])
+def test_a_signal_is_recorded_and_the_handlers_are_restored(sent: signal.Signals, code: int) -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
     request = StopRequest()
     with stop_signals(request.note):
-        os.kill(os.getpid(), asked)
+        os.kill(os.getpid(), sent)
     assert (request.requested, request.exit_code) == (True, code)
-    assert [signal.getsignal(number) for number in ASKING] == before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
 def test_nohup_ignores_sighup() -> None:
@@ -31,16 +31,16 @@ def test_nohup_ignores_sighup() -> None:
     assert not request.requested
 
 
-@pytest.mark.parametrize("asked", ASKING)
-def test_the_second_signal_reaches_the_previous_handler(asked: signal.Signals) -> None:
-    came: list[int] = []
-    before = signal.signal(asked, lambda number, frame: came.append(number))
+@pytest.mark.parametrize("sent", SIGNALS)
+def test_the_second_signal_reaches_the_previous_handler(sent: signal.Signals) -> None:
+    received: list[int] = []
+    before = signal.signal(sent, lambda number, frame: received.append(number))
     try:
         request = StopRequest()
         with stop_signals(request.note, once=True):
-            os.kill(os.getpid(), asked)
-            assert (request.number, came) == (asked, [])
-            os.kill(os.getpid(), asked)
-        assert came == [asked]
+            os.kill(os.getpid(), sent)
+            assert (request.number, received) == (sent, [])
+            os.kill(os.getpid(), sent)
+        assert received == [sent]
     finally:
-        signal.signal(asked, before)
+        signal.signal(sent, before)

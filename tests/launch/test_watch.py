@@ -1,4 +1,4 @@
-"""Which rank failed first or hangs, as it was seen, against the order in which elastic lists failures."""
+"""The rank that failed first or hangs, as opposed to the order in which elastic lists failures."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ for _ in range(int(sys.argv[3])):
     time.sleep(0.2)
     signs.HEARTBEAT.beat()
 time.sleep(3)
-print("ended by itself")
+print("ended normally")
 """
 
 
@@ -97,11 +97,11 @@ def test_a_rank_that_hangs_ends_with_its_stacks_in_its_log(
     command = [sys.executable, "-c", HANGS, str(to_start), str(log), str(beats)]
     done = subprocess.run(command, env={**os.environ, "RANK": "3"}, stderr=subprocess.PIPE, text=True, check=False)
     text = log.read_text()
-    assert ("most recent call first" in text, "ended by itself" in text) == (hangs, not hangs)
+    assert ("most recent call first" in text, "ended normally" in text) == (hangs, not hangs)
     # note: faulthandler may crash while it writes the stacks of running threads
     assert done.returncode in ((1, -signal.SIGSEGV) if hangs else (0,))
     warning = "warning: rank 3 is waiting to read a\\nb.jpg; check that its disk responds\n"
-    assert done.stderr == warning, "it is reported once, on the terminal"
+    assert done.stderr == warning, "it must be printed once, on the terminal"
     failure = describe(3, failures(tmp_path, *[(0, None)] * 3, (done.returncode, None))[3], tmp_path)
     assert ("made no progress for launch.hang_timeout" in failure.message, failure.from_outside) == (hangs, hangs)
 
@@ -118,7 +118,7 @@ def test_a_rank_that_crashes_while_it_writes_its_stacks_counts_as_hanging(tmp_pa
 
 
 def failures(folder: Path, *ends: tuple[int, float | None]) -> dict[int, ProcessFailure]:
-    """Rank r has process id 100 + r, an exit code and, if it recorded its error, the time of it."""
+    """Failures of ranks r with process id 100 + r, an exit code and, if recorded, the time of the error."""
     made = {}
     for rank, (exit_code, when) in enumerate(ends):
         file = folder / f"{rank}.json"
@@ -132,14 +132,14 @@ def failures(folder: Path, *ends: tuple[int, float | None]) -> dict[int, Process
 @pytest.mark.parametrize(
     ("ends", "seen_first", "expected"),
     [
-        # the peer was killed for being deaf, long after rank 1's error
+        # the peer was killed because it was blocked, long after the error of rank 1
         ([(KILLED, None), (1, 5.0)], {101}, 1),
-        # both noticed at once: a rank that was killed, or hung, cannot have been the peer's victim
+        # both detected at once: a rank that was killed, or hung, is not a consequence of the peer's failure
         ([(1, 5.0), (KILLED, None)], {100, 101}, 1),
         ([(1, 5.0), (1, None)], {100, 101}, 1),
-        # both noticed at once: the earlier record
+        # both detected at once: the earlier record
         ([(1, 5.2), (1, 5.1)], {100, 101}, 1),
-        # elastic's own SIGTERM reached a rank that was not listening yet
+        # elastic's SIGTERM killed a rank without a handler
         ([(CLOSED, None), (1, 5.0)], {100, 101}, 1),
         # nothing recorded, such as an interpreter that does not start
         ([(1, None), (1, None)], set(), 0),

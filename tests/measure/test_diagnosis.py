@@ -1,4 +1,4 @@
-"""The bound and the advice, on machines made up for the purpose."""
+"""The bottleneck and the advice, with synthetic measurements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def plan(*words: str) -> Plan:
 
 
 def measured(run: Plan, *, step: float, load: float, transfer: float = 0.0, shared: float = 0.0) -> Measurement:
-    """Steps whose time grows with the area, up to `step` at the full size."""
+    """Measurements whose step time grows with the area, up to `step` at the full size."""
     largest = run.train_size
     return measurements.measured(
         run, lambda kind: step * (kind.image_size / largest) ** 2, load, shared=shared, transfer_seconds=[transfer]
@@ -38,10 +38,10 @@ def test_the_longest_part_is_the_bottleneck() -> None:
 
 def test_the_bottleneck_may_change_with_the_image_size() -> None:
     run = plan()
-    found = diagnose(run, measured(run, step=1.0, load=0.5))
-    assert found.bounds[0] == "data"
-    assert found.bounds[-1] == "step"
-    assert found.sizes[0].image_size < found.sizes[-1].image_size
+    diagnosis = diagnose(run, measured(run, step=1.0, load=0.5))
+    assert diagnosis.bounds[0] == "data"
+    assert diagnosis.bounds[-1] == "step"
+    assert diagnosis.sizes[0].image_size < diagnosis.sizes[-1].image_size
 
 
 def test_the_gain_is_what_free_loading_would_save() -> None:
@@ -51,25 +51,25 @@ def test_the_gain_is_what_free_loading_would_save() -> None:
     assert diagnose(run, measured(run, step=1.0, load=0.5, shared=1.0)).gain == pytest.approx(1 / 3)
 
 
-def told(*words: str, step: float = 0.1, load: float = 1.0, workers: int = 8) -> str:
+def advice_of(*words: str, step: float = 0.1, load: float = 1.0, workers: int = 8) -> str:
     run = plan(*words)
-    found = replace(measured(run, step=step, load=load), workers=workers)
-    return "\n".join(diagnose(run, found).advice)
+    measurement = replace(measured(run, step=step, load=load), workers=workers)
+    return "\n".join(diagnose(run, measurement).advice)
 
 
 def test_advice_when_loading_is_the_bottleneck(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "dataloader.workers=8: 2 of 8 cores" in told(workers=2)
-    assert "dataloader.workers" not in told(workers=8)
-    assert "dataloader=ffcv" in told("dataloader=torchvision")
+    assert "dataloader.workers=8: 2 of 8 cores" in advice_of(workers=2)
+    assert "dataloader.workers" not in advice_of(workers=8)
+    assert "dataloader=ffcv" in advice_of("dataloader=torchvision")
     monkeypatch.setattr("PIL.__version__", "12.1.1")
-    assert "Pillow-SIMD" in told("dataloader=torchvision")
+    assert "Pillow-SIMD" in advice_of("dataloader=torchvision")
     words = ["algorithms.randaugment=on", "algorithms.randaugment.where=loader"]
-    assert "algorithms.randaugment.where=device" in told(*words)
+    assert "algorithms.randaugment.where=device" in advice_of(*words)
     where = "algorithms.progressive_resizing.where=loader"
-    assert where in told()
-    assert where not in told(where)
-    assert "dataloader.dct_scaling=true" in told(where, "dataloader=ffcv")
-    assert "dataloader.dct_scaling" not in told(where, "dataloader=ffcv", "dataloader.dct_scaling=true")
+    assert where in advice_of()
+    assert where not in advice_of(where)
+    assert "dataloader.dct_scaling=true" in advice_of(where, "dataloader=ffcv")
+    assert "dataloader.dct_scaling" not in advice_of(where, "dataloader=ffcv", "dataloader.dct_scaling=true")
 
 
 def test_advice_about_images_larger_than_needed_or_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,29 +77,29 @@ def test_advice_about_images_larger_than_needed_or_than_memory(tmp_path: Path, m
     for folder in ("train/a", "train/b", "val/a", "val/b"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "broken.png").touch()
-    assert "shorter edge" not in told(*words)
+    assert "shorter edge" not in advice_of(*words)
     Image.new("RGB", (900, 800)).save(tmp_path / "train" / "a" / "0.png")
-    assert "their shorter edge is 800 px (median), but the run uses" in told(*words)
-    assert "cache" not in told(*words)
+    assert "their shorter edge is 800 px (median), but the run uses" in advice_of(*words)
+    assert "cache" not in advice_of(*words)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1))
-    assert "exceed it" in told(*words)
-    assert "shorter edge" not in told(*words, "dataloader=ffcv")
+    assert "exceed it" in advice_of(*words)
+    assert "shorter edge" not in advice_of(*words, "dataloader=ffcv")
 
 
 def test_advice_when_the_step_is_the_bottleneck() -> None:
     slow: dict[str, Any] = {"step": 1.0, "load": 0.01}
-    assert "precision=auto" in told("precision=fp32", **slow)
-    assert "channels_last=on" in told("algorithms.channels_last=off", **slow)
-    assert "sam.interval=10" in told("algorithms.sam.interval=5", **slow)
-    assert "deterministic=false" in told("deterministic=true", **slow)
-    assert "dataloader" not in told("deterministic=true", **slow)
-    assert told(**slow) == ""
+    assert "precision=auto" in advice_of("precision=fp32", **slow)
+    assert "channels_last=on" in advice_of("algorithms.channels_last=off", **slow)
+    assert "sam.interval=10" in advice_of("algorithms.sam.interval=5", **slow)
+    assert "deterministic=false" in advice_of("deterministic=true", **slow)
+    assert "dataloader" not in advice_of("deterministic=true", **slow)
+    assert advice_of(**slow) == ""
 
 
 def test_advice_when_loading_and_training_share_cores() -> None:
     run = plan()
-    found = diagnose(run, measured(run, step=1.0, load=0.5, shared=1.0))
-    assert "same cores" in "\n".join(found.advice)
+    diagnosis = diagnose(run, measured(run, step=1.0, load=0.5, shared=1.0))
+    assert "same cores" in "\n".join(diagnosis.advice)
 
 
 def test_advice_about_the_longest_part_comes_first() -> None:

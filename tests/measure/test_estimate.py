@@ -1,4 +1,4 @@
-"""The integral over the schedule against sums taken step by step, and its interval."""
+"""The integral over the schedule, compared with sums over steps, and its interval."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plan(*words: str) -> Plan:
 
 
 def cost(kind: StepKind) -> float:
-    """A machine whose steps cost their area; SAM doubles them."""
+    """Return a step time in proportion to the area; SAM doubles it."""
     return kind.image_size**2 * 1e-4 * (2 if "sam" in kind.acting else 1)
 
 
@@ -57,19 +57,19 @@ def measured(run: Plan, load: float, shared: float = 0.0) -> Measurement:
 @pytest.mark.parametrize("recipe", ["baseline", "mild", "medium", "hot"])
 def test_the_time_of_a_step_bound_run_is_the_sum_of_its_steps(recipe: str) -> None:
     run = plan(f"recipe={recipe}")
-    found = estimate(run, measured(run, load=1e-6))
+    result = estimate(run, measured(run, load=1e-6))
     steps = sum(cost(kind) * len(steps) for kind, steps in step_kinds(run).items())
     sizes = len({run.image_size(step) for step in range(run.total_steps)})
     starts = 2.0 + (run.epochs - 1) * 0.5 + 0.1 + (sizes - 1) * 0.1
-    assert found.training.seconds == pytest.approx(steps + starts, rel=1e-6)
-    assert found.training.low == pytest.approx(found.training.high)
+    assert result.training.seconds == pytest.approx(steps + starts, rel=1e-6)
+    assert result.training.low == pytest.approx(result.training.high)
 
 
 def test_the_time_of_a_data_bound_run_is_the_loading_time() -> None:
     run = plan("recipe=mild")
-    found = estimate(run, measured(run, load=5.0))
-    assert found.training.seconds == pytest.approx(run.total_steps * 5.0, rel=0.01)
-    assert found.images_per_second == pytest.approx(64 / 5.0, rel=0.01)
+    result = estimate(run, measured(run, load=5.0))
+    assert result.training.seconds == pytest.approx(run.total_steps * 5.0, rel=0.01)
+    assert result.images_per_second == pytest.approx(64 / 5.0, rel=0.01)
 
 
 def test_competition_adds_the_shorter_time() -> None:
@@ -85,13 +85,13 @@ def test_competition_is_the_inverse_of_together(step: float, load: float, both: 
 
 def test_the_clocks_equal_sums_by_hand() -> None:
     run = plan("recipe=mild")
-    found = estimate(run, measured(run, load=1e-6))
-    assert found.evaluations == 10
-    assert found.evaluation.seconds == pytest.approx(1.0 + 9 * 0.25 + 10 * 4 * 0.2)
-    assert found.saving.seconds == pytest.approx((found.checkpoints - 1) * 0.3 + 1.0)
-    parts = found.training.seconds + found.evaluation.seconds + found.saving.seconds
-    assert found.wall.seconds == pytest.approx(parts + 3.0)
-    assert sum(size.steps for size in found.sizes) == run.total_steps
+    result = estimate(run, measured(run, load=1e-6))
+    assert result.evaluations == 10
+    assert result.evaluation.seconds == pytest.approx(1.0 + 9 * 0.25 + 10 * 4 * 0.2)
+    assert result.saving.seconds == pytest.approx((result.checkpoints - 1) * 0.3 + 1.0)
+    parts = result.training.seconds + result.evaluation.seconds + result.saving.seconds
+    assert result.wall.seconds == pytest.approx(parts + 3.0)
+    assert sum(size.steps for size in result.sizes) == run.total_steps
 
 
 def test_an_evaluation_at_the_end_is_counted_once() -> None:
@@ -109,21 +109,21 @@ def test_step_times_between_the_measured_sizes_are_interpolated() -> None:
 
 
 def test_the_interval_is_the_prediction_interval_of_students_t() -> None:
-    found = span([1.0, 2.0, 3.0])
+    result = span([1.0, 2.0, 3.0])
     # note: t of 0.95 with 2 degrees of freedom is 2.920; the deviation 1; sqrt(1 + 1/3) = 1.1547
-    assert (found.seconds, found.high) == (2.0, pytest.approx(2 + 2.920 * 1.1547, abs=1e-3))
-    assert found.low == 0.0
+    assert (result.seconds, result.high) == (2.0, pytest.approx(2 + 2.920 * 1.1547, abs=1e-3))
+    assert result.low == 0.0
     assert span([2.0]).low == span([2.0]).high == 2.0
 
 
 def test_prices_are_for_the_wall_clock_time_of_machines_with_a_price() -> None:
     run = plan("recipe=mild")
-    found = estimate(run, measured(run, load=1e-6))
+    result = estimate(run, measured(run, load=1e-6))
     free, dear = (compose([f"hardware={name}"]).config.hardware for name in ("this_machine", "p4d_24xlarge"))
-    (offer,) = prices(found, [free, dear])
+    (offer,) = prices(result, [free, dear])
     assert offer.hardware == dear
-    assert offer.cost == pytest.approx(dear.price_per_hour * found.wall.seconds / 3600)
-    assert prices(found, [replace(free, price_per_hour=0.0)])[0].cost == 0
+    assert offer.cost == pytest.approx(dear.price_per_hour * result.wall.seconds / 3600)
+    assert prices(result, [replace(free, price_per_hour=0.0)])[0].cost == 0
 
 
 def test_a_measurement_reads_back_as_written() -> None:

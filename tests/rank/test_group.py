@@ -31,7 +31,7 @@ def test_collectives_time_out_later_than_the_heartbeat(
 
 
 def check_gradients(rank: int, count: int) -> None:
-    """Averages in either format beside the exact ones of what each rank computed."""
+    """Compare the means of gradients in both formats with the exact ones."""
     averages = {}
     for dtype in ("float32", "bfloat16"):
         torch.manual_seed(0)
@@ -40,13 +40,15 @@ def check_gradients(rank: int, count: int) -> None:
         images = torch.randn(8, 300, generator=torch.Generator().manual_seed(rank))
         network(images).square().sum().backward()
         averages[dtype] = model.weight.grad.double()
-        alone = torch.autograd.grad(model(images).square().sum(), model.weight)[0].double()
-    sizes, exact = alone.abs(), alone.clone()
-    dist.all_reduce(sizes)
+        own = torch.autograd.grad(model(images).square().sum(), model.weight)[0].double()
+    magnitudes, exact = own.abs(), own.clone()
+    dist.all_reduce(magnitudes)
     dist.all_reduce(exact)
-    off = {dtype: ((average - exact / count).abs() / (sizes / count)).max() for dtype, average in averages.items()}
-    assert off["float32"] < 2**-20
-    assert 2**-12 < off["bfloat16"] <= (count + 1) / 256
+    error = {
+        dtype: ((average - exact / count).abs() / (magnitudes / count)).max() for dtype, average in averages.items()
+    }
+    assert error["float32"] < 2**-20
+    assert 2**-12 < error["bfloat16"] <= (count + 1) / 256
     first = averages["bfloat16"].clone()
     dist.broadcast(first, src=0)
     assert torch.equal(first, averages["bfloat16"])
@@ -66,9 +68,9 @@ def test_buffers_are_sent_in_one_broadcast_per_dtype(monkeypatch: pytest.MonkeyP
     }
     messages: list[torch.dtype] = []
 
-    def receive(message: Tensor, src: int) -> None:
-        messages.append(message.dtype)
-        message.copy_(sent[message.dtype])
+    def receive(buffer: Tensor, src: int) -> None:
+        messages.append(buffer.dtype)
+        buffer.copy_(sent[buffer.dtype])
 
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)

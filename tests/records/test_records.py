@@ -1,4 +1,4 @@
-"""The run folder: its lock, its append-only truth, and what is computed from it."""
+"""The run folder: its lock, its append-only records, and what is computed from them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_truncated_line_loses_only_itself(folder: RunFolder) -> None:
 
 
 class SmallDisk:
-    """In the place of `os`: a file takes so many bytes, then is full."""
+    """Replacement of `os` with a disk that is full after `room` bytes."""
 
     def __init__(self, room: int):
         self.room = room
@@ -89,9 +89,9 @@ class SmallDisk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
-    made = SmallDisk(300)
-    monkeypatch.setattr(metrics, "os", made)
-    return made
+    disk = SmallDisk(300)
+    monkeypatch.setattr(metrics, "os", disk)
+    return disk
 
 
 def test_records_are_buffered_while_the_disk_is_full_and_written_later(
@@ -100,7 +100,7 @@ def test_records_are_buffered_while_the_disk_is_full_and_written_later(
     recorder = Recorder([MetricsWriter(folder.metrics)])
     for step in range(1, 8):
         recorder.record(training(step))
-    assert not folder.metrics.read_bytes().endswith(b"\n"), "a part of a line is there"
+    assert not folder.metrics.read_bytes().endswith(b"\n"), "a part of a line was written"
     assert capsys.readouterr().out.count("warning: records cannot be written (No space left on device)") == 1
     disk.room = 10**6
     recorder.record(training(8))
@@ -167,12 +167,12 @@ def test_clocks_are_separate_and_continue_after_a_resume() -> None:
         assert spent() == 3
     now[0] = 20
     assert clock.state_dict() == {"training": 16, "evaluation": 3, "saving": 1}
-    again = Clock(None, now=lambda: now[0])
-    again.load_state_dict(clock.state_dict())
+    resumed = Clock(None, now=lambda: now[0])
+    resumed.load_state_dict(clock.state_dict())
     now[0] = 25
-    again.switch("training")
+    resumed.switch("training")
     now[0] = 27
-    assert again.seconds("training") == 18
+    assert resumed.seconds("training") == 18
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -258,13 +258,13 @@ def test_the_summary_is_computed_from_the_records(folder: RunFolder) -> None:
 
 def test_the_summary_shows_the_error_of_the_estimate_of_this_config(folder: RunFolder, tmp_path: Path) -> None:
     config = replace(CONFIG, runs=str(tmp_path))
-    kept = save_estimate(config, {clock: {"seconds": 33.0} for clock in ("training", "evaluation", "saving")})
+    path = save_estimate(config, {clock: {"seconds": 33.0} for clock in ("training", "evaluation", "saving")})
     chosen = replace(config, run_name="chosen")
     assert "estimated" not in summary(written(folder, end(10, finished=False)), chosen)
     assert "training 33 s (+10.0%), evaluation 33 s (+725.0%)" in summary(written(folder, end(20)), chosen)
     assert "estimated" not in summary(folder, replace(config, epochs=config.epochs + 1))
     for text in ("{", "[]", '{"training": null}'):
-        kept.write_text(text)
+        path.write_text(text)
         assert "estimated" not in summary(folder, chosen)
 
 
@@ -272,8 +272,8 @@ def test_the_summary_shows_the_error_of_the_estimate_of_this_config(folder: RunF
 def test_the_curve_is_drawn_for_any_number_of_points(folder: RunFolder, points: int) -> None:
     records = [r for step in range(1, points + 1) for r in (training(step), evaluation(step))]
     path = draw_curve(written(folder, *records, training(points + 1, float("nan"))), CONFIG.task, "a title")
-    with Image.open(path) as picture:
-        assert picture.size == (960, 720)
+    with Image.open(path) as image:
+        assert image.size == (960, 720)
     assert not list(folder.path.glob("*.tmp*"))
 
 

@@ -1,4 +1,4 @@
-"""Time to target on the training clock, and what a target may be."""
+"""Time to target on the training clock, and valid targets."""
 
 from __future__ import annotations
 
