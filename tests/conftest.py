@@ -21,37 +21,37 @@ from tests.runs import Cold, Here, Train
 __all__ = ["make_run"]
 
 _COMPUTING = ("benchmarks", "training")
-# How much more than before a test may leave in memory.
+# Memory that a test may leave occupied.
 _LEFT_MIB = 40
 _least_mib = math.inf
 
-# note: timings of a shared machine say nothing, and a failure in CI must be the same everywhere
+# note: timings on a shared machine are unreliable, and a failure in CI must be reproducible
 settings.register_profile("project", deadline=None, derandomize=True)
 settings.load_profile("project")
 
-# note: in the background or under nohup these are ignored, and an image names a data folder: tests would inherit it
+# note: tests would inherit ignored signals from nohup or a background job, and the data folder of a Docker image
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ.pop("TRAIN_DATA", None)
 
 with suppress(AttributeError):
-    # note: glibc's M_ARENA_MAX; gaps that threads leave in arenas of their own are filled by nobody else
+    # note: glibc's M_ARENA_MAX; gaps in the arenas of threads are not reused
     ctypes.CDLL(None).mallopt(-8, 1)
 
 
 def pytest_collection_finish() -> None:
-    # note: what is imported stays, so that the garbage collector need not look through it again and again
+    # note: imported objects stay, so the garbage collector can skip them
     gc.collect()
     gc.freeze()
 
 
 def pytest_unconfigure() -> None:
-    # note: else libraries print at the end what they take for lost
+    # note: otherwise libraries report leaks at exit
     gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take long, in turns those that compute and those that wait for processes."""
+    """Start with slow files, alternating between those that compute and those that wait for processes."""
     computing = dict.fromkeys(item.path for item in items if item.path.parent.name in _COMPUTING)
     starts = (item.path for item in items if item.get_closest_marker("system") or item.path.parent.name == "launch")
     waiting = dict.fromkeys(path for path in starts if path not in computing)
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     base = tmp_path_factory.getbasetemp()
-    # note: one for all workers
+    # note: shared by all workers
     cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
     cache.mkdir(exist_ok=True)
     os.environ["XDG_CACHE_HOME"] = str(cache)
@@ -70,16 +70,16 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def _memory_given_back() -> Iterator[None]:
-    """What tests have left goes back to the system: else a worker holds the most that any of them took."""
+    """Return free memory to the system; otherwise a worker keeps the maximum of all tests."""
     global _least_mib
     yield
     _least_mib = min(_least_mib, _resident_mib())
     if _resident_mib() > _least_mib + _LEFT_MIB:
         gc.collect()
         with suppress(AttributeError):
-            # note: glibc's
+            # note: glibc only
             ctypes.CDLL(None).malloc_trim(0)
-        # note: the rest stays, such as libraries that were imported
+        # note: the rest remains in use, such as imported libraries
         _least_mib = _resident_mib()
 
 
@@ -89,7 +89,7 @@ def _resident_mib() -> float:
 
 @pytest.fixture
 def tiny_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every network that a config names is a tiny one."""
+    """Replace every network of a config by a tiny one."""
     from tests.networks import tiny
 
     monkeypatch.setattr("launcher.models.build.get_model", tiny)
@@ -97,7 +97,7 @@ def tiny_networks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def forked_checks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exports are tried in forks of a process that has imported torch, with tiny networks where these are."""
+    """Check exports in forks of a process with torch, with tiny networks if the test uses them."""
     from tests.networks import use_tiny_of_torchvision
 
     before = [use_tiny_of_torchvision] if "tiny_networks" in request.fixturenames else []

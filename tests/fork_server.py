@@ -1,7 +1,7 @@
-"""`python -m tests.fork_server NAME`: the process whose forks commands are, asked through a socket of that name.
+"""`python -m tests.fork_server NAME`: fork a process per command, on requests through a socket of that name.
 
-All workers of pytest ask the same one. It computes nothing and has no threads. What a command itself starts, such as
-its ranks, are processes as ever.
+All workers of pytest share it. It computes nothing and has no threads. A command starts its own processes, such as
+ranks, as usual.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ _IMPORTED = (
     *("PIL.JpegImagePlugin", "pytest", "tests.runs", "tests.trainers"),
 )
 MOST_BYTES = 1 << 18
-# How long the process waits for somebody to connect.
+# Seconds to wait for a connection.
 _LAST_SECONDS = 2
 
 
 def address(name: str) -> str:
-    """Of Linux's own names of sockets, which are no files."""
+    """Return the address of an abstract Linux socket."""
     return f"\0{name}"
 
 
 def _serve(listener: socket.socket) -> None:
-    """Answer until nobody is connected."""
+    """Serve requests until there are no connections."""
     connections: list[socket.socket] = []
     while ready := select.select([listener, *connections], [], [], None if connections else _LAST_SECONDS)[0]:
         for one in ready:
             if one is listener:
                 connections.append(listener.accept()[0])
-            elif not _answer(one, [listener, *connections]):
+            elif not _reply(one, [listener, *connections]):
                 connections.remove(one)
                 one.close()
 
 
-def _answer(connection: socket.socket, sockets: Sequence[socket.socket]) -> bool:
-    """Fork a process for a command; tell the exit code for a process id, None while it runs; False if none asks."""
-    asked, files, *_ = socket.recv_fds(connection, MOST_BYTES, 3)
-    if not asked:
+def _reply(connection: socket.socket, sockets: Sequence[socket.socket]) -> bool:
+    """Fork a process for a command, or send the exit code of a process id, None while it runs; False at the end."""
+    request, files, *_ = socket.recv_fds(connection, MOST_BYTES, 3)
+    if not request:
         return False
-    question = pickle.loads(asked)
-    if isinstance(question, int):
-        process, status = os.waitpid(question, os.WNOHANG)
+    message = pickle.loads(request)
+    if isinstance(message, int):
+        process, status = os.waitpid(message, os.WNOHANG)
         connection.send(pickle.dumps(os.waitstatus_to_exitcode(status) if process else None))
     elif process := os.fork():
         connection.send(pickle.dumps(process))
@@ -70,7 +70,7 @@ def _answer(connection: socket.socket, sockets: Sequence[socket.socket]) -> bool
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
-        words, folder, environment, before = question
+        words, folder, environment, before = message
         for prepare in before:
             prepare()
         os.chdir(folder)
@@ -79,7 +79,7 @@ def _answer(connection: socket.socket, sockets: Sequence[socket.socket]) -> bool
 
 
 def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Live on as `python -m MODULE WORDS` or `python -c CODE WORDS`, and end as that does."""
+    """Continue as `python -m MODULE WORDS` or `python -c CODE WORDS`, and exit like it."""
     os.environ.clear()
     os.environ.update(environment)
     sys.path[1:1] = [
@@ -97,7 +97,7 @@ def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
         code = 130
     except BaseException:
         traceback.print_exc()
-    # note: as an interpreter ends, whose rest is seconds where torch is imported
+    # note: as at the exit of an interpreter, without the seconds that torch needs
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     with suppress(OSError, ValueError):
@@ -108,7 +108,7 @@ def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
 def _run_module(name: str, *words: str) -> None:
     sys.argv = ["", *words]
     if "." in name:
-        # note: runpy warns about a module that is imported already; of a package it runs __main__, which is not
+        # note: runpy warns about imported modules, but of a package it runs __main__, which is not imported
         sys.modules.pop(name, None)
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 
@@ -134,7 +134,7 @@ def _main(name: str) -> None:
     validation, schema = map(importlib.import_module, ("launcher.config.validate", "launcher.config.schema"))
     validation.adapter(schema.RunConfig).rebuild()
     with suppress(ModuleNotFoundError):
-        # note: what FFCV's import takes, which itself starts a thread
+        # note: a dependency of FFCV, whose own import starts a thread
         importlib.import_module("numba.typed")
     gc.freeze()
     _serve(listener)

@@ -1,6 +1,6 @@
-"""`python -m launcher…` as a fork of a process that has imported it: a process as any other, there in no time.
+"""Run `python -m launcher...` as a fork of a process that has imported it, which saves seconds.
 
-`python -c` is one that has imported torch, and nothing of this project.
+`python -c` is a fork of a process that has imported torch, and nothing of this project.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import IO, Any
 from tests.fork_server import MOST_BYTES, address
 
 _SECONDS = 0.01
-# note: forks inherit it, and what they start is a fork of the same server
+# note: forks inherit it, so that they use the same server
 _RUN = os.environ.setdefault("TESTS_RUN", os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid())))
 
 
 class Command:
-    """What `subprocess.Popen` tells of a process, of `python -m MODULE WORDS` or `-c` in one that is forked."""
+    """Like `subprocess.Popen`, for `python -m MODULE WORDS` or `-c CODE WORDS` in a forked process."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Command:
         before: Sequence[Callable[[], object]] = (),
         stdin: int = subprocess.DEVNULL,
     ):
-        """Start it in a folder; these functions, of modules, are called in it first."""
+        """Start it in a folder, and call the functions `before` in it first."""
         self.returncode: int | None = None
         files, ends, self._readers = [], [], []
         for file in (stdin, stdout, stderr):
@@ -83,25 +83,25 @@ class Command:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float = 900) -> tuple[str, str]:
-        """Wait for its end, and that of all that writes where it does; what it said on pipes."""
+        """Wait until it and its children have closed their output, and return the text of the pipes."""
         end = time.monotonic() + timeout
         for reader in self._readers:
             reader.join(max(0.0, end - time.monotonic()))
             if reader.is_alive():
                 raise subprocess.TimeoutExpired("train", timeout)
         self.wait(max(0.0, end - time.monotonic()))
-        said = [reader.text for reader in self._readers]
-        return said[0] if len(said) > 1 else "", said[-1] if said else ""
+        texts = [reader.text for reader in self._readers]
+        return texts[0] if len(texts) > 1 else "", texts[-1] if texts else ""
 
 
 class Piped(Command):
-    """`python -c CODE WORDS` that is asked and answers in bytes."""
+    """`python -c CODE WORDS` with binary standard input and output."""
 
     def __init__(self, command: Sequence[str], stderr: IO[Any], before: Sequence[Callable[[], object]] = (), **_: int):
-        asked, self._ask = os.pipe()
-        self._answer, answered = os.pipe()
-        super().__init__(command[1:], Path.cwd(), os.environ, answered, stderr, before, asked)
-        for end in (asked, answered):
+        stdin_end, self._ask = os.pipe()
+        self._answer, stdout_end = os.pipe()
+        super().__init__(command[1:], Path.cwd(), os.environ, stdout_end, stderr, before, stdin_end)
+        for end in (stdin_end, stdout_end):
             os.close(end)
         self.stdin, self.stdout = os.fdopen(self._ask, "wb"), os.fdopen(self._answer, "rb")
 
@@ -114,15 +114,15 @@ class Piped(Command):
 
 
 def piped(*before: Callable[[], object]) -> SimpleNamespace:
-    """In the place of a module's `subprocess`: what it starts are forks, where these functions are called first."""
+    """Replace a module's `subprocess`: it starts forks, which call these functions first."""
     return SimpleNamespace(Popen=partial(Piped, before=before), PIPE=subprocess.PIPE)
 
 
 def python(code: str, *words: str, folder: Path, environment: Mapping[str, str] = os.environ) -> str:
-    """What `python -c CODE WORDS` prints, where nothing of this project has been imported.
+    """Return the output of `python -c CODE WORDS` in a process without this project.
 
     Raises:
-        subprocess.CalledProcessError: it fails; `stderr` is what it said.
+        subprocess.CalledProcessError: it fails; `stderr` has its errors.
     """
     command = Command(["-c", code, *words], folder, environment)
     output, errors = command.communicate()
@@ -132,7 +132,7 @@ def python(code: str, *words: str, folder: Path, environment: Mapping[str, str] 
 
 
 class _Reader(threading.Thread):
-    """Reads a pipe to its end."""
+    """Read a pipe to its end."""
 
     def __init__(self, end: int):
         super().__init__(daemon=True)
@@ -149,13 +149,13 @@ def _server() -> socket.socket:
     root = Path(__file__).parents[1]
     name = hashlib.sha256(f"{root} {_RUN}".encode()).hexdigest()
     path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
-    # note: what commands set before they import torch
+    # note: commands set these before they import torch
     environment = {**os.environ, "PYTHONPATH": path, "OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_NUM_THREADS": "1"}
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if connection.connect_ex(address(name)):
         server = subprocess.Popen([sys.executable, "-m", "tests.fork_server", name], env=environment)
         while connection.connect_ex(address(name)):
-            # note: one that finds another's there ends well
+            # note: it exits with 0 if another one has the socket
             assert not server.poll()
             time.sleep(_SECONDS)
     return connection

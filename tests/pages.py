@@ -1,4 +1,4 @@
-"""The report's page in a real headless browser."""
+"""Open the report page in a headless browser."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lab.study.curves import Cost
 from lab.study.report import page
 from lab.study.results import Results, read_results
 
-# Before the page's own script: what goes wrong in it, to be asked for afterwards.
+# Inserted before the script of the page: collect its errors.
 _WATCH = """<script>
 window.problems = [];
 window.addEventListener("error", (event) => problems.push(event.message));
@@ -24,7 +24,7 @@ console.error = (...words) => problems.push(words.join(" "));
 
 @cache
 def browser() -> Chromium:
-    """One browser for all tests of a process."""
+    """Return the browser of all tests of a process."""
     program = installed()
     if program is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")
@@ -32,7 +32,7 @@ def browser() -> Chromium:
 
 
 def show(results: Results, tmp_path: Path, *, width: int = 1000, dark: bool = False, **words: Any) -> Chromium:
-    """The page of the results, open in the browser."""
+    """Open the page of the results in the browser."""
     text = page(results, title="a report", written="2026-01-01", **words).replace("<style>", _WATCH + "<style>", 1)
     (file := tmp_path / "page.html").write_text(text)
     chromium = browser()
@@ -42,15 +42,15 @@ def show(results: Results, tmp_path: Path, *, width: int = 1000, dark: bool = Fa
 
 
 def act(chromium: Chromium, actions: str) -> Any:
-    """What the actions, a function body that may await and returns JSON, give; fails on any error of the page."""
-    answer = chromium.run(f"(async () => {{ {actions} }})()")
+    """Run actions, an async function body, and return their JSON result; fail on any error of the page."""
+    result = chromium.run(f"(async () => {{ {actions} }})()")
     assert chromium.run("problems") == []
-    return answer
+    return result
 
 
 def in_browser(
     folder: Path, tmp_path: Path, actions: str, *, width: int = 1000, published: bool = True, axis: Cost = "time"
 ) -> Any:
-    """What the actions give in the page of a folder of runs."""
+    """Run actions in the page of a folder of runs, and return their result."""
     results = read_results([str(folder)], published=published)
     return act(show(results, tmp_path, width=width, axis=axis), actions)

@@ -1,4 +1,4 @@
-"""The `train` command on a few small pictures: in this process, or a real one, and what one sees of it from outside."""
+"""Run the `train` command on a few small images, in this or another process, and inspect it from outside."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ SMALL = [
     *("launch=cpu", "launch.nproc=1", "dataloader.workers=0", "logger.interval=1ba", "logger.tensorboard=false"),
     "algorithms.ema.update_interval=2ba",
 ]
-# The same on two ranks, saved more often.
+# The same on two ranks, with more checkpoints.
 SHORT = [*SMALL, "launch.nproc=2", "checkpoint.every=4ba", "launch.hang_timeout=60"]
 DECIDED = ("step", "model", "weights", "optimizer", "algorithms", "evaluated_step", "best", "best_step", "history")
-# What a launcher tells the one rank of a run.
+# The environment variables of the only rank of a run.
 ALONE = {
     **{"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", DEVICE: "cpu"},
     **{"MASTER_ADDR": "localhost", "MASTER_PORT": "0"},
@@ -45,7 +45,7 @@ ALONE = {
 
 
 def in_ranks(*before: Callable[[], object]) -> dict[str, str]:
-    """Environment variables that have ranks call these functions of modules first."""
+    """Return environment variables that make ranks call these functions first."""
     root = Path(__file__).parents[1]
     path = os.pathsep.join([str(root / "tests" / "in_ranks"), str(root), os.environ.get("PYTHONPATH", "")])
     names = " ".join(f"{function.__module__}:{function.__qualname__}" for function in before)
@@ -53,14 +53,14 @@ def in_ranks(*before: Callable[[], object]) -> dict[str, str]:
 
 
 def use_tiny() -> None:
-    # note: torchvision takes longer to import than all that pytest's first process needs
+    # note: torchvision takes longer to import than all other needs of pytest's first process
     from tests import networks
 
     networks.use_tiny()
 
 
 def draw_nothing() -> None:
-    """Have no picture of the curve be drawn, which takes as long as the steps of a small run."""
+    """Disable the plot of the curve, which takes as long as the steps of a small run."""
     from launcher.records import curve
 
     curve.draw_curve = _undrawn
@@ -72,10 +72,10 @@ def _undrawn(folder: RunFolder, task: TaskConfig, title: str) -> Path:
 
 @dataclass
 class Train:
-    """Runs `train` in a folder of its own; `small` words make a run of three epochs of six steps.
+    """Run `train` in a separate folder; the words of `small` make a run of three epochs of six steps.
 
-    Every network that its words name is a tiny one, unless a test asks for torchvision's; no curve is drawn. `before`
-    is called in the command and in each of its ranks, `around` in the command alone: the ranks inherit what it changes.
+    Every network is a tiny one, unless a test requires torchvision's; no curve is drawn. `before` is called in the
+    command and in each of its ranks, `around` only in the command: the ranks inherit its changes.
     """
 
     folder: Path
@@ -102,18 +102,18 @@ class Train:
     def state(self, run: Path) -> dict[str, object]:
         from launcher.training import checkpoint
 
-        found = checkpoint.newest_valid(run / "checkpoints")
-        assert found is not None
-        return found
+        state = checkpoint.newest_valid(run / "checkpoints")
+        assert state is not None
+        return state
 
     def decided(self, run: Path) -> dict[str, object]:
-        """What the config decides: everything saved but the clocks."""
+        """Return what the config determines: the checkpoint without the clocks."""
         state = self.state(run)
         return {key: state[key] for key in DECIDED}
 
 
 class Cold(Train):
-    """The same as a user starts it: each command in an interpreter that has imported nothing, on its network."""
+    """Run each command like a user, in a new interpreter and on the real network."""
 
     def start(self, *words: str, **streams: Any) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "launcher", *words]
@@ -122,10 +122,10 @@ class Cold(Train):
 
 
 class Here(Train):
-    """The same in this process, which is the one rank: for what no second process is needed to see."""
+    """Run each command in this process, which is the only rank."""
 
     def __call__(self, *words: str, code: int = 0, stop_after: int | None = None) -> subprocess.CompletedProcess[str]:
-        """Run one command; in the step of that number the rank is asked to stop, as by a signal."""
+        """Run one command; `stop_after` is the step in which the rank receives a stop request."""
         import torch
 
         from launcher.training.trainer import Trainer
@@ -133,12 +133,12 @@ class Here(Train):
 
         steps, advance = itertools.count(1), Trainer.advance
 
-        def advanced(*given: Any) -> None:
+        def advanced(*arguments: Any) -> None:
             STOP.requested = STOP.requested or next(steps) == stop_after
-            advance(*given)
+            advance(*arguments)
 
         with ExitStack() as restored:
-            # note: as a process that ends leaves nothing behind
+            # note: restore the state of the process
             restored.callback(gc.collect)
             restored.callback(os.chdir, Path.cwd())
             restored.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
@@ -149,13 +149,13 @@ class Here(Train):
             restored.enter_context(patch("launcher.records.curve.draw_curve", _undrawn))
             restored.enter_context(patch("launcher.models.build.get_model", networks.tiny))
             os.chdir(self.folder)
-            found, output, errors = execute(*words)
-        assert found == code, f"{output}\n{errors}"
+            exit_code, output, errors = execute(*words)
+        assert exit_code == code, f"{output}\n{errors}"
         return subprocess.CompletedProcess(words, code, output, errors)
 
 
 class _InThisProcess:
-    """In the place of launcher.launch.elastic.Launcher: no process is started, the target is called."""
+    """Replacement of launcher.launch.elastic.Launcher that calls the target in this process."""
 
     def __init__(self, run_folder: Path, devices: Any, launch: Any, view: Any, target: str = "", **_: Any):
         assert devices.processes == 1
@@ -180,14 +180,14 @@ class _InThisProcess:
 
 
 def ended(process: Command | subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
-    """Output and errors of a process that ends by itself, with this exit code."""
+    """Wait for a process, check its exit code, and return its output and errors."""
     output, errors = process.communicate(timeout=400)
     assert process.returncode == code, f"{output}\n{errors}"
     return output, errors
 
 
 def same(first: object, second: object) -> bool:
-    """Whether two states are equal in types, order and bits."""
+    """Return whether two states are equal in types, order and bits."""
     import torch
 
     if isinstance(first, torch.Tensor):
@@ -200,14 +200,14 @@ def same(first: object, second: object) -> bool:
 
 
 def fork_checks(*before: Callable[[], object]) -> None:
-    """Have exports be tried in forks of a process that has imported torch, where these functions are called first."""
+    """Check exports in forks of a process that has imported torch, which call these functions first."""
     from launcher.weights import export_check
 
     export_check.subprocess = piped(*before)  # type: ignore[assignment]
 
 
 def slow_down() -> None:
-    """Have a step and a save take at least a tenth of a second."""
+    """Make each step and checkpoint take at least a tenth of a second."""
     from launcher.training import checkpoint
     from launcher.training.trainer import Trainer
 
@@ -216,8 +216,8 @@ def slow_down() -> None:
 
 
 def _slow(function: Callable[..., None]) -> Callable[..., None]:
-    def slowly(*given: Any) -> None:
-        function(*given)
+    def slowly(*arguments: Any) -> None:
+        function(*arguments)
         time.sleep(0.1)
 
     return slowly
@@ -226,7 +226,7 @@ def _slow(function: Callable[..., None]) -> Callable[..., None]:
 def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.05)
 
 
@@ -235,37 +235,37 @@ def steps_done(run: Path) -> int:
 
 
 def results(run: Path) -> list[tuple[object, ...]]:
-    """What the records say of steps, epochs and evaluations, but the times."""
+    """Return the records of steps, epochs and evaluations without times."""
     keys = ("kind", "step", "loss", "metrics", "samples", "lr", "image_size")
     rows = read_metrics(run / "metrics.jsonl")
     return [tuple(row.get(key) for key in keys) for row in rows if row["kind"] in ("train", "eval", "epoch")]
 
 
 def processes_of(run: Path) -> list[psutil.Process]:
-    """Processes that work in the run's folder: ranks, their loader workers, and whatever else they started."""
-    found = []
+    """Return the processes with the working directory of the run: ranks, loader workers, and others."""
+    processes = []
     for process in psutil.process_iter():
         try:
             if Path(process.cwd()) == run.parents[1] and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                processes.append(process)
         except psutil.Error:
             continue
-    return found
+    return processes
 
 
 def ranks_of(run: Path) -> dict[int, psutil.Process]:
-    """The ranks by number: each writes its log and leads its process group, which what it starts does not."""
-    found = {}
+    """Return the ranks by number: each writes its log and leads its process group, unlike its children."""
+    ranks = {}
     for process in processes_of(run):
         with suppress(OSError):
             log = re.fullmatch(r"rank-(\d+)\.log", Path(f"/proc/{process.pid}/fd/1").readlink().name)
             if log and os.getpgid(process.pid) == process.pid:
-                found[int(log[1])] = process
-    return found
+                ranks[int(log[1])] = process
+    return ranks
 
 
 def loader_workers_of(run: Path) -> list[psutil.Process]:
-    """Loader workers, which a fork server starts that is itself a child of a rank."""
+    """Return the loader workers, which the fork server of a rank starts."""
     ranks = {rank.pid for rank in ranks_of(run).values()}
     of_ranks = {process.pid for process in processes_of(run) if process.ppid() in ranks}
     return [process for process in processes_of(run) if process.ppid() in of_ranks]

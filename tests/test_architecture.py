@@ -1,4 +1,4 @@
-"""The arrows between the packages, and what the command line's path may not import."""
+"""The imports between packages, and what the command line must not import."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 ROOT, LAB = REPOSITORY / "launcher", REPOSITORY / "lab"
 
 PAGE = (REPOSITORY / "docs" / "architecture.md").read_text()
-# room -> the rooms that it may import, as the page tells it; those of the laboratory begin with lab/
+# package -> the packages that it may import, from the page; those of the lab begin with lab/
 ALLOWED = {
     room: set(filter(None, allowed.replace(" ", "").split(",")))
     for room, allowed in re.findall(r"^\| `([\w/]+)` \|.*\|([\w/, ]*)\|$", PAGE, re.MULTILINE)
@@ -63,7 +63,7 @@ def imported(path: Path, *, at_top_only: bool) -> set[str]:
 
 
 def started(path: Path) -> set[str]:
-    """Modules that a file names in strings, to be run by another process."""
+    """Return the modules that a file has in strings, for another process to run."""
     constants = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
     return {value for value in constants if isinstance(value, str) and re.match(r"(launcher|lab)\.\w+", value)}
 
@@ -73,7 +73,7 @@ def rooms(folder: Path) -> set[str]:
 
 
 def room_of(name: str) -> str:
-    """`launcher.config.keys` to config, `lab.study.runs` to lab/study."""
+    """Return the package of a module: config of launcher.config.keys, lab/study of lab.study.runs."""
     first, second = name.split(".")[:2]
     return second if first == "launcher" else f"lab/{second}"
 
@@ -145,7 +145,7 @@ MISTAKEN = [
     (["export", "RUN"], "has no checkpoint yet"),
     (["replay", "RUN", "step=99999"], "step=99999"),
 ]
-# Each command in a fork of a process that composed a config: what it says, and what is slow and imported by its end.
+# Run each command in a fork of a process that composed a config; print its output and its slow imports.
 FORKS = """
 import io, json, os, sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -171,33 +171,33 @@ for words in json.loads(sys.argv[1]):
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     run = RunFolder(tmp_path_factory.mktemp("run"))
     write(compose(["launch=cpu"]).config, run.config)
     lines = [*QUICK, *(words for words, _ in MISTAKEN)]
-    given = [[str(run.path) if word == "RUN" else word for word in words] for words in lines]
-    command = [sys.executable, "-c", FORKS, json.dumps(given)]
+    lines_of_words = [[str(run.path) if word == "RUN" else word for word in words] for words in lines]
+    command = [sys.executable, "-c", FORKS, json.dumps(lines_of_words)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return {str(words): json.loads(line) for words, line in zip(lines, done.stdout.splitlines(), strict=True)}
 
 
 @pytest.mark.parametrize("words", QUICK)
-def test_quick_verbs_import_no_torch(words: list[str], answers: dict[str, list[Any]]) -> None:
-    code, output, errors, slow = answers[str(words)]
+def test_quick_verbs_import_no_torch(words: list[str], outputs: dict[str, list[Any]]) -> None:
+    code, output, errors, slow = outputs[str(words)]
     assert (code, slow) == (0, []), errors
     assert output
 
 
-@pytest.mark.parametrize(("words", "said"), MISTAKEN)
+@pytest.mark.parametrize(("words", "message"), MISTAKEN)
 def test_errors_are_reported_before_torch_is_imported(
-    words: list[str], said: str, answers: dict[str, list[Any]]
+    words: list[str], message: str, outputs: dict[str, list[Any]]
 ) -> None:
-    code, _, errors, slow = answers[str(words)]
-    assert (code, said in errors, slow) == (2, True, []), errors
+    code, _, errors, slow = outputs[str(words)]
+    assert (code, message in errors, slow) == (2, True, []), errors
 
 
 def test_a_rank_imports_no_library_that_few_runs_need() -> None:
-    """They take seconds, and W&B's client, which timm's import brings, makes folders that a rank would leave behind."""
+    """They take seconds, and W&B's client, which timm imports, creates folders that a rank would leave behind."""
     code = "import sys, launcher.training.worker; print(*{'timm', 'wandb', 'scipy', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

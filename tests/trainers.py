@@ -1,4 +1,4 @@
-"""Trainers of a tiny network on a few small pictures, and some of their steps."""
+"""Trainers of a tiny network on a few small images, and some of their steps."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SMALL = [
     *("model=resnet18", "launch=cpu", "batch_size=8", "dataloader.workers=0", "optimizer.scale_lr=off"),
     *("optimizer.lr=0.01", "epochs=3"),
 ]
-# A CPU computes bf16 right from this side on.
+# From this image size on, a CPU computes bf16 correctly.
 SIDE_FOR_BF16 = "dataset.native_size=32"
-# A vision transformer of our own, as small.
+# A vision transformer of the same size.
 VIT = ["model=vit", "model.width=32", "model.depth=2", "model.heads=4", "model.mlp_width=48", "model.patch_size=8"]
-# Words that make a method act within a few steps.
+# Words that make an algorithm act within a few steps.
 EARLY = {
     "swa": ["algorithms.swa.start=0ba", "algorithms.swa.update_interval=2ba"],
     "ema": ["algorithms.ema.update_interval=2ba"],
@@ -51,17 +51,17 @@ OPTIMIZERS = options("optimizer")
 
 
 def small_config(name: str, *words: str) -> RunConfig:
-    """A recipe, or a method alone, on a few pictures and acting early; three steps an epoch, lines every two."""
+    """Compose a recipe, or one algorithm that acts early on a few images; three steps per epoch, a record every two."""
     chosen = [f"algorithms=[{name}]"] if name in METHODS else [f"recipe={name}"]
     on = compose(chosen).config.algorithms.active()
-    early = [word for method in ("ema", "sam", name) if method in on for word in EARLY.get(method, [])]
+    early = [word for algorithm in ("ema", "sam", name) if algorithm in on for word in EARLY.get(algorithm, [])]
     size = ["batch_size=12", "dataset.train_samples=36", "schedule.warmup=0ba", "epochs=2"]
     rare = ["eval_every=2ep", "checkpoint.every=2ep", "logger.interval=2ba", "logger.tensorboard=false"]
     return compose([*chosen, *early, *SMALL, *size, *rare, *words]).config
 
 
 def alone(config: RunConfig) -> Trainer:
-    """A run that is ready to train, on one rank."""
+    """Build the trainer of a run on one rank."""
     return build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
 
 
@@ -70,12 +70,12 @@ def build(*words: str) -> Trainer:
     with patch("launcher.models.build.get_model", tiny):
         run = alone(config)
     if run.config.schedule.warmup != "0ba":
-        raise AssertionError("the warmup would hide what a step does")
+        raise AssertionError("a warmup would hide the effect of a step")
     return run
 
 
 def train_all(run: Trainer, folder: RunFolder) -> None:
-    """Train a run to its end as a rank does; its records and checkpoints lie in the folder."""
+    """Train a run to its end like a rank, with its records and checkpoints in the folder."""
     with (
         MetricLogger(run, folder, resumed=False) as logger,
         Saver(folder, run.config.checkpoint, run.ranks) as saver,
@@ -85,16 +85,16 @@ def train_all(run: Trainer, folder: RunFolder) -> None:
 
 def outcomes(run: Trainer, count: int) -> list[StepOutcome]:
     """Train some steps."""
-    found = []
+    results = []
     for _ in range(count):
         images, labels, indices = next(iter(run.rest_of_epoch()))
-        found.append(run.train_step(images, labels, indices, run.moment(run.next_step)))
+        results.append(run.train_step(images, labels, indices, run.moment(run.next_step)))
         run.next_step += 1
-    return found
+    return results
 
 
 def steps(run: Trainer, count: int) -> list[float]:
-    """Train some steps; returns their losses."""
+    """Train some steps and return their losses."""
     return [outcome.report().loss for outcome in outcomes(run, count)]
 
 
@@ -106,13 +106,13 @@ def tensors(state: Any) -> list[torch.Tensor]:
 
 
 def state_of(run: Trainer) -> list[torch.Tensor]:
-    """Copies of all tensors that steps change."""
+    """Copy all tensors that steps change."""
     state = run.state_dict()
     return [tensor.clone() for tensor in tensors([state["model"], state["optimizer"]["state"], state["algorithms"]])]
 
 
 def assert_same_state(ours: Trainer, theirs: Trainer) -> None:
-    """See that two runs have come to the same bits."""
+    """Check that two runs have the same bits."""
     for key in ("model", "weights", "optimizer", "algorithms", "scaler"):
         pairs = zip(tensors(ours.state_dict()[key]), tensors(theirs.state_dict()[key]), strict=True)
         assert all(torch.equal(*pair) for pair in pairs), key

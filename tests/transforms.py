@@ -1,4 +1,4 @@
-"""What a single algorithm, or a single image operation, makes of a batch."""
+"""Apply a single algorithm, or a single image operation, to a batch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from launcher.data.batch import Batch, to_device
 
 
 def transformed(algorithm: Any, batch: Batch) -> Batch:
-    """The batch after the algorithm's transform; the same object where it has none for this batch."""
+    """Return the batch after the transform of an algorithm, or the same object if it has none for this batch."""
     height, width = batch.images.shape[-2:]
     transform = algorithm.change_batch(batch, (height, width))
     return apply_in_turn(on_device([transform], batch.images.device), batch) if transform else batch
 
 
 def operate(name: str, images: Tensor, magnitudes: Tensor, fill: Colour = BLACK) -> Tensor:
-    """One operation on all uint8 images [B, 3, H, W], with magnitudes [B]."""
+    """Apply one operation to all uint8 images [B, 3, H, W], with magnitudes [B]."""
     choice = Choice(np.zeros(len(images), dtype=np.int64), magnitudes.cpu().numpy())
     height, width = images.shape[2:]
     arrays = choice.arrays([name], height, width, fixed=images.device.type != "cpu")

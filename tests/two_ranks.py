@@ -1,4 +1,4 @@
-"""A function on several ranks that meet over gloo, for what no single process can show."""
+"""Run a function on several ranks that are connected by gloo."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.forked import Command
 
 
 def in_a_fork(function: Callable[..., None], *arguments: object, code: int = 0) -> None:
-    """Run a function of a module in a process of its own, which ends with a code."""
+    """Run a function of a module in another process, and check its exit code."""
     with tempfile.TemporaryDirectory() as folder:
         process = _fork(Path(folder) / "call", function, *arguments)
         _, errors = process.communicate()
@@ -29,21 +29,21 @@ def on_two_ranks(function: Callable[..., None], *arguments: object) -> None:
 
 
 def on_ranks(count: int, function: Callable[..., None], *arguments: object) -> None:
-    """The same in so many processes, forks of one that has imported what takes seconds."""
+    """Run it in `count` processes, forks of a process with all slow imports."""
     with tempfile.TemporaryDirectory() as folder:
-        given = (count, f"file://{folder}/meeting", function, arguments)
-        ranks = [_fork(Path(folder) / f"call-{rank}", _rank, rank, *given) for rank in range(count)]
+        shared = (count, f"file://{folder}/meeting", function, arguments)
+        ranks = [_fork(Path(folder) / f"call-{rank}", _rank, rank, *shared) for rank in range(count)]
         codes: list[int | None] = [None]
         try:
             while None in codes and not any(codes):
                 time.sleep(0.02)
                 codes = [rank.poll() for rank in ranks]
         finally:
-            # note: a rank that has failed leaves the others waiting for it
+            # note: the other ranks wait for a failed one
             for rank in ranks:
                 rank.kill()
-        said = [rank.communicate()[1] for rank in ranks]
-    for code, errors in zip(codes, said, strict=True):
+        errors_of = [rank.communicate()[1] for rank in ranks]
+    for code, errors in zip(codes, errors_of, strict=True):
         assert not code, errors
 
 
@@ -56,7 +56,7 @@ def _rank(rank: int, count: int, meeting: str, function: Callable[..., None], ar
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=count)
     function(rank, *arguments)
     dist.destroy_process_group()
-    # note: gloo's threads may still free tensors, and abort when they meet an interpreter that is shutting down
+    # note: gloo's threads may still free tensors, and abort if the interpreter shuts down
     os._exit(0)
 
 

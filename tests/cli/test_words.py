@@ -210,7 +210,9 @@ def test_every_spelling_of_help_prints_it(capsys: pytest.CaptureFixture[str]) ->
         (["submit", "hot"], "--slurm --sky --kubernetes"),
     ],
 )
-def test_errors_in_the_options_of_a_verb_are_one_line(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_in_the_options_of_a_verb_are_one_line(
+    words: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(words) == 2
     told = capsys.readouterr().err
     assert told.startswith("error: ")

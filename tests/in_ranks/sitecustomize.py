@@ -1,4 +1,4 @@
-"""Call the functions that TESTS_IN_RANKS names in each rank, before it imports its target."""
+"""Call the functions of TESTS_IN_RANKS in each rank, before it imports its target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RANK = "launcher.rank.main"
 
 
 class _BeforeTarget:
-    """An importer that finds nothing, and calls the functions when the target's module is asked for."""
+    """An importer that finds no module, and calls the functions on the import of the target."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> None:
         if name == sys.orig_argv[sys.orig_argv.index(_RANK) + 1].partition(":")[0]:

@@ -29,7 +29,7 @@ ROOT = Path(launcher.__file__).parent
 Capture = pytest.CaptureFixture[str]
 
 A100 = {"name": "NVIDIA A100-SXM4-80GB", "memory_bytes": 85 * 10**9, "capability": [8, 0], "address": "0000:07:00.0"}
-TOO_OLD = "The NVIDIA driver on your system is too old (result version 11040)."
+TOO_OLD = "The NVIDIA driver on your system is too old (found version 11040)."
 
 # Sets the GPUs that NVML and CUDA report, and the error of CUDA.
 Machine = Callable[..., None]
@@ -215,9 +215,7 @@ def test_ranks_with_and_without_a_gpu_are_an_error() -> None:
 
 
 def test_only_one_module_detects_gpus() -> None:
-    modules = [
-        path.name for path in ROOT.rglob("*.py") if re.search(r"is_available\(|device_count\(", path.read_text())
-    ]
+    using = [path.name for path in ROOT.rglob("*.py") if re.search(r"is_available\(|device_count\(", path.read_text())]
     assert using == ["probe.py"]
 
 
