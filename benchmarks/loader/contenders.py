@@ -164,16 +164,16 @@ OPENERS: dict[str, Open] = {
     "decode_jpeg": partial(from_originals, "torchvision's decode_jpeg", _torchvision),
     "OpenCV": partial(from_originals, "OpenCV", _opencv),
     PLAIN: partial(_plain_ffcv, PLAIN, "published"),
-    "plain FFCV, JPEG alone": partial(_plain_ffcv, "plain FFCV, JPEG alone", "jpegs"),
+    "plain FFCV, JPEG only": partial(_plain_ffcv, "plain FFCV, JPEG only", "jpegs"),
     **{
         name: partial(_keyed_ffcv, name, kind, only_crop, scaled)
         for name, kind, only_crop, scaled in (
             ("dataloader=ffcv, file as published", "published", False, False),
             ("the same, dct_scaling=true", "published", False, True),
-            ("dataloader=ffcv, JPEG alone", "jpegs", False, False),
+            ("dataloader=ffcv, JPEG only", "jpegs", False, False),
             ("the same, decode=crop", "restart_markers", True, False),
             ("the same, decode=crop dct_scaling=true", "restart_markers", True, True),
-            ("dataloader=ffcv, pixels alone, max_side=320", "small", False, False),
+            ("dataloader=ffcv, pixels only, max_side=320", "small", False, False),
         )
     },
 }

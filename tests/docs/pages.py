@@ -1,4 +1,4 @@
-"""README and docs/ cut into the blocks that a reader would follow."""
+"""The code blocks of README and docs/."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TITLE = re.compile(r"^`([\w/.]+)`:$")
 
 @dataclass(frozen=True)
 class Block:
-    """A block of a page; `language` is empty for an indented one, `title` the file name in the line above."""
+    """A code block; `language` is empty for an indented one, `title` is the file name in the line above."""
 
     page: str
     language: str
@@ -31,7 +31,7 @@ class Block:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """All code blocks of a page, fenced or indented."""
+    """Yield the code blocks of a page, fenced or indented."""
     lines, number, title = page.read_text().splitlines(), 0, ""
     while number < len(lines):
         line, start = lines[number], number
@@ -43,8 +43,8 @@ def blocks(page: Path) -> Iterator[Block]:
                 number += 1
             yield Block(page.name, "", title, tuple(part[4:] for part in lines[start:number] if part.strip()))
         if line.strip():
-            named = _TITLE.match(line)
-            title = named[1] if named else ""
+            match = _TITLE.match(line)
+            title = match[1] if match else ""
         number += 1
 
 

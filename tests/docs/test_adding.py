@@ -1,4 +1,4 @@
-"""docs/adding.md, followed literally in a copy of the source."""
+"""The files and commands of docs/adding.md, applied to a copy of the source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COPIED = ("launcher", "conf", "recipes", "tests", "docs")
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source with every file and every change of the page."""
+    """Return a copy of the source with every file and change of the page."""
     folder = tmp_path_factory.mktemp("source")
     for name in COPIED:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -43,8 +43,8 @@ def commands() -> list[str]:
     return [line for block in blocks(page) if block.language == "sh" for line in block.lines]
 
 
-# What the output of a command must hold.
-SHOWN = {
+# Text that the output of a command must contain.
+EXPECTED = {
     "train ls hardware": "cellar",
     "train show task=ordinal target=mae:0.5": "ordinal",
     "train steps runs/dear": "1 steps",
@@ -55,7 +55,7 @@ SHOWN = {
 def test_each_command_of_the_page_works(copy: Path, command: str) -> None:
     program, *words = shlex.split(command)
     if program == "pip":
-        # note: into a folder of the copy, by what is installed here
+        # note: into a folder of the copy, with the packages installed here
         install = [sys.executable, "-m", "pip", *words, "--quiet", "--no-deps", "--no-build-isolation", "--target=site"]
         subprocess.run(install, cwd=copy, check=True)
         return
@@ -63,10 +63,10 @@ def test_each_command_of_the_page_works(copy: Path, command: str) -> None:
     code = "import runpy, sys; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
     path = os.pathsep.join(map(str, (copy, copy / "site")))
     output = python(code, module, *words, folder=copy, environment={**os.environ, "PYTHONPATH": path})
-    shown = [text for start, text in SHOWN.items() if command.startswith(start)]
-    if "plan" in words or ("show" in words and not shown):
-        shown = ["grayscale"]
-    assert all(text in output for text in shown), output
+    expected = [text for start, text in EXPECTED.items() if command.startswith(start)]
+    if "plan" in words or ("show" in words and not expected):
+        expected = ["grayscale"]
+    assert all(text in output for text in expected), output
     if "logger=diary" in words:
         assert (copy / "runs" / "dear" / "diary.txt").read_text().startswith("step 1: top-1")
     if module == "pytest":

@@ -1,4 +1,4 @@
-"""Every command block of README and docs is one that works; links lead somewhere."""
+"""Every command in README and docs works, and every link has a target."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .pages import PAGES, ROOT, Block, all_blocks
 COMMANDS = [
     (block, line)
     for block in all_blocks()
-    # note: the page on adding has a test of its own, in a copy of the source
+    # note: test_adding.py covers this page, in a copy of the source
     if block.language in ("", "sh") and block.page != "adding.md"
     for line in block.text.replace("\\\n", " ").splitlines()
 ]
@@ -37,18 +37,18 @@ def make(words: list[str]) -> None:
 
 
 def python(words: list[str]) -> None:
-    """A script that is there, or a module whose help works and knows the flags."""
+    """Check that a script exists, or that the help of a module lists the flags."""
     if words[0] != "-m":
         assert (ROOT / words[0]).is_file()
     elif (ROOT / words[1].partition(".")[0]).is_dir():
-        help_asked = patch("sys.argv", [words[1], "--help"])
-        with help_asked, redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit, match="0"):
+        help_flag = patch("sys.argv", [words[1], "--help"])
+        with help_flag, redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit, match="0"):
             runpy.run_module(words[1], run_name="__main__")
         assert all(word.split("=")[0] in out.getvalue() for word in words[2:] if word.startswith("--"))
 
 
 def docker(words: list[str]) -> None:
-    """The words after the image of `docker run` are a command line of `train`."""
+    """Check that the words after the image of `docker run` are a command line of `train`."""
     if words[0] == "build":
         assert (ROOT / "Dockerfile").is_file()
     if words[0] == "run":
@@ -56,19 +56,19 @@ def docker(words: list[str]) -> None:
 
 
 PROGRAMS = {"train": train, "make": make, "python": python, "docker": docker}
-OF_OTHERS = {
+OTHER_PROGRAMS = {
     *("cd", "git", "kubectl", "mkdir", "mkdocs", "pip", "pre-commit", "rsync", "sbatch", "sky", "source", "squeue"),
     *("sudo", "tar"),
 }
 
 
-def answered(line: str) -> bool:
-    """Whether a line is what a command printed, not a command."""
+def is_output(line: str) -> bool:
+    """Return whether a line is the output of a command."""
     return line.startswith(("error: ", "note: "))
 
 
-def refused(block: Block, line: str) -> bool:
-    """Whether the page shows the error that a command gives."""
+def has_error(block: Block, line: str) -> bool:
+    """Return whether the page shows an error after a command."""
     after = block.lines[block.lines.index(line) + 1 :] if line in block.lines else ()
     return bool(after) and after[0].startswith("error: ")
 
@@ -79,27 +79,27 @@ def refused(block: Block, line: str) -> bool:
     [
         pytest.param(b, line, id=f"{b.page}: {line}")
         for b, line in COMMANDS
-        if not answered(line) and not refused(b, line)
+        if not is_output(line) and not has_error(b, line)
     ],
 )
-def test_a_command_is_one_that_works(block: Block, line: str) -> None:
+def test_each_command_works(block: Block, line: str) -> None:
     words = shlex.split(line.removeprefix("$ "), comments=True)
     while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
         words = words[1:]
     if not words:
         return
     program = Path(words[0]).name
-    if program not in OF_OTHERS:
+    if program not in OTHER_PROGRAMS:
         PROGRAMS[program](words[1:])
 
 
-@pytest.mark.parametrize("block", [block for block in all_blocks() if any(map(answered, block.lines))], ids=str)
-def test_an_answer_shown_is_the_answer_given(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("block", [block for block in all_blocks() if any(map(is_output, block.lines))], ids=str)
+def test_the_shown_output_is_the_real_output(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
     lines = block.lines
-    for command, answer in pairwise(lines):
-        if answered(answer):
+    for command, output in pairwise(lines):
+        if is_output(output):
             assert cli.main(shlex.split(command.removeprefix("$ "))[1:]) == 2
-            assert capsys.readouterr().err.splitlines() == [answer]
+            assert capsys.readouterr().err.splitlines() == [output]
 
 
 @pytest.mark.parametrize("block", [b for b in all_blocks() if b.language not in ("", "sh")], ids=str)
@@ -118,7 +118,7 @@ def test_other_blocks_parse(block: Block) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
-def test_links_lead_to_files_and_headings(page: Path) -> None:
+def test_each_link_has_a_file_and_a_heading(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]*)(?:#[^)]*)?\)", page.read_text()):
         if target and "://" not in target:
             assert (page.parent / target).exists(), target

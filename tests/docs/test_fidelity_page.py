@@ -1,4 +1,4 @@
-"""docs/fidelity.md is what its table says, and the table has a row for all that could differ from its publication."""
+"""docs/fidelity.md is up to date, and docs/fidelity.yaml has a row for everything with a publication."""
 
 from __future__ import annotations
 
@@ -36,35 +36,35 @@ def test_the_page_is_current() -> None:
         ("recipes", sorted(recipe.name for recipe in recipes.listing())),
     ],
 )
-def test_everything_has_a_row(section: str, known: list[str]) -> None:
+def test_every_option_and_recipe_has_a_row(section: str, known: list[str]) -> None:
     assert sorted(TABLE[section]) == known
     assert all(TABLE[section].values())
 
 
 @pytest.mark.parametrize(("name", "row"), ROWS, ids=[f"{name} {number}" for number, (name, _) in enumerate(ROWS)])
-def test_a_row_is_complete_and_its_test_is_there(name: str, row: dict[str, Any]) -> None:
-    wanted = {
+def test_a_row_is_complete_and_its_test_exists(name: str, row: dict[str, Any]) -> None:
+    fields = {
         "same": {"same", "test"},
         "published": {"published", "keys", "test"},
         "differs": {"differs", "why", "test"},
     }
-    (verdict,) = row.keys() & wanted.keys()
-    assert row.keys() == wanted[verdict]
+    (verdict,) = row.keys() & fields.keys()
+    assert row.keys() == fields[verdict]
     path, function = row["test"].split("::")
     assert re.search(rf"^def {function}\(", (ROOT / "tests" / path).read_text(), re.MULTILINE)
 
 
 def published(recipe: Recipe) -> list[str]:
-    """Dotted keys in which its published code differs."""
+    """Return the dotted keys of a recipe's published variant."""
     return [key for key, _ in leaves(read_mapping(recipe.published))] if recipe.published else []
 
 
-def test_every_published_variant_has_its_row_and_every_row_its_variant() -> None:
+def test_every_published_variant_has_a_row_and_every_row_a_variant() -> None:
     switched = {key for recipe in [*recipes.listing(), *recipes.ablations()] for key in published(recipe)}
     assert {key for _, row in ROWS for key in row.get("keys", [])} == switched
 
 
-def test_a_variant_of_an_option_stands_with_each_recipe_that_has_it() -> None:
+def test_each_recipe_with_a_published_variant_has_its_row() -> None:
     for recipe in recipes.listing():
         own = {key for key in published(recipe) if not key.startswith("algorithms.")}
         assert {key for row in TABLE["recipes"][recipe.name] for key in row.get("keys", [])} == own

@@ -1,4 +1,4 @@
-"""docs/first_run.md, followed from an empty folder."""
+"""The commands of docs/first_run.md, from an empty folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINES = [line for block in blocks(ROOT / "docs" / "first_run.md") if not block.l
 SMALL = ["schedule.dilate=0.06", "dataset.train_samples=128", "dataset.val_samples=64", "dataset.native_size=32"]
 
 
-def test_the_page_can_be_followed(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_work_in_order(tmp_path: Path) -> None:
     environment = {**os.environ, **in_ranks(use_tiny), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     environment.pop("XDG_CACHE_HOME", None)
     (tmp_path / "empty").mkdir()
@@ -45,13 +45,13 @@ def test_the_page_can_be_followed(tmp_path: Path) -> None:
 
 
 def today(word: str, folder: Path) -> str:
-    """The word, or where it names a run of the page, that of this folder."""
-    found = re.fullmatch(r"(runs/.*-)\d{4}(-\d+)", word)
-    return str(next(folder.glob(f"{found[1]}*{found[2]}")).relative_to(folder)) if found else word
+    """Replace the name of a run on the page by the name of the run in this folder."""
+    match = re.fullmatch(r"(runs/.*-)\d{4}(-\d+)", word)
+    return str(next(folder.glob(f"{match[1]}*{match[2]}")).relative_to(folder)) if match else word
 
 
 def cut_short(runs: Path) -> None:
-    """Make the one run there as a kill would leave it just before its end."""
+    """Truncate the records of the only run, as if it was killed just before its end."""
     (records,) = runs.glob("*/metrics.jsonl")
     rows = records.read_text().splitlines(keepends=True)
     assert '"end"' in rows[-1]

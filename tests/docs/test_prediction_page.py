@@ -1,4 +1,4 @@
-"""docs/prediction.md shows what benchmarks/prediction.py finds, and what conf/efficiencies.yaml holds."""
+"""docs/prediction.md has the results of benchmarks/prediction.py and the values of conf/efficiencies.yaml."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NETWORKS = ("vit_base_patch16_224", "swin_base_patch4_window7_224", "convnext_t
 
 def line_of(figure: Figure) -> str:
     batch = figure.network[0] if figure.network else 0
-    begins = f"| {figure.name} | {batch} |" if figure.network else f"| {figure.name} | {figure.machine} |"
+    start = f"| {figure.name} | {batch} |" if figure.network else f"| {figure.name} | {figure.machine} |"
     published = f"| {figure.published:,.0f} |" if figure.network else f"| {figure.published:,g} {figure.unit} |"
-    (line,) = (line for line in LINES if line.startswith(begins) and published in line)
+    (line,) = (line for line in LINES if line.startswith(start) and published in line)
     return line
 
 
-def test_every_figure_has_its_line_and_the_summary_is_of_those_held_out() -> None:
+def test_every_figure_has_a_row_and_the_summary_covers_the_held_out_ones() -> None:
     assert len(LINES) == len(figures()) == len({line_of(figure) for figure in figures()})
     for title, fitted in (("Fitted:", True), ("Held out:", False)):
         after = TABLES[TABLES.index(title) :]
@@ -41,9 +41,9 @@ def test_every_figure_has_its_line_and_the_summary_is_of_those_held_out() -> Non
     }
     for what, own in parts.items():
         errors = sorted(abs(int(re.findall(r"\| ([+-]\d+)% \|", line_of(figure))[0])) for figure in own)
-        (said,) = re.findall(rf"(\d+) held-out {what}: median error (\d+)% .*? within (\d+)%, worst (\d+)%", TABLES)
+        (numbers,) = re.findall(rf"(\d+) held-out {what}: median error (\d+)% .*? within (\d+)%, worst (\d+)%", TABLES)
         expected = (len(own), statistics.median(errors), errors[math.ceil(0.9 * len(errors)) - 1], errors[-1])
-        assert tuple(map(int, said)) == pytest.approx(expected, abs=0.6)
+        assert tuple(map(int, numbers)) == pytest.approx(expected, abs=0.6)
 
 
 def test_predictions_meet_the_goal_over_fifty_held_out_figures_of_ten_networks() -> None:
@@ -56,27 +56,27 @@ def test_predictions_meet_the_goal_over_fifty_held_out_figures_of_ten_networks()
     assert sum(off <= 100 * GOAL_WORST for off in errors.values()) >= 0.95 * len(errors)
 
 
-def test_no_network_is_fitted_and_held_out_on_one_machine() -> None:
+def test_no_network_is_both_fitted_and_held_out_on_a_machine() -> None:
     fitted = {(figure.name, figure.machine) for figure in figures() if figure.fits}
     assert not fitted & {(figure.name, figure.machine) for figure in figures() if not figure.fits}
 
 
-# note: few traced networks serve these; the other lines want minutes of tracing
+# note: these need few traced networks; the other rows would need minutes of tracing
 @pytest.mark.parametrize(
     "figure",
     [f for f in figures() if f.loader or f.step == "plain" or (f.network and f.name in _NETWORKS)],
     ids=lambda figure: f"{figure.name}, {figure.machine}",
 )
-def test_the_lines_are_what_the_model_says(figure: Figure) -> None:
+def test_the_rows_have_the_predictions_of_the_model(figure: Figure) -> None:
     at = 5 if figure.network else 4
-    said, found = (
+    written, computed = (
         float(text.split(" | ")[at].replace(",", "")) for text in (line_of(figure), row(figure, efficiencies()))
     )
-    # note: a kernel more or less in our own step moves them by tenths of a percent
-    assert said == pytest.approx(found, rel=0.01)
+    # note: one kernel more or less in our step changes them by tenths of a percent
+    assert written == pytest.approx(computed, rel=0.01)
 
 
-def test_the_page_tells_the_values_that_are_used() -> None:
+def test_the_page_has_the_values_of_the_model() -> None:
     values = efficiencies()
     assert f"images/s of one thread × {values['loaders']['share']}" in TEXT
     assert f"{values['ranks']} of one GPU's throughput" in TEXT

@@ -1,4 +1,4 @@
-"""The site is built from all pages, without a warning."""
+"""mkdocs builds the site from all pages, without a warning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 
 from .pages import ROOT
 
-# note: the site's generator is no part of .venv; its Python may be another one
+# note: mkdocs-material is not part of .venv and may be installed for another Python
 PYTHON = os.environ.get("MKDOCS_PYTHON", sys.executable)
 
 
@@ -23,14 +23,14 @@ def pages(part: object) -> list[str]:
     return [page for below in inner for page in pages(below)]  # type: ignore[attr-defined]
 
 
-def test_every_page_has_its_place() -> None:
-    named = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    assert sorted(named) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+def test_every_page_is_in_the_navigation() -> None:
+    listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    assert sorted(listed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
 def test_mkdocs_builds_it_without_a_warning(tmp_path: Path) -> None:
     if subprocess.run([PYTHON, "-c", "import material"], capture_output=True, check=False).returncode:
-        pytest.skip("mkdocs-material is not installed (MKDOCS_PYTHON may name a Python that has it)")
+        pytest.skip("mkdocs-material is not installed (MKDOCS_PYTHON can be a Python that has it)")
     command = [PYTHON, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

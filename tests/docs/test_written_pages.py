@@ -1,4 +1,4 @@
-"""docs/keys.md, docs/errors.md and the published figures of other pages are what their scripts write now."""
+"""docs/keys.md, docs/errors.md and the tables of published figures are up to date."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def test_the_figures_of_a_page_are_current(name: str) -> None:
     assert FIGURES["written"](text) == text, "run: .venv/bin/python scripts/write_figures.py"
 
 
-def test_every_table_stands_in_a_page() -> None:
+def test_every_table_is_on_a_page() -> None:
     text = "".join((ROOT / name).read_text() for name in FIGURES["PAGES"])
     assert all(table in text for table in FIGURES["tables"]().values())
 
 
-def test_the_bound_is_what_the_command_shows() -> None:
+def test_the_bound_on_the_page_is_the_output_of_compare() -> None:
     shown = {
         " ".join(line.split()) for line in output_of("compare", "--published", "--baseline", "timm_a2").splitlines()
     }
@@ -61,7 +61,7 @@ def test_every_error_of_a_user_has_a_key_or_a_remedy() -> None:
     assert not _REMEDY.search("... cannot be read: ...")
 
 
-def test_the_page_of_keys_is_current_and_leaves_none_out() -> None:
+def test_the_page_of_keys_is_current_and_complete() -> None:
     text = (ROOT / "docs" / "keys.md").read_text()
     assert text == SCRIPTS["write_keys"]["page"](), "run: .venv/bin/python scripts/write_keys.py"
     mappings = {key.rpartition(".")[0] for key in all_keys()}

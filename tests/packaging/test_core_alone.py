@@ -37,14 +37,14 @@ def alone(tmp_path: Path, cold: Cold) -> Cold:
     return cold
 
 
-def test_it_trains_resumes_and_exports(alone: Cold) -> None:
+def test_the_launcher_alone_trains_resumes_and_exports(alone: Cold) -> None:
     run = alone.small("a", "epochs=2")
     alone("resume", str(run), "epochs=3")
     alone("export", str(run))
     assert (run / "export" / "model.safetensors").exists()
 
 
-def test_it_lists_what_is_installed_and_refuses_the_rest_in_a_line(alone: Cold) -> None:
+def test_only_installed_verbs_and_options_are_listed_and_accepted(alone: Cold) -> None:
     verbs = alone("--help").stdout
     assert "  plan " in verbs
     assert "\n    compare " not in verbs

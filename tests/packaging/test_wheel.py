@@ -1,4 +1,4 @@
-"""The wheel carries conf/ and recipes/ and runs from any folder."""
+"""The wheel contains conf/ and recipes/ and runs from any folder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def train(site: Path, folder: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_it_holds_every_value_the_scripts_and_the_licence(wheel: Path) -> None:
+def test_the_wheel_contains_conf_recipes_packages_and_licence(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for folder in ("conf", "recipes"):
         for path in (ROOT / folder).rglob("*.yaml"):
@@ -52,7 +52,7 @@ def test_it_holds_every_value_the_scripts_and_the_licence(wheel: Path) -> None:
     assert not any(name.startswith(("tests/", "benchmarks/")) for name in names)
 
 
-def test_it_runs_from_another_folder(installed: Path, tmp_path: Path) -> None:
+def test_the_installed_command_runs_from_another_folder(installed: Path, tmp_path: Path) -> None:
     listed = json.loads(train(installed, tmp_path, "ls", "recipes", "--json"))["recipes"]
     assert {row["name"] for row in listed} >= {"mild", "medium", "hot", "baseline"}
     assert all(row["path"].startswith(str(installed / "launcher" / "assets")) for row in listed)
@@ -60,8 +60,8 @@ def test_it_runs_from_another_folder(installed: Path, tmp_path: Path) -> None:
     assert "_ARGCOMPLETE" in train(installed, tmp_path, "completion", "bash")
 
 
-def test_it_trains_resumes_exports_submits_and_reports(installed: Path, tmp_path: Path) -> None:
-    """Also by the laboratory's verbs, which the wheel's entry points register."""
+def test_the_installed_command_trains_resumes_exports_submits_and_reports(installed: Path, tmp_path: Path) -> None:
+    """This includes the verbs of `lab`, which are registered by entry points."""
     words = ["launch=cpu", "epochs=1", "batch_size=16", "dataset.train_samples=32", "dataset.val_samples=16"]
     words += ["dataset.native_size=32", "schedule.warmup=0ba", "dataloader.workers=1"]
     train(installed, tmp_path, *words, "run_name=r")
