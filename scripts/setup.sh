@@ -14,14 +14,14 @@ libraries=(g++ pkg-config libopencv-dev libturbojpeg0-dev libjpeg62-turbo-dev zl
 stamp=.venv/.complete
 built=.venv/.built
 wheels=.venv/wheels
-wanted=$(cat requirements.lock pyproject.toml scripts/setup.sh | sha256sum)
+checksum=$(cat requirements.lock pyproject.toml scripts/setup.sh | sha256sum)
 
 have_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
 have_headers() { python3 -c 'import os, sysconfig as s; os.stat(s.get_paths()["include"] + "/Python.h")' 2>/dev/null; }
 have_libraries() {
     command -v c++ >/dev/null && have_headers && pkg-config --exists opencv4 libturbojpeg libjpeg zlib 2>/dev/null
 }
-is_current() { [ -f "$1" ] && [ "$(cat "$1")" = "$wanted" ]; }
+is_current() { [ -f "$1" ] && [ "$(cat "$1")" = "$checksum" ]; }
 
 for_tests() { [ "$1" != tests ] || scripts/setup_tests.sh; }
 
@@ -71,7 +71,7 @@ if ! is_current "$stamp"; then
     echo "setup: installing Python packages into .venv (a few minutes, 6 GB)"
     $pip install --requirement requirements.lock
     $pip install --no-deps --no-build-isolation --editable .
-    echo "$wanted" > "$stamp"
+    echo "$checksum" > "$stamp"
 fi
 
 if have_libraries; then
@@ -86,6 +86,6 @@ if have_libraries; then
         echo "setup: Pillow-SIMD does not build here ($wheels/pillow-simd.log); plain Pillow loads about 25 % fewer" \
             "images/s, see docs/performance.md" >&2
     fi
-    echo "$wanted" > "$built"
+    echo "$checksum" > "$built"
 fi
 wait "$tests_job"

@@ -5,8 +5,8 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 0
 
 stamp=.venv/.tests
-wanted=$(cat requirements-tests.lock scripts/setup_tests.sh | sha256sum)
-[ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && exit 0
+checksum=$(cat requirements-tests.lock scripts/setup_tests.sh | sha256sum)
+[ -f "$stamp" ] && [ "$(cat "$stamp")" = "$checksum" ] && exit 0
 
 browser() {
     command -v chromium >/dev/null && return
@@ -22,4 +22,4 @@ browser &
 .venv/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --requirement requirements-tests.lock ||
     echo "setup: some packages of requirements-tests.lock cannot be installed; the tests that need them are skipped" >&2
 wait
-echo "$wanted" > "$stamp"
+echo "$checksum" > "$stamp"

@@ -45,7 +45,7 @@ EXAMPLES = [
     "train ablate recipe=small dataset.path=/data/flowers epochs=10,20 seed=0,1 --with mixup --with loss=bce --run",
 ]
 _SEVERAL = ("epochs", "seed", "schedule.dilate")
-_KINDS = {"without": "removing it", "only": "adding it alone", "with": "adding it to all"}
+_KINDS = {"without": "removing it", "only": "adding only it", "with": "adding it to all"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

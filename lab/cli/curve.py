@@ -261,7 +261,7 @@ def _cell(chosen: dict[str, str], several: Sequence[str], name: str | None) -> C
     config = composed.config
     epochs = dilated_epochs(config.epochs, config.schedule.dilate)
     other = [key for key in several if key not in ("recipe", "seed", "epochs", "schedule.dilate")]
-    begin = [config.recipe or config.model.architecture, config.dataset.name, *([name] if name else [])]
-    parts = [*begin, *(chosen[key] for key in other), f"{epochs}ep", f"seed{config.seed}"]
+    first = [config.recipe or config.model.architecture, config.dataset.name, *([name] if name else [])]
+    parts = [*first, *(chosen[key] for key in other), f"{epochs}ep", f"seed{config.seed}"]
     folder = "-".join(re.sub(r"[^\w.=+]+", "_", part) for part in parts)
     return Cell((*words, f"run_name={folder}"), composed, Path(config.runs) / folder)

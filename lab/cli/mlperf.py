@@ -75,13 +75,13 @@ def write_mlperf(plan: Plan, folder: RunFolder) -> Path | None:
     return path
 
 
-def events(plan: Plan, rows: list[Row], begin: float) -> Iterator[Event]:
-    """Yield the events of a run whose processes started at `begin`, in order."""
+def events(plan: Plan, rows: list[Row], started: float) -> Iterator[Event]:
+    """Yield the events of a run whose processes started at `started`, in order."""
     start = rows[0]["time"]
-    yield Event(begin, "cache_clear", True)
-    yield Event(begin, "init_start", kind=_START)
+    yield Event(started, "cache_clear", True)
+    yield Event(started, "init_start", kind=_START)
     for key, value in {**_submission(plan, rows[0]), **_facts(plan)}.items():
-        yield Event(begin, key, value)
+        yield Event(started, key, value)
     yield Event(start, "init_stop", kind=_STOP)
     yield Event(start, "run_start", kind=_START)
     yield from _training(plan, rows, start)

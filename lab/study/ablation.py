@@ -1,4 +1,4 @@
-"""Ablation of a recipe's algorithms: all, none, all but one, one alone, all and one more; effects in finished runs."""
+"""Ablation of a recipe's algorithms: all, none, all but one, only one, all and one more; effects in finished runs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Tradeoff:
 
 
 def grid(algorithms: Sequence[str], more: Sequence[str] = ()) -> list[Variant]:
-    """Return the variants: all, none, each algorithm removed, each one alone, and all with each of `more` (`--with`).
+    """Return the variants: all, none, all but each algorithm, only each algorithm, all with each of `more` (`--with`).
 
     Raises:
         UserError: one of `more` is invalid.

@@ -197,13 +197,13 @@ def _informative(comparisons: Sequence[Comparison]) -> list[Comparison]:
 def _stated(stated: Sequence[StatedSpeedup]) -> Table:
     table = _table("claim", "#stated", "#computed", "rounding interval", "from", "verdict")
     for one in stated:
-        known = one.computed is not None
+        has_numbers = one.computed is not None
         table.add_row(
             escape(one.claim),
             one.text,
-            f"{one.computed:.2f}x" if known else "-",
-            f"{one.low:.2f}x to {one.high:.2f}x" if known else "",
-            f"{one.slow:g} -> {one.fast:g} {one.unit}" if known else "",
+            f"{one.computed:.2f}x" if has_numbers else "-",
+            f"{one.low:.2f}x to {one.high:.2f}x" if has_numbers else "",
+            f"{one.slow:g} -> {one.fast:g} {one.unit}" if has_numbers else "",
             one.verdict,
         )
     return table

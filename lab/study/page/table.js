@@ -40,10 +40,10 @@ function advantage(first, second) {
   for (let at = 1; low < high && at < levels.length; at++) {
     const [left, right] = [levels[at - 1], levels[at]], end = ahead(right);
     // note: right of a level a falling curve may be on a later piece, so this end is extrapolated from the middle
-    const begin = 2 * ahead((left + right) / 2) - end;
-    if (seen.at(-1)[1] * begin < -TINY) crossings.push(left);
-    if (begin * end < -TINY) crossings.push(left + (right - left) * begin / (begin - end));
-    seen.push([left, begin], [right, end]);
+    const start = 2 * ahead((left + right) / 2) - end;
+    if (seen.at(-1)[1] * start < -TINY) crossings.push(left);
+    if (start * end < -TINY) crossings.push(left + (right - left) * start / (start - end));
+    seen.push([left, start], [right, end]);
   }
   return { low, high, seen, crossings };
 }
@@ -67,9 +67,9 @@ function inWords(curve, other) {
     const [from, to] = [least, most].map(Math.abs).sort((x, y) => x - y).map(times);
     sentences.push(`${where} ${winner} is ${from === to ? to : `${from} to ${to}`} ${less}: ${both(low)}${low === high ? "" : `; ${both(high)}`}.`);
   } else {
-    const sides = [[low, seen[0][1]], [high, seen.at(-1)[1]]].map(([top1, ahead]) => `at ${percent(top1)} ${ahead > 0 ? a : b} is ${times(ahead)} ${less}`);
+    const ends = [[low, seen[0][1]], [high, seen.at(-1)[1]]].map(([top1, ahead]) => `at ${percent(top1)} ${ahead > 0 ? a : b} is ${times(ahead)} ${less}`);
     const points = crossings.map((top1) => `${percent(top1)} (${cost(costAt(first, top1))})`);
-    sentences.push(`${where} they cross at ${points.join(", ")}: ${sides.join(", ")}.`);
+    sentences.push(`${where} they cross at ${points.join(", ")}: ${ends.join(", ")}.`);
   }
   return [...sentences, ...beyond(a, first, b, second, percent, cost)].join(" ");
 }

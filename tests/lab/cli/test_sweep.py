@@ -144,7 +144,7 @@ def test_a_wrong_list_is_reported_once_and_too_many_runs_are_refused() -> None:
         expand(["recipe=mild,hot", "seed=range(0,1000000000)"])
 
 
-def leave(folder: Path, *words: str, images: str | None = None) -> None:
+def make_folder(folder: Path, *words: str, images: str | None = None) -> None:
     """Make the run folder of a config before its first step; `images` is the identity of its data set."""
     run = create(folder.parent, folder.name, unique=False)
     write(compose(words).config, run.config)
@@ -164,16 +164,16 @@ def flowers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_run_on_other_images_does_not_count_as_finished(tmp_path: Path, flowers: Path) -> None:
     words = ["dataset=image_folder", f"dataset.path={flowers}"]
     config = compose(words).config
-    leave(tmp_path / "same", *words, images=identity(config))
-    leave(tmp_path / "moved", "dataset=image_folder", "dataset.path=/old/place", images=identity(config))
+    make_folder(tmp_path / "same", *words, images=identity(config))
+    make_folder(tmp_path / "moved", "dataset=image_folder", "dataset.path=/old/place", images=identity(config))
     for name in ("same", "moved", "missing"):
         check_existing(tmp_path / name, config)
-    leave(tmp_path / "other", *words, images="c" * 64)
-    leave(tmp_path / "before", "dataset=image_folder", "dataset.path=/data/cars")
+    make_folder(tmp_path / "other", *words, images="c" * 64)
+    make_folder(tmp_path / "before", "dataset=image_folder", "dataset.path=/data/cars")
     for name in ("other", "before"):
         with pytest.raises(UserError, match=rf"{name} is a run on other images \(/.*runs=FOLDER"):
             check_existing(tmp_path / name, config)
-    leave(tmp_path / "before and same", *words)
+    make_folder(tmp_path / "before and same", *words)
     check_existing(tmp_path / "before and same", config)
 
 
@@ -181,7 +181,7 @@ def test_the_folder_of_another_trial_is_refused(tmp_path: Path, flowers: Path, m
     monkeypatch.chdir(tmp_path)
     (tmp_path / "space.yaml").write_text("optimizer.lr: [0.1]\n")
     words = ["dataset=image_folder", f"dataset.path={flowers}"]
-    leave(tmp_path / "runs/tune-space/study-1-trial-1", *words, "optimizer.lr=0.1", images="c" * 64)
+    make_folder(tmp_path / "runs/tune-space/study-1-trial-1", *words, "optimizer.lr=0.1", images="c" * 64)
     tune = ["tune", "space.yaml", "--trials", "1", "--json"]
     assert "is a run on other images" in refused(*tune, *words)
     assert "is a run with other values of" in refused(*tune, *words, "recipe=mild")

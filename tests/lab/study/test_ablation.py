@@ -81,21 +81,21 @@ WORDS = ["dataset=shapes", "recipe=mild", "schedule.warmup=0ba"]
 
 
 @pytest.fixture
-def leave_run(make_run: MakeRun) -> Callable[..., Path]:
+def make_variant(make_run: MakeRun) -> Callable[..., Path]:
     """Make a finished run with epochs of one minute."""
 
-    def leave(name: str, *words: str, top1: float = 0.5, epochs: int = 2) -> Path:
+    def make(name: str, *words: str, top1: float = 0.5, epochs: int = 2) -> Path:
         values = as_mapping(compose([*WORDS, *words]).config)
         return make_run(name, [top1] * epochs, [60.0] * epochs, **values)
 
-    return leave
+    return make
 
 
-def test_a_variant_gets_the_runs_of_all_seeds_at_its_length(tmp_path: Path, leave_run: Callable[..., Path]) -> None:
-    leave_run("a", "epochs=2", "seed=1", top1=0.4)
-    leave_run("b", "epochs=2", "seed=2", top1=0.5)
-    leave_run("c", "epochs=2", "algorithms.ema=off", top1=0.6)
-    leave_run("d", "epochs=4", "seed=1", top1=0.9, epochs=4)
+def test_a_variant_gets_the_runs_of_all_seeds_at_its_length(tmp_path: Path, make_variant: Callable[..., Path]) -> None:
+    make_variant("a", "epochs=2", "seed=1", top1=0.4)
+    make_variant("b", "epochs=2", "seed=2", top1=0.5)
+    make_variant("c", "epochs=2", "algorithms.ema=off", top1=0.6)
+    make_variant("d", "epochs=4", "seed=1", top1=0.9, epochs=4)
     configs = [compose([*WORDS, "epochs=2", *more]).config
                for more in ([], ["algorithms.ema=off"], ["algorithms.blurpool=off"])]  # fmt: skip
     runs = comparable(configs, [read_run(path) for path in sorted(tmp_path.iterdir())], None)
@@ -106,18 +106,20 @@ def test_a_variant_gets_the_runs_of_all_seeds_at_its_length(tmp_path: Path, leav
     assert variant_result(without[1]) == VariantResult(1, pytest.approx(60.0), pytest.approx(2.0))
 
 
-def test_lengths_by_dilation_are_one_curve(tmp_path: Path, leave_run: Callable[..., Path]) -> None:
+def test_lengths_by_dilation_are_one_curve(tmp_path: Path, make_variant: Callable[..., Path]) -> None:
     for dilate, epochs in ((0.5, 2), (1.0, 4)):
-        leave_run(str(epochs), "epochs=4", f"schedule.dilate={dilate}", epochs=epochs)
+        make_variant(str(epochs), "epochs=4", f"schedule.dilate={dilate}", epochs=epochs)
     config = compose([*WORDS, "epochs=4", "schedule.dilate=0.5"]).config
     curve_and_point = curve_of(config, [read_run(path) for path in sorted(tmp_path.iterdir())])
     assert [point.epochs for point in curve_and_point[0].points] == [2, 4]
     assert curve_and_point[1].epochs == 2
 
 
-def test_runs_on_another_machine_or_other_images_are_excluded(tmp_path: Path, leave_run: Callable[..., Path]) -> None:
+def test_runs_on_another_machine_or_other_images_are_excluded(
+    tmp_path: Path, make_variant: Callable[..., Path]
+) -> None:
     for seed, data in enumerate(("flowers", "flowers", "cars", "flowers")):
-        note_dataset(RunFolder(leave_run(str(seed), "epochs=2", f"seed={seed}")), data)
+        note_dataset(RunFolder(make_variant(str(seed), "epochs=2", f"seed={seed}")), data)
     metrics = tmp_path / "3" / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"cpu"', '"A100"'))
     configs = [compose([*WORDS, "epochs=2"]).config]
