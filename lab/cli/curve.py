@@ -147,7 +147,7 @@ def check_all(cells: list[Cell], *, here: bool) -> None:
         with problems.collected():
             launch = cell.composed.config.launch
             devices = planned(launch, None if here else gpus_of_node(cell.composed.config))
-            config = prepare_run(cell.composed, devices=devices, must_exist=here).plan.config
+            config = prepare_run(cell.composed, devices=devices, must_exist=here, with_weights=here).plan.config
             check_existing(cell.folder, config)
             if here:
                 config.logger.check()

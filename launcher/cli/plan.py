@@ -36,7 +36,7 @@ def main(arguments: argparse.Namespace) -> int:
     if options is not None and (code := options.handle(arguments)) is not None:
         return int(code)
     composed = compose(arguments.overrides)
-    prepared = prepare_run(composed, devices=planned_here(composed), must_exist=False)
+    prepared = prepare_run(composed, devices=planned_here(composed), must_exist=False, with_weights=True)
     plan = prepared.plan
     if arguments.json:
         print(json.dumps({**_numbers(plan), "notes": list(prepared.notes)}, indent=2))

@@ -32,7 +32,7 @@ _ABSENT = object()
 
 @dataclass
 class Composed:
-    """A valid run config, the origin of each dotted key, and notes for the user."""
+    """A valid run config, the origin of each dotted key and of each switch of algorithms, and notes for the user."""
 
     config: RunConfig
     origins: dict[str, str]
@@ -58,7 +58,8 @@ def compose(words: Sequence[str]) -> Composed:
     problems.settle()
     if composition.recipe is not None and (hint := recipes.band_hint(config.epochs, composition.recipe)):
         notes.append(hint)
-    return Composed(config, {key: origin(key) for key, _ in leaves(values)}, notes)
+    origins = {key: origin(key) for key, _ in leaves(values)}
+    return Composed(config, origins | dict.fromkeys(composition.switched, COMMAND_LINE), notes)
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class _Layer:
 class Composition:
     """Hydra's `command` for the words of a command line, and the `layers` of values, highest priority first.
 
-    `problems` are the errors of the words, `notes` are for the user.
+    `problems` are the errors of the words, `notes` are for the user, `switched` are the words' keys of algorithms.
     """
 
     def __init__(self, words: Sequence[str]):
@@ -98,6 +99,7 @@ class Composition:
         self.notes: list[str] = []
         self.recipe: Recipe | None = None
         assignments = parse(words, self.problems)
+        self.switched = [one.key for one in assignments if one.key.partition(".")[0] == _LIST]
         name = next((one.value for one in reversed(assignments) if one.key == "recipe"), None)
         with paths.searching(self._folders(assignments)):
             with self.problems.collected():

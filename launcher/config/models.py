@@ -15,6 +15,8 @@ from pydantic.dataclasses import dataclass
 
 from launcher.config.fields import STRICT, AnyPath, Count, NotNegative, Positive, Probability
 
+# The libraries with pretrained weights for their own models: values of `model.weights`.
+LIBRARIES = ("torchvision", "timm")
 _REGISTERED = re.compile(r"^@register_model\s*\ndef (\w+)\(", re.MULTILINE)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE
-from launcher.config.models import TorchvisionModel
+from launcher.config.models import LIBRARIES, TorchvisionModel
 from launcher.config.schema import RunConfig
 from launcher.data.inspection import inspect_data
 from launcher.data.sources.source import Report, quiet
@@ -54,7 +54,7 @@ def prepare_run(
         devices: The devices to plan for; None selects those of this machine that CUDA can use.
         must_exist: Require the images on this machine. Otherwise the counts in the config replace missing images.
         skipped: The images that an existing run skips. Its model and precision are fixed and not checked again.
-        with_weights: Load `model.weights`.
+        with_weights: Load `model.weights`, from a library only with `must_exist`.
         refuse: Called with the plan before the checks; raises UserError if an existing run cannot continue with it.
         report: Called while images are read.
 
@@ -69,14 +69,14 @@ def prepare_run(
     check(plan, composed.origins)
     pretrained = None
     if skipped is None:
+        if with_weights and (pretrained := _pretrained(plan.config, data.classes, composed.origins, must_exist)):
+            plan = replace(plan, config=pretrained.config)
+            check(plan, composed.origins)
         if not isinstance(plan.config.model, TorchvisionModel):
             from launcher.training.model_check import check_model  # note: imports torch and timm, which takes seconds
 
             check_model(plan, composed.origins)
         plan = with_precision(plan, devices)
-        pretrained = _pretrained(plan.config, data.classes, composed.origins) if with_weights else None
-    if pretrained is not None:
-        plan = replace(plan, config=pretrained.config)
     of_weights = pretrained.notes if pretrained else []
     messages = [*composed.notes, *data.notes, *of_weights, *notes(plan), *devices.notes]
     return Prepared(plan, devices, data.skipped, pretrained, messages)
@@ -88,11 +88,13 @@ def planned_here(composed: Composed) -> Devices:
     return planned(composed.config.launch, composed.config.hardware.gpus if is_chosen else None)
 
 
-def _pretrained(config: RunConfig, classes: list[str] | None, origins: Mapping[str, str]) -> Pretrained | None:
-    """Load `model.weights` if it is set."""
-    if config.model.weights is None:
+def _pretrained(
+    config: RunConfig, classes: list[str] | None, origins: Mapping[str, str], must_exist: bool
+) -> Pretrained | None:
+    """Load `model.weights` if it is set; without `must_exist` download nothing."""
+    if config.model.weights is None or (config.model.weights in LIBRARIES and not must_exist):
         return None
     from launcher.weights.pretrained import pretrained_weights
 
-    keep = COMMAND_LINE in (origins.get("dataset.mean"), origins.get("dataset.std"))
-    return pretrained_weights(config, classes, keep_normalization=keep)
+    typed = {key for key, origin in origins.items() if origin == COMMAND_LINE}
+    return pretrained_weights(config, classes, typed=typed)

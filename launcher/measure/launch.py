@@ -37,7 +37,7 @@ def prepare_here(composed: Composed) -> Prepared:
     if nodes > 1:
         raise UserError(Problem("measurements support one node; set launch.nnodes=1", "launch.nnodes", nodes))
     with progress_bars(console(sys.stderr)) as (_, report):
-        prepared = prepare_run(composed, report=report)
+        prepared = prepare_run(composed, with_weights=True, report=report)
     for note in prepared.devices.notes:
         print(f"note: {note}", file=sys.stderr)
     if composed.config.dataloader.name != "synthetic":

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from launcher.config.fields import parse_duration
 from launcher.config.layers import leaves
-from launcher.config.models import VisionTransformerModel
+from launcher.config.models import LIBRARIES, VisionTransformerModel
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import FFCVLoader, MultiStep
 from launcher.errors import Problem, Problems, UserError
@@ -71,8 +71,14 @@ def _milestones(plan: Plan) -> Iterator[Problem]:
 
 
 def _weights(plan: Plan) -> Iterator[Problem]:
-    """Require pretrained weights for algorithms that preserve them."""
+    """Require pretrained weights for algorithms that preserve them, and a library's weights for its own models."""
     config, part = plan.config, plan.config.optimizer.backbone_lr
+    weights, library = config.model.weights, config.model.library
+    if weights in LIBRARIES and weights != library:
+        own = f"model.weights={library}, " if library in LIBRARIES else ""
+        yield Problem(
+            f"has no weights for this model; set {own}a file, a run folder or an export", "model.weights", weights
+        )
     sparing = [f"algorithms.{name}" for name, one in config.algorithms.active().items() if one.spares_pretrained]
     sparing += [f"optimizer.backbone_lr={part:g}"] * (part != 1)
     if config.model.weights is None and sparing:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.resolved import fingerprint, portable
-from launcher.config.schema import TorchvisionLoader
+from launcher.config.schema import RunConfig, TorchvisionLoader
 from launcher.data.batch import normalize
 from launcher.data.images import UNREADABLE, ReadableImages, evaluation_input
 from launcher.data.loaders import EvaluationLoader
@@ -92,6 +92,12 @@ def initial_network(plan: Plan) -> tuple[nn.Module, dict[str, Surgery]]:
     network = build_model(config.model, outputs, config.loss, config.seed)
     engine.change_model(network)
     return network, model_surgeries(config.model) | engine.surgeries()
+
+
+def surgery_of(config: RunConfig) -> dict[str, dict[str, Any]]:
+    """The values of what makes the network of a counted config from the library's, by name."""
+    engine = Engine(Context(plan_for(config, 1), config.task.outputs(config.dataset)))
+    return {name: one.values for name, one in (model_surgeries(config.model) | engine.surgeries()).items()}
 
 
 def model_card(

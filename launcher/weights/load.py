@@ -18,13 +18,13 @@ from torch import Tensor
 from torchvision.models import get_model_weights
 
 from launcher.config.keys import nearest
-from launcher.config.models import BaseModel, TimmModel
+from launcher.config.models import LIBRARIES, BaseModel, TimmModel
 from launcher.config.resolved import read
+from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError, is_of_the_machine
-from launcher.plan.plan import plan_for
 from launcher.records.folder import RunFolder
 from launcher.training import checkpoint
-from launcher.weights.classifier import initial_network, load_checkpoint
+from launcher.weights.classifier import load_checkpoint, surgery_of
 from launcher.weights.export_files import CARD, WEIGHTS, read_card, read_weights
 
 # The keys of the weights in published files that contain other values too; averaged weights come first.
@@ -37,7 +37,7 @@ class SourceWeights:
     """Weights by the library's names, and the facts that their source contains.
 
     `origin` describes them in messages; `surgery` has the values of each change of the library's network; `mean` and
-    `std` are those of the normalization.
+    `std` are those of the normalization; `config` is that of the run that trained them.
     """
 
     origin: str
@@ -47,6 +47,7 @@ class SourceWeights:
     classes: list[str] | None = None
     mean: list[float] | None = None
     std: list[float] | None = None
+    config: RunConfig | None = None
 
 
 def load_weights(model: BaseModel) -> SourceWeights:
@@ -56,10 +57,7 @@ def load_weights(model: BaseModel) -> SourceWeights:
         UserError: they do not exist or cannot be read.
     """
     assert model.weights is not None
-    if model.weights in ("torchvision", "timm"):
-        if model.weights != model.library:
-            own = f"model.weights={model.library}, " if model.library in ("torchvision", "timm") else ""
-            raise problem(model.weights, f"has no weights for this model; set {own}a file, a run folder or an export")
+    if model.weights in LIBRARIES:
         return _of_timm(model) if isinstance(model, TimmModel) else _of_torchvision(model.architecture)
     path = Path(model.weights)
     if RunFolder(path).exists():
@@ -81,10 +79,11 @@ def _of_run(folder: RunFolder, state: dict[str, Any]) -> SourceWeights:
         f"{folder.path} at step {state['step']:,}",
         state["weights"],
         config.model.architecture,
-        {name: surgery.values for name, surgery in initial_network(plan_for(config, 1))[1].items()},
+        surgery_of(config),
         state.get("classes"),
         list(config.dataset.mean),
         list(config.dataset.std),
+        config,
     )
 
 
@@ -176,7 +175,9 @@ def _of_safetensors(path: Path) -> SourceWeights:
     if weights.surgery is None or not (path.parent / CARD).is_file():
         return weights
     config, classes = read_card(path.parent / CARD)
-    return replace(weights, classes=classes, mean=list(config.dataset.mean), std=list(config.dataset.std))
+    return replace(
+        weights, classes=classes, mean=list(config.dataset.mean), std=list(config.dataset.std), config=config
+    )
 
 
 def _tensors(content: Any) -> tuple[dict[str, Tensor], str]:

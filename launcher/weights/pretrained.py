@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from launcher import atomic
-from launcher.config.schema import RunConfig
-from launcher.errors import first_few
+from launcher.config.algorithms import Algorithms
+from launcher.config.overrides import OFF, ON
+from launcher.config.schema import RunConfig, TorchvisionModel
+from launcher.errors import Problem, UserError, first_few
 from launcher.models.build import fitted
 from launcher.models.parameters import parameters_of_head
 from launcher.plan.plan import plan_for
-from launcher.weights.classifier import initial_network
+from launcher.weights.classifier import initial_network, surgery_of
 from launcher.weights.export_files import differences
 from launcher.weights.load import SourceWeights, load_weights, problem
 
@@ -41,10 +43,11 @@ class Pretrained:
             temporary.write_bytes(save(self.weights))
 
 
-def pretrained_weights(config: RunConfig, classes: list[str] | None, *, keep_normalization: bool) -> Pretrained:
+def pretrained_weights(config: RunConfig, classes: list[str] | None, *, typed: Collection[str] = ()) -> Pretrained:
     """Load the weights of `model.weights` for classes of these names; the seed draws a head for other classes.
 
-    The config gets the mean and standard deviation of the weights, unless `keep_normalization`.
+    The config gets the surgery of the network that the weights belong to, and the mean and standard deviation that they
+    were trained with, unless `typed`, the keys of the command line, has these.
 
     Raises:
         UserError: the weights do not exist, cannot be read, or belong to another network.
@@ -54,17 +57,57 @@ def pretrained_weights(config: RunConfig, classes: list[str] | None, *, keep_nor
     if config.model.weights_sha256 not in (None, digest):
         message = f"{source.origin} has the digest {digest}; set that one, or model.weights to the file of this digest"
         raise problem(config.model.weights_sha256, message, "model.weights_sha256")
+    config, changes = _with_surgery(config, source, typed)
     weights, head = _fitted(source, classes, config)
     notes = [f"initial weights from {source.origin}: {head}"]
+    if changes:
+        notes.append(f"using {' '.join(changes)} of the network of these weights")
     config = replace(config, model=replace(config.model, weights_sha256=digest))
     dataset = config.dataset
     if source.mean and source.std and (source.mean, source.std) != (list(dataset.mean), list(dataset.std)):
-        if keep_normalization:
+        if not {"dataset.mean", "dataset.std"}.isdisjoint(typed):
             notes.append(f"the weights were trained with dataset.mean={source.mean} dataset.std={source.std}")
         else:
             notes.append(f"using dataset.mean={source.mean} dataset.std={source.std} of the weights")
             config = replace(config, dataset=replace(dataset, mean=source.mean, std=source.std))
     return Pretrained(config, weights, notes)
+
+
+def _with_surgery(config: RunConfig, source: SourceWeights, typed: Collection[str]) -> tuple[RunConfig, list[str]]:
+    """Return the config with the surgery of the network that the weights belong to, and the words that changed.
+
+    Raises:
+        UserError: the command line has another surgery.
+    """
+    trained = source.config
+    if trained is None:
+        return config, []
+    ours, theirs = surgery_of(config), surgery_of(trained)
+    names = [n for n in Algorithms.declarations() if ours.get(n) != theirs.get(n)]
+    changes: dict[str, tuple[Any, Any]] = {}
+    for name in names:
+        changes |= _changes(f"algorithms.{name}", getattr(config.algorithms, name), getattr(trained.algorithms, name))
+    model, algorithms = config.model, {name: getattr(trained.algorithms, name) for name in names}
+    if isinstance(model, TorchvisionModel) and isinstance(trained.model, TorchvisionModel):
+        changes |= _changes("model", replace(trained.model, activation=model.activation), trained.model)
+        model = replace(model, activation=trained.model.activation)
+    listed = {"algorithms"} & {*typed}
+    if problems := [
+        Problem(f"{source.origin} has a network with {key}={after}; type that, or omit the word", key, before)
+        for key, (before, after) in changes.items()
+        if key in typed or (before in (ON, OFF) and (listed or any(one.startswith(f"{key}.") for one in typed)))
+    ]:
+        raise UserError(*problems)
+    config = replace(config, model=model, algorithms=replace(config.algorithms, **algorithms))
+    return config, [f"{key}={after}" for key, (_, after) in changes.items()]
+
+
+def _changes(key: str, before: Any, after: Any) -> dict[str, tuple[Any, Any]]:
+    """Return the keys in which two declarations differ, with both values; None is an algorithm that is off."""
+    if before is None or after is None:
+        return {key: (ON if before else OFF, ON if after else OFF)}
+    values = {name: (value, getattr(after, name)) for name, value in vars(before).items()}
+    return {f"{key}.{name}": both for name, both in values.items() if both[0] != both[1]}
 
 
 def _fitted(source: SourceWeights, classes: list[str] | None, config: RunConfig) -> tuple[dict[str, Tensor], str]:

@@ -18,6 +18,7 @@ from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.weights.pretrained import Pretrained, pretrained_weights
+from tests.commands import refused
 from tests.networks import tiny
 
 pytestmark = pytest.mark.usefixtures("tiny_networks")
@@ -33,7 +34,7 @@ def config_of(*words: str) -> RunConfig:
 
 
 def start(*words: str) -> Pretrained:
-    return pretrained_weights(config_of(*words), CLASSES, keep_normalization=False)
+    return pretrained_weights(config_of(*words), CLASSES)
 
 
 def test_weights_of_torchvision_load_from_torchs_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -53,11 +54,11 @@ def test_weights_of_torchvision_load_from_torchs_cache(monkeypatch: pytest.Monke
     file.parent.mkdir(exist_ok=True)
     torch.save(weights, file)
     config = config_of(*TORCHVISION, "dataset.mean=[0.1,0.1,0.1]")
-    pretrained = pretrained_weights(config, CLASSES, keep_normalization=False)
+    pretrained = pretrained_weights(config, CLASSES)
     assert torch.equal(pretrained.weights["conv1.weight"], weights["conv1.weight"])
     assert pretrained.weights["fc.weight"].shape == weights["fc.weight"][:5].shape
     assert pretrained.config.dataset.mean == [0.485, 0.456, 0.406]
-    unchanged = pretrained_weights(config, CLASSES, keep_normalization=True)
+    unchanged = pretrained_weights(config, CLASSES, typed=["dataset.mean"])
     assert unchanged.config.dataset.mean == [0.1, 0.1, 0.1]
     assert "were trained with dataset.mean=[0.485, 0.456, 0.406]" in unchanged.notes[1]
 
@@ -122,7 +123,5 @@ def test_a_compressed_file_is_refused_before_it_fills_memory(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("source", "library"), [("timm", "torchvision"), ("torchvision", "timm")])
 def test_weights_of_another_library_are_refused(source: str, library: str) -> None:
-    with pytest.raises(
-        UserError, match=f"model.weights={source}: has no weights for this model; set model.weights={library}"
-    ):
-        start(*(TORCHVISION if library == "torchvision" else TIMM), f"model.weights={source}")
+    line = refused("plan", *(TORCHVISION if library == "torchvision" else TIMM), f"model.weights={source}")
+    assert f"model.weights={source} (command line): has no weights for this model; set model.weights={library}" in line

@@ -27,6 +27,7 @@ from tests.runs import SMALL, Here
 
 pytestmark = pytest.mark.usefixtures("tiny_networks")
 
+SHAPES = ["epochs=1", *(word for word in SMALL if word.startswith(("dataset", "model", "launch", "batch")))]
 CLASSES = ["ant", "bee", "cat", "dog", "eel"]
 
 
@@ -38,7 +39,7 @@ def config_of(weights: Path | str, *words: str) -> RunConfig:
 
 
 def start(weights: Path | str, *words: str, classes: list[str] | None = None) -> tuple[dict[str, Tensor], str]:
-    pretrained = pretrained_weights(config_of(weights, *words), classes or CLASSES, keep_normalization=False)
+    pretrained = pretrained_weights(config_of(weights, *words), classes or CLASSES)
     return pretrained.weights, pretrained.notes[0]
 
 
@@ -92,7 +93,7 @@ def test_weights_of_another_precision_and_without_counters_load(trained: dict[st
 def test_another_number_of_classes_gets_a_head_drawn_from_the_seed(file: Path, trained: dict[str, Tensor]) -> None:
     config = config_of(file)
     config = replace(config, dataset=replace(config.dataset, classes=3))
-    pretrained = pretrained_weights(config, CLASSES[:3], keep_normalization=False)
+    pretrained = pretrained_weights(config, CLASSES[:3])
     fresh = build_model(config.model, 3, config.loss, config.seed).state_dict()
     assert torch.equal(pretrained.weights["fc.weight"], fresh["fc.weight"])
     assert torch.equal(pretrained.weights["layer2.0.conv2.weight"], trained["layer2.0.conv2.weight"])
@@ -124,7 +125,7 @@ def test_a_subset_of_the_classes_keeps_its_rows(trained: dict[str, Tensor], tmp_
     path = named_checkpoint(trained, CLASSES, tmp_path / "file.pt")
     config = config_of(path)
     config = replace(config, dataset=replace(config.dataset, classes=2))
-    pretrained = pretrained_weights(config, ["bee", "dog"], keep_normalization=False)
+    pretrained = pretrained_weights(config, ["bee", "dog"])
     assert torch.equal(pretrained.weights["fc.bias"], trained["fc.bias"][[1, 3]])
 
 
@@ -189,13 +190,13 @@ def test_a_missing_file_suggests_a_similar_name(file: Path) -> None:
 
 def test_weights_with_another_digest_are_refused(file: Path) -> None:
     config = config_of(file)
-    digest = pretrained_weights(config, CLASSES, keep_normalization=False).config.model.weights_sha256
+    digest = pretrained_weights(config, CLASSES).config.model.weights_sha256
     assert digest is not None
     pinned = replace(config, model=replace(config.model, weights_sha256=digest))
-    assert pretrained_weights(pinned, CLASSES, keep_normalization=False).config == pinned
+    assert pretrained_weights(pinned, CLASSES).config == pinned
     save_file({**load_file(file), "fc.bias": torch.ones(5)}, file)
     with pytest.raises(UserError, match=f"model.weights_sha256={digest}: .* has the digest"):
-        pretrained_weights(pinned, CLASSES, keep_normalization=False)
+        pretrained_weights(pinned, CLASSES)
 
 
 @pytest.mark.parametrize("source", ["runs/first", "runs/first/checkpoints/best.pt", "runs/first/export"])
@@ -229,8 +230,79 @@ def test_damaged_initial_weights_of_a_run_are_an_error(tmp_path: Path) -> None:
         read_initial(path)
 
 
-def test_weights_of_a_network_with_another_surgery_are_refused(here: Here) -> None:
-    here.small("first", "algorithms=[blurpool]")
-    done = here("recipe=mild", "dataset=shapes", "launch=cpu", "algorithms=[]", "model.weights=runs/first", code=2)
-    assert "blurpool" in done.stderr
-    assert "off here" in done.stderr
+@pytest.mark.parametrize("exported", [False, True])
+@pytest.mark.parametrize(
+    ("surgery", "usual", "changes"),
+    [
+        (["algorithms=[blurpool]"], ["recipe=finetune"], ["algorithms.blurpool=on"]),
+        (["algorithms=[squeeze_excite,blurpool]", "algorithms.squeeze_excite.latent_channels=8"], ["recipe=finetune"],
+         ["algorithms.blurpool=on", "algorithms.squeeze_excite=on"]),
+        (["algorithms=[stochastic_depth]", "algorithms.stochastic_depth.keep_scaling=evaluation"], ["recipe=finetune"],
+         ["algorithms.stochastic_depth=on"]),
+        (["algorithms=[]", "model.activation=silu"], ["recipe=small"],
+         ["algorithms.blurpool=off", "model.activation=silu"]),
+        (["algorithms=[blurpool]", "algorithms.blurpool.min_channels=8"], ["recipe=small"],
+         ["algorithms.blurpool.min_channels=8"]),
+        (["algorithms=[blurpool]"], ["recipe=small"], []),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("forked_checks")
+def test_the_network_of_the_weights_is_taken_over(
+    exported: bool, surgery: list[str], usual: list[str], changes: list[str], here: Here
+) -> None:
+    source = "runs/first/export" if exported else "runs/first"
+    here(*SMALL, "run_name=first", "epochs=1", "schedule.warmup=0ba", *surgery)
+    if exported:
+        here("export", "runs/first")
+    words = [*usual, *SHAPES, f"model.weights={source}"]
+    for verb in (["plan"], ["run", "run_name=second"]):
+        output = here(*verb, *words).stdout
+        assert f"note: using {' '.join(changes)} of the network of these weights\n" in output or not changes
+        assert ("the network of these" in output) == bool(changes)
+    first, second = (read(here.folder / "runs" / name / "config.yaml") for name in ("first", "second"))
+    assert second.algorithms.blurpool == first.algorithms.blurpool
+    assert second.algorithms.squeeze_excite == first.algorithms.squeeze_excite
+    assert second.model == replace(first.model, weights=source, weights_sha256=second.model.weights_sha256)
+    here("resume", "runs/second", "epochs=2")
+
+
+@pytest.mark.parametrize(
+    ("word", "other"),
+    [
+        ("algorithms.blurpool=off", "algorithms.blurpool=on"),
+        ("~algorithms.blurpool", "algorithms.blurpool=on"),
+        ("algorithms=[ema,backbone_freezing]", "algorithms.blurpool=on"),
+        ("algorithms.blurpool.min_channels=8", "algorithms.blurpool.min_channels=16"),
+        ("algorithms.squeeze_excite=on", "algorithms.squeeze_excite=off"),
+        ("algorithms.squeeze_excite.latent_channels=8", "algorithms.squeeze_excite=off"),
+        ("model.activation=silu", "model.activation=relu"),
+    ],
+)
+def test_another_network_on_the_command_line_is_refused(word: str, other: str, here: Here) -> None:
+    here.small("first", "algorithms=[blurpool]", "epochs=1", "schedule.warmup=0ba")
+    words = ["recipe=finetune", *SHAPES, "model.weights=runs/first", word]
+    for verb in (["plan"], []):
+        done = here(*verb, *words, code=2)
+        assert f"runs/first at step 6 has a network with {other}; type that, or omit the word" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["model.weights=runs/fist"], "did you mean runs/first?"),
+        (["model.weights=runs/first", "model=timm", "model.architecture=test_vit"], "weights of resnet18, not"),
+        (["model.weights=note.txt"], "neither safetensors nor torch can read it"),
+    ],
+)
+def test_a_plan_refuses_weights_that_the_run_would_refuse(words: list[str], expected: str, here: Here) -> None:
+    here.small("first", "algorithms=[]", "epochs=1", "schedule.warmup=0ba")
+    (here.folder / "note.txt").write_text("no weights")
+    lines = [here(*verb, "recipe=finetune", *SHAPES, *words, code=2).stderr for verb in (["plan"], [])]
+    assert expected in lines[0]
+    assert lines[0] == lines[1]
+
+
+def test_a_plan_downloads_nothing(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.weights.load.get_model_weights", None)
+    here("plan", "recipe=finetune", *SHAPES, "model.weights=torchvision")
