@@ -198,8 +198,8 @@ def sort_words(assignments: Sequence[Assignment], problems: Problems) -> tuple[d
         elif head in GROUPS and rest == "name":
             problem = f"cannot be set; type {head}={value} to choose an option"
         elif key in GROUPS and not isinstance(value, Mapping):
-            known = options(key)
-            problem = None if value in known else f"no such {key}; {did_you_mean(str(value), known)}"
+            names = options(key)
+            problem = None if value in names else f"no such {key}; {did_you_mean(str(value), names)}"
             chosen |= {key: value} if problem is None else {}
         elif head != _LIST and key != SEARCH_PATH:
             setting.append(one)

@@ -52,7 +52,7 @@ Duration = Annotated[str, AfterValidator(lambda text: text if parse_duration(tex
 class Within:
     """Annotation of a duration: the fraction of the run to which `schedule.fit=on` shortens it."""
 
-    share: float
+    fraction: float
 
 
 @cache

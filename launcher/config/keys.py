@@ -32,7 +32,7 @@ def choices(key: str) -> list[str]:
     words = {bool: ("true", "false"), NoneType: ("null",)}
     parts = _plain_types(RunConfig, key)
     by_part = [get_args(part) if get_origin(part) is Literal else words.get(part, ()) for part in parts]
-    return list(dict.fromkeys(str(word) for known in by_part for word in known))
+    return list(dict.fromkeys(str(word) for words in by_part for word in words))
 
 
 def is_text(schema: type, key: str) -> bool:
@@ -43,11 +43,11 @@ def is_text(schema: type, key: str) -> bool:
     return bool(parts) and only_text and all(isinstance(word, str) for word in words)
 
 
-def longest_share(key: str) -> float | None:
+def longest_fraction(key: str) -> float | None:
     """Return the fraction of the run to which `schedule.fit=on` shortens a key's durations; None if it has none."""
     parts = [part for hint in _types(RunConfig).get(key, ()) for part in (hint, *get_args(hint))]
     extras = [extra for part in parts for extra in getattr(part, "__metadata__", ()) if isinstance(extra, Within)]
-    return extras[0].share if extras else None
+    return extras[0].fraction if extras else None
 
 
 def path_keys() -> list[str]:
@@ -113,9 +113,9 @@ def nearest_key(key: str, schema: type = RunConfig) -> str | None:
     leaves |= {word: known for word, known in synonyms("keys").items() if known in keys}
     if leaf in leaves:
         return leaves[leaf]
-    for known in (siblings, leaves):
-        if like := nearest(leaf, known):
-            return known[like]
+    for by_word in (siblings, leaves):
+        if like := nearest(leaf, by_word):
+            return by_word[like]
     return nearest(key, keys)
 
 

@@ -168,8 +168,8 @@ class Switches:
         """Return Hydra's overrides: the list of options if the recipe's lacks some, nulls to turn off, and values."""
         options = [option for option in self.active.values() if option in self._files]
         choice = [] if {*options} <= {*self._of_recipe} else [f"{_GROUP}=[{','.join(options)}]"]
-        known = self._stated | {self._algorithm(option) for option in self._of_recipe}
-        off = [f"++{_GROUP}.{name}=null" for name in sorted(known - self.active.keys())]
+        stated = self._stated | {self._algorithm(option) for option in self._of_recipe}
+        off = [f"++{_GROUP}.{name}=null" for name in sorted(stated - self.active.keys())]
         return [*choice, *off, *(one.word for one in self.values())]
 
     def _follow(self, assignment: Assignment) -> None:

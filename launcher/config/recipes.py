@@ -1,4 +1,4 @@
-"""Recipe files: found by name, their headers typed, and the chain of recipes that each one's defaults list extends."""
+"""Find recipe files by name; read their headers and the chain of recipes that their defaults lists extend."""
 
 from __future__ import annotations
 
@@ -167,8 +167,8 @@ def _find(name: str, origin: str) -> Path:
         raise UserError(Problem("no such file; `train ls` lists the recipes", "recipe", name, origin))
     like = nearest(name, names())
     hint = f"did you mean {like}? " if like else ""
-    known = ", ".join(sorted(_files("")))
-    message = f"no such recipe; {hint}one of: {known}; `train ls ablations` lists the ablations"
+    names_of_recipes = ", ".join(sorted(_files("")))
+    message = f"no such recipe; {hint}one of: {names_of_recipes}; `train ls ablations` lists the ablations"
     raise UserError(Problem(message, "recipe", name, origin))
 
 

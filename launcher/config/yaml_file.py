@@ -114,8 +114,8 @@ class _PlainLoader(_FASTEST):
     """Load only null, booleans, numbers, text, lists and mappings."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own form
-        first: [(tag, pattern) for tag, pattern in known if tag in _WORDS]
-        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        first: [(tag, pattern) for tag, pattern in resolvers if tag in _WORDS]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -48,10 +48,10 @@ def duplicate_notes(splits: Sequence[Folder], report: Report = quiet, *, quick: 
     alike = _alike(paths, lambda file: file.size)
     ends = dict(_each(lambda file: _digest(paths[file], file.size - _END), _flat(alike), report, "comparing sizes"))
     alike = _alike(ends, lambda file: (file.size, ends[file]))
-    known = [*_within(alike, _MOST_BYTES)] if quick else alike
-    digests = dict(_each(lambda file: _digest(paths[file]), _flat(known), report, "comparing contents"))
+    candidates = [*_within(alike, _MOST_BYTES)] if quick else alike
+    digests = dict(_each(lambda file: _digest(paths[file]), _flat(candidates), report, "comparing contents"))
     same = _alike((image for image in images if image in files), lambda image: digests.get(files[image], files[image]))
-    few = quick and (len(known) < len(alike) or len(images) < sum(len(split.files) for split in splits))
+    few = quick and (len(candidates) < len(alike) or len(images) < sum(len(split.files) for split in splits))
     return _notes(same, splits, "at least " * few)
 
 

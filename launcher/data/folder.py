@@ -200,7 +200,7 @@ def without(folder: Folder, skipped: Collection[str]) -> Folder:
     return part(folder, np.array([f"{folder.place}{file}" not in skipped for file in folder.files]))
 
 
-def _divided(whole: Folder, share: float, seed: int) -> tuple[Folder, Folder]:
+def _divided(whole: Folder, fraction: float, seed: int) -> tuple[Folder, Folder]:
     """Split off a fraction of each class for validation: at least one image, but never all.
 
     The choice depends on the seed and the file names, so adding or removing an image changes little.
@@ -210,7 +210,7 @@ def _divided(whole: Folder, share: float, seed: int) -> tuple[Folder, Folder]:
     in_val = np.zeros(len(names), bool)
     bounds = np.searchsorted(whole.labels, np.arange(len(whole.classes) + 1))
     for first, beyond in itertools.pairwise(bounds.tolist()):
-        count = min(max(1, round(share * (beyond - first))), beyond - first - 1)
+        count = min(max(1, round(fraction * (beyond - first))), beyond - first - 1)
         in_val[first + np.argsort(chances[first:beyond], kind="stable")[: max(0, count)]] = True
     return part(whole, ~in_val), replace(part(whole, in_val), split="val")
 

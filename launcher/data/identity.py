@@ -74,12 +74,12 @@ def fingerprint(files: Iterable[tuple[str, int | None]]) -> str:
     return digest.hexdigest()
 
 
-def divided(files: Iterable[tuple[str, int | None]], share: float) -> str:
+def divided(files: Iterable[tuple[str, int | None]], fraction: float) -> str:
     """Return the fingerprint of both splits where `val_split` divides them: that of all files.
 
     It is independent of the seed, so runs with several seeds have the same data set.
     """
-    return f"{fingerprint(sorted(files, key=lambda one: one[0]))} val_split {share!r}"
+    return f"{fingerprint(sorted(files, key=lambda one: one[0]))} val_split {fraction!r}"
 
 
 def _of_splits(train: str, val: str) -> str:

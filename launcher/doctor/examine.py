@@ -55,7 +55,7 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     if config.launch.device == "cuda" and not (gpus or others):
         yield problem("launch.device", "cuda, but no GPU works", "launch.device=cpu trains on the CPU")
     yield from examine_machine(ranks, shared_memory_need(config, ranks), Path(config.runs))
-    # note: what takes seconds is looked up side by side
+    # note: these take seconds, so they run in parallel
     with ThreadPoolExecutor() as probes:
         torch, ffcv = probes.submit(run_probe, TORCH, "thoroughly"), probes.submit(run_probe, _FFCV)
         yield ok("Python", platform.python_version())

@@ -115,10 +115,10 @@ def allowed_cores(cgroup: Path) -> float | None:
     return None if quota == "max" else int(quota) / int(period)
 
 
-def judge_torch(answer: ProbeResult) -> Finding:
-    if answer.values is None:
-        return problem("torch", answer.error, "run make setup, which installs the versions of requirements.lock")
-    return ok("torch", f"{answer.values['torch']}, torchvision {version('torchvision')}")
+def judge_torch(result: ProbeResult) -> Finding:
+    if result.values is None:
+        return problem("torch", result.error, "run make setup, which installs the versions of requirements.lock")
+    return ok("torch", f"{result.values['torch']}, torchvision {version('torchvision')}")
 
 
 def judge_pillow(version: str, flags: list[str]) -> Finding:
@@ -131,10 +131,10 @@ def judge_pillow(version: str, flags: list[str]) -> Finding:
     return warning(name, f"Pillow {version}, not Pillow-SIMD", advice)
 
 
-def judge_ffcv(answer: ProbeResult, loader: str) -> Finding:
-    if answer.values is not None:
-        return ok("FFCV", answer.values["ffcv"])
-    missing = "not installed" if "No module named 'ffcv'" in answer.error else answer.error
+def judge_ffcv(result: ProbeResult, loader: str) -> Finding:
+    if result.values is not None:
+        return ok("FFCV", result.values["ffcv"])
+    missing = "not installed" if "No module named 'ffcv'" in result.error else result.error
     if loader == "ffcv":
         return problem("FFCV", missing, f"{_SETUP}; dataloader=torchvision does not need it")
     return warning("FFCV", missing, f"{_SETUP}; only dataloader=ffcv needs it")
@@ -156,10 +156,10 @@ def read_gpus() -> list[GpuState] | None:
     """Return the GPUs that nvidia-smi lists, or None if it is missing or fails."""
     command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        listing = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return parse_gpus(answer.stdout)
+    return parse_gpus(listing.stdout)
 
 
 def parse_gpus(text: str) -> list[GpuState]:
@@ -200,9 +200,9 @@ def judge_gpus(gpus: list[GpuState] | None, cards: int, others: list[str]) -> li
     return [ok("GPUs", observation), driver]
 
 
-def judge_cuda(answer: ProbeResult, gpus: list[GpuState]) -> list[Finding]:
+def judge_cuda(result: ProbeResult, gpus: list[GpuState]) -> list[Finding]:
     """Judge torch's CUDA and NCCL against the driver and GPUs."""
-    values = answer.values
+    values = result.values
     if values is None:
         return []
     seen, error = values["gpus"], values["error"].partition("\n")[0]

@@ -226,8 +226,8 @@ def _refused(model: schema.TimmModel, classes: int, error: Exception) -> Problem
     kinds: Any = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     others = ("self", *FORBIDDEN, *_KEYS)
     parameters = inspect.signature(network.__init__).parameters.values()
-    known = [one.name for one in parameters if one.kind in kinds and one.name not in others]
-    like = nearest(name, known)
-    hint = f"; did you mean {like}?" if like else f"; set one of {', '.join(known)}"
+    names = [one.name for one in parameters if one.kind in kinds and one.name not in others]
+    like = nearest(name, names)
+    hint = f"; did you mean {like}?" if like else f"; set one of {', '.join(names)}"
     group = "model." if name not in model.arguments else "model.arguments."
     return Problem(f"is not a value of {model.architecture}{hint}", f"{group}{name}", values[name])

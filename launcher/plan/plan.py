@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import in_steps
-from launcher.config.keys import longest_share
+from launcher.config.keys import longest_fraction
 from launcher.config.layers import leaves, put
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import Constant, Cosine, FFCVLoader, Launch, Linear, MultiStep, Polynomial, RunConfig
@@ -187,20 +187,20 @@ def fitted(plan: Plan) -> Plan:
         return plan
     values, shortened = as_mapping(plan.config), {}
     for key, value in list(leaves(values)):
-        share = longest_share(key)
-        if share is None or not value or (short := _shortened(plan, key, value, share)) == value:
+        fraction = longest_fraction(key)
+        if fraction is None or not value or (short := _shortened(plan, key, value, fraction)) == value:
             continue
         put(values, key, short)
         shortened[key] = value
     return replace(plan, config=validate(values), shortened=shortened) if shortened else plan
 
 
-def _shortened(plan: Plan, key: str, value: str | list[str], share: float) -> str | list[str]:
+def _shortened(plan: Plan, key: str, value: str | list[str], fraction: float) -> str | list[str]:
     """Scale a key's durations so that the longest is at most a fraction of the run; fractions stay."""
     texts = [value] if isinstance(value, str) else value
     in_steps = plan.schedule_steps if key.startswith("schedule.") else plan.steps
     longest = max(in_steps(text) for text in texts)
-    if longest <= share * plan.total_steps or all(text.endswith("dur") for text in texts):
+    if longest <= fraction * plan.total_steps or all(text.endswith("dur") for text in texts):
         return value
-    parts = [f"{share * in_steps(text) / longest:.6g}dur" for text in texts]
+    parts = [f"{fraction * in_steps(text) / longest:.6g}dur" for text in texts]
     return parts[0] if isinstance(value, str) else parts

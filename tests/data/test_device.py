@@ -21,7 +21,7 @@ class Recorder:
     def __init__(self) -> None:
         self.events: list[str] = []
         self.streams = 0
-        self.side = False
+        self.on_side_stream = False
 
     def stream(self, device: torch.device) -> Recorder:
         self.streams += 1
@@ -32,9 +32,9 @@ class Recorder:
 
     @contextmanager
     def on_side(self, stream: Recorder) -> Iterator[None]:
-        self.side = True
+        self.on_side_stream = True
         yield
-        self.side = False
+        self.on_side_stream = False
 
     def batch(self, number: int) -> Any:
         return FakeImages(self, number), FakeImages(None, number), np.array([number])
@@ -47,7 +47,7 @@ class FakeImages:
     def to(self, device: torch.device, non_blocking: bool) -> FakeImages:
         assert non_blocking
         if self.recorder is not None:
-            assert self.recorder.side
+            assert self.recorder.on_side_stream
             self.recorder.events.append(f"copy {self.number}")
         return self
 

@@ -1,4 +1,4 @@
-"""Images that are there more than once: counted with an example, in a plan by little reading, by the doctor in all."""
+"""Duplicate images: counted with an example; a plan reads few bytes, the doctor all."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_test_images_are_compared_with_training_images(pets: Path, tmp_path: Pat
     assert quick(pets, word) == thorough(pets, word) == [note]
 
 
-def test_equal_sizes_and_equal_ends_are_no_copies(pets: Path) -> None:
+def test_equal_sizes_and_equal_ends_are_not_copies(pets: Path) -> None:
     pixels = np.full((64, 64, 3), 255, np.uint8)
     for number, name in enumerate(("train/cat", "train/dog", "val/cat")):
         pixels[0, 0] = number
@@ -95,12 +95,12 @@ def test_images_drawn_for_validation_are_compared_with_the_others(pets: Path) ->
     shutil.rmtree(pets / "val")
     for number in range(6):
         shutil.copy(pets / "train" / "cat" / f"{number}.jpg", pets / "train" / "cat" / f"{number}b.jpg")
-    found = splits(pets, compose(words_for(pets, "dataset.val_split=0.3")).config.dataset, 42)
-    drawn = {file.removesuffix(".jpg").removesuffix("b") for file in found[1].files if file.startswith("cat")}
-    rest = {file.removesuffix(".jpg").removesuffix("b") for file in found[0].files if file.startswith("cat")}
+    both = splits(pets, compose(words_for(pets, "dataset.val_split=0.3")).config.dataset, 42)
+    drawn = {file.removesuffix(".jpg").removesuffix("b") for file in both[1].files if file.startswith("cat")}
+    rest = {file.removesuffix(".jpg").removesuffix("b") for file in both[0].files if file.startswith("cat")}
     assert (leaked := len(drawn & rest)) > 0
     assert any(
-        note.startswith(f"{leaked} of {len(found[1].files)} validation")
+        note.startswith(f"{leaked} of {len(both[1].files)} validation")
         for note in thorough(pets, "dataset.val_split=0.3")
     )
 

@@ -1,4 +1,4 @@
-"""Folders as users and other programs leave them: which images are read, and what the notes say of the others."""
+"""Folders as users and other programs leave them: the images that are read, and the notes on the others."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def test_images_below_class_folders_are_read_and_counted_by_each_source(tmp_path
     folder = write(
         two_classes(tmp_path / "pets"), "train/cat/persian/1.png", "train/cat/persian/old/9.png", "val/dog/a/1.png"
     )
-    found = scan(folder, "train")
-    assert [file for file in found.files if file.count("/") > 1] == ["cat/persian/1.png", "cat/persian/old/9.png"]
-    assert found.labels.tolist() == [0] * 7 + [1] * 5
+    scanned = scan(folder, "train")
+    assert [file for file in scanned.files if file.count("/") > 1] == ["cat/persian/1.png", "cat/persian/old/9.png"]
+    assert scanned.labels.tolist() == [0] * 7 + [1] * 5
     assert notes(folder) == [
         "3 images lie in folders below their class folder, such as train/cat/persian/1.png",
     ]
@@ -74,7 +74,7 @@ def test_images_below_class_folders_are_read_and_counted_by_each_source(tmp_path
         loaders.close()
 
 
-def test_what_other_programs_leave_is_no_class_and_no_image(tmp_path: Path) -> None:
+def test_files_of_other_programs_are_neither_classes_nor_images(tmp_path: Path) -> None:
     folder = write(two_classes(tmp_path / "pets"), *LEFTOVERS)
     assert notes(folder) == []
     assert scan(folder, "train").classes == ["cat", "dog"]
@@ -88,8 +88,8 @@ def test_links_to_folders_below_a_class_and_images_beside_the_classes_are_counte
     folder = write(two_classes(tmp_path), "train/lost.png", "train/lost2.png")
     (folder / "train" / "cat" / "again").symlink_to("../cat")
     (folder / "train" / "dog" / "cats").symlink_to("../cat")
-    found = scan(folder, "train")
-    assert (len(found.files), found.links, found.loose) == (10, 2, 2)
+    scanned = scan(folder, "train")
+    assert (len(scanned.files), scanned.links, scanned.loose) == (10, 2, 2)
     assert notes(folder) == [
         "skipping 2 images that lie beside the class folders, not in one",
         "skipping 2 links that are broken, point outside the split's folder or to a folder below a class",

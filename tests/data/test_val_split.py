@@ -22,8 +22,8 @@ from .conftest import make_loaders, words_for, write_files
 COUNTS = {"cat": 40, "dog": 10, "emu": 3, "fox": 1}
 
 
-def dataset(share: float = 0.1) -> Dataset:
-    return compose(["dataset=image_folder", f"dataset.val_split={share}"]).config.dataset
+def dataset(fraction: float = 0.1) -> Dataset:
+    return compose(["dataset=image_folder", f"dataset.val_split={fraction}"]).config.dataset
 
 
 def draw(path: Path, names: list[str]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.config.fields import parse_duration
-from launcher.config.keys import longest_share
+from launcher.config.keys import longest_fraction
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping, read
 from launcher.plan.checks import check, notes
@@ -145,7 +145,7 @@ def test_all_durations_but_those_of_evaluation_checkpoints_and_records_are_fitte
     values = as_mapping(compose(words).config)
     durations = [key for key, value in leaves(values) if is_duration(value[0] if isinstance(value, list) else value)]
     apart = ["eval_every", "checkpoint.every", "logger.interval"]
-    assert [key for key in durations if not 0 < (longest_share(key) or 0) <= 1] == apart
+    assert [key for key in durations if not 0 < (longest_fraction(key) or 0) <= 1] == apart
     words_apart = [f"{key}={value}" for key, value in zip(apart, ("7ep", "800ba", "90ba"), strict=True)]
     config = plan("epochs=2", *words_apart).config
     assert (config.eval_every, config.checkpoint.every, config.logger.interval) == ("7ep", "800ba", "90ba")

@@ -81,8 +81,8 @@ class FFCVDataset:
 
     def _written(self, split: str, values: FFCVFile) -> Path:
         """Return where `train prepare` writes a split."""
-        share = self.dataset.val_split
-        drawn = f"-val{100 * share:g}-seed{self.seed}" if share is not None else ""
+        fraction = self.dataset.val_split
+        drawn = f"-val{100 * fraction:g}-seed{self.seed}" if fraction is not None else ""
         return self._folder() / file_name(split, values, drawn)
 
     def _folder(self) -> Path:

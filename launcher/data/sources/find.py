@@ -25,12 +25,12 @@ def open_sources(dataset: Dataset, seed: int, path: str, report: Report) -> tupl
 
     Raises UserError if no images exist, they cannot be listed, or a class has no training images.
     """
-    share = dataset.val_split
-    if share is None:
+    fraction = dataset.val_split
+    if fraction is None:
         train, val = same_classes(*(open_source(path, split, report) for split in ("train", "val")))
     elif is_remote(path) or path.endswith(".tar"):
         message = "needs class folders on this machine; unpack or copy the images, or remove the key"
-        raise UserError(Problem(message, "dataset.val_split", share))
+        raise UserError(Problem(message, "dataset.val_split", fraction))
     else:
         train, val = _divided(dataset, seed, Path(path), report)
     check_classes(train.classes, train.labels, val.labels, "dataset.path", path)

@@ -42,7 +42,7 @@ def read_members(file: BinaryIO, archive: str, start: int = 0, end: int | None =
 
     Raises UserError if the file is not a tar file, or is compressed, truncated or damaged.
     """
-    known: dict[str, Piece] = {}
+    pieces: dict[str, Piece] = {}
     try:
         file.seek(start)
         if file.read(6).startswith(_COMPRESSED):
@@ -56,13 +56,13 @@ def read_members(file: BinaryIO, archive: str, start: int = 0, end: int | None =
                     raise problem(archive, f"is damaged at byte {header.offset:,}; download it again")
                 # note: tarfile would keep all members, a kilobyte each
                 tar.members.clear()  # type: ignore[attr-defined]
-                if header.islnk() and header.linkname in known:
-                    known[header.name] = replace(known[header.linkname], name=header.name)
+                if header.islnk() and header.linkname in pieces:
+                    pieces[header.name] = replace(pieces[header.linkname], name=header.name)
                 elif header.isreg() and not header.issparse():
-                    known[header.name] = Piece(header.name, archive, header.offset_data, header.size)
+                    pieces[header.name] = Piece(header.name, archive, header.offset_data, header.size)
                 else:
                     continue
-                yield known[header.name]
+                yield pieces[header.name]
             stopped = tar.offset
         if header is None:
             file.seek(stopped)

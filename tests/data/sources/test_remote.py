@@ -40,11 +40,11 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         if self.failures.get(name, 0) > 0 and self.command == "GET":
             self.failures[name] -= 1
             return self.send_error(503)
-        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        requested = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
         path = Path(self.translate_path(self.path))
-        if not self.ranges or not wanted or not path.is_file():
+        if not self.ranges or not requested or not path.is_file():
             return super().send_head()
-        first, last = int(wanted[1]), min(int(wanted[2]), path.stat().st_size - 1)
+        first, last = int(requested[1]), min(int(requested[2]), path.stat().st_size - 1)
         self.send_response(206)
         self.send_header("Content-Range", f"bytes {first}-{last}/{path.stat().st_size}")
         self.send_header("Content-Length", str(last - first + 1))
