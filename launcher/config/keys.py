@@ -32,7 +32,7 @@ def choices(key: str) -> list[str]:
     words = {bool: ("true", "false"), NoneType: ("null",)}
     parts = _plain_types(RunConfig, key)
     by_part = [get_args(part) if get_origin(part) is Literal else words.get(part, ()) for part in parts]
-    return list(dict.fromkeys(str(word) for words in by_part for word in words))
+    return list(dict.fromkeys(str(word) for values in by_part for word in values))
 
 
 def is_text(schema: type, key: str) -> bool:
