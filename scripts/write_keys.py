@@ -127,7 +127,7 @@ def in_words(hint: Any) -> str:
         return "duration" if hint == Duration else "path"
     origin, parts = get_origin(hint), get_args(hint)
     if within := [extra for extra in parts[1:] if isinstance(extra, Within)]:
-        return f"duration, shortened to {within[0].share:g}dur by schedule.fit=on"
+        return f"duration, shortened to {within[0].fraction:g}dur by schedule.fit=on"
     if origin is Annotated:
         return ", ".join([in_words(parts[0]), *_bounds(parts[1:])])
     if origin is Literal:
