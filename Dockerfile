@@ -13,7 +13,7 @@ RUN [ -z "$PACKAGES" ] || .venv/bin/pip install --no-cache-dir $PACKAGES
 RUN rm -rf .venv/wheels
 
 FROM debian:12-slim
-# Python, and what FFCV, Pillow-SIMD and OpenCV are linked to
+# Python, and the libraries of FFCV, Pillow-SIMD and OpenCV
 RUN apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
         ca-certificates python3 libfreetype6 libgl1 libglib2.0-0 libjpeg62-turbo liblcms2-2 libopencv-core406 \
@@ -22,7 +22,7 @@ RUN apt-get update -qq \
 RUN useradd --create-home --uid 1000 train && mkdir /data /runs && chown train /data /runs
 COPY --from=build /opt/train /opt/train
 ENV PATH=/opt/train/.venv/bin:$PATH
-# conf/dataset/imagenet.yaml looks here; a relative `runs` leads to /runs
+# the default of dataset.path; in the working folder /, `runs` is /runs
 ENV TRAIN_DATA=/data
 WORKDIR /
 USER train
