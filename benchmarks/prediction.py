@@ -18,22 +18,27 @@ from typing import Any
 
 import numpy as np
 import timm.layers
+import torch
 import yaml
 from scipy.optimize import least_squares
 
 from lab.predict.machines import Gpu, decoding_threads, gpus, thread_rate
-from lab.predict.prediction import Predictor, efficiencies
-from lab.predict.step_counts import traced_samples
+from lab.predict.prediction import Prediction, Predictor, efficiencies, main_bound
+from lab.predict.step_counts import CountedStep, Work, traced_samples
 from lab.predict.step_trace import trace_steps
 from launcher.config.compose import compose
 from launcher.config.groups import machines
 from launcher.config.schema import Hardware
-from launcher.plan.plan import plan_for
+from launcher.models.build import build_model
+from launcher.plan.plan import Plan, plan_for
 
 _FILE = Path(__file__).with_name("published_rates.yaml")
 _NETWORKS = Path(__file__).with_name("published_networks.yaml")
 _BATCH = 256
 _WORKERS = 8
+# Kernels per parameter: zero and accumulate its gradient, and four of SGD with momentum; and the bytes that they move
+# beyond those of a fused update, per byte of the gradient.
+_UPDATE_KERNELS, _UPDATE_BYTES = 6, 10
 _BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"
 GOAL_MEDIAN, GOAL_WORST = 0.10, 0.25
 # Standard deviations of the logarithms: of each fitted value around its usual value, and of a figure.
@@ -49,6 +54,7 @@ _FITTED: dict[str, dict[tuple[str, str], float]] = {
         ("memory", "batch norm"): 0.85,
         ("memory", "depthwise"): 0.4,
         ("memory", "pool"): 0.5,
+        ("memory", "strided"): 0.4,
         ("", "kernel"): 5e-6,
     },
     "fused": {("products", "convolution"): 0.75, ("memory", "other"): 0.8},
@@ -118,7 +124,8 @@ def _predictor(step: str, gpu_count: int, batch: int, epochs: int | None, fused:
     words = [*_file()["steps"][step], "dataset=imagenet", f"batch_size={gpu_count * batch}"]
     words += [f"epochs={epochs}"] if epochs else []
     words += ["compile=on"] if fused else []
-    return Predictor(plan_for(compose(words).config, gpu_count))
+    plan = plan_for(compose(words).config, gpu_count)
+    return Predictor(plan, _updated_singly(plan, Predictor(plan).counted))
 
 
 @cache
@@ -132,30 +139,53 @@ def _network(name: str, batch: int, size: int, layout: str) -> Predictor:
     before = timm.layers.use_fused_attn()
     timm.layers.set_fused_attn(False)
     try:
-        return Predictor(plan, trace_steps(plan, traced_samples(plan)))
+        return Predictor(plan, _updated_singly(plan, trace_steps(plan, traced_samples(plan))))
     finally:
         timm.layers.set_fused_attn(bool(before))
 
 
+def _updated_singly(plan: Plan, counted: Sequence[CountedStep]) -> list[CountedStep]:
+    """Add the kernels of PyTorch up to 1.12, which zeroed, accumulated and updated each parameter by itself."""
+    config = plan.config
+    assert config.dataset.classes is not None
+    with torch.device("meta"):
+        network = build_model(config.model, config.dataset.classes, config.loss, seed=0)
+    count = _UPDATE_KERNELS * len(list(network.parameters()))
+    return [
+        replace(one, eager=[*one.eager, Work("other", _UPDATE_BYTES * one.gradient_bytes // count, 0, count)])
+        for one in counted
+    ]
+
+
 def predicted(figure: Figure, values: Mapping[str, Any]) -> float:
     """Return the prediction of a figure, in its unit."""
-    machine, gpu = machine_of(figure)
     if figure.loader:
+        machine, _ = machine_of(figure)
         kind, workers, size, operations = figure.loader
         threads = decoding_threads(kind, workers * (machine.gpus or 1), machine.cores, values)
         return threads * thread_rate(kind, size, operations, values)
+    predictor, prediction = _prediction(figure, values)
+    seconds = prediction.estimate.wall.seconds if figure.whole else prediction.steps_seconds
+    images = predictor.plan.total_steps * predictor.plan.config.batch_size
+    return seconds / 60 if figure.minutes else images / seconds
+
+
+def _prediction(figure: Figure, values: Mapping[str, Any]) -> tuple[Predictor, Prediction]:
+    machine, gpu = machine_of(figure)
     if figure.network:
         predictor = _network(figure.name, *figure.network)
     else:
         assert figure.step is not None
         assert machine.gpus is not None
         predictor = _predictor(figure.step, machine.gpus, figure.batch, figure.epochs, figure.stack == "fused")
-    plan = predictor.plan
     # note: published runs use FFCV's own loader
     loaders = {**values["loaders"], "ffcv": values["loaders"]["ffcv_plain"]}
-    prediction = predictor.on(machine, gpu, {**values, "loaders": loaders})
-    seconds = prediction.found.wall.seconds if figure.whole else prediction.steps_seconds
-    return seconds / 60 if figure.minutes else plan.total_steps * plan.config.batch_size / seconds
+    return predictor, predictor.on(machine, gpu, {**values, "loaders": loaders})
+
+
+def waits_for_loader(figure: Figure, values: Mapping[str, Any]) -> bool:
+    """Return whether loading is the predicted bottleneck of a figure."""
+    return bool(figure.loader) or main_bound(_prediction(figure, values)[1].phases) == "loader"
 
 
 def error(figure: Figure, values: Mapping[str, Any]) -> float:
@@ -166,20 +196,34 @@ def error(figure: Figure, values: Mapping[str, Any]) -> float:
 def fit(values: Mapping[str, Any]) -> dict[str, Any]:
     """Fit each group of values to its own figures by least squares of the logarithms; return all values."""
     fitted = copy.deepcopy(dict(values))
-    one, two = (figure for figure in figures() if figure.fits == "operation")
+    one, two = fitted_to("operation")
     machine, _ = machine_of(one)
     threads = decoding_threads("torchvision", _WORKERS * (machine.gpus or 1), machine.cores, fitted)
     # note: from the difference of the two figures, which removes the loader's own time
-    fitted["loaders"]["operation"] = round(threads * (1 / two.published - 1 / one.published), 6)
+    fitted["loaders"]["operation"]["seconds"] = round(threads * (1 / two.published - 1 / one.published), 6)
+    ratios = [one.published / alone(one).published / (machine_of(one)[0].gpus or 1) for one in fitted_to("ranks")]
+    fitted["stacks"]["eager"]["ranks"] = round(statistics.geometric_mean(ratios), 3)
     for name, usual in _FITTED.items():
         stack = fitted["stacks"][name]
         places = [(stack[table] if table else stack, key, start) for (table, key), start in usual.items()]
-        _fit_group(fitted, [figure for figure in figures() if figure.fits == name], places)
+        _fit_group(fitted, fitted_to(name), places)
         for table, key in _FITTED["eager"].keys() - _FITTED["fused"].keys() - {("memory", "batch norm")}:
             _copy(fitted["stacks"], table, key)
-    loading = [figure for figure in figures() if figure.fits in ("share", "operation")]
-    _fit_group(fitted, loading, [(fitted["loaders"], "share", 0.5)], prior=np.inf)
+    for loader, own in (("torchvision", fitted_to("operation")), ("ffcv", fitted_to("share"))):
+        _fit_group(fitted, own, [(fitted["loaders"]["share"], loader, 0.5)], prior=np.inf)
     return fitted
+
+
+def fitted_to(value: str) -> list[Figure]:
+    """Return the figures that a value is fitted to."""
+    return [figure for figure in figures() if figure.fits == value]
+
+
+def alone(figure: Figure) -> Figure:
+    """Return the same program's figure on one such GPU."""
+    gpu = machine_of(figure)[1]
+    others = ((one, *machine_of(one)) for one in figures() if (one.name, one.source) == (figure.name, figure.source))
+    return next(one for one, machine, other in others if (machine.gpus, other) == (1, gpu))
 
 
 def _copy(stacks: dict[str, Any], table: str, key: str) -> None:
@@ -217,7 +261,7 @@ def row(figure: Figure, values: Mapping[str, Any]) -> str:
         cells = (figure.name, str(batch), str(size), layout, f"{figure.published:,.0f}", f"{value:,.0f}", relative)
         return f"| {' | '.join(cells)} |"
     digits = 1 if figure.minutes else 0
-    kind = "loader" if figure.loader else figure.stack
+    kind = "loader" if waits_for_loader(figure, values) else figure.stack
     cells = (
         figure.name, figure.machine, kind, f"{figure.published:,g} {figure.unit}", f"{value:,.{digits}f}", relative,
         figure.source,
@@ -227,7 +271,9 @@ def row(figure: Figure, values: Mapping[str, Any]) -> str:
 
 def page(values: Mapping[str, Any]) -> str:
     """Return the tables of fitted and held-out figures, and the summary of the held-out errors."""
-    head = "| figure | machine | stack | published | predicted | error | source |\n|---|---|---|---|---|---|---|"
+    head = (
+        "| figure | machine | stack, loader | published | predicted | error | source |\n|---|---|---|---|---|---|---|"
+    )
     network_head = "| network | batch | px | layout | published | predicted | error |\n|---|---|---|---|---|---|---|"
     parts = []
     for title, is_fitted in (("Fitted", True), ("Held out", False)):
@@ -241,11 +287,13 @@ def page(values: Mapping[str, Any]) -> str:
 
 
 def summary(values: Mapping[str, Any]) -> list[str]:
-    """Return a sentence each on the errors of held-out figures: timm's networks, the others, and all."""
+    """Return a sentence each on the errors of held-out figures: timm's networks, others by bottleneck, and all."""
     held = [(figure, abs(error(figure, values))) for figure in figures() if not figure.fits]
+    loading = {one for one, _ in held if not one.network and waits_for_loader(one, values)}
     parts = {
         "networks of timm": [one for one in held if one[0].network],
-        "other figures": [one for one in held if not one[0].network],
+        "other figures with a GPU as bottleneck": [one for one in held if not one[0].network and one[0] not in loading],
+        "figures with the loader as bottleneck": [one for one in held if one[0] in loading],
         "figures in all": held,
     }
     return [_sentence(f"{len(own)} held-out {what}", own) for what, own in parts.items()]

@@ -11,13 +11,13 @@ from typing import Any
 
 from rich.table import Table
 
-from lab.predict.machines import ALL, gpu_of, gpus, machine_named, rented, sky_prices
+from lab.predict.machines import ALL, Gpu, gpu_of, gpus, machine_named, rented, sky_prices
 from lab.predict.offers import Length, Offer, draw_offers, length_for, memory_problem, offers, with_front
-from lab.predict.prediction import Prediction, Predictor, efficiencies
+from lab.predict.prediction import Prediction, Predictor, efficiencies, main_bound
 from lab.predict.profiles import correction, read_profiles
 from launcher.config.compose import Composed, compose
 from launcher.config.groups import machines, price_age
-from launcher.config.schema import Hardware
+from launcher.config.schema import Hardware, TorchvisionLoader
 from launcher.console import console, verbatim
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices
@@ -68,16 +68,16 @@ def handle(arguments: argparse.Namespace) -> int | None:
         message = "predictions support one machine; set launch.nnodes=1"
         raise UserError(Problem(message, "launch.nnodes", config.launch.nnodes))
     chosen = list(known.values()) if arguments.on == ALL else [config.hardware]
-    found, more = _offers(composed, chosen)
+    candidates, more = _offers(composed, chosen)
     notes += more
-    if arguments.on != ALL and found[0].problem:
-        raise UserError(Problem(found[0].problem, "device_batch_size", config.device_batch_size))
+    if arguments.on != ALL and candidates[0].problem:
+        raise UserError(Problem(candidates[0].problem, "device_batch_size", config.device_batch_size))
     if arguments.image:
-        draw_offers(found, Path(arguments.image), title=f"{config.recipe or 'no recipe'}, {config.epochs} epochs")
+        draw_offers(candidates, Path(arguments.image), title=f"{config.recipe or 'no recipe'}, {config.epochs} epochs")
     if arguments.json:
-        print(json.dumps({"notes": notes, "offers": list(map(_values, found))}, indent=2))
+        print(json.dumps({"notes": notes, "offers": list(map(_values, candidates))}, indent=2))
         return 0
-    _print(found, notes, everything=arguments.on == ALL)
+    _print(candidates, notes, everything=arguments.on == ALL)
     return 0
 
 
@@ -116,7 +116,7 @@ def _offers(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer]
     """Return every machine's offers, and notes on the run and on skipped profiles."""
     profiles, notes = read_profiles(Path(composed.config.runs))
     predictors: dict[int, Predictor] = {}
-    found = []
+    candidates: list[Offer] = []
     for machine in chosen:
         gpu, count = gpu_of(machine), machine.gpus or 1
         if (nproc := composed.config.launch.nproc) not in ("auto", count):
@@ -130,8 +130,25 @@ def _offers(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer]
         plan = predictor.plan
         corrected = correction(plan, str(machine.gpu), profiles, efficiencies())
         prediction = predictor.on(machine, gpu, correction=corrected.factor, made_from=corrected.made_from)
-        found += offers(plan, prediction, memory_problem(plan, prediction))
-    return with_front(found), notes
+        candidates += offers(plan, prediction, memory_problem(plan, prediction))
+        if len(chosen) == 1:
+            notes += _faster_loader(predictor, prediction, gpu, corrected.factor)
+    return with_front(candidates), notes
+
+
+def _faster_loader(predictor: Predictor, prediction: Prediction, gpu: Gpu, correction: float) -> list[str]:
+    """Return a note on what FFCV files would change, if torchvision's loader is the bottleneck."""
+    config = predictor.plan.config
+    if not isinstance(config.dataloader, TorchvisionLoader) or main_bound(prediction.phases) != "loader":
+        return []
+    ffcv = replace(config, dataloader=compose(["dataloader=ffcv"]).config.dataloader)
+    other = Predictor(replace(predictor.plan, config=ffcv), predictor.counted)
+    before, after = (one.estimate.wall.seconds for one in (prediction, other.on(prediction.machine, gpu,
+                     correction=correction)))  # fmt: skip
+    return [
+        f"loading is the bottleneck; dataloader=ffcv would take {duration(after)} instead of {duration(before)}, "
+        f"{before / after:.1f} times as fast (docs/data.md)"
+    ]
 
 
 def _length(arguments: argparse.Namespace, composed: Composed) -> tuple[Length, int]:
@@ -165,9 +182,9 @@ def _values(offer: Offer) -> dict[str, Any]:
         "gpu": f"{offer.machine.gpus}x {offer.machine.gpu}",
         "spot": offer.spot,
         "minutes": _minutes(offer.wall),
-        "training_minutes": _minutes(prediction.found.training),
+        "training_minutes": _minutes(prediction.estimate.training),
         "cost": vars(offer.cost) | {"currency": offer.machine.currency} if offer.cost else None,
-        "images_per_second": prediction.found.images_per_second,
+        "images_per_second": prediction.estimate.images_per_second,
         "phases": list(map(asdict, prediction.phases)),
         "memory_gigabytes": prediction.memory_gigabytes,
         "problem": offer.problem or None,
@@ -181,43 +198,43 @@ def _minutes(span: Span) -> dict[str, float]:
     return {"value": span.seconds / 60, "low": span.low / 60, "high": span.high / 60}
 
 
-def _print(found: Sequence[Offer], notes: Sequence[str], *, everything: bool) -> None:
+def _print(candidates: Sequence[Offer], notes: Sequence[str], *, everything: bool) -> None:
     out = console()
-    out.print(_table(found))
+    out.print(_table(candidates))
     if not everything:
-        prediction = found[0].prediction
+        prediction = candidates[0].prediction
         out.print(_phases(prediction))
-        made = prediction.found
+        estimate = prediction.estimate
         out.print(verbatim(
-            f"{made.evaluations} evaluations take {duration(made.evaluation.seconds)}, checkpoints "
-            f"{duration(made.saving.seconds)}; memory {prediction.memory_gigabytes:.1f} GB per GPU"
+            f"{estimate.evaluations} evaluations take {duration(estimate.evaluation.seconds)}, checkpoints "
+            f"{duration(estimate.saving.seconds)}; memory {prediction.memory_gigabytes:.1f} GB per GPU"
         ))  # fmt: skip
-    for made_from in dict.fromkeys(offer.prediction.made_from for offer in found):
+    for made_from in dict.fromkeys(offer.prediction.made_from for offer in candidates):
         out.print(verbatim(f"source: {made_from}"))
-    for note in [*notes, *_price_notes(found)]:
+    for note in [*notes, *_price_notes(candidates)]:
         out.print(verbatim(f"note: {note}"), style="yellow")
 
 
-def _price_notes(found: Sequence[Offer]) -> list[str]:
+def _price_notes(candidates: Sequence[Offer]) -> list[str]:
     notes = []
-    if any(offer.spot for offer in found):
+    if any(offer.spot for offer in candidates):
         spot = efficiencies()["spot"]
         notes.append(
             f"spot: assumes {spot['interruptions_an_hour']:g} interruptions an hour, {spot['minutes_until_restart']:g} "
             "minutes until the run resumes from its newest checkpoint"
         )
-    bare = list(dict.fromkeys(offer.machine.name for offer in found if offer.cost is None))
+    bare = list(dict.fromkeys(offer.machine.name for offer in candidates if offer.cost is None))
     if bare:
         notes.append(f"no price for {', '.join(bare)}; set hardware.price_per_hour=2.5")
     return notes
 
 
-def _table(found: Sequence[Offer]) -> Table:
+def _table(candidates: Sequence[Offer]) -> Table:
     table = Table("", "machine", "GPUs", "price", "wall clock", "", "cost", "", "images/s", "bottleneck", "price date",
                   box=None, pad_edge=False, header_style="bold")  # fmt: skip
     for number in (4, 6, 8):
         table.columns[number].justify = "right"
-    for offer in found:
+    for offer in candidates:
         machine, cost = offer.machine, offer.cost
         gpus = f"{machine.gpus} x {machine.gpu}"
         if offer.problem:
@@ -228,20 +245,12 @@ def _table(found: Sequence[Offer]) -> Table:
             f"{duration(offer.wall.low)} to {duration(offer.wall.high)}",
             f"{cost.seconds:,.2f} {machine.currency}" if cost else "-",
             f"{cost.low:,.2f} to {cost.high:,.2f}" if cost else "",
-            f"{offer.prediction.found.images_per_second:,.0f}", _main_bound(offer.prediction),
+            f"{offer.prediction.estimate.images_per_second:,.0f}", main_bound(offer.prediction.phases),
             verbatim(price_age(machine)) if cost else "",
         )  # fmt: skip
-    if len(found) > 2:
+    if len(candidates) > 2:
         table.caption, table.caption_justify = "*: no other machine is both cheaper and faster", "left"
     return table
-
-
-def _main_bound(prediction: Prediction) -> str:
-    """Return the bottleneck of most of the time."""
-    times: dict[str, float] = {}
-    for phase in prediction.phases:
-        times[phase.bound] = times.get(phase.bound, 0.0) + phase.steps * phase.seconds
-    return max(times, key=lambda bound: times[bound])
 
 
 def _phases(prediction: Prediction) -> Table:

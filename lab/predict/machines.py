@@ -1,4 +1,4 @@
-"""Machines of conf/hardware whose GPU is known: the one that a word means, how fast they load, SkyPilot's prices."""
+"""Select machines of conf/hardware with a known GPU; predict their loading throughput; read SkyPilot's prices."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ ALL = "all"
 
 @dataclass(frozen=True, config=STRICT)
 class Gpu:
-    """The most that a GPU can do: `memory` in GB, its `bandwidth` in GB/s, `matrix_rate` in TFLOP/s of dense bf16.
+    """A GPU's limits: `memory` in GB, its `bandwidth` in GB/s, `matrix_rate` in TFLOP/s of dense bf16.
 
-    `product_rate` is what products of large matrices were measured to reach of it; `link` is to the other GPUs of its
-    machine, in GB/s each way.
+    `product_rate` is the measured throughput of large matrix products, in TFLOP/s; `link` is to the other GPUs of the
+    machine, in GB/s per direction.
     """
 
     memory: Positive
@@ -46,15 +46,15 @@ class Gpu:
 
 @cache
 def gpus() -> dict[str, Gpu]:
-    """Every GPU that is known, by the name that machines give."""
+    """Return the GPUs of conf/gpus.yaml by the name that machines use."""
     return {name: Gpu(**facts) for name, facts in read_mapping(paths.CONF / "gpus.yaml").items()}
 
 
 def machine_named(word: str, known: Mapping[str, Hardware] | None = None) -> str:
-    """The machine of conf/hardware that a word stands for: its own name, or 8xH100 for the cheapest that has these.
+    """Return the machine for a name, or the cheapest for a number and a GPU such as 8xH100.
 
     Raises:
-        UserError: there is none; with the nearest.
+        UserError: no machine fits; the message has the nearest.
     """
     known = known or rented()
     if word in known:
@@ -75,12 +75,12 @@ def machine_named(word: str, known: Mapping[str, Hardware] | None = None) -> str
 
 
 def rented() -> dict[str, Hardware]:
-    """The machines whose GPU is known."""
+    """Return the machines of conf/hardware that have a GPU of conf/gpus.yaml."""
     return {name: machine for name, machine in machines().items() if machine.gpu in gpus()}
 
 
 def _names(gpu: str) -> set[str]:
-    """What a GPU may be called; the beginning of a name is not enough, as A10 and L4 are GPUs too."""
+    """Return the accepted names of a GPU; a prefix is not one, as A10 and L4 are GPUs too."""
     return {_plain(gpu), _plain(gpu).removesuffix("gb"), _plain(gpu.split()[0])}
 
 
@@ -89,10 +89,10 @@ def _plain(name: str) -> str:
 
 
 def gpu_of(machine: Hardware) -> Gpu:
-    """What the machine's GPU can do.
+    """Return the limits of the machine's GPU.
 
     Raises:
-        UserError: it has none that is known.
+        UserError: the machine has no GPU of conf/gpus.yaml.
     """
     gpu = gpus().get(machine.gpu or "")
     if gpu is None or machine.gpus is None:
@@ -100,26 +100,28 @@ def gpu_of(machine: Hardware) -> Gpu:
     return gpu
 
 
-def thread_rate(loader: str, side: int, operations: int, values: Mapping[str, Any]) -> float:
-    """Images a second of one thread of a busy machine, with so many augmenting operations an image."""
-    found = values["loaders"]
-    seconds = [1 / rate for rate in found[loader]["rates"]]
-    areas = [known**2 for known in found["sides"]]
+def thread_rate(loader: str, size: int, operations: int, values: Mapping[str, Any]) -> float:
+    """Return images/s of one thread of a busy machine, with `operations` augmentations of each image."""
+    measured = values["loaders"]
+    seconds = [1 / rate for rate in measured[loader]["rates"]]
+    areas = [known**2 for known in measured["sizes"]]
     slope = (seconds[-1] - seconds[0]) / (areas[-1] - areas[0])
-    alone = float(np.interp(side**2, areas, seconds)) + max(0, side**2 - areas[-1]) * slope
-    return float(1 / (alone / found["share"] + operations * found["operation"]))
+    alone = float(np.interp(size**2, areas, seconds)) + max(0, size**2 - areas[-1]) * slope
+    share = measured["share"]["torchvision" if loader == "torchvision" else "ffcv"]
+    operation = measured["operation"]["seconds"] * (size / measured["operation"]["size"]) ** 2
+    return float(1 / (alone / share + operations * operation))
 
 
 def decoding_threads(loader: str, workers: int, cores: int | None, values: Mapping[str, Any]) -> float:
-    """So many workers, in threads that have a core of their own; `cores` as vendors count them, two threads a core."""
-    found = values["loaders"]
-    own = (cores or workers) / found["threads_a_core"]
+    """Return the threads with a core of their own that equal `workers`; `cores` counts two threads per core."""
+    loaders = values["loaders"]
+    own = (cores or workers) / loaders["threads_a_core"]
     used = min(workers, cores or workers)
-    return float(min(used, own) + found[loader]["second_thread"] * max(0.0, used - own))
+    return float(min(used, own) + loaders[loader]["second_thread"] * max(0.0, used - own))
 
 
 def loader_kind(loader: TorchvisionLoader | FFCVLoader) -> str:
-    """The loader's line of conf/efficiencies.yaml."""
+    """Return the loader's key in conf/efficiencies.yaml."""
     if isinstance(loader, TorchvisionLoader):
         return "torchvision"
     if loader.files.jpeg_share == 0:
@@ -128,8 +130,8 @@ def loader_kind(loader: TorchvisionLoader | FFCVLoader) -> str:
     return "ffcv_jpeg_crop" + scaled if loader.decode == "crop" else "ffcv" + scaled
 
 
-def loading_rate(plan: Plan, machine: Hardware, side: int, values: Mapping[str, Any]) -> float:
-    """Images a second that all of a machine's workers load; infinite where nothing is loaded."""
+def loading_rate(plan: Plan, machine: Hardware, size: int, values: Mapping[str, Any]) -> float:
+    """Return the images/s that all of a machine's workers load; infinite where nothing is loaded."""
     loader = plan.config.dataloader
     if isinstance(loader, SyntheticLoader):
         return math.inf
@@ -139,11 +141,11 @@ def loading_rate(plan: Plan, machine: Hardware, side: int, values: Mapping[str, 
     workers = (own if loader.workers == "auto" else loader.workers) * (machine.gpus or 1)
     of_images = [one for one in plan.config.algorithms.active().values() if one.place("change_image") is not None]
     operations = sum(getattr(one, "depth", 1) for one in of_images)
-    return decoding_threads(kind, workers, machine.cores, values) * thread_rate(kind, side, operations, values)
+    return decoding_threads(kind, workers, machine.cores, values) * thread_rate(kind, size, operations, values)
 
 
 def sky_prices(known: Mapping[str, Hardware], home: Path | None = None) -> dict[str, Hardware]:
-    """The machines that the catalogue has, with its cheapest prices, dated as its files are.
+    """Return the machines in SkyPilot's catalogue with its lowest prices and the dates of its files.
 
     Raises:
         UserError: there is no catalogue.
@@ -153,32 +155,32 @@ def sky_prices(known: Mapping[str, Hardware], home: Path | None = None) -> dict[
     if not files:
         message = f"{folder} holds no catalogue; `pip install 'skypilot[aws]' && sky show-gpus` fetches it"
         raise UserError(Problem(message, "--prices", "sky"))
-    found = {}
+    current = {}
     for path in files:
         for name, (price, spot) in _cheapest(path).items():
             if name in known:
                 source = f"SkyPilot's catalogue, {path.parent.name}/vms.csv"
                 date = datetime.date.fromtimestamp(path.stat().st_mtime).isoformat()
-                found[name] = replace(
+                current[name] = replace(
                     known[name], price_per_hour=price, spot_per_hour=spot, currency="USD", price_date=date,
                     price_source=source,
                 )  # fmt: skip
-    return found
+    return current
 
 
 def _cheapest(path: Path) -> dict[str, tuple[float, float | None]]:
-    """The least price and spot price an hour over all regions, by the machine's name in conf/hardware."""
+    """Return the lowest hourly price and spot price over all regions by the machine's name in conf/hardware."""
     prices: dict[str, list[tuple[float | None, float | None]]] = {}
     with path.open(newline="") as lines:
         for row in csv.DictReader(lines):
             pair = _number(row.get("Price")), _number(row.get("SpotPrice"))
             prices.setdefault(_name(path.parent.name, row.get("InstanceType") or ""), []).append(pair)
-    found = {}
+    cheapest = {}
     for name, pairs in prices.items():
         price, spot = (min(filter(None, column), default=None) for column in zip(*pairs, strict=True))
         if price is not None:
-            found[name] = (price, spot)
-    return found
+            cheapest[name] = (price, spot)
+    return cheapest
 
 
 def _name(cloud: str, instance: str) -> str:

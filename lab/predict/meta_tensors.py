@@ -149,7 +149,7 @@ def _derived(func: Any, args: Any, kwargs: Any) -> Any:
         named["device"] = _META
     named.pop("generator", None)
     out = func(*with_meta, **named)
-    if func in (_FORWARD, _BACKWARD):
+    if func in (_FORWARD, _BACKWARD) and args[0].ndim > 3:  # note: those over one dimension are always contiguous
         out = _laid_out(func, args, out)
     if "output_mask" in names:
         # note: the rule of batch norm forgets that nobody asks for the gradient of frozen layers' input

@@ -82,7 +82,7 @@ class Offer:
 
 def offers(plan: Plan, prediction: Prediction, problem: str) -> list[Offer]:
     """On demand, and as a machine that may be taken away where it has such a price."""
-    machine, wall = prediction.machine, prediction.found.wall
+    machine, wall = prediction.machine, prediction.estimate.wall
     price = machine.price_per_hour
     cost = None if price is None else _times(wall, price / 3600)
     found = [Offer(machine, False, wall, cost, prediction, problem)]
@@ -99,7 +99,7 @@ def _times(span: Span, factor: float) -> Span:
 def _interrupted(plan: Plan, prediction: Prediction) -> float:
     """How much longer a run takes that is interrupted as assumed: the restart, and half of what lies between saves."""
     assumed = efficiencies()["spot"]
-    between = plan.every(plan.config.checkpoint.every) * prediction.found.training.seconds / plan.total_steps
+    between = plan.every(plan.config.checkpoint.every) * prediction.estimate.training.seconds / plan.total_steps
     lost = 60 * float(assumed["minutes_until_restart"]) + between / 2
     return 1 + float(assumed["interruptions_an_hour"]) * lost / 3600
 

@@ -30,9 +30,9 @@ _SIDES = 2
 
 @dataclass(frozen=True)
 class Work:
-    """Kernels that are alike: their kind, the bytes that each moves, its matrix operations, and how many there are.
+    """Equal kernels: their kind, the bytes that each moves, its matrix operations, and their number.
 
-    kind: convolution, depthwise, matrix, batch norm, pool, or other. `group_width` and `aligned`: as of a `Call`.
+    kind: convolution, depthwise, matrix, batch norm, pool, strided, or other. `Call` explains the last three fields.
     """
 
     kind: str
@@ -41,6 +41,7 @@ class Work:
     count: int
     group_width: int = 0
     aligned: bool = True
+    fill: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -130,10 +130,10 @@ def _works(kernels: Sequence[Kernel], calls: Sequence[Call]) -> list[Work]:
 
 
 def _work(kernel: Kernel, call: Call) -> Work:
-    kind = _WORKS.get(kernel.kind, "other")
+    kind = _WORKS.get(kernel.kind, "strided" if call.strided else "other")
     if kernel.kind == "convolution":
         kind = "depthwise" if call.group_width == 1 else "convolution"
-    return Work(kind, kernel.moved, kernel.operations, 1, call.group_width, call.aligned)
+    return Work(kind, kernel.moved + call.unused, kernel.operations, 1, call.group_width, call.aligned, call.fill)
 
 
 def _peak(calls: Iterable[Call]) -> int:

@@ -5,6 +5,7 @@ Nothing is computed and no GPU is needed; `fusion` makes kernels of the calls, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -37,6 +38,9 @@ _UNREAD = {
     *("copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_"),
     *("new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"),
 }
+_TILE = (64, 64, 32)  # rows, columns, summed values: cuBLAS's smallest tile on matrix units
+_NO_TILE = 4
+_BURST = 64  # bytes of one transfer of GPU memory
 _EMPTY = {"_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh"}
 
 
@@ -45,8 +49,9 @@ class Call:
     """One call of ATen: bytes by storage, matrix operations, and the elements that it goes over.
 
     `phase` is prepare, network (the forward pass, the loss and the backward pass) or update. `group_width`: channels
-    that a grouped convolution sums over, 1 of a depthwise one, 0 of other calls. `aligned`: whether channels or sides
-    of matrices are multiples of eight.
+    that a grouped convolution sums over, 1 of a depthwise one, 0 of other calls. `aligned`: whether channels or matrix
+    sizes are multiples of eight. `fill`: fraction of a matrix product's tiles that its sizes use. `strided`: whether it
+    reads or writes a slice of a larger tensor, or joins tensors; memory then transfers `unused` bytes too.
     """
 
     name: str
@@ -58,6 +63,9 @@ class Call:
     elements: int = 0
     group_width: int = 0
     aligned: bool = True
+    fill: float = 1.0
+    strided: bool = False
+    unused: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,7 +130,8 @@ class Trace(TorchDispatchMode):
         self.calls.append(
             Call(
                 name, kind, self.phase, _by_storage(reads), _by_storage(writes), operations, elements, width,
-                _aligned(kind, given),
+                _aligned(kind, given), _fill(given) if kind == "matmul" else 1.0, _strided(name, [*reads, *writes]),
+                sum(map(_unused, [*reads, *writes])),
             )
         )  # fmt: skip
 
@@ -154,12 +163,41 @@ def kind_of(name: str) -> str:
     return next((kind for kind, begins in _KINDS.items() if name.startswith(begins)), "elementwise")
 
 
-def _aligned(kind: str, given: dict[str, Any]) -> bool:
-    """Whether channels, or the sides of matrices, are multiples of eight, which matrix units need in half precision."""
+def _aligned(kind: str, arguments: dict[str, Any]) -> bool:
+    """Return whether channels or matrix sizes are multiples of eight, as matrix units need in half precision."""
     if kind == "convolution":
-        return all(size % 8 == 0 for size in given["weight"].shape[:2])
-    sides = [size for one in _tensors([*given.values()]) if one.ndim > 1 for size in one.shape[-2:]]
-    return kind != "matmul" or all(size % 8 == 0 for size in sides)
+        outputs, inputs = arguments["weight"].shape[:2]
+        return outputs % 8 == 0 and inputs * arguments.get("groups", 1) % 8 == 0
+    sizes = [size for one in _tensors([*arguments.values()]) if one.ndim > 1 for size in one.shape[-2:]]
+    return kind != "matmul" or all(size % 8 == 0 for size in sizes)
+
+
+def _fill(arguments: dict[str, Any]) -> float:
+    """Return the used fraction of a product's tiles; cuBLAS multiplies matrices of up to four columns without tiles."""
+    *_, rows, inner = arguments.get("mat1", arguments["self"]).shape
+    columns = arguments["mat2"].shape[-1]
+    if min(rows, columns) <= _NO_TILE:
+        return 1.0
+    used = [size / (math.ceil(size / tile) * tile) for size, tile in zip((rows, columns, inner), _TILE, strict=True)]
+    return math.prod(used)
+
+
+def _strided(name: str, tensors: Sequence[Tensor]) -> bool:
+    """Return whether a large operand has gaps between its values, or several tensors become one."""
+    largest = max((tensor.numel() for tensor in tensors), default=0)
+    return name in ("cat", "stack") or any(_run(one) for one in tensors if 2 * one.numel() >= largest)
+
+
+def _run(tensor: Tensor) -> int:
+    """Return the values that lie side by side in a tensor with gaps; 0 if there are no gaps, or repeated values."""
+    if 0 in tensor.stride():
+        return 0
+    run = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if stride != run and size > 1:
+            return run
+        run *= size
+    return 0
 
 
 @dataclass(frozen=True)
@@ -208,6 +246,16 @@ def _tensors(tree: Any) -> list[Tensor]:
     if isinstance(tree, list | tuple):
         return [leaf for branch in tree for leaf in _tensors(branch)]
     return [tree] if isinstance(tree, Tensor) else []
+
+
+def _unused(tensor: Tensor) -> int:
+    """Return the bytes that memory transfers beside a tensor's: it moves whole bursts, also where values have gaps."""
+    run = _run(tensor) * tensor.element_size()
+    if not run:
+        return 0
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    moved = min(tensor.numel() * math.ceil(run / _BURST) * _BURST / run, extent)
+    return max(0, round(moved) - tensor.numel()) * tensor.element_size()
 
 
 def _by_storage(tensors: Sequence[Tensor]) -> dict[int, int]:

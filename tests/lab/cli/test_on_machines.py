@@ -96,6 +96,20 @@ def test_what_cannot_be_answered_is_one_line(words: tuple[str, ...], line: str) 
     assert line in refused(*words)
 
 
+def test_a_loading_bottleneck_has_the_gain_of_ffcv_files() -> None:
+    def note(*words: str) -> str:
+        _, out, _ = execute(*PLAN, "--on", "8xH100", *words)
+        return next((line for line in out.replace("\n", " ").split("note: ") if "dataloader=ffcv would" in line), "")
+
+    slow = ("dataloader=torchvision", "dataloader.workers=1")
+    minutes = [
+        offered(*PLAN, "--on", "8xH100", *words)[0]["minutes"]["value"] for words in (slow, ("dataloader=ffcv",))
+    ]  # type: ignore[index]
+    assert f", {minutes[0] / minutes[1]:.1f} times as fast" in note(*slow)
+    assert not note("dataloader=ffcv", "dataloader.workers=1")
+    assert not note("dataloader=synthetic")
+
+
 def test_prices_of_a_catalogue_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert "holds no catalogue; `pip install" in refused(*PLAN, "--on", "all", "--prices", "sky")

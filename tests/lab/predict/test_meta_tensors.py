@@ -62,6 +62,16 @@ def test_a_step_of_shapes_makes_the_calls_of_a_real_one(words: tuple[str, ...]) 
     assert_alike(calls(words, real=False), calls(words, real=True))
 
 
+def test_a_convolution_over_one_dimension_makes_the_calls_of_a_real_one() -> None:
+    recorded = []
+    for mode in (nothing_computed, nullcontext):
+        layer, values = nn.Conv1d(1, 1, 3, padding=1), torch.zeros(2, 1, 16, requires_grad=True)
+        with mode(), Trace() as trace:
+            layer(values).sum().backward()
+        recorded.append(trace.calls)
+    assert_alike(*recorded)
+
+
 def test_frozen_layers_have_no_gradients_of_their_input() -> None:
     found = []
     for mode in (nothing_computed, nullcontext):

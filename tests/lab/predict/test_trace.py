@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -56,6 +57,35 @@ def test_what_a_call_needs_and_changes_is_counted_alone() -> None:
     # note: the gradient of pictures needs the kernel alone; all the output's gradients are one number, expanded
     output, read = 4 * 2 * 5 * 16 * 16, 4 * 5 * 3
     assert moved["convolution_backward"] == (output + read, 4 * images.numel())
+
+
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns", "fill"),
+    [
+        (128, 96, 64, 1.0),
+        (128, 8, 64, 8 / 32),
+        (96, 32, 16, (96 / 128) * (16 / 64)),
+        (1000, 4, 4, 1.0),
+    ],
+)
+def test_a_small_product_uses_a_part_of_its_tiles(rows: int, inner: int, columns: int, fill: float) -> None:
+    left, right = torch.zeros(3, rows, inner), torch.zeros(3, inner, columns)
+    for product in (
+        lambda: left @ right,
+        lambda: left[0] @ right[0],
+        lambda: torch.addmm(right[0, 0], left[0], right[0]),
+    ):
+        (call,) = (call for call in traced(product, nn.Identity()).calls if call.operations)
+        assert call.fill == pytest.approx(fill)
+
+
+def test_slices_of_channels_move_whole_bursts_and_joined_tensors_are_strided() -> None:
+    images = torch.zeros(2, 24, 4, 4, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    half, whole = images[:, :12], torch.zeros(2, 256, 4, 4).to(memory_format=torch.channels_last)[:, :128]
+    calls = traced(lambda: (half + 1, whole + 1, images + 1, torch.cat([images, images], 1)), nn.Identity()).calls
+    assert [call.strided for call in calls] == [True, True, False, True]
+    # note: 24 of 48 bytes are read for each pixel, and a burst of 64 fetches the rest too, but for the last pixel's
+    assert [call.unused for call in calls] == [2 * (31 * 24 + 12) - half.numel() * 2, 0, 0, 0]
 
 
 def test_reads_of_device_values_are_counted() -> None:
