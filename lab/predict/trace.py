@@ -167,19 +167,19 @@ def _aligned(kind: str, arguments: dict[str, Any]) -> bool:
     """Return whether channels or matrix sizes are multiples of eight, as matrix units need in half precision."""
     if kind == "convolution":
         outputs, inputs = arguments["weight"].shape[:2]
-        return outputs % 8 == 0 and inputs * arguments.get("groups", 1) % 8 == 0
+        return all(channels % 8 == 0 for channels in (outputs, inputs * arguments.get("groups", 1)))
     sizes = [size for one in _tensors([*arguments.values()]) if one.ndim > 1 for size in one.shape[-2:]]
     return kind != "matmul" or all(size % 8 == 0 for size in sizes)
 
 
 def _fill(arguments: dict[str, Any]) -> float:
     """Return the used fraction of a product's tiles; cuBLAS multiplies matrices of up to four columns without tiles."""
-    *_, rows, inner = arguments.get("mat1", arguments["self"]).shape
+    rows, inner = arguments.get("mat1", arguments["self"]).shape[-2:]
     columns = arguments["mat2"].shape[-1]
     if min(rows, columns) <= _NO_TILE:
         return 1.0
-    used = [size / (math.ceil(size / tile) * tile) for size, tile in zip((rows, columns, inner), _TILE, strict=True)]
-    return math.prod(used)
+    sizes = zip((rows, columns, inner), _TILE, strict=True)
+    return float(math.prod(size / (math.ceil(size / tile) * tile) for size, tile in sizes))
 
 
 def _strided(name: str, tensors: Sequence[Tensor]) -> bool:

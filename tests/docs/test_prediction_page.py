@@ -15,9 +15,11 @@ from lab.predict.prediction import efficiencies
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "prediction.md").read_text()
 TABLES = TEXT[TEXT.index("<!-- figures -->") : TEXT.index("<!-- end of figures -->")]
 LINES = [line for line in TABLES.splitlines() if line.startswith("| ") and "published |" not in line]
-# One of each family of kernels: transformers, depthwise and grouped convolutions, odd widths, pooling, plain ones.
+# One of each family of kernels: transformers, depthwise, grouped and 1-d convolutions, odd widths, pooling, plain ones,
+# slices, small products.
 _NETWORKS = ("vit_base_patch16_224", "swin_base_patch4_window7_224", "convnext_tiny", "mobilenetv3_large_100",
-             "regnetx_032", "hrnet_w18", "poolformer_s12", "resnet101", "resnet50")  # fmt: skip
+             "regnetx_032", "hrnet_w18", "poolformer_s12", "resnet50", "ghostnet_100", "tnt_s_patch16_224",
+             "ecaresnet50d")  # fmt: skip
 
 
 def line_of(figure: Figure) -> str:
