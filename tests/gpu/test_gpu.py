@@ -95,7 +95,7 @@ def test_no_step_synchronizes_with_the_device(recipe: str, device: torch.device)
             run.train_step(images, labels, indices, run.moment(number))
         names = [event.name for event in profile.events() or []]
     if device.type != "cuda":
-        pytest.skip("only a GPU can be waited for; tests/training/test_no_wait.py covers the CPU")
+        pytest.skip("only a GPU synchronizes; tests/training/test_no_synchronization.py covers the CPU")
     assert not WAITS & set(names)
 
 

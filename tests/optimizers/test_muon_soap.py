@@ -1,4 +1,4 @@
-"""Muon against its formula, timm's and PyTorch's; SOAP against its formula and against Adam in a known basis."""
+"""Muon compared with its formula, timm and PyTorch; SOAP with its formula and with Adam in a given basis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.formulas import PEAK, assert_follows, packaged, set_gradients, small_
 
 
 def polynomial(matrix: Tensor, steps: int) -> Tensor:
-    """Jordan et al. 2024: each singular value s of a matrix over its Frobenius norm becomes p(p(...p(s)))."""
+    """Return p(p(...p(s))) for each singular value s of a matrix over its Frobenius norm (Jordan et al. 2024)."""
     left, values, right = torch.linalg.svd(matrix / matrix.norm(), full_matrices=False)
     for _ in range(steps):
         values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
@@ -56,35 +56,35 @@ def test_muon_is_orthogonal_for_convolutions_and_adamw_for_vectors_and_the_head(
 
 
 def twins(shape: tuple[int, int]) -> tuple[nn.Module, nn.Module]:
-    def made() -> nn.Module:
+    def network() -> nn.Module:
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(*shape, bias=False), nn.Linear(shape[1], 1, bias=False))
 
-    return made(), made()
+    return network(), network()
 
 
 @pytest.mark.parametrize("shape", [(24, 16), (16, 24)])
-@pytest.mark.parametrize("whose", ["timm", "torch"])
-def test_muon_is_timms_and_pytorchs(whose: str, shape: tuple[int, int]) -> None:
-    if whose == "torch" and not hasattr(torch.optim, "Muon"):
+@pytest.mark.parametrize("library", ["timm", "torch"])
+def test_muon_computes_the_same_as_timm_and_pytorch(library: str, shape: tuple[int, int]) -> None:
+    if library == "torch" and not hasattr(torch.optim, "Muon"):
         pytest.skip("this PyTorch has no Muon")
-    model, twin = twins(shape)
+    model, reference = twins(shape)
     theirs: torch.optim.Optimizer
-    if whose == "torch":
-        theirs = torch.optim.Muon([twin[0].weight], PEAK, weight_decay=0.3, adjust_lr_fn="match_rms_adamw")
+    if library == "torch":
+        theirs = torch.optim.Muon([reference[0].weight], PEAK, weight_decay=0.3, adjust_lr_fn="match_rms_adamw")
     else:
         settings = {"adjust_lr_fn": "match_rms_adamw", "ns_coefficients": "original"}
-        theirs = timm.optim.Muon([twin[0].weight], PEAK, weight_decay=0.3, nesterov=True, **settings)
+        theirs = timm.optim.Muon([reference[0].weight], PEAK, weight_decay=0.3, nesterov=True, **settings)
     ours = build_optimizer(packaged("muon", weight_decay=0.3), model, PEAK)
     for step in range(3):
-        for network, one in ((model, ours), (twin, theirs)):
+        for network, one in ((model, ours), (reference, theirs)):
             set_gradients(network, step)
             set_lr(one, PEAK / (step + 1))
             one.step()
-    torch.testing.assert_close(model[0].weight, twin[0].weight, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(model[0].weight, reference[0].weight, rtol=1e-3, atol=1e-4)
 
 
-def test_muon_leaves_heads_positions_and_depthwise_convolutions_to_adamw() -> None:
+def test_muon_excludes_heads_positions_and_depthwise_convolutions() -> None:
     resnet = get_model("resnet18")
     assert set(Muon.separate_parameters(resnet)) == {n for n, p in resnet.named_parameters() if p.ndim == 4}
     vit = create_model("test_vit", num_classes=5)
@@ -95,37 +95,37 @@ def test_muon_leaves_heads_positions_and_depthwise_convolutions_to_adamw() -> No
 
 
 class SOAPFormula:
-    """Vyas et al. 2024, algorithm 3, for each side of a tensor, with a basis that begins as the identity."""
+    """Computes algorithm 3 of Vyas et al. 2024 for each dimension of a tensor, with the identity as initial basis."""
 
     def __init__(self, interval: int):
         self.interval = interval
 
     def __call__(self, weight: Tensor, gradient: Tensor, lr: float, step: int, state: dict[str, Any]) -> Tensor:
-        sides = [side for side in range(weight.ndim) if weight.ndim > 1 and weight.shape[side] > 1]
-        bases = state.setdefault("bases", {side: torch.eye(weight.shape[side]).double() for side in sides})
-        factors = state.setdefault("factors", dict.fromkeys(sides, 0))
+        dims = [dim for dim in range(weight.ndim) if weight.ndim > 1 and weight.shape[dim] > 1]
+        bases = state.setdefault("bases", {dim: torch.eye(weight.shape[dim]).double() for dim in dims})
+        factors = state.setdefault("factors", dict.fromkeys(dims, 0))
 
-        def turned(tensor: Tensor, back: bool = False) -> Tensor:
-            for side, basis in bases.items():
-                tensor = torch.tensordot(tensor, basis.T if back else basis, dims=([side], [0])).movedim(-1, side)
+        def rotated(tensor: Tensor, back: bool = False) -> Tensor:
+            for dim, basis in bases.items():
+                tensor = torch.tensordot(tensor, basis.T if back else basis, dims=([dim], [0])).movedim(-1, dim)
             return tensor
 
         state["m"] = 0.9 * state.get("m", 0.0) + 0.1 * gradient
-        state["v"] = 0.95 * state.get("v", 0.0) + 0.05 * turned(gradient) ** 2
-        update = turned(state["m"]) / (1 - 0.9**step) / ((state["v"] / (1 - 0.95**step)).sqrt() + 1e-3)
-        weight = weight - lr * (turned(update, back=True) + (0.3 if weight.ndim > 1 else 0.0) * weight)
-        for side in sides:
-            rows = gradient.movedim(side, 0).flatten(1)
-            factors[side] = 0.95 * factors[side] + 0.05 * rows @ rows.T
+        state["v"] = 0.95 * state.get("v", 0.0) + 0.05 * rotated(gradient) ** 2
+        update = rotated(state["m"]) / (1 - 0.9**step) / ((state["v"] / (1 - 0.95**step)).sqrt() + 1e-3)
+        weight = weight - lr * (rotated(update, back=True) + (0.3 if weight.ndim > 1 else 0.0) * weight)
+        for dim in dims:
+            rows = gradient.movedim(dim, 0).flatten(1)
+            factors[dim] = 0.95 * factors[dim] + 0.05 * rows @ rows.T
             if (step - 1) % self.interval == 0:
-                order = (bases[side].T @ factors[side] @ bases[side]).diagonal().argsort(descending=True)
-                bases[side] = torch.linalg.qr(factors[side] @ bases[side][:, order]).Q
-                state["v"] = state["v"].index_select(side, order)
+                order = (bases[dim].T @ factors[dim] @ bases[dim]).diagonal().argsort(descending=True)
+                bases[dim] = torch.linalg.qr(factors[dim] @ bases[dim][:, order]).Q
+                state["v"] = state["v"].index_select(dim, order)
         return weight
 
 
 @pytest.mark.parametrize("interval", [1, 2, 100])
-def test_soap_is_the_papers(interval: int) -> None:
+def test_soap_follows_its_formula(interval: int) -> None:
     config = packaged("soap", beta1=0.9, beta2=0.95, epsilon=1e-3, weight_decay=0.3, interval=interval)
     assert_follows(config, SOAPFormula(interval), tolerance=5e-3)
 
@@ -141,12 +141,12 @@ def test_soap_finds_the_eigenbasis_of_its_factors() -> None:
         model[0].weight.grad = left @ values @ right.T
         built.step_number = number
         built.step()
-    found = built.state[model[0].weight]
-    torch.testing.assert_close((found["basis_1"].T @ left).abs(), torch.eye(4), rtol=0, atol=1e-3)
-    torch.testing.assert_close((found["basis_2"].T @ right).abs()[:4, :4], torch.eye(4), rtol=0, atol=1e-3)
+    state = built.state[model[0].weight]
+    torch.testing.assert_close((state["basis_1"].T @ left).abs(), torch.eye(4), rtol=0, atol=1e-3)
+    torch.testing.assert_close((state["basis_2"].T @ right).abs()[:4, :4], torch.eye(4), rtol=0, atol=1e-3)
 
 
-def test_soap_leaves_long_sides_in_their_own_basis() -> None:
+def test_soap_has_no_basis_for_long_dimensions() -> None:
     model = nn.Sequential(nn.Linear(6, 4, bias=False))
     built = build_optimizer(packaged("soap", max_side=5), model, PEAK)
     set_gradients(model, 0)
@@ -154,7 +154,7 @@ def test_soap_leaves_long_sides_in_their_own_basis() -> None:
     assert set(built.state[model[0].weight]) == {"exp_avg", "exp_avg_sq", "basis_1", "factor_1"}
 
 
-def test_soap_in_its_own_basis_is_adamw_that_decays_the_weights_before_the_step() -> None:
+def test_soap_without_bases_is_adamw_with_decay_before_the_step() -> None:
     ours, adamw = (nn.Sequential(nn.Linear(6, 4, bias=False)) for _ in range(2))
     adamw.load_state_dict(ours.state_dict())
     before = ours[0].weight.detach().clone()
@@ -170,7 +170,7 @@ def test_soap_in_its_own_basis_is_adamw_that_decays_the_weights_before_the_step(
     assert not torch.allclose(ours[0].weight, (before + step) * (1 - PEAK * 0.3), atol=1e-3), "as published"
 
 
-def test_tensors_of_one_shape_are_taken_together_and_each_for_itself() -> None:
+def test_a_tensors_update_does_not_depend_on_others_of_its_shape() -> None:
     for name in ("muon", "soap"):
         both = small_model()
         both.append(nn.Conv2d(4, 6, 2))

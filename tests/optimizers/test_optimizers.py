@@ -32,7 +32,7 @@ class Scalar(nn.Module):
     gradients=st.lists(st.floats(-3, 3), min_size=1, max_size=6),
     rates=st.lists(st.floats(0, 1), min_size=6, max_size=6),
 )
-def test_decoupled_sgd_follows_the_formula_for_one_number(momentum, nesterov, decay, gradients, rates):
+def test_decoupled_sgd_follows_its_formula_for_a_scalar(momentum, nesterov, decay, gradients, rates):
     model = Scalar(1.5)
     optimizer = build_optimizer(decoupled(momentum=momentum, nesterov=nesterov, weight_decay=decay), model, PEAK)
     weight, buffer = 1.5, None
@@ -46,7 +46,7 @@ def test_decoupled_sgd_follows_the_formula_for_one_number(momentum, nesterov, de
     assert model.w.item() == pytest.approx(weight, rel=1e-12, abs=1e-12)
 
 
-def test_parameters_without_a_gradient_stay_and_start_their_momentum_later():
+def test_parameters_without_gradients_stay_and_start_their_momentum_later():
     model = small_model()
     frozen = model[0].weight
     before = frozen.detach().clone()
@@ -91,12 +91,12 @@ def test_lamb_follows_its_formula(gradient_scale, max_grad_norm):
 
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("name", options("optimizer"))
-def test_the_backbone_learns_with_a_part_of_the_rate(name, on_device):
-    """The last layer as with the whole rate, all others as if the run's rate were that part."""
+def test_the_backbone_learns_with_a_fraction_of_the_rate(name, on_device):
+    """The last layer learns with the whole rate, all others as in a run with the smaller rate."""
 
-    def learnt(part: float, scale: float) -> dict[str, torch.Tensor]:
+    def trained(factor: float, scale: float) -> dict[str, torch.Tensor]:
         model = small_model()
-        built = build_optimizer(packaged(name, backbone_lr=part), model, PEAK * scale)
+        built = build_optimizer(packaged(name, backbone_lr=factor), model, PEAK * scale)
         for step in range(1, 4):
             set_gradients(model, step)
             rate = PEAK * scale / step
@@ -105,18 +105,18 @@ def test_the_backbone_learns_with_a_part_of_the_rate(name, on_device):
             built.step()
         return model.state_dict()
 
-    found, whole, quarter = learnt(0.25, 1.0), learnt(1.0, 1.0), learnt(1.0, 0.25)
+    weights, whole, quarter = trained(0.25, 1.0), trained(1.0, 1.0), trained(1.0, 0.25)
     assert not torch.equal(whole["0.weight"], quarter["0.weight"])
-    for key, tensor in found.items():
+    for key, tensor in weights.items():
         torch.testing.assert_close(tensor, (whole if key.startswith("4.") else quarter)[key], rtol=1e-5, atol=1e-7)
 
 
-def test_a_part_of_the_rate_lies_where_it_lay():
-    """A step that was captured reads it there."""
+def test_the_backbones_rate_stays_at_its_address():
+    """Captured steps read it there."""
     built = build_optimizer(packaged("sgd", backbone_lr=0.5), small_model(), PEAK)
     set_lr(built, torch.tensor(0.1))
     before = [group["lr"].data_ptr() for group in built.param_groups if "lr_factor" in group]
     set_lr(built, torch.tensor(0.2))
-    parts = [group["lr"] for group in built.param_groups if "lr_factor" in group]
-    assert [rate.data_ptr() for rate in parts] == before
-    assert all(rate == pytest.approx(0.1) for rate in parts)
+    rates = [group["lr"] for group in built.param_groups if "lr_factor" in group]
+    assert [rate.data_ptr() for rate in rates] == before
+    assert all(rate == pytest.approx(0.1) for rate in rates)

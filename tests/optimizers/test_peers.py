@@ -1,4 +1,4 @@
-"""Optimizers beside other libraries' implementations, and LARS beside the formula of its paper in float64."""
+"""Optimizers compared with other libraries, and LARS with the formula of its paper in float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.formulas import PEAK, assert_follows, packaged, set_gradients, small_
 
 
 def lars(weight: Tensor, gradient: Tensor, lr: float, step: int, state: dict[str, Any]) -> Tensor:
-    """You et al. 2017, algorithm 1, its momentum times lr / last lr as in MLPerf's entries; vectors as with SGD."""
+    """Compute algorithm 1 of You et al. 2017, with momentum times lr / last lr as in MLPerf; vectors as with SGD."""
     rate, decay = lr, 0.0
     if weight.ndim > 1:
         decay = 0.01
@@ -71,19 +71,19 @@ PEERS: list[tuple[str, dict[str, Any], Peer]] = [
 
 
 @pytest.mark.parametrize(("name", "values", "peer"), PEERS)
-def test_an_optimizer_is_that_of_another_library(name: str, values: dict[str, Any], peer: Peer) -> None:
-    model, twin = small_model(), small_model()
+def test_an_optimizer_computes_the_same_as_another_library(name: str, values: dict[str, Any], peer: Peer) -> None:
+    model, reference = small_model(), small_model()
     ours = build_optimizer(packaged(name, no_decay="none", **values), model, PEAK)
-    theirs = peer(twin.parameters())
+    theirs = peer(reference.parameters())
     for step in range(4):
-        for network, one in ((model, ours), (twin, theirs)):
+        for network, one in ((model, ours), (reference, theirs)):
             set_gradients(network, step)
             set_lr(one, PEAK / (step + 1))
             one.step()
-    torch.testing.assert_close(model.state_dict(), twin.state_dict())
+    torch.testing.assert_close(model.state_dict(), reference.state_dict())
 
 
-def test_lars_takes_what_has_no_norm_as_it_is() -> None:
+def test_lars_does_not_scale_a_tensor_of_zeros() -> None:
     model = small_model()
     nn.init.zeros_(model[0].weight)
     set_gradients(model, 0)

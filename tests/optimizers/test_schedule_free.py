@@ -1,4 +1,4 @@
-"""Schedule-Free AdamW beside the three sequences of its paper, and what a run evaluates and saves with it."""
+"""Schedule-Free AdamW compared with the three sequences of its paper, and in evaluations and checkpoints."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tests.trainers import build, steps
 
 
 class Sequences:
-    """Defazio et al. 2024: x, y and z written out, with q = k^r * (highest lr)^p of the authors' library.
+    """Computes x, y and z of Defazio et al. 2024, with q = k^r * (highest lr)^p as in the authors' library.
 
-    `submitted`: as in their submission to AlgoPerf, where the learning rate takes the bias correction.
+    `submitted`: as in their submission to AlgoPerf, with the bias correction of the learning rate.
     """
 
     def __init__(self, r: float, p: float, decay: float, *, submitted: bool = False):
@@ -51,12 +51,12 @@ class Sequences:
 
 
 @pytest.mark.parametrize(("r", "p"), [(0.0, 2.0), (0.5, 0.0), (1.0, 1.0)])
-def test_schedule_free_is_the_papers(r: float, p: float) -> None:
+def test_schedule_free_follows_its_formula(r: float, p: float) -> None:
     values = {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3, "weight_decay": 0.3, "step_power": r, "lr_power": p}
     assert_follows(packaged("schedule_free_adamw", **values), Sequences(r, p, 0.3))
 
 
-def test_the_submission_to_algoperf_corrects_the_learning_rate_of_the_decay_too() -> None:
+def test_the_submission_to_algoperf_also_corrects_the_rate_of_the_decay() -> None:
     values = {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3, "weight_decay": 0.3}
     submitted = packaged("schedule_free_adamw", bias_correction="learning_rate", **values)
     assert_follows(submitted, Sequences(0.0, 2.0, 0.3, submitted=True))
@@ -65,7 +65,7 @@ def test_the_submission_to_algoperf_corrects_the_learning_rate_of_the_decay_too(
     assert compose(["recipe=algoperf_schedule_free"]).config.optimizer.bias_correction == "learning_rate"
 
 
-def test_what_is_evaluated_is_the_average_and_training_goes_on_where_it_was() -> None:
+def test_the_average_is_evaluated_and_training_continues_unchanged() -> None:
     config = packaged("schedule_free_adamw", beta1=0.8, beta2=0.95, epsilon=1e-3, weight_decay=0.3)
     model, expected = small_model(), Sequences(0.0, 2.0, 0.3)
     built = build_optimizer(config, model, PEAK)
@@ -76,8 +76,8 @@ def test_what_is_evaluated_is_the_average_and_training_goes_on_where_it_was() ->
     for step in range(1, 5):
         set_gradients(model, step)
         built.step()
-        given = zip(weights, model.parameters(), states, strict=True)
-        weights = [expected(w, p.grad.double(), PEAK, step, state) for w, p, state in given]
+        triples = zip(weights, model.parameters(), states, strict=True)
+        weights = [expected(w, p.grad.double(), PEAK, step, state) for w, p, state in triples]
     averages = built.evaluation_weights(model)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     inside: dict[str, Tensor] = {}
@@ -92,35 +92,35 @@ def test_what_is_evaluated_is_the_average_and_training_goes_on_where_it_was() ->
 SCHEDULE_FREE = ["algorithms=[]", "optimizer=schedule_free_adamw", "schedule=constant"]
 
 
-def test_a_checkpoint_holds_the_average_and_the_evaluation_uses_it(tmp_path: Path) -> None:
+def test_a_checkpoint_contains_the_average_and_the_evaluation_uses_it(tmp_path: Path) -> None:
     run = build(*SCHEDULE_FREE)
     steps(run, 4)
     checkpoint.save(run.state_dict(), tmp_path / "step.pt")
-    saved = checkpoint.load(tmp_path / "step.pt")
-    assert any(not torch.equal(saved["weights"][name], tensor) for name, tensor in saved["model"].items())
+    state = checkpoint.load(tmp_path / "step.pt")
+    assert any(not torch.equal(state["weights"][name], tensor) for name, tensor in state["model"].items())
     run.evaluate(lambda: False)
     evaluated = run.evaluation_model.state_dict()
-    assert all(torch.equal(evaluated[name], tensor) for name, tensor in saved["weights"].items())
+    assert all(torch.equal(evaluated[name], tensor) for name, tensor in state["weights"].items())
 
 
-def test_statistics_are_those_of_the_averaged_weights_at_every_third_step() -> None:
+def test_every_third_step_updates_the_statistics_of_the_averaged_weights() -> None:
     run = build(*SCHEDULE_FREE, "optimizer.statistics_interval=3")
     norm = next(m for m in run.train_step.model.modules() if isinstance(m, nn.BatchNorm2d))
-    seen, moved = [], [int(norm.num_batches_tracked)]
+    weights, updates = [], [int(norm.num_batches_tracked)]
 
-    def look(module: nn.Module, inputs: Any) -> None:
+    def observe(module: nn.Module, inputs: Any) -> None:
         if module.track_running_stats:
-            seen.append([p.detach().clone() for p in run.train_step.model.parameters()])
+            weights.append([p.detach().clone() for p in run.train_step.model.parameters()])
 
-    norm.register_forward_pre_hook(look)
+    norm.register_forward_pre_hook(observe)
     averages = []
     for _ in range(4):
         averages.append([run.weights()[name].clone() for name, _ in run.train_step.model.named_parameters()])
         steps(run, 1)
-        moved.append(int(norm.num_batches_tracked))
-    assert moved == [0, 1, 1, 1, 2]
-    for found, expected in zip(seen, (averages[0], averages[3]), strict=True):
-        assert all(map(torch.equal, found, expected))
+        updates.append(int(norm.num_batches_tracked))
+    assert updates == [0, 1, 1, 1, 2]
+    for tensors, expected in zip(weights, (averages[0], averages[3]), strict=True):
+        assert all(map(torch.equal, tensors, expected))
 
 
 @pytest.mark.parametrize("name", ["ema", "swa"])
@@ -130,16 +130,16 @@ def test_a_second_average_is_refused(name: str) -> None:
         check(Plan(config, 1, 320), {})
 
 
-def test_a_schedule_that_falls_beside_the_average_is_told() -> None:
-    def told(*words: str) -> list[str]:
+def test_a_falling_schedule_with_averaged_weights_gets_a_note() -> None:
+    def notes_on(*words: str) -> list[str]:
         config = compose(["optimizer=schedule_free_adamw", "batch_size=16", *words]).config
         return [line for line in notes(Plan(config, 1, 320)) if "schedule" in line]
 
-    assert "schedule=cosine" in told("schedule=cosine")[0]
-    assert not told("schedule=constant")
+    assert "schedule=cosine" in notes_on("schedule=cosine")[0]
+    assert not notes_on("schedule=constant")
 
 
-def test_a_rate_of_zero_averages_nothing() -> None:
+def test_a_rate_of_zero_changes_nothing() -> None:
     model = small_model()
     before = [p.detach().clone() for p in model.parameters()]
     built = build_optimizer(packaged("schedule_free_adamw"), model, PEAK)

@@ -22,17 +22,17 @@ def sigmoid(x: float) -> float:
 def bce_by_hand(targets: list[list[float]]) -> float:
     terms = [
         -(y * math.log(sigmoid(x)) + (1 - y) * math.log(1 - sigmoid(x)))
-        for row, wanted in zip(LOGITS.tolist(), targets, strict=True)
-        for x, y in zip(row, wanted, strict=True)
+        for row, expected in zip(LOGITS.tolist(), targets, strict=True)
+        for x, y in zip(row, expected, strict=True)
     ]
     return sum(terms) / 2
 
 
 def cross_entropy_by_hand(targets: list[list[float]]) -> float:
     total = 0.0
-    for row, wanted in zip(LOGITS.tolist(), targets, strict=True):
+    for row, expected in zip(LOGITS.tolist(), targets, strict=True):
         normalizer = math.log(sum(map(math.exp, row)))
-        total -= sum(y * (x - normalizer) for x, y in zip(row, wanted, strict=True))
+        total -= sum(y * (x - normalizer) for x, y in zip(row, expected, strict=True))
     return total / 2
 
 
@@ -42,20 +42,20 @@ def test_losses_follow_their_formula_for_indices_and_for_soft_targets(loss, by_h
     assert loss(LOGITS, LABELS).item() == pytest.approx(by_hand([[0, 0, 1], [1, 0, 0]]), rel=1e-6)
 
 
-def test_bce_is_torchs_mean_times_the_classes():
+def test_bce_is_torchs_mean_times_the_number_of_classes():
     logits, targets = torch.randn(7, 5), torch.rand(7, 5)
     torch.testing.assert_close(BCE(logits, targets), 5 * F.binary_cross_entropy_with_logits(logits, targets))
 
 
-def test_bce_is_timms_mean_times_the_classes():
-    """Without timm's threshold, which makes mixed targets 0 or 1."""
+def test_bce_is_timms_mean_times_the_number_of_classes():
+    """This is without timm's threshold, which makes mixed targets 0 or 1."""
     assert BCE(LOGITS, SOFT).item() == pytest.approx(3 * TimmBCE(smoothing=0.0)(LOGITS, SOFT).item(), rel=1e-6)
     hard = TimmBCE(smoothing=0.0, target_threshold=0.2)(LOGITS, SOFT)
     assert 3 * hard.item() == pytest.approx(bce_by_hand([[0, 0, 1], [1, 1, 0]]), rel=1e-6)
     assert BCE(LOGITS, SOFT).item() != pytest.approx(3 * hard.item(), rel=1e-2)
 
 
-def test_bce_starts_at_the_log_of_the_classes_with_the_log_classes_bias():
+def test_the_bias_log_classes_starts_bce_at_the_log_of_the_number_of_classes():
     """At logits of -log C every class has probability 1 / (C + 1)."""
     classes = 1000
     logits = torch.full((4, classes), -math.log(classes))

@@ -43,7 +43,7 @@ def flip_bit(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
-def test_a_state_comes_back_as_it_was(tmp_path):
+def test_a_loaded_state_equals_the_saved_one(tmp_path):
     (path,) = write(tmp_path / "new", 5)
     loaded = load(path)
     assert path.name == "step-00000005.pt"
@@ -51,7 +51,7 @@ def test_a_state_comes_back_as_it_was(tmp_path):
     assert not same(loaded, state(6))
 
 
-def test_torch_reads_the_file_as_well_and_the_last_bytes_are_the_digest_of_the_others(tmp_path):
+def test_torch_reads_the_file_and_its_last_bytes_are_the_digest_of_the_others(tmp_path):
     (path,) = write(tmp_path, 5)
     assert same(torch.load(path, weights_only=True)["state"], state(5))
     data = path.read_bytes()
@@ -66,7 +66,7 @@ def whole(tmp_path_factory):
 
 @given(data=st.data())
 @settings(deadline=None, max_examples=40)
-def test_any_changed_bit_and_any_missing_end_is_noticed(tmp_path_factory, whole, data):
+def test_any_changed_bit_and_any_truncation_is_detected(tmp_path_factory, whole, data):
     position = data.draw(st.integers(0, len(whole) - 1))
     changed = bytearray(whole)
     changed[position] ^= 1 << data.draw(st.integers(0, 7))
@@ -77,19 +77,19 @@ def test_any_changed_bit_and_any_missing_end_is_noticed(tmp_path_factory, whole,
             load(path)
 
 
-def test_a_missing_file_is_a_clear_error(tmp_path):
+def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(UserError, match=r"step-00000001\.pt: cannot be read: No such file"):
         load(tmp_path / checkpoint_name(1))
 
 
-def test_the_newest_is_found_by_its_step(tmp_path, capsys):
+def test_the_newest_checkpoint_is_that_of_the_largest_step(tmp_path, capsys):
     write(tmp_path, 900, 123456789, 20)
     (tmp_path / "my-notes.pt").write_text("no checkpoint")
     assert newest_valid(tmp_path)["step"] == 123456789
     assert not capsys.readouterr().out
 
 
-def test_damaged_newer_files_are_passed_over_and_named(tmp_path, capsys):
+def test_damaged_newer_files_are_skipped_and_printed(tmp_path, capsys):
     paths = write(tmp_path, 1, 2, 3, 4)
     flip_bit(paths[2], 700)
     paths[3].write_bytes(b"")
@@ -98,7 +98,7 @@ def test_damaged_newer_files_are_passed_over_and_named(tmp_path, capsys):
     assert [str(paths[3]) in damaged[0], str(paths[2]) in damaged[1]] == [True, True]
 
 
-def test_no_checkpoint_at_all(tmp_path):
+def test_a_folder_without_a_valid_checkpoint_has_no_newest_one(tmp_path):
     assert newest_valid(tmp_path) is None
     assert newest_valid(tmp_path / "nowhere") is None
     (path,) = write(tmp_path, 1)
@@ -106,7 +106,7 @@ def test_no_checkpoint_at_all(tmp_path):
     assert newest_valid(tmp_path) is None
 
 
-def test_prune_keeps_the_newest_and_removes_what_interrupted_saves_left(tmp_path):
+def test_prune_keeps_the_newest_and_removes_unfinished_files(tmp_path):
     paths = write(tmp_path, 1, 30, 4, 2)
     for name in (".step-00000031.pt.host-7-0a1b2c3d.tmp", ".best.pt.host-7-0a1b2c3d.tmp"):
         (tmp_path / name).write_bytes(b"half")
@@ -117,50 +117,50 @@ def test_prune_keeps_the_newest_and_removes_what_interrupted_saves_left(tmp_path
     assert paths[1].exists()
 
 
-def signed(path: Path, content: object) -> None:
-    """A file with a right checksum, whatever it holds."""
+def write_with_digest(path: Path, content: object) -> None:
+    """Write a file of any content with a valid checksum."""
     torch.save(content, path)
     path.write_bytes(path.read_bytes() + hashlib.sha256(path.read_bytes()).digest())
 
 
 @pytest.mark.parametrize("content", [{"format": 2, "state": {}}, {"model": torch.zeros(1)}, [1]])
-def test_another_format_is_not_taken_for_damage(tmp_path, content):
-    signed(tmp_path / checkpoint_name(1), content)
-    with pytest.raises(UserError, match="format") as caught:
+def test_another_format_is_another_error_than_damage(tmp_path, content):
+    write_with_digest(tmp_path / checkpoint_name(1), content)
+    with pytest.raises(UserError, match="format") as raised:
         newest_valid(tmp_path)
-    assert not isinstance(caught.value, DamagedCheckpoint)
+    assert not isinstance(raised.value, DamagedCheckpoint)
 
 
 @pytest.mark.parametrize("content", [Path("a"), np.zeros(2), np.float64(1.0)])
-def test_what_could_not_be_loaded_is_refused_when_saving(tmp_path, content):
+def test_saving_refuses_content_that_loading_would_refuse(tmp_path, content):
     write(tmp_path, 1)
     with pytest.raises(TypeError, match="tensors, numbers, strings"):
         save({"content": content}, tmp_path / checkpoint_name(2))
     assert [path.name for path in tmp_path.iterdir()] == [checkpoint_name(1)]
 
 
-@pytest.mark.parametrize("room", [0, 2000, 300_000])
-def test_a_full_disk_is_a_clear_error_and_leaves_nothing_behind(tmp_path, room):
-    """A limit on the size of files stands for the full disk; the state is 400 kB."""
+@pytest.mark.parametrize("limit", [0, 2000, 300_000])
+def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path, limit):
+    """A limit on file sizes replaces the full disk; the state has 400 kB."""
     write(tmp_path, 1)
-    former = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, former[1]))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
         with pytest.raises(UserError, match=r"step-00000002\.pt: cannot be written: File too large"):
             save({"w": torch.ones(100_000)}, tmp_path / checkpoint_name(2))
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [path.name for path in tmp_path.iterdir()] == [checkpoint_name(1)]
 
 
-def test_a_save_over_an_older_file_replaces_it(tmp_path):
+def test_saving_replaces_an_older_file(tmp_path):
     (path,) = write(tmp_path, 1)
     save({"step": 1, "again": True}, path)
     assert load(path) == {"step": 1, "again": True}
 
 
 def save_and_be_killed(folder, step):
-    """A whole save, and the first half of another."""
+    """Save one checkpoint, and half of another before SIGKILL."""
     save({"step": 1, "w": torch.ones(5000)}, folder / checkpoint_name(1))
     whole_save = torch.save
 
@@ -176,8 +176,8 @@ def save_and_be_killed(folder, step):
 
 
 @pytest.mark.parametrize("step", [1, 2])
-def test_a_process_killed_while_saving_leaves_the_former_file(tmp_path, step):
-    """Saved under a new name, or over the only file there is."""
+def test_a_process_killed_while_saving_leaves_the_previous_file(tmp_path, step):
+    """The unfinished file has a new name, or that of the only checkpoint."""
     in_a_fork(save_and_be_killed, tmp_path, step, code=-signal.SIGKILL)
     assert [path.name for path in tmp_path.glob("*.pt")] == [checkpoint_name(1)]
     assert newest_valid(tmp_path)["step"] == 1
@@ -185,7 +185,7 @@ def test_a_process_killed_while_saving_leaves_the_former_file(tmp_path, step):
     assert [path.name for path in tmp_path.iterdir()] == [checkpoint_name(1)]
 
 
-def test_bytes_reach_the_disk_before_the_name(tmp_path, monkeypatch):
+def test_a_file_is_synced_before_it_is_renamed(tmp_path, monkeypatch):
     events = []
     sync, replace = os.fsync, Path.replace
     monkeypatch.setattr(os, "fsync", lambda descriptor: (events.append("sync"), sync(descriptor)))

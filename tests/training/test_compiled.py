@@ -1,6 +1,6 @@
-"""Compiled training beside the same training as it is, on a network of two residual blocks.
+"""Compiled training compared with uncompiled training of a network of two residual blocks.
 
-Backend `eager` traces as Inductor's does, `aot_eager` differentiates too, and neither writes code.
+The backend `eager` traces like Inductor, `aot_eager` also differentiates, and neither generates code.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tests.networks import tiny
 from tests.trainers import EARLY, SIDE_FOR_BF16, SMALL, VIT, alone, assert_same_state, build, steps
 from tests.two_ranks import on_two_ranks
 
-# note: warming up evaluates a whole batch, thousands of pictures in some recipes
+# note: the warmup evaluates a whole batch, thousands of images in some recipes
 WORDS = ["schedule.warmup=0ba", "precision=fp32", "eval_batch_size=16"]
-# Every kind of pass: statistics that stand still, parts, branches that are dropped, many sides.
+# Every kind of pass: frozen statistics, micro-batches, dropped branches, many image sizes.
 ALL = [
     "recipe=hot",
     "dataset.native_size=32",
@@ -48,41 +48,41 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(compiled, "BACKEND", "eager")
     torch._dynamo.reset()
     yield
-    # note: else its code lasts to the end of the process, and is told of there
+    # note: otherwise its code stays to the end of the process, which then prints statistics
     torch._dynamo.reset()
 
 
 def one_block(*_: object, num_classes: int = 10, **__: object) -> nn.Module:
-    """The tiny network's first stage: half as much to trace."""
+    """Return the first stage of the tiny network, half of it to trace."""
     network = tiny()
     network.layer2, network.fc = nn.Identity(), nn.Linear(16, num_classes)
     return network
 
 
 def one_convolution(*_: object, num_classes: int = 10, **__: object) -> nn.Module:
-    """What comes before the stages: each kernel is a program for Inductor to compile."""
+    """Return the layers before the stages, since Inductor compiles a program for each kernel."""
     network = one_block()
     network.layer1, network.fc = nn.Identity(), nn.Linear(64, num_classes)
     return network
 
 
-def made(*words: str) -> Trainer:
+def compiled_trainer(*words: str) -> Trainer:
     run = build(*words, "compile=on")
     compiled.compile_run(run)
     return run
 
 
-def test_all_graphs_are_made_before_the_first_step_and_none_for_a_side(
+def test_all_graphs_are_compiled_before_the_first_step_for_all_sizes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     plain = build(*ALL)
     start = compiled.graphs()
-    run = made(*ALL)
+    run = compiled_trainer(*ALL)
     count = compiled.graphs()
-    sides = {run.plan.image_size(step) for step in range(run.plan.total_steps)}
-    # note: three of passes, and of what prepares a batch one for the first side and two for all others
-    assert count - start == 3 + 3 < len(sides)
+    sizes = {run.plan.image_size(step) for step in range(run.plan.total_steps)}
+    # note: three for passes, and three for preparing batches: one for the first size and two for all others
+    assert count - start == 3 + 3 < len(sizes)
     assert f"compiled {count - start} graphs in" in capsys.readouterr().out
     assert_same_state(run, plain)
     assert steps(run, run.plan.total_steps) == pytest.approx(steps(plain, plain.plan.total_steps), rel=1e-4)
@@ -93,15 +93,15 @@ def test_all_graphs_are_made_before_the_first_step_and_none_for_a_side(
     assert compiled.graphs() == count
 
 
-def test_bf16_compiled_is_bf16_to_its_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_bf16_equals_uncompiled_bf16_up_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     words = [*WORDS, "precision=bf16", SIDE_FOR_BF16]
-    assert steps(made(*words), 3) == pytest.approx(steps(build(*words), 3), rel=2**-8)
+    assert steps(compiled_trainer(*words), 3) == pytest.approx(steps(build(*words), 3), rel=2**-8)
 
 
-def test_names_and_states_stay_as_they_are_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_does_not_change_names_and_states(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "build_model", one_block)
-    run, plain = made("recipe=mild", *WORDS), build("recipe=mild", *WORDS)
+    run, plain = compiled_trainer("recipe=mild", *WORDS), build("recipe=mild", *WORDS)
     steps(run, 1)
     for key in ("model", "weights"):
         assert list(run.state_dict()[key]) == list(plain.state_dict()[key])
@@ -109,11 +109,11 @@ def test_names_and_states_stay_as_they_are_uncompiled(monkeypatch: pytest.Monkey
     plain.train_step.model.load_state_dict(run.state_dict()["weights"])
 
 
-def test_what_cannot_be_compiled_says_so_once_and_trains_the_same(
+def test_a_failed_compilation_prints_its_reason_once_and_trains_the_same(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     freezing = ["algorithms=[layer_freezing]", *EARLY["layer_freezing"], *WORDS]
-    assert steps(made(*freezing), 2) == steps(build(*freezing), 2)
+    assert steps(compiled_trainer(*freezing), 2) == steps(build(*freezing), 2)
     reason = "layer_freezing changes which parameters learn at many steps"
     line = f"compile=on: compilation failed ({reason}); training uncompiled"
     assert capsys.readouterr().out.splitlines() == [line]
@@ -121,13 +121,13 @@ def test_what_cannot_be_compiled_says_so_once_and_trains_the_same(
     monkeypatch.setattr(
         BasicBlock, "forward", lambda block, images: [torch._dynamo.graph_break(), breaking(block, images)][1]
     )
-    assert steps(made(*WORDS), 2) == steps(build(*WORDS), 2)
+    assert steps(compiled_trainer(*WORDS), 2) == steps(build(*WORDS), 2)
     assert capsys.readouterr().out.startswith("compile=on: compilation failed (Call to `torch._dynamo.graph_break()`")
 
 
-def test_more_graphs_than_there_are_sides_and_kinds_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_graphs_than_sizes_and_kinds_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "_KINDS", 2)
-    run = made("algorithms=[]", *WORDS)
+    run = compiled_trainer("algorithms=[]", *WORDS)
 
     def one_size_after_the_other() -> None:
         for batch in range(2, 5):
@@ -145,7 +145,7 @@ def test_more_graphs_than_there_are_sides_and_kinds_is_an_error(monkeypatch: pyt
         VIT,
     ],
 )
-def test_other_models_compile_to_what_they_compute_uncompiled(
+def test_other_models_compute_the_same_compiled(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(trainer, "build_model", build_model)
@@ -156,7 +156,7 @@ def test_other_models_compile_to_what_they_compute_uncompiled(
     assert steps(run, 2) == pytest.approx(steps(plain, 2), rel=1e-5)
 
 
-def test_a_batch_that_was_not_rehearsed_is_prepared_uncompiled(
+def test_batches_of_other_sizes_and_transforms_are_prepared_uncompiled(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def doubled(batch: Batch) -> Batch:
@@ -167,17 +167,17 @@ def test_a_batch_that_was_not_rehearsed_is_prepared_uncompiled(
 
     twice, stepped = ((Transform((), apply), list[Tensor]()) for apply in (doubled, by_step))
     monkeypatch.setattr(MixUp, "change_batch", lambda *_: twice[0])
-    run = made("algorithms=[mixup]", *WORDS)
+    run = compiled_trainer("algorithms=[mixup]", *WORDS)
     prepare, start = run.train_step.engine.apply, compiled.graphs()
     moment = Moment(0, 0, 5, 9)
-    for chain, side, value in (([twice], 4, 2), ([twice], 5, 2), ([twice, twice], 4, 4), ([stepped], 4, 5)):
-        batch = Batch(torch.ones(2, 3, side, side), torch.zeros(2, dtype=torch.long), np.arange(2), moment)
+    for chain, size, value in (([twice], 4, 2), ([twice], 5, 2), ([twice, twice], 4, 4), ([stepped], 4, 5)):
+        batch = Batch(torch.ones(2, 3, size, size), torch.zeros(2, dtype=torch.long), np.arange(2), moment)
         assert prepare(chain, batch).images.eq(value).all()
     assert compiled.graphs() == start
     capsys.readouterr()
     broken = Transform((), lambda batch: [torch._dynamo.graph_break(), batch][1])
     monkeypatch.setattr(MixUp, "change_batch", lambda *_: broken)
-    made("algorithms=[mixup]", *WORDS)
+    compiled_trainer("algorithms=[mixup]", *WORDS)
     assert capsys.readouterr().out.startswith("compile=on: compilation failed (")
 
 
@@ -199,32 +199,32 @@ def train_on_two_ranks(rank: int) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
-def test_ranks_compile_within_ddp_and_all_go_on_uncompiled_if_one_cannot() -> None:
+def test_ranks_compile_within_ddp_and_all_train_uncompiled_if_one_fails() -> None:
     on_two_ranks(train_on_two_ranks)
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("name", [recipe.name for recipe in recipes.listing()])
-def test_every_recipe_compiles_to_what_it_computes_uncompiled(
+def test_every_recipe_computes_the_same_compiled(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(trainer, "build_model", one_block)
     words = [f"recipe={name}", *WORDS]
-    assert steps(made(*words), 3) == pytest.approx(steps(build(*words), 3), rel=1e-4)
+    assert steps(compiled_trainer(*words), 3) == pytest.approx(steps(build(*words), 3), rel=1e-4)
     assert capsys.readouterr().out.startswith("compiled ")
 
 
 @pytest.mark.system
-# note: else it compiles a program for each instruction set that the processor says it has, and longer ones
+# note: otherwise it compiles larger programs, and one for each instruction set of the processor
 @torch._inductor.config.patch({"cpp.vec_isa_ok": True, "cpp.simdlen": 1})
-def test_inductor_computes_the_same_and_a_resumed_run_the_same_bits(
+def test_inductor_computes_the_same_and_resumes_to_the_same_bits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(compiled, "BACKEND", "inductor")
     monkeypatch.setattr(trainer, "build_model", one_convolution)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     words = ["recipe=mild", "algorithms.ema.update_interval=2ba", *WORDS]
-    plain, whole = build(*words), made(*words)
+    plain, whole = build(*words), compiled_trainer(*words)
     before = steps(whole, 5)
     checkpoint.save(whole.state_dict(), tmp_path / "step-00000005.pt")
     after = steps(whole, 4)

@@ -17,7 +17,7 @@ TASK = build_task(ClassificationConfig(name="classification"), "cross_entropy")
 
 
 def network(classes: int = CLASSES) -> nn.Module:
-    """Dropout and batch norm make a forgotten eval mode show."""
+    """Return a network with dropout and batch norm, which shows a missing evaluation mode."""
     torch.manual_seed(3)
     return nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(4 * 6 * 6, classes)
@@ -44,8 +44,8 @@ def run(model, loader, *, flip_average=False, autocast=nullcontext, should_stop=
 
 
 def expected(model: nn.Module, images: Tensor, labels: Tensor, classes: int = CLASSES, *, flip: bool = False):
-    """The whole set in one batch, by torchmetrics."""
-    # note: seconds of import, which ranks need not wait for
+    """Compute metrics and loss of the whole set in one batch by torchmetrics."""
+    # note: its import takes seconds, and ranks do not need it
     from torchmetrics.functional.classification import multiclass_accuracy
 
     with torch.no_grad():
@@ -67,14 +67,14 @@ def close(result: Evaluation, values) -> bool:
 
 @pytest.mark.parametrize("batch_size", [7, 16, 100])
 @pytest.mark.parametrize("flip", [False, True])
-def test_agrees_with_torchmetrics_whatever_the_batch_size(batch_size, flip):
+def test_metrics_equal_torchmetrics_for_any_batch_size(batch_size, flip):
     model, (images, labels) = network(), samples(100)
     result = run(model, batches(images, labels, batch_size), flip_average=flip)
     assert close(result, expected(model, images, labels, flip=flip))
 
 
 @pytest.mark.parametrize("classes", [2, 5])
-def test_top5_of_few_classes_counts_all_of_them(classes):
+def test_top5_of_at_most_five_classes_is_1(classes):
     model, (images, labels) = network(classes), samples(40, classes)
     result = run(model, batches(images, labels, 16))
     assert result.metrics["top5"] == 1.0
@@ -82,7 +82,7 @@ def test_top5_of_few_classes_counts_all_of_them(classes):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_model_is_left_as_it_was(training):
+def test_the_model_does_not_change(training):
     model, (images, labels) = network().train(training), samples(20)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     run(model, batches(images, labels, 8))
@@ -90,7 +90,7 @@ def test_the_model_is_left_as_it_was(training):
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-def test_the_model_is_left_as_it_was_when_the_loader_fails():
+def test_the_model_does_not_change_when_the_loader_fails():
     def failing():
         yield (*samples(4), None)
         raise OSError("disk")
@@ -101,26 +101,26 @@ def test_the_model_is_left_as_it_was_when_the_loader_fails():
     assert model.training
 
 
-def test_the_forward_pass_runs_in_the_given_precision():
-    seen = []
+def test_the_forward_pass_uses_the_autocast_precision():
+    dtypes = []
     model = network()
-    model.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    model.register_forward_hook(lambda module, inputs, output: dtypes.append(output.dtype))
     result = run(model, batches(*samples(8), 8), autocast=lambda: torch.autocast("cpu", dtype=torch.bfloat16))
-    assert seen == [torch.bfloat16]
+    assert dtypes == [torch.bfloat16]
     assert result.loss == pytest.approx(expected(network(), *samples(8))[2], rel=0.02)
 
 
-def test_a_request_to_stop_ends_at_the_next_batch_without_a_result():
-    asked = iter([False, False, True])
-    read = []
+def test_a_stop_request_ends_the_evaluation_at_the_next_batch_without_a_result():
+    requests = iter([False, False, True])
+    batch_sizes = []
 
     def loader():
         for batch in batches(*samples(80), 8):
-            read.append(len(batch[1]))
+            batch_sizes.append(len(batch[1]))
             yield batch
 
-    assert run(network(), loader(), should_stop=lambda: next(asked)) is None
-    assert len(read) == 3
+    assert run(network(), loader(), should_stop=lambda: next(requests)) is None
+    assert len(batch_sizes) == 3
 
 
 def test_an_empty_validation_set_is_refused():
@@ -139,7 +139,7 @@ def evaluate_shard(rank: int, results: str, stop_second: bool) -> None:
 
 
 @pytest.mark.parametrize("stop_second", [False, True])
-def test_two_ranks_with_uneven_shards_add_up_to_the_whole_set(tmp_path, stop_second):
+def test_two_ranks_with_uneven_shards_evaluate_the_whole_set(tmp_path, stop_second):
     on_two_ranks(evaluate_shard, str(tmp_path), stop_second)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     assert first == second

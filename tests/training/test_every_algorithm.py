@@ -1,4 +1,4 @@
-"""Every method and every recipe through the real step: it trains, and resumes from a file to the same bits."""
+"""Every algorithm and every recipe trains by the real step, and resumes from a file to the same bits."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_each_recipe_and_ablation_trains_two_steps(name: str, fidelity: str) -> 
     assert any(not torch.equal(a, b) for a, b in zip(start, run.train_step.model.parameters(), strict=True))
 
 
-def test_an_algorithm_that_is_off_changes_nothing_of_the_others_draws() -> None:
+def test_an_algorithm_that_is_off_does_not_change_the_draws_of_others() -> None:
     words = ["algorithms=[mixup]"]
     first = steps(build(*words), 2)
     assert first == steps(build(*words, "algorithms.blurpool=on", "algorithms.blurpool=off"), 2)
@@ -82,18 +82,18 @@ def test_images_too_small_for_bf16_on_a_cpu_are_refused() -> None:
         build("algorithms=[progressive_resizing]", "precision=bf16", SIDE_FOR_BF16)
 
 
-def test_bf16_computes_what_fp32_computes_to_its_precision() -> None:
+def test_bf16_computes_the_same_as_fp32_up_to_its_precision() -> None:
     words = ["algorithms=[label_smoothing]", SIDE_FOR_BF16]
     exact, rounded = (steps(build(*words, f"precision={precision}"), 2) for precision in ("fp32", "bf16"))
     assert exact == pytest.approx(rounded, rel=0.1)
     assert exact != rounded
 
 
-def test_accumulation_trains_on_the_whole_share() -> None:
+def test_micro_batches_train_on_the_whole_batch() -> None:
     words = ["algorithms=[label_smoothing]", "precision=fp32"]
-    whole, parts = build(*words), build(*words, "device_batch_size=2")
-    for run in (whole, parts):
-        # note: batch norm sees each part alone, so that it must not depend on the batch here
+    whole, accumulated = build(*words), build(*words, "device_batch_size=2")
+    for run in (whole, accumulated):
+        # note: batch norm would normalize each micro-batch separately
         run.train_step.model.eval()
-    assert parts.plan.accumulation == 4
-    assert steps(whole, 3) == pytest.approx(steps(parts, 3), rel=1e-4)
+    assert accumulated.plan.accumulation == 4
+    assert steps(whole, 3) == pytest.approx(steps(accumulated, 3), rel=1e-4)

@@ -1,4 +1,4 @@
-"""`dataset.test_path`: images that a finished run alone is evaluated on, once."""
+"""`dataset.test_path`: images on which only the finished run is evaluated, once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLASSES = sorted(FIGURES)
 
 
 def drawn(folder: Path, names: dict[str, str], count: int = 4) -> Path:
-    """Images of figures in folders of other names."""
+    """Write images of figures into folders with any names."""
     for name, figure in names.items():
         (folder / name).mkdir(parents=True)
         for number in range(count):
@@ -40,20 +40,22 @@ def drawn(folder: Path, names: dict[str, str], count: int = 4) -> Path:
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Path:
+def test_images(tmp_path: Path) -> Path:
     return drawn(tmp_path / "v2", {name: name for name in CLASSES})
 
 
-def test_a_finished_run_is_evaluated_once_and_its_records_and_summary_tell(here: Here, pictures: Path) -> None:
-    run = here.small("a", f"dataset.test_path={pictures}", "epochs=2", "schedule.warmup=0ba")
+def test_a_finished_run_is_evaluated_once_with_a_record_and_a_line_of_the_summary(
+    here: Here, test_images: Path
+) -> None:
+    run = here.small("a", f"dataset.test_path={test_images}", "epochs=2", "schedule.warmup=0ba")
     rows = read_metrics(run / "metrics.jsonl")
     assert [row["kind"] for row in rows][-2:] == ["test", "end"]
-    (found,) = [row for row in rows if row["kind"] == "test"]
-    assert (found["samples"], found["step"], found["epoch"]) == (4 * len(CLASSES), 12, 2)
-    asked = json.loads(here("eval", str(run), f"dataset.path={pictures}", "--json").stdout)
-    assert found["metrics"] == pytest.approx(asked["metrics"])
-    assert found["loss"] == pytest.approx(asked["loss"])
-    assert read_run(run).test_top1 == 100 * found["metrics"]["top1"]
+    (record,) = [row for row in rows if row["kind"] == "test"]
+    assert (record["samples"], record["step"], record["epoch"]) == (4 * len(CLASSES), 12, 2)
+    evaluated_again = json.loads(here("eval", str(run), f"dataset.path={test_images}", "--json").stdout)
+    assert record["metrics"] == pytest.approx(evaluated_again["metrics"])
+    assert record["loss"] == pytest.approx(evaluated_again["loss"])
+    assert read_run(run).test_top1 == 100 * record["metrics"]["top1"]
     table = summary_table(RunFolder(run), read(run / "config.yaml"))
     assert any("test images" in str(cell) for cell in table.columns[0].cells)
     assert rows[-1]["eval_seconds"] > sum(row["seconds"] for row in rows if row["kind"] == "eval")
@@ -61,36 +63,36 @@ def test_a_finished_run_is_evaluated_once_and_its_records_and_summary_tell(here:
     assert all(map(torch.equal, here.state(run)["weights"].values(), here.state(plain)["weights"].values()))
 
 
-def test_a_stopped_run_is_evaluated_when_it_has_finished(here: Here, pictures: Path) -> None:
-    here(*SMALL, "run_name=c", f"dataset.test_path={pictures}", stop_after=4, code=143)
+def test_a_stopped_run_is_evaluated_when_it_has_finished(here: Here, test_images: Path) -> None:
+    here(*SMALL, "run_name=c", f"dataset.test_path={test_images}", stop_after=4, code=143)
     run = here.folder / "runs" / "c"
     assert not [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "test"]
     here("resume", str(run))
     assert [row["kind"] for row in read_metrics(run / "metrics.jsonl")].count("test") == 1
 
 
-def test_pictures_that_are_not_there_are_refused_before_the_start(here: Here, pictures: Path, tmp_path: Path) -> None:
-    for path, told in (
+def test_missing_test_images_are_refused_before_the_start(here: Here, test_images: Path, tmp_path: Path) -> None:
+    for path, message in (
         (tmp_path / "nowhere", "not a folder; set a folder that holds CLASS/*.jpg"),
         (drawn(tmp_path / "others", {"abc": "star"}), "contains no class of the run"),
     ):
         refused = here(*SMALL, "run_name=d", f"dataset.test_path={path}", code=2).stderr
-        assert refused.startswith(f"error: dataset.test_path={path}: {told}" if "no" in path.name else "error: ")
-        assert told in refused
+        assert refused.startswith(f"error: dataset.test_path={path}: {message}" if "no" in path.name else "error: ")
+        assert message in refused
         assert len(refused.strip().splitlines()) == 1
     assert not (here.folder / "runs" / "d").exists()
 
 
-def test_pictures_that_cannot_be_read_end_the_run_in_a_line_or_are_left_out(here: Here, pictures: Path) -> None:
-    whole = (pictures / "ring" / "2.png").read_bytes()
-    (pictures / "ring" / "2.png").write_bytes(whole[: len(whole) // 2])
-    words = [*SMALL, f"dataset.test_path={pictures}", "epochs=2", "schedule.warmup=0ba"]
-    told = here(*words, "run_name=e", code=2).stderr
-    assert f"{pictures}/ring/2.png cannot be read as an image" in told
-    assert "dataset.skip_bad=true skips them" in told
-    said = here(*words, "run_name=f", "dataset.skip_bad=true").stdout
-    assert "dataset.test_path: dataset.skip_bad=true: skipping 1 images that cannot be decoded: ring/2.png" in said
-    (pictures / "ring" / "2.png").write_bytes(whole)
+def test_unreadable_test_images_are_an_error_or_skipped(here: Here, test_images: Path) -> None:
+    whole = (test_images / "ring" / "2.png").read_bytes()
+    (test_images / "ring" / "2.png").write_bytes(whole[: len(whole) // 2])
+    words = [*SMALL, f"dataset.test_path={test_images}", "epochs=2", "schedule.warmup=0ba"]
+    errors = here(*words, "run_name=e", code=2).stderr
+    assert f"{test_images}/ring/2.png cannot be read as an image" in errors
+    assert "dataset.skip_bad=true skips them" in errors
+    output = here(*words, "run_name=f", "dataset.skip_bad=true").stdout
+    assert "dataset.test_path: dataset.skip_bad=true: skipping 1 images that cannot be decoded: ring/2.png" in output
+    (test_images / "ring" / "2.png").write_bytes(whole)
     here("resume", str(here.folder / "runs" / "e"))
     for name, count in (("e", 40), ("f", 39)):
         rows = read_metrics(here.folder / "runs" / name / "metrics.jsonl")
@@ -98,12 +100,12 @@ def test_pictures_that_cannot_be_read_end_the_run_in_a_line_or_are_left_out(here
 
 
 @pytest.mark.system
-def test_three_ranks_find_what_torchvision_finds_alone(train: Train, tmp_path: Path) -> None:
-    """Seven images, which three ranks do not share evenly."""
+def test_three_ranks_compute_the_metrics_of_torchvision_alone(train: Train, tmp_path: Path) -> None:
+    """Three ranks have uneven numbers of seven images."""
     names = dict.fromkeys(CLASSES[:7], "star") | {CLASSES[2]: "ring"}
-    pictures = drawn(tmp_path / "v2", names, count=1)
+    test_images = drawn(tmp_path / "v2", names, count=1)
     words = [*SMALL, "launch.nproc=3", "batch_size=24", "eval_batch_size=6", "epochs=1", "schedule.warmup=0ba"]
-    words += ["algorithms=[]", "loss=cross_entropy", f"dataset.test_path={pictures}", "run_name=three"]
+    words += ["algorithms=[]", "loss=cross_entropy", f"dataset.test_path={test_images}", "run_name=three"]
     train(*words)
     run = train.folder / "runs" / "three"
     config = read(run / "config.yaml")
@@ -118,35 +120,37 @@ def test_three_ranks_find_what_torchvision_finds_alone(train: Train, tmp_path: P
             transforms.Normalize(config.dataset.mean, config.dataset.std),
         ]
     )
-    given = ImageFolder(str(pictures), prepare)
+    folder = ImageFolder(str(test_images), prepare)
     with torch.inference_mode():
-        logits = network.eval()(torch.stack([picture for picture, _ in given]))
-    labels = torch.tensor([CLASSES.index(given.classes[label]) for _, label in given])
-    (found,) = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "test"]
-    assert found["samples"] == 7
-    assert found["metrics"]["top1"] == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
+        logits = network.eval()(torch.stack([image for image, _ in folder]))
+    labels = torch.tensor([CLASSES.index(folder.classes[label]) for _, label in folder])
+    (record,) = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "test"]
+    assert record["samples"] == 7
+    assert record["metrics"]["top1"] == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
     top5 = (logits.topk(5).indices == labels[:, None]).any(1)
-    assert found["metrics"]["top5"] == pytest.approx(float(top5.float().mean()))
-    assert found["loss"] == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-5)
+    assert record["metrics"]["top5"] == pytest.approx(float(top5.float().mean()))
+    assert record["loss"] == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-5)
 
 
-def test_folders_named_by_numbers_are_the_classes_of_those_places(tmp_path: Path) -> None:
-    """ImageNet-v2's are 0 to 999; as text 10 would come before 2."""
+def test_folders_named_by_numbers_are_the_classes_of_these_numbers(tmp_path: Path) -> None:
+    """ImageNet-v2 has folders 0 to 999; as text 10 would sort before 2."""
     folder = drawn(tmp_path / "v2", {"2": "star", "9": "ring", "0": "cross"}, count=2)
     dataset = compose(["dataset=shapes", f"dataset.test_path={folder}"]).config.dataset
-    found, notes = held_out(dataset, CLASSES)
-    assert found.labels.tolist() == [0, 0, 2, 2, 9, 9]
+    images, notes = held_out(dataset, CLASSES)
+    assert images.labels.tolist() == [0, 0, 2, 2, 9, 9]
     assert len(notes) == 1
     assert notes[0].startswith("no images of 7 of the run's 10 classes")
 
 
 @pytest.mark.parametrize(("ranks", "loader"), [(1, "torchvision"), (3, "torchvision"), (4, "torchvision"), (3, "ffcv")])
-def test_ranks_share_the_pictures_each_once(ranks: int, loader: str, pictures: Path) -> None:
+def test_every_test_image_is_on_one_rank_once(ranks: int, loader: str, test_images: Path) -> None:
     words = ["dataset=shapes", "dataset.native_size=32", "eval_batch_size=12", "batch_size=12", f"dataloader={loader}"]
     words.append("dataloader.workers=1" if loader == "ffcv" else "dataloader.workers=0")
     plan = Plan(compose(words).config, ranks, 120)
-    seen = []
+    evaluated_indices = []
     for rank in range(ranks):
-        loader = build_evaluation(plan, scan_evaluation(pictures), Ranks(rank, ranks, rank, ranks, torch.device("cpu")))
-        seen += [index for _, _, indices in loader for index in np.asarray(indices).tolist()]
-    assert sorted(seen) == list(range(4 * len(CLASSES)))
+        loader = build_evaluation(
+            plan, scan_evaluation(test_images), Ranks(rank, ranks, rank, ranks, torch.device("cpu"))
+        )
+        evaluated_indices += [index for _, _, indices in loader for index in np.asarray(indices).tolist()]
+    assert sorted(evaluated_indices) == list(range(4 * len(CLASSES)))

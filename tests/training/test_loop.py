@@ -1,4 +1,4 @@
-"""The loop reads as its docstring says, and owes nothing after an interruption."""
+"""The loop follows its docstring, and repeats an interrupted evaluation."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def trained(run: Trainer, folder: RunFolder, stop: StopFlag, *, resumed: bool) -
 
 
 @pytest.mark.parametrize("interrupted", [2, 3])
-def test_the_best_is_kept_where_its_evaluation_was_interrupted(
+def test_the_best_checkpoint_is_saved_after_an_interrupted_evaluation(
     interrupted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three epochs; the evaluation of one, the best of all, is interrupted, and done when the run resumes."""
+    """The evaluation of the best of three epochs is interrupted, and repeated when the run resumes."""
     words = ["algorithms=[]", "eval_every=1ep", "checkpoint.every=3ep", "logger.tensorboard=false"]
     folder, stop = RunFolder(tmp_path), StopFlag()
     folder.checkpoints.mkdir()
@@ -66,4 +66,4 @@ def test_the_best_is_kept_where_its_evaluation_was_interrupted(
     assert trained(again, folder, StopFlag(), resumed=True)
     assert checkpoint.load(folder.best)["step"] == interrupted * again.plan.steps_per_epoch
     newest = checkpoint.newest_valid(folder.checkpoints)
-    assert newest["evaluated_step"] == again.plan.total_steps, "another resume evaluates nothing anew"
+    assert newest["evaluated_step"] == again.plan.total_steps, "another resume repeats no evaluation"

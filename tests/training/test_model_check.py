@@ -1,4 +1,4 @@
-"""What a model cannot do is answered before a run starts, by one line each that says what would work."""
+"""A model that does not fit is refused before the start, with one line and a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RESNET, MAXVIT = "model.architecture=test_resnet", "model.architecture=maxvit_na
         ([RESNET, "algorithms=[squeeze_excite]", "algorithms.squeeze_excite.min_channels=100000"], "squeeze_excite"),
     ],
 )
-def test_a_method_without_anything_to_act_on_is_refused(words: list[str], key: str) -> None:
+def test_an_algorithm_without_a_layer_to_change_is_refused(words: list[str], key: str) -> None:
     (line,) = refused(*words)
     assert line.startswith(f"algorithms.{key}=on: does not apply to {words[0].partition('=')[2]}: it has no ")
     assert line.endswith("; turn the algorithm off")
@@ -67,11 +67,11 @@ def test_a_method_without_anything_to_act_on_is_refused(words: list[str], key: s
         [VIT, "algorithms=[progressive_resizing]", "algorithms.progressive_resizing.size_multiple=16"],
     ],
 )
-def test_a_method_that_finds_what_it_changes_is_not(words: list[str]) -> None:
+def test_an_algorithm_that_applies_to_the_model_is_accepted(words: list[str]) -> None:
     assert refused(*words) == []
 
 
-def test_the_side_the_step_and_the_nearest_side_that_fits_are_told() -> None:
+def test_the_error_has_the_size_the_step_and_the_nearest_size_that_fits() -> None:
     train, evaluation = refused(FIXED)
     assert train == (
         "image.train_size=1 (recipe x): step 0 trains at 64 px, which vit_tiny_patch16_224 does not accept "
@@ -84,7 +84,7 @@ def test_the_side_the_step_and_the_nearest_side_that_fits_are_told() -> None:
     assert refused(FIXED, "model.img_size=64") == []
 
 
-def test_a_progressive_schedule_of_a_fixed_model_names_the_first_step_that_does_not_fit() -> None:
+def test_the_error_for_changing_sizes_has_the_first_step_that_does_not_fit() -> None:
     resizing = ["algorithms=[progressive_resizing]", "algorithms.progressive_resizing.initial_scale=0.5"]
     (line,) = refused(FIXED, "model.img_size=64", *resizing)
     assert "step 0 trains at 32 px" in line
@@ -97,7 +97,7 @@ def test_a_progressive_schedule_of_a_fixed_model_names_the_first_step_that_does_
     assert "accepts several" not in line
 
 
-def test_sides_that_no_window_divides_or_no_stem_takes_are_refused_by_the_model_itself() -> None:
+def test_sizes_that_windows_or_stems_cannot_divide_are_refused() -> None:
     (line, _) = refused(MAXVIT, "dataset.native_size=120")
     assert "trains at 120 px" in line
     assert "divisible by window" in line
@@ -105,7 +105,7 @@ def test_sides_that_no_window_divides_or_no_stem_takes_are_refused_by_the_model_
     assert "the nearest size that fits is 32 px" in line
 
 
-def test_what_plans_trains_or_measures_refuses_before_anything_is_written(tmp_path, monkeypatch) -> None:
+def test_plan_estimate_diagnose_and_training_refuse_before_they_write(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for verb in (["plan"], ["estimate"], ["diagnose"], []):
         code, output, errors = execute(*verb, *SHAPES, VIT, "model.img_size=64", "algorithms=[blurpool]")
@@ -114,7 +114,7 @@ def test_what_plans_trains_or_measures_refuses_before_anything_is_written(tmp_pa
     assert not (tmp_path / "runs").exists()
 
 
-def test_sides_that_patches_do_not_fill_and_blocks_that_are_not_there_are_refused() -> None:
+def test_sizes_that_patches_do_not_divide_and_missing_blocks_are_refused() -> None:
     resizing = [*SMALL_VIT, "algorithms=[progressive_resizing]"]
     (line,) = refused(*resizing)
     assert "which vit does not accept (36 x 36 is no multiple of patches of 8)" in line

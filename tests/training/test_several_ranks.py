@@ -1,4 +1,4 @@
-"""Recipes on four ranks, methods and optimizers on three: resumed from a file, they go on to the same bits."""
+"""Recipes on four ranks, and algorithms and optimizers on three, resume from a file to the same bits."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.trainers import EARLY, SMALL, VIT, steps
 from tests.two_ranks import on_ranks
 
 RECIPES = [recipe.name for recipe in recipes.listing()]
-METHODS = options("algorithms")
+ALGORITHMS = options("algorithms")
 SHORT = "launch.gradient_dtype=bfloat16"
-# Words of a run by the name that it has here.
+# Words of other runs by their names.
 OTHERS = {"vit": [*VIT, "algorithms=[ema,mixup]", *EARLY["ema"]], SHORT: ["algorithms=[]", SHORT]}
 OTHERS |= {(word := f"optimizer={name}"): ["algorithms=[]", word] for name in options("optimizer")}
 SAVED, END = 3, 5
@@ -35,16 +35,16 @@ Differing = Callable[[int], list[dict[str, list[str]]]]
 
 
 def config_of(name: str) -> RunConfig:
-    """A recipe, or a method alone, on a few pictures and acting early."""
+    """Return the config of a recipe or a single algorithm that acts early, on a few images."""
     words = OTHERS.get(name, [f"recipe={name}" if name in RECIPES else f"algorithms=[{name}]"])
     on = compose(words).config.algorithms.active()
-    early = [word for method in ("ema", "sam", name) if method in on for word in EARLY.get(method, [])]
+    early = [word for algorithm in ("ema", "sam", name) if algorithm in on for word in EARLY.get(algorithm, [])]
     size = ["batch_size=12", "dataset.train_samples=24", "schedule.warmup=0ba"]
     return compose([*SMALL, *size, *words, *early]).config
 
 
 def resume(config: RunConfig, ranks: Ranks, path: Path) -> list[str]:
-    """Parameters that are not those of an uninterrupted run."""
+    """Return the parameters that differ between a resumed and an uninterrupted run."""
     whole = build_trainer(config, ranks)
     steps(whole, SAVED)
     state = whole.state_dict()
@@ -55,7 +55,7 @@ def resume(config: RunConfig, ranks: Ranks, path: Path) -> list[str]:
     parameters = [whole.weights()[name].flatten() for name, _ in whole.train_step.model.named_parameters()]
     first = torch.cat(parameters)
     dist.broadcast(first, src=0)
-    assert torch.equal(first, torch.cat(parameters)), "all but the running statistics is one on all ranks"
+    assert torch.equal(first, torch.cat(parameters)), "parameters are equal on all ranks"
     resumed = build_trainer(config, ranks)
     resumed.load_state_dict(checkpoint.load(path))
     steps(resumed, END - SAVED)
@@ -67,18 +67,18 @@ def resume_each(rank: int, count: int, configs: dict[str, RunConfig], folder: Pa
     torch.set_num_threads(1)
     building.get_model = tiny
     ranks = Ranks(rank, count, rank, count, torch.device("cpu"))
-    found = {name: resume(config, ranks, folder / f"{name}.pt") for name, config in configs.items()}
-    (folder / f"{rank}.json").write_text(json.dumps(found))
+    different = {name: resume(config, ranks, folder / f"{name}.pt") for name, config in configs.items()}
+    (folder / f"{rank}.json").write_text(json.dumps(different))
 
 
 @pytest.fixture(scope="module")
 def differing(tmp_path_factory: pytest.TempPathFactory) -> Differing:
-    """Rank by rank, what differs of each name; one group of processes resumes all names."""
+    """Return for each rank the different parameters by name; one group of processes resumes all names."""
 
     @cache
     def resumed(count: int) -> list[dict[str, list[str]]]:
         folder = tmp_path_factory.mktemp(f"ranks{count}")
-        configs = {name: config_of(name) for name in (RECIPES if count == 4 else [*METHODS, *OTHERS])}
+        configs = {name: config_of(name) for name in (RECIPES if count == 4 else [*ALGORITHMS, *OTHERS])}
         on_ranks(count, resume_each, count, configs, folder)
         return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
 
@@ -86,7 +86,7 @@ def differing(tmp_path_factory: pytest.TempPathFactory) -> Differing:
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [*((name, 4) for name in RECIPES), *((name, 3) for name in [*METHODS, *OTHERS])]
+    ("name", "count"), [*((name, 4) for name in RECIPES), *((name, 3) for name in [*ALGORITHMS, *OTHERS])]
 )
 def test_several_ranks_resume_to_the_same_bits(differing: Differing, name: str, count: int) -> None:
     assert [of_rank[name] for of_rank in differing(count)] == [[]] * count

@@ -17,14 +17,18 @@ from tests.trainers import build, outcomes, state_of, steps, train_all
 
 
 @pytest.mark.parametrize("policy", ["skip", "rollback", "stop"])
-@pytest.mark.parametrize("methods", ["", "sam"])
-def test_an_overflow_is_the_loss_scalers_business(
-    policy: str, methods: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("algorithms", ["", "sam"])
+def test_the_loss_scaler_handles_overflows_under_any_policy(
+    policy: str, algorithms: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run whose gradients overflow in fp16: the scale halves at each step, whatever is to follow a failure."""
+    """The scale halves at each step whose gradients overflow in fp16."""
     monkeypatch.setattr(building, "build_model", tiny)
     monkeypatch.setattr(Precision, "scaler", lambda self: LossScaler("cpu", init_scale=2.0**40))
-    words = [f"algorithms=[{methods}]", *(["algorithms.sam.interval=1"] if methods else []), "schedule.warmup=0ba"]
+    words = [
+        f"algorithms=[{algorithms}]",
+        *(["algorithms.sam.interval=1"] if algorithms else []),
+        "schedule.warmup=0ba",
+    ]
     run = build(*words, "precision=fp16", f"nonfinite.policy={policy}", "logger.tensorboard=false")
     folder = RunFolder(tmp_path)
     run.next_step = run.plan.total_steps - 2
@@ -37,7 +41,7 @@ def test_an_overflow_is_the_loss_scalers_business(
     assert not [row for row in read_metrics(folder.metrics) if row["kind"] == "nonfinite"]
 
 
-def test_gradients_that_are_not_finite_under_a_finite_loss_are_noticed() -> None:
+def test_non_finite_gradients_with_a_finite_loss_are_detected() -> None:
     run = build("algorithms=[]", "schedule.warmup=0ba")
     steps(run, 1)
     before = state_of(run)
@@ -50,14 +54,14 @@ def test_gradients_that_are_not_finite_under_a_finite_loss_are_noticed() -> None
     assert all(map(torch.equal, state_of(run), before))
 
 
-def test_the_factor_multiplies_the_learning_rate() -> None:
+def test_lr_factor_multiplies_the_learning_rate() -> None:
     run = build("algorithms=[]", "schedule.warmup=0ba")
     run.train_step.lr_factor = 0.25
     steps(run, 1)
     assert run.train_step.optimizer.param_groups[0]["lr"] == pytest.approx(0.25 * run.plan.lr(0))
 
 
-def test_a_state_that_lacks_something_or_is_of_another_run_is_refused() -> None:
+def test_an_incomplete_state_and_one_of_another_run_are_refused() -> None:
     run = build("algorithms=[]", "schedule.warmup=0ba")
     state = run.state_dict()
     with pytest.raises(UserError, match="does not match this run"):
@@ -78,7 +82,7 @@ def test_a_state_that_lacks_something_or_is_of_another_run_is_refused() -> None:
         dist.DistBackendError("remote process has failed"),
     ],
 )
-def test_a_device_that_fails_while_loading_is_no_bad_checkpoint(
+def test_a_device_error_while_loading_is_not_an_error_of_the_checkpoint(
     monkeypatch: pytest.MonkeyPatch, error: RuntimeError
 ) -> None:
     def fail(*_: object) -> None:
@@ -90,7 +94,7 @@ def test_a_device_that_fails_while_loading_is_no_bad_checkpoint(
         patched.setattr(run.train_step.optimizer, "load_state_dict", fail)
         with pytest.raises(type(error)):
             run.load_state_dict(state)
-    # note: in the model's own loading torch wraps what it meets
+    # note: torch wraps errors in the model's own loading
     monkeypatch.setattr(torch.Tensor, "copy_", fail)
     with pytest.raises(RuntimeError, match="While copying the parameter"):
         run.load_state_dict(state)

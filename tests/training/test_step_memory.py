@@ -1,4 +1,4 @@
-"""The format of a step, and what becomes of one that runs out of memory."""
+"""The number format of a step, and a step that runs out of memory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from tests.trainers import build
 
 
 @pytest.mark.parametrize(("native", "dtype"), [(True, torch.bfloat16), (False, torch.float16)])
-def test_auto_takes_no_emulated_bfloat16(monkeypatch: pytest.MonkeyPatch, native: bool, dtype: torch.dtype) -> None:
-    # note: torch's answer of a T4 or V100 is yes with emulation
+def test_auto_does_not_select_emulated_bfloat16(
+    monkeypatch: pytest.MonkeyPatch, native: bool, dtype: torch.dtype
+) -> None:
+    # note: with emulation torch returns True on a T4 or V100
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: native or including_emulation)
     assert choose_precision(compose([]).config, torch.device("cuda"), 224).dtype == dtype
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "device_batch_size=null: 8 images of 16 px at a time do not fit into GPU memory "
              "(Tried to allocate 2.00 GiB); device_batch_size=4 keeps the global batch; "
@@ -30,17 +32,17 @@ def test_auto_takes_no_emulated_bfloat16(monkeypatch: pytest.MonkeyPatch, native
         (["device_batch_size=1"], "(Tried to allocate 2.00 GiB); use a smaller model or size; model."),
     ],
 )  # fmt: skip
-def test_a_step_that_does_not_fit_names_a_batch_of_half(words: list[str], said: str) -> None:
+def test_a_step_that_does_not_fit_suggests_half_the_batch(words: list[str], message: str) -> None:
     def too_much(*_: Any) -> None:
         raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 20 GiB.")
 
-    with pytest.raises(UserError) as told, explain_out_of_memory(build("recipe=baseline", *words).plan):
+    with pytest.raises(UserError) as raised, explain_out_of_memory(build("recipe=baseline", *words).plan):
         too_much()
-    assert said in str(told.value)
-    assert "\n" not in str(told.value)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
-def test_other_errors_and_those_of_an_evaluation_pass() -> None:
+def test_other_errors_and_those_of_an_evaluation_do_not_change() -> None:
     def evaluate() -> None:
         raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB.")
 

@@ -1,4 +1,4 @@
-"""A step never reads a value from the device: the loop runs under modes that raise at every read but one."""
+"""A step reads no value from the device: the loop runs under modes that raise at every read except one."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tests.trainers import METHODS, OPTIMIZERS, small_config, train_all
 from tests.two_ranks import on_ranks
 
 RECIPES = [recipe.name for recipe in (*recipes.listing(), *recipes.ablations())]
-# Of ATen: what has an answer, or a shape, that depends on values.
+# Operations of ATen whose result on the host or whose shape depends on values.
 READS = {
     *("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "nonzero_static", "argwhere", "masked_select"),
     *("unique_dim", "unique_consecutive", "_unique", "_unique2", "bincount", "histc", "allclose"),
 }
-# Of torch.Tensor: what goes to the host, or to Python.
+# Methods of torch.Tensor that copy values to the host or to Python.
 TO_THE_HOST = {
     *("item", "tolist", "numpy", "cpu", "__array__", "__bool__", "__int__", "__float__", "__index__", "__contains__"),
     *("is_nonzero", "nonzero"),
@@ -42,18 +42,18 @@ TO_THE_HOST = {
 
 
 def config_of(name: str, *words: str) -> RunConfig:
-    """As small as can be: every call of every step is looked at."""
+    """Return a very small config, since the test observes every call of every step."""
     return small_config(name, "dataset.native_size=16", "dataset.train_samples=24", *words)
 
 
-class Waited(AssertionError):
+class Synchronized(AssertionError):
     pass
 
 
 class _Calls(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") in TO_THE_HOST and any(isinstance(a, Tensor) for a in args):
-            raise Waited(func.__name__)
+            raise Synchronized(func.__name__)
         return func(*args, **(kwargs or {}))
 
 
@@ -64,13 +64,13 @@ class _Kernels(TorchDispatchMode):
             isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in tree_leaves(args[1])
         )
         if name in READS or masks:
-            raise Waited(name)
+            raise Synchronized(name)
         return func(*args, **(kwargs or {}))
 
 
 @contextmanager
-def nothing_waits() -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Any read of a tensor's value raises; gives a context in which none does."""
+def no_synchronization() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Raise at any read of a tensor's value; yields a context in which reads are allowed."""
     with ExitStack() as modes:
 
         @contextmanager
@@ -87,18 +87,18 @@ def nothing_waits() -> Iterator[Callable[[], AbstractContextManager[None]]]:
         yield allowed
 
 
-def trained_without_waiting(config: RunConfig, ranks: Ranks, folder: Path) -> Trainer:
-    """All of a run, of which evaluation, saves and the loader may read."""
+def train_without_synchronization(config: RunConfig, ranks: Ranks, folder: Path) -> Trainer:
+    """Train a run to its end; only evaluation, checkpoints and the loader may read values."""
     folder.mkdir(exist_ok=True)
-    run, place = build_trainer(config, ranks), RunFolder(folder)
+    run, run_folder = build_trainer(config, ranks), RunFolder(folder)
     with (
-        nothing_waits() as allowed,
+        no_synchronization() as allowed,
         pytest.MonkeyPatch.context() as patched,
     ):
         for owner, name in ((AsyncRead, "read"), (Trainer, "evaluate"), (Trainer, "state_dict"), (Saver, "save")):
             patched.setattr(owner, name, _inside(allowed, getattr(owner, name)))
         inner, step = run.loaders.train.epoch, run.train_step
-        # note: DDP compares the parameters of all ranks when it is made, anew where others learn
+        # note: a new DDP compares the parameters of all ranks
         patched.setattr(step, "_distribute", _inside(allowed, step._distribute))
 
         def epoch(*where: int) -> Any:
@@ -107,7 +107,7 @@ def trained_without_waiting(config: RunConfig, ranks: Ranks, folder: Path) -> Tr
             return type("Batches", (list,), {"waited": 0.0})(loaded)
 
         patched.setattr(run.loaders.train, "epoch", epoch)
-        train_all(run, place)
+        train_all(run, run_folder)
     return run
 
 
@@ -120,9 +120,11 @@ def _inside(allowed: Callable[[], AbstractContextManager[None]], function: Calla
 
 
 @pytest.mark.parametrize("name", [*RECIPES, *METHODS])
-def test_no_recipe_ablation_or_method_waits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_recipe_ablation_or_algorithm_synchronizes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(building, "build_model", tiny)
-    run = trained_without_waiting(
+    run = train_without_synchronization(
         config_of(name, "schedule.fit=off"), Ranks(0, 1, 0, 1, torch.device("cpu")), tmp_path / "run"
     )
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
@@ -133,12 +135,12 @@ def test_no_recipe_ablation_or_method_waits(name: str, tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_no_optimizer_or_loss_scaler_waits(
+def test_no_optimizer_or_loss_scaler_synchronizes(
     optimizer: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(building, "build_model", tiny)
     config = config_of("sam", f"optimizer={optimizer}", f"precision={precision}", "device_batch_size=6")
-    trained_without_waiting(config, Ranks(0, 1, 0, 1, torch.device("cpu")), tmp_path / "run")
+    train_without_synchronization(config, Ranks(0, 1, 0, 1, torch.device("cpu")), tmp_path / "run")
 
 
 def _train_each(rank: int, count: int, configs: dict[str, RunConfig], folder: Path) -> None:
@@ -146,10 +148,12 @@ def _train_each(rank: int, count: int, configs: dict[str, RunConfig], folder: Pa
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     building.build_model = tiny
     for name, config in configs.items():
-        trained_without_waiting(config, Ranks(rank, count, rank, count, torch.device("cpu")), folder / f"{name}-{rank}")
+        train_without_synchronization(
+            config, Ranks(rank, count, rank, count, torch.device("cpu")), folder / f"{name}-{rank}"
+        )
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_no_rank_waits(count: int, tmp_path: Path) -> None:
+def test_no_rank_synchronizes(count: int, tmp_path: Path) -> None:
     names = ["hot", "mild", "timm_a2"] if count == 2 else METHODS
     on_ranks(count, _train_each, count, {name: config_of(name) for name in names}, tmp_path)

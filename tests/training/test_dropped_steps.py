@@ -1,4 +1,4 @@
-"""A step that is not finite, masked on the device: nothing of it is left, and the run goes on as if it had not been."""
+"""A non-finite step is dropped on the device: it changes nothing, and the run continues without it."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def same_bits(first: Tensor, second: Tensor) -> bool:
-    """Zeros of two signs differ."""
+    """Return whether two tensors have the same bits; zeros of different sign differ."""
     ours, theirs = (tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (first, second))
     return torch.equal(ours, theirs)
 
 
-def spoil(run: Trainer, *numbers: int) -> None:
-    """Make the loss of some steps NaN, by their numbers."""
+def make_nan(run: Trainer, *numbers: int) -> None:
+    """Make the loss of the steps with these numbers NaN."""
     inner = run.train_step.gradients
 
     def gradients(batch: Any, **how: bool) -> Tensor:
@@ -63,7 +63,7 @@ CASES += [("schedule_free_adamw", "itself", precision) for precision in ("fp32",
 
 
 @pytest.mark.parametrize(("optimizer", "averaged", "precision"), [*CASES, ("sgd", "ema", "bf16")])
-def test_no_bit_changes(optimizer: str, averaged: str, precision: str) -> None:
+def test_a_dropped_step_changes_no_bit(optimizer: str, averaged: str, precision: str) -> None:
     averaging = AVERAGED.get(averaged, ["algorithms=[]"])
     words = [*averaging, f"optimizer={optimizer}", f"precision={precision}", "schedule.warmup=0ba"]
     words += ["optimizer.interval=1"] * (optimizer == "soap") + [SIDE_FOR_BF16] * (precision == "bf16")
@@ -73,9 +73,9 @@ def test_no_bit_changes(optimizer: str, averaged: str, precision: str) -> None:
         if tensor.ndim:
             tensor.view(-1)[0] = -0.0
     before = state_of(run)
-    spoil(run, BAD)
+    make_nan(run, BAD)
     (bad,) = outcomes(run, 1)
-    # note: the host has not asked yet, so that the device leaves out the step after it too
+    # note: the host has not read the result yet, so the device also drops the next step
     outcomes(run, 1)
     assert not bad.report().finite
     assert all(map(same_bits, state_of(run), before))
@@ -85,27 +85,27 @@ def test_no_bit_changes(optimizer: str, averaged: str, precision: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_first_step_that_is_left_out_leaves_a_fresh_optimizer(optimizer: str) -> None:
+def test_a_dropped_first_step_keeps_the_optimizer_initial(optimizer: str) -> None:
     words = ["algorithms=[]", *f"optimizer={optimizer}".split(), "schedule.warmup=0ba"]
-    spoilt, whole = build(*words), build(*words)
-    spoil(spoilt, 0)
-    assert not outcomes(spoilt, 1)[0].report().finite
+    dropping, whole = build(*words), build(*words)
+    make_nan(dropping, 0)
+    assert not outcomes(dropping, 1)[0].report().finite
     whole.next_step = 1
-    assert steps(spoilt, 3) == steps(whole, 3)
-    assert all(map(torch.equal, state_of(spoilt), state_of(whole)))
+    assert steps(dropping, 3) == steps(whole, 3)
+    assert all(map(torch.equal, state_of(dropping), state_of(whole)))
 
 
-def test_the_loop_goes_on_after_it_and_keeps_the_state_of_before(tmp_path: Path) -> None:
+def test_the_loop_continues_after_dropped_steps_and_saves_the_state_before_them(tmp_path: Path) -> None:
     words = ["algorithms=[ema]", "algorithms.ema.update_interval=1ba", "schedule.warmup=0ba"]
     words += ["logger.interval=1ba", "logger.tensorboard=false", "eval_every=3ep"]
     run, whole = build(*words), build(*words)
-    spoil(run, BAD, BAD + 1)
+    make_nan(run, BAD, BAD + 1)
     folder = RunFolder(tmp_path)
     train_all(run, folder)
     losses = steps(whole, BAD)
-    kept = checkpoint.load(folder.checkpoints / f"replay-{BAD:08}.pt")
-    assert kept["step"] == BAD
-    assert all(map(torch.equal, tensors(kept["model"]), tensors(whole.state_dict()["model"])))
+    state = checkpoint.load(folder.checkpoints / f"replay-{BAD:08}.pt")
+    assert state["step"] == BAD
+    assert all(map(torch.equal, tensors(state["model"]), tensors(whole.state_dict()["model"])))
     whole.next_step = BAD + 2
     losses += [float("nan")] * 2 + steps(whole, whole.plan.total_steps - whole.next_step)
     assert all(map(torch.equal, state_of(run), state_of(whole)))
@@ -116,12 +116,12 @@ def test_the_loop_goes_on_after_it_and_keeps_the_state_of_before(tmp_path: Path)
 
 
 def _differ(rank: int, folder: Path) -> None:
-    """Rank 1's loss is NaN by a constant, so that its gradients are finite; then it alone is asked to stop."""
+    """Add a constant NaN to rank 1's loss, which keeps its gradients finite; then only rank 1 requests a stop."""
     torch.set_num_threads(1)
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     building.build_model = tiny
     run = build_trainer(small_config("ema"), Ranks(rank, 2, rank, 2, torch.device("cpu")))
-    loss, told = run.train_step.loss, []
+    loss, reports = run.train_step.loss, []
     for number in range(3):
         constant = torch.nan if rank == 1 and number == 1 else 0.0
         run.train_step.objective.loss = lambda logits, targets, c=constant: loss(logits, targets) + c
@@ -130,12 +130,12 @@ def _differ(rank: int, folder: Path) -> None:
         moment = run.moment(run.next_step)
         report = run.train_step(images, labels, indices, moment, Requests(rank == 1 and number == 2)).report()
         same = all(map(torch.equal, state_of(run), before))
-        told.append([report.finite, report.requests.stop, same])
+        reports.append([report.finite, report.requests.stop, same])
         run.next_step += 1
-    (folder / f"{rank}.json").write_text(json.dumps(told))
+    (folder / f"{rank}.json").write_text(json.dumps(reports))
 
 
-def test_ranks_leave_out_a_step_and_hear_of_a_stop_together(tmp_path: Path) -> None:
+def test_all_ranks_drop_the_same_step_and_stop_together(tmp_path: Path) -> None:
     on_two_ranks(_differ, tmp_path)
     expected = [[True, False, False], [False, False, True], [True, True, False]]
     assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)] == [expected] * 2
