@@ -40,19 +40,19 @@ def drawn(folder: Path, names: dict[str, str], count: int = 4) -> Path:
 
 
 @pytest.fixture
-def test_images(tmp_path: Path) -> Path:
+def held_out_images(tmp_path: Path) -> Path:
     return drawn(tmp_path / "v2", {name: name for name in CLASSES})
 
 
 def test_a_finished_run_is_evaluated_once_with_a_record_and_a_line_of_the_summary(
-    here: Here, test_images: Path
+    here: Here, held_out_images: Path
 ) -> None:
-    run = here.small("a", f"dataset.test_path={test_images}", "epochs=2", "schedule.warmup=0ba")
+    run = here.small("a", f"dataset.test_path={held_out_images}", "epochs=2", "schedule.warmup=0ba")
     rows = read_metrics(run / "metrics.jsonl")
     assert [row["kind"] for row in rows][-2:] == ["test", "end"]
     (record,) = [row for row in rows if row["kind"] == "test"]
     assert (record["samples"], record["step"], record["epoch"]) == (4 * len(CLASSES), 12, 2)
-    evaluated_again = json.loads(here("eval", str(run), f"dataset.path={test_images}", "--json").stdout)
+    evaluated_again = json.loads(here("eval", str(run), f"dataset.path={held_out_images}", "--json").stdout)
     assert record["metrics"] == pytest.approx(evaluated_again["metrics"])
     assert record["loss"] == pytest.approx(evaluated_again["loss"])
     assert read_run(run).test_top1 == 100 * record["metrics"]["top1"]
@@ -63,15 +63,15 @@ def test_a_finished_run_is_evaluated_once_with_a_record_and_a_line_of_the_summar
     assert all(map(torch.equal, here.state(run)["weights"].values(), here.state(plain)["weights"].values()))
 
 
-def test_a_stopped_run_is_evaluated_when_it_has_finished(here: Here, test_images: Path) -> None:
-    here(*SMALL, "run_name=c", f"dataset.test_path={test_images}", stop_after=4, code=143)
+def test_a_stopped_run_is_evaluated_when_it_has_finished(here: Here, held_out_images: Path) -> None:
+    here(*SMALL, "run_name=c", f"dataset.test_path={held_out_images}", stop_after=4, code=143)
     run = here.folder / "runs" / "c"
     assert not [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "test"]
     here("resume", str(run))
     assert [row["kind"] for row in read_metrics(run / "metrics.jsonl")].count("test") == 1
 
 
-def test_missing_test_images_are_refused_before_the_start(here: Here, test_images: Path, tmp_path: Path) -> None:
+def test_missing_test_images_are_refused_before_the_start(here: Here, held_out_images: Path, tmp_path: Path) -> None:
     for path, message in (
         (tmp_path / "nowhere", "not a folder; set a folder that holds CLASS/*.jpg"),
         (drawn(tmp_path / "others", {"abc": "star"}), "contains no class of the run"),
@@ -83,16 +83,16 @@ def test_missing_test_images_are_refused_before_the_start(here: Here, test_image
     assert not (here.folder / "runs" / "d").exists()
 
 
-def test_unreadable_test_images_are_an_error_or_skipped(here: Here, test_images: Path) -> None:
-    whole = (test_images / "ring" / "2.png").read_bytes()
-    (test_images / "ring" / "2.png").write_bytes(whole[: len(whole) // 2])
-    words = [*SMALL, f"dataset.test_path={test_images}", "epochs=2", "schedule.warmup=0ba"]
+def test_unreadable_test_images_are_an_error_or_skipped(here: Here, held_out_images: Path) -> None:
+    whole = (held_out_images / "ring" / "2.png").read_bytes()
+    (held_out_images / "ring" / "2.png").write_bytes(whole[: len(whole) // 2])
+    words = [*SMALL, f"dataset.test_path={held_out_images}", "epochs=2", "schedule.warmup=0ba"]
     errors = here(*words, "run_name=e", code=2).stderr
-    assert f"{test_images}/ring/2.png cannot be read as an image" in errors
+    assert f"{held_out_images}/ring/2.png cannot be read as an image" in errors
     assert "dataset.skip_bad=true skips them" in errors
     output = here(*words, "run_name=f", "dataset.skip_bad=true").stdout
     assert "dataset.test_path: dataset.skip_bad=true: skipping 1 images that cannot be decoded: ring/2.png" in output
-    (test_images / "ring" / "2.png").write_bytes(whole)
+    (held_out_images / "ring" / "2.png").write_bytes(whole)
     here("resume", str(here.folder / "runs" / "e"))
     for name, count in (("e", 40), ("f", 39)):
         rows = read_metrics(here.folder / "runs" / name / "metrics.jsonl")
@@ -103,9 +103,9 @@ def test_unreadable_test_images_are_an_error_or_skipped(here: Here, test_images:
 def test_three_ranks_compute_the_metrics_of_torchvision_alone(train: Train, tmp_path: Path) -> None:
     """Three ranks have uneven numbers of seven images."""
     names = dict.fromkeys(CLASSES[:7], "star") | {CLASSES[2]: "ring"}
-    test_images = drawn(tmp_path / "v2", names, count=1)
+    held_out_images = drawn(tmp_path / "v2", names, count=1)
     words = [*SMALL, "launch.nproc=3", "batch_size=24", "eval_batch_size=6", "epochs=1", "schedule.warmup=0ba"]
-    words += ["algorithms=[]", "loss=cross_entropy", f"dataset.test_path={test_images}", "run_name=three"]
+    words += ["algorithms=[]", "loss=cross_entropy", f"dataset.test_path={held_out_images}", "run_name=three"]
     train(*words)
     run = train.folder / "runs" / "three"
     config = read(run / "config.yaml")
@@ -120,7 +120,7 @@ def test_three_ranks_compute_the_metrics_of_torchvision_alone(train: Train, tmp_
             transforms.Normalize(config.dataset.mean, config.dataset.std),
         ]
     )
-    folder = ImageFolder(str(test_images), prepare)
+    folder = ImageFolder(str(held_out_images), prepare)
     with torch.inference_mode():
         logits = network.eval()(torch.stack([image for image, _ in folder]))
     labels = torch.tensor([CLASSES.index(folder.classes[label]) for _, label in folder])
@@ -143,14 +143,14 @@ def test_folders_named_by_numbers_are_the_classes_of_these_numbers(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("ranks", "loader"), [(1, "torchvision"), (3, "torchvision"), (4, "torchvision"), (3, "ffcv")])
-def test_every_test_image_is_on_one_rank_once(ranks: int, loader: str, test_images: Path) -> None:
+def test_every_test_image_is_on_one_rank_once(ranks: int, loader: str, held_out_images: Path) -> None:
     words = ["dataset=shapes", "dataset.native_size=32", "eval_batch_size=12", "batch_size=12", f"dataloader={loader}"]
     words.append("dataloader.workers=1" if loader == "ffcv" else "dataloader.workers=0")
     plan = Plan(compose(words).config, ranks, 120)
     evaluated_indices = []
     for rank in range(ranks):
         loader = build_evaluation(
-            plan, scan_evaluation(test_images), Ranks(rank, ranks, rank, ranks, torch.device("cpu"))
+            plan, scan_evaluation(held_out_images), Ranks(rank, ranks, rank, ranks, torch.device("cpu"))
         )
         evaluated_indices += [index for _, _, indices in loader for index in np.asarray(indices).tolist()]
     assert sorted(evaluated_indices) == list(range(4 * len(CLASSES)))

@@ -117,7 +117,7 @@ def test_plan_estimate_diagnose_and_training_refuse_before_they_write(tmp_path, 
 def test_sizes_that_patches_do_not_divide_and_missing_blocks_are_refused() -> None:
     resizing = [*SMALL_VIT, "algorithms=[progressive_resizing]"]
     (line,) = refused(*resizing)
-    assert "which vit does not accept (36 x 36 is no multiple of patches of 8)" in line
+    assert "which vit does not accept (36 x 36 is not a multiple of the patch size 8)" in line
     assert refused(*resizing, "algorithms.progressive_resizing.size_multiple=8") == []
     (line,) = refused(*SMALL_VIT, "algorithms=[stochastic_depth]")
     assert line.startswith("algorithms.stochastic_depth=on: does not apply to vit")
