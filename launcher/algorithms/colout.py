@@ -30,4 +30,4 @@ class ColOut(Algorithm[ColOutConfig]):
         height, width = size
         random = randomness.generator(batch.moment.seed, "colout", batch.moment.step)
         rows, columns = draw_kept(height, self.values.rows, random), draw_kept(width, self.values.columns, random)
-        return Transform([rows, columns], lambda batch, *kept: replace(batch, images=colout(batch.images, *kept)))
+        return Transform([rows, columns], lambda batch, *indices: replace(batch, images=colout(batch.images, *indices)))

@@ -28,7 +28,7 @@ from launcher.weights.export_check import ExportCheck, check_export
 from launcher.weights.export_files import LOAD, MODEL, ONNX, module_source, write_card, write_export
 
 _BATCH = 64
-# note: protobuf's own bound on one message
+# note: the limit of protobuf for one message
 _MOST_ONNX_BYTES = 2**31 - 1
 
 
@@ -46,13 +46,7 @@ def export_run(
     """
     config = read(folder.config)
     if config.task.scores(config.loss) is None:
-        raise UserError(
-            Problem(
-                "cannot be exported: its outputs are not class scores; use task=classification",
-                "task",
-                config.task.name,
-            )
-        )
+        raise UserError(Problem("has no class scores; export a run of task=classification", "task", config.task.name))
     state = load_checkpoint(folder, best=best)
     plan = plan_for(replace(config, eval_batch_size=_BATCH), 1)
     with matching_run(state, config):
@@ -129,9 +123,9 @@ def write_onnx(network: nn.Module, folder: Path, card: Mapping[str, Any]) -> Non
     size = sum(tensor.nbytes for tensor in network.state_dict().values())
     if size > _MOST_ONNX_BYTES:
         raise UserError(f"ONNX files hold 2.1 GB, but the weights have {size / 1e9:.1f} GB; export without --onnx")
-    # note: torch would fix a batch size of one
     from onnxscript.ir.passes.common import ClearMetadataAndDocStringPass
 
+    # note: torch would fix a batch size of one
     images = torch.zeros(2, 3, card["input"]["size"], card["input"]["size"])
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")

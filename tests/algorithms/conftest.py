@@ -49,9 +49,9 @@ def bound(context: Callable[..., Context]) -> Callable[..., Any]:
 def batch() -> Callable[..., Batch]:
     """Return a function that makes a batch of floating-point noise with class indices as targets."""
 
-    def make(size: int = 8, side: int = 16, step: int = 0, rank: int = 0, targets: Tensor | None = None) -> Batch:
-        images = torch.randn(size, 3, side, side).contiguous(memory_format=torch.channels_last)
-        labels = torch.arange(size) % CLASSES if targets is None else targets
-        return Batch(images, labels, np.arange(size), Moment(42, step // 10, step, 100, rank))
+    def make(count: int = 8, size: int = 16, step: int = 0, rank: int = 0, targets: Tensor | None = None) -> Batch:
+        images = torch.randn(count, 3, size, size).contiguous(memory_format=torch.channels_last)
+        labels = torch.arange(count) % CLASSES if targets is None else targets
+        return Batch(images, labels, np.arange(count), Moment(42, step // 10, step, 100, rank))
 
     return make

@@ -65,7 +65,7 @@ def test_the_batch_is_normalized_between_its_algorithms(
         seen.append(images.shape)
         return images.float() / 255
 
-    loaded = replace(batch(side=64), images=torch.randint(0, 256, (8, 3, 64, 64), dtype=torch.uint8))
+    loaded = replace(batch(size=64), images=torch.randint(0, 256, (8, 3, 64, 64), dtype=torch.uint8))
     changed = engine.change_batch(loaded, torch.nn.Identity(), lambda x, y: x.mean(), normalize)
     assert seen == [(8, 3, 64, 64)]
     assert changed.images.shape == (8, 3, 32, 32)
@@ -93,7 +93,7 @@ def test_the_plan_has_the_image_size_of_the_network(
     words: list[str], first: int, last: int, step: int, context: Callable[..., Context], batch: Callable[..., Any]
 ) -> None:
     run = context("image.reference=64", "image.train_size=64", *words)
-    loaded = batch(side=run.plan.loaded_size(step), step=step)
+    loaded = batch(size=run.plan.loaded_size(step), step=step)
     changed = Engine(run).change_batch(loaded, torch.nn.Identity(), lambda x, y: x.mean(), lambda images: images)
     height, width = changed.images.shape[-2:]
     assert run.plan.image_size(step) == round((height * width) ** 0.5)

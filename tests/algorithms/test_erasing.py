@@ -26,7 +26,7 @@ def changed(algorithm: Algorithm, batch: Batch) -> torch.Tensor:
 
 
 def test_colout_keeps_the_same_sorted_rows_and_columns_of_all_images(bound: Bound, batch: MakeBatch) -> None:
-    loaded = batch(side=SIZE)
+    loaded = batch(size=SIZE)
     rows = torch.arange(SIZE).view(1, 1, SIZE, 1).expand(8, 3, SIZE, SIZE).to(torch.uint8)
     algorithm = bound("colout", rows=0.1, columns=0.25)
     images = changed(algorithm, replace(loaded, images=rows))

@@ -55,7 +55,7 @@ def test_the_first_layers_stop_learning_and_the_last_always_learns(
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     own = [{names[id(parameter)] for parameter in layer.parameters(recurse=False)} for layer in layers]
     for step, frozen in ((0, 0), (75, 19), (99, 38)):
-        learning = learn(model, algorithm, batch(side=32, step=step))
+        learning = learn(model, algorithm, batch(size=32, step=step))
         assert [not learning & layer for layer in own] == [True] * frozen + [False] * (41 - frozen)
 
 
@@ -64,7 +64,7 @@ def test_a_resumed_run_freezes_the_same_layers(bound: Callable[..., Any], batch:
     for model, steps in zip(models, (range(0, 90, 10), [80]), strict=True):
         algorithm = bound("layer_freezing")
         for step in steps:
-            algorithm.before_step(model, batch(side=8, step=step).moment)
+            algorithm.before_step(model, batch(size=8, step=step).moment)
     learning = [[p.requires_grad for p in model.parameters()] for model in models]
     assert learning[0] == learning[1]
     assert not all(learning[0])
@@ -108,8 +108,8 @@ def test_only_the_head_learns_until_the_end_of_backbone_freezing(
 ) -> None:
     model = resnet18(num_classes=10)
     algorithm = bound("backbone_freezing", until="30ba")
-    assert learn(model, algorithm, batch(side=32, step=29)) == {"fc.weight", "fc.bias"}
-    assert learn(model, algorithm, batch(side=32, step=30)) == {name for name, _ in model.named_parameters()}
+    assert learn(model, algorithm, batch(size=32, step=29)) == {"fc.weight", "fc.bias"}
+    assert learn(model, algorithm, batch(size=32, step=30)) == {name for name, _ in model.named_parameters()}
 
 
 def test_the_head_of_a_timm_model_is_recognized(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
@@ -117,7 +117,7 @@ def test_the_head_of_a_timm_model_is_recognized(bound: Callable[..., Any], batch
     import timm
 
     model = timm.create_model("test_vit", num_classes=10, img_size=32)
-    loaded = batch(side=32, step=0)
+    loaded = batch(size=32, step=0)
     assert learn(model, bound("backbone_freezing", until="1ba"), loaded) == {"head.weight", "head.bias"}
 
 

@@ -73,7 +73,7 @@ def test_weights_of_mixup_are_the_smaller_of_z_and_1_minus_z(
     bound: Callable[..., Any], batch: Callable[..., Any]
 ) -> None:
     algorithm = bound("mixup", alpha=0.4)
-    loaded = batch(size=8, side=2, targets=torch.arange(8))
+    loaded = batch(count=8, size=2, targets=torch.arange(8))
     weights = [
         weight_of(transformed(algorithm, replace(loaded, moment=batch(step=step).moment)), loaded.targets)
         for step in range(600)
@@ -112,9 +112,9 @@ def test_each_batch_gets_mixup_or_cutmix_or_none(
         f"algorithms.cutmix.probability={cutmix}",
     )
     both = build(run)
-    loaded, counts = batch(side=4), {"mixup": 0, "cutmix": 0}
+    loaded, counts = batch(size=4), {"mixup": 0, "cutmix": 0}
     for step in range(1000):
-        at = replace(loaded, moment=batch(size=1, side=1, step=step).moment)
+        at = replace(loaded, moment=batch(count=1, size=1, step=step).moment)
         acted = [name for name in both if transformed(both[name], at) is not at]
         assert len(acted) <= 1
         for name in acted:
@@ -156,7 +156,7 @@ def test_cutmix_mixes_targets_by_the_pixels_of_each_image(
     bound: Callable[..., Any], batch: Callable[..., Any], step: int
 ) -> None:
     """For images of a single value the fraction of another's pixels is the weight of its class."""
-    loaded = batch(side=16, step=step)
+    loaded = batch(size=16, step=step)
     loaded = replace(loaded, images=torch.arange(8.0).view(8, 1, 1, 1).expand(8, 3, 16, 16).contiguous())
     changed = transformed(bound("cutmix"), loaded)
     for image, target in zip(changed.images[:, 0], changed.targets, strict=True):

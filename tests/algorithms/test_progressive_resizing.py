@@ -17,7 +17,7 @@ from tests.transforms import transformed
 def test_the_image_size_follows_the_schedule(
     bound: Callable[..., Any], batch: Callable[..., Any], step: int, expected: int
 ) -> None:
-    loaded = batch(side=64, step=step)
+    loaded = batch(size=64, step=step)
     changed = transformed(bound("progressive_resizing"), loaded)
     assert changed.images.shape == (8, 3, expected, expected)
     assert changed.images.is_contiguous(memory_format=torch.channels_last)

@@ -78,7 +78,7 @@ def test_samples_with_high_losses_stay_with_their_targets_and_indices(
     algorithm = bound("selective_backprop", keep=0.25, interval=1)
     size, counts = 16, np.zeros(16)
     for step in range(50, 90):
-        loaded = batch(size=size, side=4, step=step, targets=torch.zeros(size, dtype=torch.int64))
+        loaded = batch(count=size, size=4, step=step, targets=torch.zeros(size, dtype=torch.int64))
         images = torch.arange(float(size)).view(size, 1, 1, 1).expand(size, 3, 4, 4).contiguous()
         chosen = algorithm.choose(replace(loaded, images=images, indices=np.arange(size) + 100), LossByNumber(), bce)
         numbers = chosen.images[:, 0, 0, 0].long().numpy()
@@ -109,5 +109,5 @@ def test_it_acts_at_the_steps_of_composers_interval(bound: Callable[..., Any]) -
 
 def test_micro_batches_stay_equal(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
     algorithm = bound("selective_backprop", "device_batch_size=3", "batch_size=12", keep=0.6, interval=1)
-    chosen = algorithm.choose(batch(size=12, step=45), LossByNumber(), cross_entropy)
+    chosen = algorithm.choose(batch(count=12, step=45), LossByNumber(), cross_entropy)
     assert len(chosen.images) == 4

@@ -50,7 +50,7 @@ def test_parameter_names_stay_and_whole_branches_are_dropped(
     algorithm.change_model(model)
     assert list(model.state_dict()) == names
     recorder = Recorder(model)
-    loaded = batch(size=16, side=32)
+    loaded = batch(count=16, size=32)
     transformed(algorithm, loaded)
     model(loaded.images)
     mask = recorder.take()
@@ -76,7 +76,7 @@ def test_a_samples_draws_are_the_same_in_micro_batches_passes_and_any_order(
     algorithm = bound("stochastic_depth", drop_rate=0.5)
     algorithm.change_model(model)
     recorder = Recorder(model)
-    loaded = batch(side=32)
+    loaded = batch(size=32)
     transformed(algorithm, loaded)
     model(loaded.images)
     whole = recorder.take()

@@ -58,6 +58,6 @@ def test_the_confusion_matrix_agrees_with_torchmetrics() -> None:
     generator = torch.Generator().manual_seed(0)
     outputs, targets = torch.randn(100, 4, generator=generator), torch.randint(0, 4, (100,), generator=generator)
     counts = torch.zeros(4, 4, dtype=torch.int64)
-    for part in (slice(0, 60), slice(60, 100)):
-        count_confused(counts, outputs[part], targets[part])
+    for batch in (slice(0, 60), slice(60, 100)):
+        count_confused(counts, outputs[batch], targets[batch])
     assert torch.equal(counts, multiclass_confusion_matrix(outputs, targets, num_classes=4))
