@@ -95,9 +95,9 @@ def initial_network(plan: Plan) -> tuple[nn.Module, dict[str, Surgery]]:
 
 
 def surgery_of(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """The values of what makes the network of a counted config from the library's, by name."""
+    """Return the values of each surgery of the run's network by name; the config has its number of classes."""
     engine = Engine(Context(plan_for(config, 1), config.task.outputs(config.dataset)))
-    return {name: one.values for name, one in (model_surgeries(config.model) | engine.surgeries()).items()}
+    return {name: surgery.values for name, surgery in (model_surgeries(config.model) | engine.surgeries()).items()}
 
 
 def model_card(
