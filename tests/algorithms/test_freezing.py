@@ -148,5 +148,5 @@ def test_a_slower_or_frozen_backbone_needs_pretrained_weights(words: list[str], 
         UserError, match=rf"^model\.weights=null: {need} pretrained weights; set model.weights to [^\n]*timm[^\n]*$"
     ):
         checked(*words)
-    checked(*words, "model.weights=timm")
+    checked(*words, "model.weights=torchvision")
     checked(*words, "algorithms.backbone_freezing=off", "optimizer.backbone_lr=1.0")
