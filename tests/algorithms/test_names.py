@@ -18,7 +18,7 @@ ALLOWED = {
     **dict.fromkeys([("launcher/cli/main.py", "mixup"), ("launcher/cli/main.py", "sam")], EXAMPLE),
     **{("launcher/cli/run.py", name): EXAMPLE for name in ("cutmix", "mixup", "ema", "blurpool")},
     **{("launcher/config/overrides.py", name): EXAMPLE for name in ("ema", "blurpool", "mixup", "sam")},
-    ("lab/cli/ablate.py", "mixup"): EXAMPLE,
+    **dict.fromkeys([("lab/cli/ablate.py", "mixup"), ("lab/study/ablation.py", "mixup")], EXAMPLE),
     ("lab/cli/curve.py", "sam"): EXAMPLE,
     ("launcher/weights/load.py", "ema"): "a key in the checkpoints of other programs",
     ("lab/predict/prediction.py", "channels_last"): "the memory order, whichever algorithm sets it",
