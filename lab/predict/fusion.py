@@ -1,7 +1,7 @@
-"""The kernels that a step's calls become: one each when they are launched as they come, fewer when they are compiled.
+"""The kernels of a step's calls: one per call in eager mode, fewer when compiled.
 
-The rule of compiled calls, after Inductor's: what works element by element joins a kernel over as many elements that
-makes or reads what it reads; what a reduction finds is for later kernels alone; only what others read is written.
+The rule for compiled calls follows Inductor: an elementwise call joins a kernel over as many elements that writes or
+reads its inputs; later kernels read the results of a reduction; only what other kernels read is written.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from lab.predict.trace import Call
 
-# A kernel that does several things is called by the first of these that it does.
+# A kernel with several kinds of calls has the first of these kinds.
 _NAMED_BY = ("batch norm", "reduction", "pool", "gather", "elementwise")
 _ALONE = ("convolution", "matmul", "attention", "foreach")
-# What Inductor leaves to ATen (the pool's backward pass where channels come last), or writes a kernel for.
+# Calls that Inductor leaves to ATen (the backward pass of a channels-last pool), or compiles to a kernel each.
 _OPAQUE = (
     *("sort", "topk", "nonzero", "scatter", "index_put", "_index_put", "index_copy", "cumsum"),
     *("max_pool2d_with_indices_backward", "_upsample"),
@@ -25,7 +25,7 @@ _COMPILED = ("prepare", "network")
 
 @dataclass(frozen=True)
 class Kernel:
-    """What a device does in one go: bytes moved, matrix operations, and the number of its last call in the trace."""
+    """One kernel: bytes moved, matrix operations, and the number of its last call in the trace."""
 
     kind: str
     phase: str
@@ -35,10 +35,10 @@ class Kernel:
 
 
 def eager_kernels(calls: Sequence[Call]) -> list[Kernel]:
-    """A kernel a call, which reads its inputs and writes its outputs.
+    """Return one kernel per call, which reads its inputs and writes its outputs.
 
-    Batch norm reads its inputs twice, as its sums come first; both kernels of a convolution's backward pass read the
-    output's gradient.
+    Batch norm reads its inputs twice, because its sums come first; both kernels of a convolution's backward pass read
+    the output's gradient.
     """
     return [
         Kernel(call.kind, call.phase, sum(call.reads.values()) + sum(call.writes.values()) + _again(call),
@@ -55,13 +55,13 @@ def _again(call: Call) -> int:
 
 
 def _large(call: Call) -> dict[int, int]:
-    """What a norm reads over all pixels, not its weights and statistics."""
+    """Return the bytes that a norm reads over all pixels, without weights and statistics."""
     most = max(call.reads.values(), default=0)
     return {storage: size for storage, size in call.reads.items() if 2 * size >= most}
 
 
 def compiled_kernels(calls: Sequence[Call]) -> list[Kernel]:
-    """The kernels if all but the update were compiled: what prepares a batch, and apart from it the network."""
+    """Return the kernels with batch preparation and network compiled separately, and the update eager."""
     groups = _Groups()
     for number, call in enumerate(calls):
         for part in _parts(call, number):
@@ -71,7 +71,7 @@ def compiled_kernels(calls: Sequence[Call]) -> list[Kernel]:
 
 @dataclass(frozen=True)
 class _Part:
-    """A call, or one of a norm's two halves: sums, and what is made with them."""
+    """A call, or one of the two halves of a norm: its sums, and the normalization."""
 
     call: Call
     reads: dict[int, int]
@@ -84,14 +84,14 @@ def _parts(call: Call, number: int) -> Iterator[_Part]:
     if call.kind != "batch norm" or call.phase != "network":
         yield _Part(call, call.reads, call.writes, call.operations, call.kind == "reduction")
         return
-    sums = {-1 - number: 0}  # note: no storage has such a number
+    sums = {-1 - number: 0}  # note: storages have positive numbers
     yield _Part(call, _large(call), sums, 0, reduces=True)
     yield _Part(call, call.reads | sums, call.writes, call.operations)
 
 
 @dataclass(eq=False)
 class _Group:
-    """The calls of a kernel to be; `level` is above those of all that it waits for."""
+    """The calls of a future kernel; `level` is above the levels of the kernels that it depends on."""
 
     level: int
     call: Call
@@ -115,7 +115,7 @@ class _Group:
 
 
 class _Groups:
-    """Kernels to be, in the order in which they were begun."""
+    """Future kernels, in the order of their first calls."""
 
     def __init__(self) -> None:
         self._all: list[_Group] = []
@@ -124,7 +124,7 @@ class _Groups:
         self._there_before: set[int] = set()
 
     def place(self, part: _Part, number: int) -> None:
-        """Add a part of call `number` to the kernel that it joins, or to a new one."""
+        """Add a part of call `number` to the kernel that it can join, or to a new one."""
         call = part.call
         fuses = call.phase in _COMPILED and call.kind not in _ALONE and not call.name.startswith(_OPAQUE)
         group = self._joined(part) if fuses else None
@@ -141,7 +141,7 @@ class _Groups:
             self._writer[storage] = group
 
     def _joined(self, part: _Part) -> _Group | None:
-        """The latest of the kernels that make or read what this part reads, if that can still hold it."""
+        """Return the last kernel that writes or reads an input of this part, if the part can join it."""
         near = {id(g): g for s in part.reads for g in [*self._readers[s], *filter(None, [self._writer.get(s)])]}
         fit = [g for g in near.values() if self._fits(g, part)]
         return max(fit, key=lambda group: group.level, default=None)
@@ -162,7 +162,7 @@ class _Groups:
         ]  # fmt: skip
 
     def _written(self, group: _Group) -> Iterator[int]:
-        """The bytes of what another kernel reads, and of what was there before, such as weights."""
+        """Return the bytes that another kernel reads, and those of earlier storages, such as weights."""
         for storage, size in group.writes.items():
             if storage in self._there_before or any(reader is not group for reader in self._readers[storage]):
                 yield size

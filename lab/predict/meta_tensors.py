@@ -1,7 +1,7 @@
-"""Tensors without values: what a call returns is derived in shape alone, by PyTorch's own rules for its meta device.
+"""Tensors without values: PyTorch's rules for its meta device give the shapes that a call returns.
 
-They say that they lie on the CPU, so that a step runs on them as it does there, with autocast and autograd. A call on
-shapes that were seen before is answered from memory, which takes a fifth of the time of PyTorch's fake tensors.
+Their device is the CPU, so a step runs on them as on a CPU, with autocast and autograd. Results for known shapes are
+cached, which takes a fifth of the time of PyTorch's fake tensors.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from torch.utils._pytree import tree_map_only
 from launcher.data.batch import forget_constants
 
 _META = torch.device("meta")
-_new_storages = itertools.count(1, 2)  # note: those of real tensors have addresses, which are even
+_new_storages = itertools.count(1, 2)  # note: the numbers of real tensors are addresses, which are even
 _FORWARD, _BACKWARD = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
 _GEOMETRY = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
 
 
 class Form(NamedTuple):
-    """What a tensor is besides its values."""
+    """The properties of a tensor without its values."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -36,7 +36,7 @@ class Form(NamedTuple):
 
 
 class Shape(Tensor):
-    """A tensor on the CPU that has no values; `home` is the number of the storage that it would lie in."""
+    """A tensor on the CPU without values; `home` is the number of its storage."""
 
     home: int
 
@@ -56,24 +56,24 @@ class Shape(Tensor):
 
 
 def storage_of(tensor: Tensor) -> int:
-    """The number of a tensor's storage; once that is freed another may have it."""
+    """Return the number of a tensor's storage; a later storage can reuse it once it is freed."""
     return tensor.home if isinstance(tensor, Shape) else tensor.untyped_storage()._cdata
 
 
 class _Made(NamedTuple):
-    """A tensor that a call returns; `of`: which of the tensors that it was given is in the same storage, if one is."""
+    """A tensor that a call returns; `of` is the index of the input tensor with the same storage, if any."""
 
     form: Form
     of: int | None
 
 
 class _Shapes(TorchDispatchMode):
-    """Every call returns shapes; one that changes a tensor in place leaves it as it is, a real one too."""
+    """A mode in which every call returns shapes; calls in place change no tensor, not even a real one."""
 
     def __init__(self) -> None:
         super().__init__()
         self._answers: dict[Any, Any] = {}
-        self._kept: list[Tensor] = []  # note: a freed storage's number would be given to another
+        self._kept: list[Tensor] = []  # note: keeps storages alive, since freed numbers are reused
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -93,19 +93,19 @@ class _Shapes(TorchDispatchMode):
             self._answers[key] = _derived(func, args, kwargs)
         return self._made(self._answers[key], tensors)
 
-    def _made(self, answer: Any, tensors: Sequence[Tensor]) -> Any:
-        if not isinstance(answer, _Made):
-            return [self._made(one, tensors) for one in answer] if isinstance(answer, list) else answer
-        if answer.of is None:
-            return Shape(answer.form, next(_new_storages))
-        whole = tensors[answer.of]
+    def _made(self, result: Any, tensors: Sequence[Tensor]) -> Any:
+        if not isinstance(result, _Made):
+            return [self._made(one, tensors) for one in result] if isinstance(result, list) else result
+        if result.of is None:
+            return Shape(result.form, next(_new_storages))
+        whole = tensors[result.of]
         self._kept += [whole] * (not isinstance(whole, Shape))
-        return Shape(answer.form, storage_of(whole))
+        return Shape(result.form, storage_of(whole))
 
 
 @cache
 def _changed(func: Any) -> list[tuple[int, str]] | None:
-    """Where the arguments are that a call returns since it has changed their values; None if it makes something."""
+    """Return the positions of the arguments that a call changes in place and returns; None for other calls."""
     if not {torch.Tag.inplace, torch.Tag.out} & set(func.tags):
         return None
     written = [argument.alias_info is not None and argument.alias_info.is_write for argument in func._schema.arguments]
@@ -114,7 +114,7 @@ def _changed(func: Any) -> list[tuple[int, str]] | None:
 
 
 def _key(value: Any, tensors: list[Tensor]) -> Any:
-    """What decides the shapes that come of an argument; its tensors are added to those found before."""
+    """Return a key of an argument that determines the resulting shapes; append its tensors to the list."""
     if isinstance(value, Tensor):
         tensors.append(value)
         return _form(value)
@@ -128,7 +128,7 @@ def _form(tensor: Tensor) -> Form:
 
 
 def _derived(func: Any, args: Any, kwargs: Any) -> Any:
-    """What a call returns, by PyTorch's rules, with `_Made` for each tensor."""
+    """Return the results of a call by PyTorch's rules, with `_Made` for each tensor."""
     places: dict[int, int] = {}
 
     def meta(tensor: Tensor) -> Tensor:
@@ -149,16 +149,16 @@ def _derived(func: Any, args: Any, kwargs: Any) -> Any:
         named["device"] = _META
     named.pop("generator", None)
     out = func(*with_meta, **named)
-    if func in (_FORWARD, _BACKWARD) and args[0].ndim > 3:  # note: those over one dimension are always contiguous
+    if func in (_FORWARD, _BACKWARD) and args[0].ndim > 3:  # note: one-dimensional convolutions are always contiguous
         out = _laid_out(func, args, out)
     if "output_mask" in names:
-        # note: the rule of batch norm forgets that nobody asks for the gradient of frozen layers' input
-        out = [one if wanted else None for one, wanted in zip(out, args[-1], strict=True)]
+        # note: PyTorch's rule for batch norm ignores that the input of frozen layers needs no gradient
+        out = [one if needed else None for one, needed in zip(out, args[-1], strict=True)]
     return tree_map_only(Tensor, made, list(out) if isinstance(out, tuple) else out)
 
 
 def _laid_out(func: Any, args: Any, out: Any) -> Any:
-    """A convolution's results in the order of pixels and channels that it has on a CPU, which no meta tensor tells."""
+    """Give a convolution's results the memory format of the CPU, which the meta device does not compute."""
     images, weight = args[:2] if func is _FORWARD else args[1:3]
     geometry = dict(zip(_GEOMETRY, args[3:9] if func is _FORWARD else args[4:10], strict=True))
     bias = {"bias": args[2]} if func is _FORWARD else {"bias": None, "bias_sizes": args[3]}
@@ -172,9 +172,9 @@ def _laid_out(func: Any, args: Any, out: Any) -> Any:
 
 @contextmanager
 def nothing_computed() -> Iterator[None]:
-    """Shapes in the place of all that is made; what was kept of them for later steps is forgotten at the end."""
-    # note: weights are real, as a module of shapes cannot be moved; nothing is computed with them all the same
-    known: list[Any] = _foreach_supported_types  # note: else torch takes tensors one by one
+    """Make all new tensors shapes without values; clear the cache at the end."""
+    # note: weights are real, since a module of shapes cannot be moved; nothing is computed with them
+    known: list[Any] = _foreach_supported_types  # note: otherwise torch handles tensors one by one
     with _Shapes():
         known.append(Shape)
         try:

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _FORMS = (".png", ".svg", ".pdf")
-_LINE = 16  # pixels that a name is high
+_LINE = 16  # height of a name in pixels
 _ON_DEMAND, _SPOT = "#0072B2", "#D55E00"
 
 
 @dataclass(frozen=True)
 class Length:
-    """The epochs, in parts too, or the minutes on a published machine, that a quality takes; `source` says whose."""
+    """The epochs (also fractional) for a quality, or its minutes on a published machine, and their source."""
 
     epochs: float | None
     minutes: float | None
@@ -39,7 +39,7 @@ class Length:
 
 
 def length_for(quality: float, recipe: str, curves: Iterable[Curve]) -> Length:
-    """Between two points of a curve of the recipe, in the logarithm of the cost; the user's own curves come first.
+    """Interpolate the length for a quality in the logarithm of the cost; the user's own curves come first.
 
     Raises:
         UserError: no curve of the recipe spans the quality.
@@ -61,15 +61,17 @@ def length_for(quality: float, recipe: str, curves: Iterable[Curve]) -> Length:
             hardware = curve.setting.hardware
             return Length(epochs, minutes, hardware, f"{curve.source or 'own runs'}: {recipe} on {hardware}")
     if not spans:
-        message = f"no published point and no run below runs= says what quality {recipe} reaches; give epochs="
+        message = f"{recipe} has no published point and no finished run below runs=; set epochs= instead"
         raise UserError(Problem(message, "--quality", quality))
     least, most = min(low for low, _ in spans), max(high for _, high in spans)
-    raise UserError(Problem(f"the curves of {recipe} span {least:g} to {most:g} %", "--quality", quality))
+    raise UserError(
+        Problem(f"the curves of {recipe} span {least:g} to {most:g} %; set one of these", "--quality", quality)
+    )
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A run on a machine at one of its prices: seconds and money with their ranges; `front`: no other beats both."""
+    """A run on a machine at one of its prices: seconds and money with their ranges; `front`: on the Pareto front."""
 
     machine: Hardware
     spot: bool
@@ -81,15 +83,15 @@ class Offer:
 
 
 def offers(plan: Plan, prediction: Prediction, problem: str) -> list[Offer]:
-    """On demand, and as a machine that may be taken away where it has such a price."""
+    """Return the offer on demand, and as a spot machine if it has a spot price."""
     machine, wall = prediction.machine, prediction.estimate.wall
     price = machine.price_per_hour
     cost = None if price is None else _times(wall, price / 3600)
-    found = [Offer(machine, False, wall, cost, prediction, problem)]
+    offers = [Offer(machine, False, wall, cost, prediction, problem)]
     if machine.spot_per_hour is not None:
         spot = _times(wall, _interrupted(plan, prediction))
-        found.append(Offer(machine, True, spot, _times(spot, machine.spot_per_hour / 3600), prediction, problem))
-    return found
+        offers.append(Offer(machine, True, spot, _times(spot, machine.spot_per_hour / 3600), prediction, problem))
+    return offers
 
 
 def _times(span: Span, factor: float) -> Span:
@@ -97,18 +99,18 @@ def _times(span: Span, factor: float) -> Span:
 
 
 def _interrupted(plan: Plan, prediction: Prediction) -> float:
-    """How much longer a run takes that is interrupted as assumed: the restart, and half of what lies between saves."""
+    """Return the factor for assumed preemptions: each costs the restart and half a checkpoint interval."""
     assumed = efficiencies()["spot"]
     between = plan.every(plan.config.checkpoint.every) * prediction.estimate.training.seconds / plan.total_steps
     lost = 60 * float(assumed["minutes_until_restart"]) + between / 2
     return 1 + float(assumed["interruptions_an_hour"]) * lost / 3600
 
 
-def with_front(found: Sequence[Offer]) -> list[Offer]:
-    """Cheapest first, with those marked that no other beats in money and time; what cannot run or has no price last."""
-    able = [offer for offer in found if offer.cost is not None and not offer.problem]
+def with_front(offers: Sequence[Offer]) -> list[Offer]:
+    """Sort offers by cost and mark the Pareto front; offers that cannot run or have no price come last."""
+    able = [offer for offer in offers if offer.cost is not None and not offer.problem]
     front = {id(able[i]) for i in pareto_front([(_money(offer), -offer.wall.seconds) for offer in able])}
-    marked = [Offer(**{**vars(offer), "front": id(offer) in front}) for offer in found]
+    marked = [Offer(**{**vars(offer), "front": id(offer) in front}) for offer in offers]
     return sorted(marked, key=lambda offer: (bool(offer.problem), offer.cost is None, _money(offer)))
 
 
@@ -117,7 +119,7 @@ def _money(offer: Offer) -> float:
 
 
 def memory_problem(plan: Plan, prediction: Prediction) -> str:
-    """Why a GPU cannot hold a step, and what would fit; empty where it can."""
+    """Return why a step does not fit into a GPU's memory and what would fit; empty if it fits."""
     if prediction.fits:
         return ""
     held = plan.rank_batch // plan.accumulation
@@ -129,12 +131,12 @@ def memory_problem(plan: Plan, prediction: Prediction) -> str:
 
 
 def draw_offers(offers: Sequence[Offer], path: Path, *, title: str) -> None:
-    """A point an offer, the range of both as bars, and the Pareto front as a line.
+    """Draw one point per offer, ranges as bars, and the Pareto front as a line.
 
     Raises:
-        UserError: the name ends with no image format, or cannot be written.
+        UserError: the name has no image format, or the file cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # note: most of a second of import
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # note: the import takes most of a second
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -144,7 +146,7 @@ def draw_offers(offers: Sequence[Offer], path: Path, *, title: str) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.set(xscale="log", yscale="log")
-    axes.margins(x=0.26)  # note: for the names, which stand to the left of their points
+    axes.margins(x=0.26)  # note: space for the names left of the points
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter("{x:g}")
@@ -162,7 +164,7 @@ def draw_offers(offers: Sequence[Offer], path: Path, *, title: str) -> None:
     )
     if able:
         figure.legend(loc="outside lower center", ncols=3)
-    figure.draw_without_rendering()  # note: where points lie is settled then
+    figure.draw_without_rendering()  # note: determines the positions of the points
     _name(axes, front)
     try:
         with atomic.writing(path) as temporary:
@@ -179,7 +181,7 @@ def _draw_front(axes: Axes, front: Sequence[Offer]) -> None:
 
 
 def _name(axes: Axes, front: Sequence[Offer]) -> None:
-    """Machines of the front, left of their points and below, where no point can be; in lines where they crowd."""
+    """Draw the names of the machines on the front, left of and below their points; crowded names are stacked."""
     points = [(offer.wall.seconds / 60, offer.cost.seconds, offer.machine.name) for offer in front if offer.cost]
     free = math.inf
     for minutes, cost, name in sorted(points, key=lambda point: -point[1]):

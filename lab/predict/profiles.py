@@ -1,7 +1,7 @@
-"""Steps that were measured on GPUs, by `train estimate` or by a finished run: they correct predictions.
+"""Steps measured on GPUs by `train estimate` or a finished run, which correct predictions.
 
-A measured step over the predicted one is how far the efficiencies are off; where the same step was measured, that
-carries it to any machine.
+The ratio of a measured step to the predicted one is the error of the efficiencies; for the same step it holds on any
+machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from launcher.records.summary import saved_estimates
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """Mean seconds of steps at a side, without waiting for data; `mix` counts them by what acted, joined by spaces."""
+    """Mean seconds of steps at an image size, without data waits; `mix` counts them by their algorithms."""
 
     image_size: int
     mix: dict[str, int]
@@ -41,7 +41,7 @@ class MeasuredStep:
 
 @dataclass(frozen=True)
 class Profile:
-    """Measured steps of a plan on GPUs of one kind; `source` says where they were measured."""
+    """Measured steps of a plan on GPUs of one kind; `source` is the estimate or run."""
 
     gpu: str
     plan: Plan
@@ -49,14 +49,14 @@ class Profile:
     steps: list[MeasuredStep]
 
     def is_of(self, config: RunConfig) -> bool:
-        """Whether its steps were launched as a config's are."""
+        """Return whether the steps were launched as in a config."""
         own = self.plan.config
         return (own.compile, own.cuda_graphs) == (config.compile, config.cuda_graphs)
 
 
 @dataclass(frozen=True)
 class Correction:
-    """What predicted steps are multiplied by, and what it was made from."""
+    """The factor for predicted steps, and its sources."""
 
     factor: float
     made_from: str
@@ -64,7 +64,7 @@ class Correction:
 
 @dataclass(frozen=True)
 class _Estimate:
-    """What a profile needs of an estimate."""
+    """The fields of an estimate that a profile needs."""
 
     config: RunConfig
     device: str
@@ -76,16 +76,16 @@ _ESTIMATE = TypeAdapter(_Estimate)
 
 
 def gpu_named(device: str) -> str | None:
-    """The entry of conf/gpus.yaml for a device such as `NVIDIA A100-SXM4-40GB`; None of a CPU, or of another module."""
-    found = [name for name in gpus() if is_named(name, device)]
-    if len(found) > 1:
-        found = [name for name in found if f"{gpus()[name].memory:g}GB" in device]
+    """Return the entry of conf/gpus.yaml for a device such as `NVIDIA A100-SXM4-40GB`; None for other devices."""
+    names = [name for name in gpus() if is_named(name, device)]
+    if len(names) > 1:
+        names = [name for name in names if f"{gpus()[name].memory:g}GB" in device]
     other = any(word in device.upper() for word in ("PCI", "NVL"))
-    return found[0] if len(found) == 1 and not other else None
+    return names[0] if len(names) == 1 and not other else None
 
 
 def read_profiles(runs: Path) -> tuple[list[Profile], list[str]]:
-    """The profiles of all estimates and finished runs below a folder; and a line for each estimate that is damaged."""
+    """Return the profiles of all estimates and finished runs below a folder, and a note per damaged estimate."""
     profiles, notes = [], []
     for path in saved_estimates(runs):
         try:
@@ -97,7 +97,7 @@ def read_profiles(runs: Path) -> tuple[list[Profile], list[str]]:
 
 
 def _of_estimate(estimate: _Estimate) -> Profile | None:
-    """None where it was measured on no GPU that is known."""
+    """Return an estimate as a profile; None for an unknown GPU."""
     gpu = gpu_named(estimate.device)
     if gpu is None:
         return None
@@ -109,7 +109,7 @@ def _of_estimate(estimate: _Estimate) -> Profile | None:
 
 
 def _of_run(path: Path) -> Profile | None:
-    """A finished run as a profile; None where it was on no GPU that is known, or cannot be read."""
+    """Return a finished run as a profile; None for an unknown GPU or an unreadable run."""
     folder = RunFolder(path)
     try:
         with folder.metrics.open() as lines:
@@ -128,28 +128,28 @@ def _of_run(path: Path) -> Profile | None:
 
 
 def _of_records(plan: Plan, rows: Iterable[Mapping[str, Any]]) -> Iterator[MeasuredStep]:
-    """The mean step of each side of the records, from the second one of a side, which finds the device warm."""
+    """Return the mean step of each image size in the records, from the second record of a size on."""
     kinds = step_kinds(plan)
     seconds: dict[int, list[float]] = {}
     for row in rows:
         if row["kind"] == "train":
             took = row["step_seconds"] - row["data_wait_seconds"]
             seconds.setdefault(row["image_size"], []).append(took)
-    for side, found in seconds.items():
-        mix = {" ".join(kind.acting): len(steps) for kind, steps in kinds.items() if kind.image_size == side}
-        later = found[1:]
+    for size, times in seconds.items():
+        mix = {" ".join(kind.acting): len(steps) for kind, steps in kinds.items() if kind.image_size == size}
+        later = times[1:]
         if mix and later and min(later) > 0:
-            yield MeasuredStep(side, mix, sum(later) / len(later))
+            yield MeasuredStep(size, mix, sum(later) / len(later))
 
 
 def correction(plan: Plan, gpu: str, profiles: Iterable[Profile], values: Mapping[str, Any]) -> Correction:
-    """How far off the efficiencies are by what was measured: of the same steps, else on the same GPU, else anywhere.
+    """Return the correction from measurements of the same steps, else of the same GPU, else of any GPU.
 
-    Steps that are not the same tell less: they count as if one profile more had found the efficiencies right.
+    Other steps are weaker evidence: they are averaged with one more profile without an error.
     """
     fit = [profile for profile in profiles if profile.is_of(plan.config)]
     key = steps_key(plan)
-    ratios = [(profile, found) for profile in fit if (found := _ratio(profile, values)) is not None]
+    ratios = [(profile, ratio) for profile in fit if (ratio := _ratio(profile, values)) is not None]
     same = [(p, r) for p, r in ratios if steps_key(p.plan) == key]
     near = [(p, r) for p, r in ratios if p.gpu == gpu]
     kinds = (same, "these steps", 0), (near, "other steps on this GPU", 1), (ratios, "other steps", 1)
@@ -162,7 +162,7 @@ def correction(plan: Plan, gpu: str, profiles: Iterable[Profile], values: Mappin
 
 
 def _ratio(profile: Profile, values: Mapping[str, Any]) -> float | None:
-    """Measured over predicted seconds, the geometric mean of its sides; None where its steps are not counted."""
+    """Return measured over predicted seconds, the geometric mean over sizes; None if its steps are not counted."""
     counted = kept_steps(steps_key(profile.plan))
     if counted is None:
         return None

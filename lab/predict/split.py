@@ -1,4 +1,4 @@
-"""One rank of a split: where the time of a step goes, part by part, with the device waited for at each boundary."""
+"""Measure the parts of a step on one rank, with a device synchronization after each part."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, StepSample, step_kinds, step_samples
 from launcher.training.trainer import Trainer
 
-# The part that a step computes gradients in, less its forward passes.
+# The part for gradients, without the forward passes.
 GRADIENT = "backward"
 
 
 @dataclass
 class _Part:
-    """A part that time is counted for; `whole`: with everything inside it."""
+    """A timed part; `whole` includes the parts inside it."""
 
     name: str
     whole: bool
@@ -32,9 +32,9 @@ class _Part:
 
 
 class Splitter:
-    """Adds up seconds by part; a part within another counts for itself alone.
+    """Sum the seconds of each part; a part inside another one counts only for itself.
 
-    A part that is entered again while the same outer part goes on (a second gradient) counts, whole, for the outer one.
+    A part that is entered again within the same outer part (a second gradient) counts as a whole for the outer one.
     """
 
     def __init__(self, synchronize: Callable[[], None], now: Callable[[], float] = time.perf_counter):
@@ -45,7 +45,7 @@ class Splitter:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Time inside belongs to this part."""
+        """Count the time in this block for a part."""
         self._switch()
         outer = self._parts[-1] if self._parts else _Part("", whole=False)
         again = name == GRADIENT and name in outer.entered
@@ -58,11 +58,11 @@ class Splitter:
             self._parts.pop()
 
     def wrap(self, owner: Any, method: str, name: str) -> None:
-        """Have an object's method count as a part."""
+        """Count the time of an object's method for a part."""
         setattr(owner, method, self.timed(getattr(owner, method), name))
 
     def timed(self, inner: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """The function, counting as a part."""
+        """Return a function whose time counts for a part."""
 
         def counted(*arguments: Any, **named: Any) -> Any:
             with self.part(name):
@@ -84,14 +84,14 @@ def work(scratch: Path) -> None:
 
 
 def split(run: Trainer, seconds: float) -> dict[str, float]:
-    """Mean seconds of a step's parts over the schedule, on a batch that is there already.
+    """Return the mean seconds of a step's parts over the schedule, on a batch that is already loaded.
 
-    An algorithm's part is what it does itself at the points of the loop; what it changes in the model is in forward
-    and backward. A second gradient belongs to the algorithm that asks for it.
+    An algorithm's part is its own time at the points of the loop; its changes to the model are in forward and backward.
+    A second gradient belongs to the algorithm that computes it.
     """
     timer = StepTimer(run)
     splitter = Splitter(timer.synchronize)
-    # note: a last step's images have full size, whoever resizes them
+    # note: the images of the last step have full size
     batch = next(iter(run.loaders.train.epoch(*divmod(run.plan.total_steps - 1, run.plan.steps_per_epoch))))
     kinds = step_kinds(run.plan)
     shares = weights(kinds, step_samples(kinds))
@@ -112,18 +112,18 @@ def split(run: Trainer, seconds: float) -> dict[str, float]:
 
 
 def weights(kinds: dict[StepKind, Sequence[int]], chosen: list[StepSample]) -> dict[StepSample, float]:
-    """The part of the run that each measured sample stands for: the kinds whose side is nearest to its own."""
+    """Return the fraction of the run for each measured sample: the kinds with the nearest image size."""
     total = sum(map(len, kinds.values()))
-    found = dict.fromkeys(chosen, 0.0)
+    weights = dict.fromkeys(chosen, 0.0)
     for kind, steps in kinds.items():
         alike = [sample for sample in chosen if sample.kind.acting == kind.acting]
         nearest = min(alike, key=lambda sample: abs(sample.kind.image_size - kind.image_size))
-        found[nearest] += len(steps) / total
-    return found
+        weights[nearest] += len(steps) / total
+    return weights
 
 
 def _instrument(run: Trainer, splitter: Splitter) -> None:
-    """Wrap the step's parts, once the model has been warmed up."""
+    """Wrap the step's parts; call after the warmup."""
     step = run.train_step
     splitter.wrap(step, "normalize", "normalize")
     splitter.wrap(step, "gradients", GRADIENT)
@@ -138,13 +138,13 @@ def _instrument(run: Trainer, splitter: Splitter) -> None:
 
 
 def _timed(splitter: Splitter, name: str, change: Callable[..., Transform | None], *arguments: Any) -> Transform | None:
-    """Make an algorithm's transform, and have its application count for the same algorithm."""
+    """Make an algorithm's transform, and count the time of its application for the same algorithm."""
     transform = change(*arguments)
     return transform and replace(transform, apply=splitter.timed(transform.apply, name))
 
 
 def waiting(plan: Plan, measured: Measurement) -> dict[str, float]:
-    """Mean seconds that a step waits for loading and for copies to the device, what hides behind it apart."""
+    """Return the mean seconds that a step waits for loading and for copies that are not hidden."""
     sizes = mean_sizes(sizes_by_round(plan, measured))
     waited = sum(size.steps * max(0.0, size.both_seconds - size.step_seconds) for size in sizes) / plan.total_steps
     transfer = measured.mean_transfer

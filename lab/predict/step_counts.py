@@ -1,6 +1,6 @@
-"""What a step asks of a device, as numbers, kept in the user's cache by what the step computes.
+"""The counts of a step's kernels, cached by a digest of what the step computes.
 
-The trace itself (`step_trace`) needs torch and seconds; reading one that is kept needs neither.
+Tracing (`step_trace`) needs torch and seconds; reading the cache needs neither.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from launcher.config.resolved import as_mapping
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepSample, step_kinds, step_samples
 
-# What decides what a step computes, besides its batch and sides; and whose source does.
+# The keys that determine what a step computes, besides batch and image sizes; and the packages.
 _KEYS = ("model", "loss", "optimizer", "algorithms", "image")
 _SOURCES = (
     *(f"launcher/{room}/*.py" for room in ("algorithms", "models", "optimizers", "training")),
@@ -46,7 +46,7 @@ class Work:
 
 @dataclass(frozen=True)
 class CountedStep:
-    """One kind of step on a rank: its kernels as they come and fused, the bytes of gradients and of all it keeps."""
+    """One kind of step on a rank: its eager and fused kernels, the bytes of gradients, and the peak memory."""
 
     image_size: int
     acting: tuple[str, ...]
@@ -60,22 +60,22 @@ _KEPT = TypeAdapter(list[CountedStep])
 
 
 def counted_steps(plan: Plan) -> list[CountedStep]:
-    """The kinds of steps of a run, each at its smallest and largest side; traced once and then kept."""
+    """Return the kinds of steps of a run, each at its smallest and largest image size; traced once, then cached."""
     key = steps_key(plan)
     kept = kept_steps(key)
     if kept is not None:
         return kept
-    from lab.predict.step_trace import trace_steps  # note: torch, and seconds
+    from lab.predict.step_trace import trace_steps  # note: imports torch, and takes seconds
 
-    found = trace_steps(plan, traced_samples(plan))
+    steps = trace_steps(plan, traced_samples(plan))
     path = _path(key)
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_text(path, json.dumps([asdict(step) for step in found]))
-    return found
+    atomic.write_text(path, json.dumps([asdict(step) for step in steps]))
+    return steps
 
 
 def kept_steps(key: str) -> list[CountedStep] | None:
-    """Steps that were counted before; None if there are none."""
+    """Return the cached steps; None if there are none."""
     try:
         return _KEPT.validate_json(_path(key).read_bytes())
     except (OSError, ValidationError):
@@ -83,7 +83,7 @@ def kept_steps(key: str) -> list[CountedStep] | None:
 
 
 def steps_key(plan: Plan) -> str:
-    """Tells what a plan's steps compute, whatever the run is called and however long it is."""
+    """Return a digest of what a plan's steps compute, independent of the run's name and length."""
     values = as_mapping(plan.config)
     kinds = [(one.kind.image_size, plan.loaded_size(one.steps[-1]), one.kind.acting) for one in traced_samples(plan)]
     computed = {
@@ -108,9 +108,9 @@ def _path(key: str) -> Path:
 
 @cache
 def _source() -> bytes:
-    """A digest of the code that computes a step, so that a new version's step is traced anew."""
-    found = hashlib.sha256()
+    """Return a digest of the code that computes a step, so that a new version is traced again."""
+    digest = hashlib.sha256()
     for pattern in _SOURCES:
         for path in sorted(Path(__file__).parents[2].glob(pattern)):
-            found.update(path.read_bytes())
-    return found.digest()
+            digest.update(path.read_bytes())
+    return digest.digest()

@@ -1,4 +1,4 @@
-"""The real step of a config, traced without values at its real size, as counts that need no torch to be read."""
+"""Trace the step of a config at its real size on tensors without values; the counts can be read without torch."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from launcher.rank.group import Ranks
 from launcher.training.precision import Precision
 from launcher.training.trainer import build_step
 
-# Kind of kernel -> that of its work; the others are all alike.
+# Kind of kernel -> its kind in the counts; all others count as `other`.
 _WORKS = {"matmul": "matrix", "attention": "matrix", "batch norm": "batch norm", "pool": "pool"}
 _BACKWARD = "convolution_backward"
-# What autocast computes in float32 on a GPU and leaves as it is on a CPU: norms of layers and what grows by adding up.
+# Calls that autocast computes in float32 on a GPU but not on a CPU: layer norms, softmax and sums.
 _FLOAT32 = {
     *("layer_norm", "group_norm", "norm", "softmax", "log_softmax", "cross_entropy", "sum", "prod", "cumsum", "pow"),
     *("__pow__", "exp", "log", "rsqrt", "reciprocal", "softplus", "binary_cross_entropy_with_logits", "normalize"),
@@ -39,15 +39,15 @@ _FLOAT32 = {
 
 
 def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
-    """One step of each sample on a rank; nothing is computed, and weights are made once."""
+    """Trace one step of each sample on a rank; weights are made once, and nothing is computed."""
     warnings.filterwarnings("ignore")
     config = plan.config
     plan = replace(plan, config=replace(config, precision="fp32", compile="off", cuda_graphs="off"))
     assert config.dataset.classes is not None
     step = build_step(plan, Ranks(0, 1, 0, 1, torch.device("cpu")), Engine(Context(plan, config.dataset.classes)))
     if config.precision != "fp32":
-        # note: which half precision it is changes neither bytes nor operations, and a CPU traces bf16 alone; of small
-        # images it would compute wrong gradients in it, for which a config with bf16 is refused there
+        # note: fp16 and bf16 have the same bytes and operations, and a CPU traces only bf16; a config with bf16 and
+        # small images is refused on a CPU, because its gradients would be wrong
         step.precision = Precision("cpu", torch.bfloat16)
         step.objective.autocast = _as_on_a_gpu
 
@@ -66,13 +66,13 @@ def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
         return _counted(sample, trace)
 
     with nothing_computed():
-        # note: the first update makes the optimizer's state
+        # note: the first update creates the optimizer's state
         take(samples[0])
         return [count(sample) for sample in samples]
 
 
 class _Float32(TorchFunctionMode):
-    """Casts half precision to float32 before what a GPU's autocast computes in it."""
+    """Cast half precision to float32 where the autocast of a GPU does."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -87,14 +87,14 @@ def _widened(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def _as_on_a_gpu() -> Iterator[None]:
-    """Autocast on a CPU, with the types that it has on a GPU."""
+    """Autocast on a CPU with the types of a GPU."""
     with torch.autocast("cpu", torch.bfloat16), _Float32():
         yield
 
 
 def _batch(plan: Plan, number: int) -> tuple[Tensor, Tensor]:
-    side = plan.loaded_size(number)
-    pixels = torch.empty(plan.rank_batch, side, side, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+    size = plan.loaded_size(number)
+    pixels = torch.empty(plan.rank_batch, size, size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
     return pixels, torch.zeros(plan.rank_batch, dtype=torch.int64)
 
 
@@ -111,7 +111,7 @@ def _counted(sample: StepSample, trace: Trace) -> CountedStep:
 
 
 def _halves(call: Call) -> Iterator[Call]:
-    """A convolution's backward pass as its two kernels: the gradients of its input, and of its weight."""
+    """Split a convolution's backward pass into its two kernels: the gradients of input and weight."""
     reads, writes = list(call.reads.items()), list(call.writes.items())
     if call.name != _BACKWARD or len(writes) < 2 or len(reads) < 3:
         yield call
@@ -124,9 +124,9 @@ def _halves(call: Call) -> Iterator[Call]:
 
 
 def _works(kernels: Sequence[Kernel], calls: Sequence[Call]) -> list[Work]:
-    """Kernels of one kind that move and compute the same, counted."""
-    found = Counter(_work(kernel, calls[kernel.last_call]) for kernel in kernels)
-    return [replace(work, count=count) for work, count in found.items()]
+    """Count kernels of one kind with equal bytes and operations."""
+    counts = Counter(_work(kernel, calls[kernel.last_call]) for kernel in kernels)
+    return [replace(work, count=count) for work, count in counts.items()]
 
 
 def _work(kernel: Kernel, call: Call) -> Work:
@@ -137,7 +137,7 @@ def _work(kernel: Kernel, call: Call) -> Work:
 
 
 def _peak(calls: Iterable[Call]) -> int:
-    """The most bytes alive at once: a storage lives from its first write to its last use, or always if it was there."""
+    """Return the peak bytes: a storage lives from its first write to its last use; earlier storages live throughout."""
     born: dict[int, int] = {}
     last: dict[int, int] = {}
     size: dict[int, int] = {}

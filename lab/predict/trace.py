@@ -1,6 +1,6 @@
-"""What a training step asks of a device: its calls with their bytes and operations, counted on tensors without values.
+"""Trace the calls of a training step with their bytes and operations, on tensors without values.
 
-Nothing is computed and no GPU is needed; `fusion` makes kernels of the calls, and `prediction` seconds of the kernels.
+Nothing is computed and no GPU is needed; `fusion` turns calls into kernels, and `prediction` kernels into seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils.flop_counter import flop_registry
 
 from lab.predict.meta_tensors import Shape, storage_of
 
-# Kind of kernel, and how the names of its calls begin; the others work element by element.
+# Kind of kernel, and the first letters of its calls' names; all others are elementwise.
 _KINDS = {
     "convolution": ("convolution", "mkldnn_convolution"),
     "matmul": ("mm", "addmm", "bmm"),
@@ -33,7 +33,7 @@ _KINDS = {
         *("sort", "topk", "nonzero", "grid_sampl"),
     ),
 }
-# Calls that write over their first argument without reading it, or take its shape alone.
+# Calls that overwrite their first argument without reading it, or read only its shape.
 _UNREAD = {
     *("copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_"),
     *("new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"),
@@ -46,7 +46,7 @@ _EMPTY = {"_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "
 
 @dataclass(frozen=True)
 class Call:
-    """One call of ATen: bytes by storage, matrix operations, and the elements that it goes over.
+    """One call of ATen: bytes by storage, matrix operations, and the number of elements.
 
     `phase` is prepare, network (the forward pass, the loss and the backward pass) or update. `group_width`: channels
     that a grouped convolution sums over, 1 of a depthwise one, 0 of other calls. `aligned`: whether channels or matrix
@@ -70,14 +70,14 @@ class Call:
 
 @dataclass(frozen=True)
 class Gradient:
-    """A parameter's gradient: its elements, and how many calls there were when it was ready."""
+    """A parameter's gradient: its elements, and the number of calls before it was ready."""
 
     elements: int
     calls: int
 
 
 class Trace(TorchDispatchMode):
-    """Records the calls below it; a read of a device value is counted in `waits`, and of a shape's answered with 1."""
+    """A mode that records calls; reading a device value counts in `waits`, and reading a shape's value returns 1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,11 +85,11 @@ class Trace(TorchDispatchMode):
         self.waits = 0
         self.phase = "prepare"
         self._gradients: dict[int, Gradient] = {}
-        self._kept: list[Any] = []  # note: a freed storage's number would be given to another
+        self._kept: list[Any] = []  # note: keeps storages alive, since freed numbers are reused
 
     @property
     def gradients(self) -> list[Gradient]:
-        """Those of the step's last backward pass, in the order in which they were ready."""
+        """Return the gradients of the last backward pass, in the order in which they were ready."""
         return sorted(self._gradients.values(), key=lambda gradient: gradient.calls)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -109,7 +109,7 @@ class Trace(TorchDispatchMode):
         return out
 
     def compute(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What a call returns; overridden where tensors are real."""
+        """Return the results of a call; overridden for real tensors."""
         return func(*args, **kwargs)
 
     def _record(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
@@ -123,7 +123,7 @@ class Trace(TorchDispatchMode):
         over = reads if kind in ("reduction", "batch norm") else writes or reads
         operations = int(count(*args, **kwargs, out_val=out)) if count else 0
         if name == "convolution_backward":
-            # note: PyTorch's own count takes a weight's gradient for one over all channels, whatever their groups
+            # note: PyTorch's own count ignores the groups in the gradient of a weight
             operations = sum(args[-1][:2]) * 2 * args[0].numel() * args[2][0].numel()
         elements = max((tensor.numel() for tensor in over), default=0)
         width = int(given["weight"].shape[1]) if given.get("groups", 1) > 1 else 0
@@ -136,7 +136,7 @@ class Trace(TorchDispatchMode):
         )  # fmt: skip
 
     def watch(self, network: nn.Module) -> Callable[[], None]:
-        """Tell the network's calls from those before and after, and when a gradient is ready; returns what ends it."""
+        """Mark the calls of the network and the gradients as they become ready; return a function that stops this."""
 
         def enter(phase: str) -> Callable[..., None]:
             return lambda *_: setattr(self, "phase", phase)
@@ -159,8 +159,8 @@ class Trace(TorchDispatchMode):
 
 
 def kind_of(name: str) -> str:
-    """The kind of kernel behind a call's name."""
-    return next((kind for kind, begins in _KINDS.items() if name.startswith(begins)), "elementwise")
+    """Return the kind of kernel for a call's name."""
+    return next((kind for kind, prefixes in _KINDS.items() if name.startswith(prefixes)), "elementwise")
 
 
 def _aligned(kind: str, arguments: dict[str, Any]) -> bool:
@@ -202,7 +202,7 @@ def _run(tensor: Tensor) -> int:
 
 @dataclass(frozen=True)
 class _Signature:
-    """Names of a call's arguments, of those that are written to and of those for outputs; which results are new."""
+    """The names of a call's arguments, of the written ones and of the outputs; and which results are new."""
 
     names: tuple[str, ...]
     written: frozenset[str]
@@ -222,7 +222,7 @@ def _signature_of(func: Any) -> _Signature:
 
 
 def _read(signature: _Signature, name: str, given: dict[str, Any]) -> list[Tensor]:
-    """The tensors whose values a call needs."""
+    """Return the tensors whose values a call reads."""
     unread = [*signature.outputs]
     if name in _UNREAD:
         unread.append("self")
@@ -233,7 +233,7 @@ def _read(signature: _Signature, name: str, given: dict[str, Any]) -> list[Tenso
 
 
 def _written(signature: _Signature, name: str, given: dict[str, Any], out: Any) -> list[Tensor]:
-    """What a call makes, and what it changes in place."""
+    """Return the tensors that a call makes or changes in place."""
     changed = signature.written
     if name.startswith("_fused") and given.get("grad_scale") is None:
         changed -= {"grads"}

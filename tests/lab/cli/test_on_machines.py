@@ -1,4 +1,4 @@
-"""`train plan --on`: what it tells and refuses, on steps made up by hand."""
+"""`train plan --on`: its output and errors, on steps made by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def offered(*words: str) -> list[dict[str, object]]:
     return list(json.loads(out)["offers"])
 
 
-def test_a_machine_is_told_with_minutes_money_and_bounds() -> None:
+def test_a_machine_has_minutes_money_and_bottlenecks() -> None:
     code, out, _ = execute(*PLAN, "--on", "8xH100")
     assert code == 0
     assert "lambda_8x_h100" in out
@@ -37,7 +37,7 @@ def test_a_machine_is_told_with_minutes_money_and_bounds() -> None:
     assert {phase["bound"] for phase in offer["phases"]} <= {"arithmetic", "memory", "loader"}  # type: ignore[attr-defined]
 
 
-def test_a_machine_is_named_by_hardware_too() -> None:
+def test_hardware_selects_a_machine_too() -> None:
     one, other = offered(*PLAN, "--on", "p4d_24xlarge"), offered(*PLAN, "hardware=p4d_24xlarge")
     assert one == other
     assert [offer["spot"] for offer in one] == [True, False]
@@ -54,7 +54,7 @@ def test_all_machines_are_compared_and_the_front_marked() -> None:
     assert any(o["problem"] and "device_batch_size=" in str(o["problem"]) for o in found)
 
 
-def test_a_quality_is_of_the_length_that_its_curve_says() -> None:
+def test_a_quality_gives_the_length_of_its_curve() -> None:
     code, out, _ = execute("plan", "recipe=hot", "dataset=imagenet", "--quality", "80.78", "--on", "8xH100")
     assert code == 0
     assert "note: 450 epochs for 80.78 %: Mosaic ResNet deep dive, 2022: hot on 8x A100 80GB" in out
@@ -62,13 +62,13 @@ def test_a_quality_is_of_the_length_that_its_curve_says() -> None:
     assert "25.3 minutes at the throughput predicted there" in out
 
 
-def test_a_picture_is_drawn(tmp_path: Path) -> None:
+def test_an_image_is_drawn(tmp_path: Path) -> None:
     code, _, _ = execute(*PLAN, "--on", "all", "--image", "machines.png")
     assert code == 0
     assert (tmp_path / "machines.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_machine_without_a_price_is_told_in_a_line() -> None:
+def test_a_machine_without_a_price_gives_a_note() -> None:
     code, out, _ = execute(*PLAN, "--on", "8xH100", "hardware.price_per_hour=null")
     assert code == 0
     assert "note: no price for lambda_8x_h100; set hardware.price_per_hour=2.5" in out
@@ -92,7 +92,7 @@ def test_a_machine_without_a_price_is_told_in_a_line() -> None:
         ((*PLAN, "--on", "8xH100", "launch.nproc=4"), "use all 8 GPUs of lambda_8x_h100; omit launch.nproc"),
     ],
 )
-def test_what_cannot_be_answered_is_one_line(words: tuple[str, ...], line: str) -> None:
+def test_an_invalid_option_is_a_one_line_error(words: tuple[str, ...], line: str) -> None:
     assert line in refused(*words)
 
 
@@ -110,7 +110,7 @@ def test_a_loading_bottleneck_has_the_gain_of_ffcv_files() -> None:
     assert not note("dataloader=synthetic")
 
 
-def test_prices_of_a_catalogue_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_prices_of_a_missing_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert "holds no catalogue; `pip install" in refused(*PLAN, "--on", "all", "--prices", "sky")
     folder = tmp_path / ".sky" / "catalogs" / "v8" / "aws"

@@ -27,34 +27,34 @@ ADD = call("add", "elementwise", {b: 10, d: 30}, {c: 20})
 LAST = call("convolution", "convolution", {c: 20}, {e: 7})
 
 
-def test_what_works_element_by_element_is_one_kernel() -> None:
+def test_elementwise_calls_are_one_kernel() -> None:
     # note: reads a (10) and d (30), writes c (20); b lives in registers, and nobody reads e
     assert moved(MUL, ADD, LAST) == [60, 20]
     assert [kernel.moved for kernel in eager_kernels([MUL, ADD, LAST])] == [20, 60, 27]
 
 
-def test_what_others_read_is_written() -> None:
+def test_values_that_other_kernels_read_are_written() -> None:
     assert moved(MUL, ADD, LAST, call("mm", "matmul", {b: 10}, {})) == [70, 20, 10]
 
 
-def test_what_a_reduction_finds_is_there_for_later_kernels() -> None:
+def test_only_later_kernels_read_the_result_of_a_reduction() -> None:
     total = call("sum", "reduction", {b: 10}, {c: 1})
     assert moved(MUL, total, call("div", "elementwise", {b: 10, c: 1}, {d: 10})) == [10 + 10 + 1, 10 + 1]
 
 
-def test_batch_norm_reads_its_input_for_its_sums_and_once_more() -> None:
+def test_batch_norm_reads_its_input_twice() -> None:
     norm = call("native_batch_norm", "batch norm", {a: 100, d: 1}, {b: 100})
     assert moved(norm, call("relu", "elementwise", {b: 100}, {c: 100}), LAST) == [100, 101 + 100, 20]
 
 
-def test_the_update_is_launched_as_it_comes_and_the_network_compiled_apart_from_what_prepares_a_batch() -> None:
-    for first, second, wanted in (
+def test_the_update_is_eager_and_network_and_preparation_are_compiled_separately() -> None:
+    for first, second, expected in (
         ("update", "update", [20, 10]),
         ("prepare", "prepare", [10]),
         ("prepare", "network", [20, 10]),
     ):
         made = call("mul", "elementwise", {a: 10}, {b: 10}, first)
-        assert moved(made, call("add", "elementwise", {b: 10}, {c: 9}, second)) == wanted
+        assert moved(made, call("add", "elementwise", {b: 10}, {c: 9}, second)) == expected
 
 
 class Block(nn.Module):
@@ -68,7 +68,7 @@ class Block(nn.Module):
 
 
 @pytest.mark.system
-def test_bytes_and_kernels_are_inductors_own_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_and_kernels_match_inductors_count(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor import config
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.graph import GraphLowering

@@ -1,4 +1,4 @@
-"""Steps of shapes against real ones, call by call, and which storages they are said to be in."""
+"""Steps on tensors without values against real steps, call by call, and the storages of their tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONVNEXT = ("recipe=mild", "model=timm", "model.architecture=test_convnext", "op
 
 
 def calls(words: tuple[str, ...], *, real: bool) -> list[Call]:
-    """Those of the second step of a run."""
+    """Return the calls of the second step of a run."""
     plan = plan_for(compose([*words, *SMALL]).config, 1)
     classes = plan.config.dataset.classes
     step = build_step(plan, Ranks(0, 1, 0, 1, torch.device("cpu")), Engine(Context(plan, classes)))
@@ -40,13 +40,13 @@ def calls(words: tuple[str, ...], *, real: bool) -> list[Call]:
     return trace.calls
 
 
-def assert_alike(found: list[Call], wanted: list[Call]) -> None:
-    for number, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
-        told = [
+def assert_alike(calls: list[Call], expected: list[Call]) -> None:
+    for number, (ours, theirs) in enumerate(zip(calls, expected, strict=True)):
+        values = [
             (call.name, call.operations, call.elements, list(call.reads.values()), list(call.writes.values()))
             for call in (ours, theirs)
         ]
-        assert told[0] == told[1], number
+        assert values[0] == values[1], number
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def assert_alike(found: list[Call], wanted: list[Call]) -> None:
     ],
 )
 @pytest.mark.usefixtures("tiny_networks")
-def test_a_step_of_shapes_makes_the_calls_of_a_real_one(words: tuple[str, ...]) -> None:
+def test_a_step_without_values_makes_the_calls_of_a_real_one(words: tuple[str, ...]) -> None:
     assert_alike(calls(words, real=False), calls(words, real=True))
 
 
@@ -82,7 +82,7 @@ def test_frozen_layers_have_no_gradients_of_their_input() -> None:
     assert_alike(*found)
 
 
-def test_a_view_is_in_the_storage_of_what_it_is_a_view_of() -> None:
+def test_a_view_shares_the_storage_of_its_base() -> None:
     weight = torch.arange(12.0)
     with nothing_computed():
         view = weight.view(3, 4)[1:].t()

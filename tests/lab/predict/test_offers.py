@@ -1,4 +1,4 @@
-"""Machines by a word, lengths by a quality, and which offers no other beats."""
+"""Machines by name, lengths for a quality, and the Pareto front of offers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SETTING = StudySetting("imagenet", "resnet50", "8x NVIDIA A100")
         ("8xH100-80", "lambda_8x_h100"),
     ],
 )
-def test_a_word_names_a_machine_or_the_cheapest_with_such_gpus(word: str, name: str) -> None:
+def test_a_word_selects_a_machine_or_the_cheapest_with_such_gpus(word: str, name: str) -> None:
     assert machine_named(word) == name
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "message"),
     [
         ("8xH20O", "did you mean 8xH200?"),
         ("3xH100", "did you mean 8xH100?"),
@@ -39,10 +39,10 @@ def test_a_word_names_a_machine_or_the_cheapest_with_such_gpus(word: str, name: 
         ("", "no such machine"),
     ],
 )
-def test_an_unknown_machine_is_refused_with_the_nearest(word: str, said: str) -> None:
+def test_an_unknown_machine_is_refused_with_the_nearest(word: str, message: str) -> None:
     with pytest.raises(UserError, match="no such machine") as error:
         machine_named(word)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def curve(*points: tuple[int, float], source: str | None = None) -> Curve:
@@ -52,7 +52,7 @@ def curve(*points: tuple[int, float], source: str | None = None) -> Curve:
     return Curve("mild", "mild", SETTING, found, source)
 
 
-def test_a_length_lies_between_two_points_of_the_users_own_curve() -> None:
+def test_a_length_is_interpolated_on_the_users_own_curve() -> None:
     own = curve((16, 74.0), (64, 78.0))
     length = length_for(76.0, "mild", [*published_curves(), own])
     assert length.epochs == pytest.approx(32)
@@ -60,7 +60,7 @@ def test_a_length_lies_between_two_points_of_the_users_own_curve() -> None:
     assert length_for(78.0, "mild", [own]).epochs == 64
 
 
-def test_published_minutes_stand_where_no_length_is_printed() -> None:
+def test_published_minutes_are_used_where_no_length_is_printed() -> None:
     length = length_for(76.6, "mild", published_curves())
     assert (length.epochs, length.minutes, length.hardware) == (None, pytest.approx(25.3), "8x A100 80GB")
     hot = length_for(80.78, "hot", published_curves())

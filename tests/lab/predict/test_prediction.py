@@ -1,4 +1,4 @@
-"""Predicted steps against sums by hand, and a traced step against what is known of its network."""
+"""Predicted steps against sums by hand, and a traced step against the formulas of its network."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_kernel_takes_its_operations_or_its_bytes_each_at_its_efficiency() -> 
     assert parts(PRODUCT).bound(load=0.0) == "arithmetic"
 
 
-def test_what_is_not_channels_last_is_copied_around_convolutions_alone() -> None:
+def test_only_convolutions_copy_tensors_that_are_not_channels_last() -> None:
     assert parts(PRODUCT, channels_last=False).seconds == pytest.approx(0.020 + 2 * 0.002)
     assert parts(MOVE, channels_last=False).seconds == parts(MOVE).seconds
 
@@ -76,7 +76,7 @@ def test_what_is_not_channels_last_is_copied_around_convolutions_alone() -> None
     ],
     ids=lambda value: f"{value.kind} {value.group_width} {value.aligned}" if isinstance(value, Work) else "",
 )
-def test_each_kind_of_kernel_has_its_part_of_a_rate(work: Work, seconds: float) -> None:
+def test_each_kind_of_kernel_has_its_efficiency(work: Work, seconds: float) -> None:
     found = parts(work)
     assert found.arithmetic + found.memory == pytest.approx(seconds)
 
@@ -88,14 +88,14 @@ def test_the_host_bounds_many_small_kernels_unless_they_are_captured() -> None:
     assert parts(many, captured=True).seconds == pytest.approx(100 * 2e-6)
 
 
-def test_an_all_reduce_shows_where_the_backward_pass_is_shorter() -> None:
+def test_an_all_reduce_is_exposed_if_the_backward_pass_is_shorter() -> None:
     # note: two GPUs send the 10 MB of gradients once, in 10 ms, behind two thirds of the step
     assert parts(MOVE, gpus=2).exchange == pytest.approx(0.060)
     short = Work("other", 3 * 10**6 // 2, 0, 1)
     assert parts(short, gpus=2).exchange == pytest.approx(0.003 + 0.010 - 2 / 3 * 0.003)
 
 
-def test_workers_beyond_the_cores_add_what_their_loader_gains() -> None:
+def test_workers_beyond_the_cores_add_the_gain_of_their_loader() -> None:
     values = efficiencies()
     assert decoding_threads("torchvision", 64, 128, values) == 64
     assert decoding_threads("torchvision", 64, 96, values) == 48 + 0.25 * 16
@@ -184,14 +184,14 @@ def test_a_vision_transformer_of_timm_has_the_products_of_its_formula() -> None:
     linear = 2 * depth * 12 * width**2 * tokens + 2 * width * 1000
     patches = 2 * (tokens - 1) * 768 * width
     attention = 2 * depth * 2 * tokens**2 * width
-    # note: the pictures want no gradient; attention computes its scores anew in the backward pass
-    wanted = batch * (3 * linear + 2 * patches + (1 + 2.5) * attention)
+    # note: images need no gradient; attention computes its scores again in the backward pass
+    expected = batch * (3 * linear + 2 * patches + (1 + 2.5) * attention)
     for works in (step.eager, step.fused):
-        assert sum(work.operations * work.count for work in works) == pytest.approx(wanted, rel=1e-3)
+        assert sum(work.operations * work.count for work in works) == pytest.approx(expected, rel=1e-3)
         assert {work.kind for work in works if work.operations} == {"matrix", "convolution"}
 
 
-def test_a_norm_of_layers_is_of_float32_as_a_gpus_autocast_has_it() -> None:
+def test_layer_norm_is_in_float32_as_in_the_autocast_of_a_gpu() -> None:
     words = ["model=timm", "model.architecture=convnext_atto", "dataset=imagenet", "recipe=baseline",
              "dataloader=synthetic", "batch_size=4", "precision=bf16"]  # fmt: skip
     (step,) = counted_steps(plan_for(compose(words).config, 1))
@@ -201,7 +201,7 @@ def test_a_norm_of_layers_is_of_float32_as_a_gpus_autocast_has_it() -> None:
     assert sum(work.count for work in step.eager if work.kind == "other" and work.moved == norm) == 4
 
 
-def test_depthwise_grouped_and_unaligned_convolutions_are_told_apart() -> None:
+def test_depthwise_grouped_and_unaligned_convolutions_are_distinguished() -> None:
     words = ["model=timm", "dataset=imagenet", "recipe=baseline", "dataloader=synthetic", "batch_size=4"]
 
     def kinds(architecture: str) -> set[tuple[str, int, bool]]:
@@ -216,7 +216,7 @@ def test_depthwise_grouped_and_unaligned_convolutions_are_told_apart() -> None:
 
 
 @pytest.mark.usefixtures("by_hand")
-def test_an_evaluation_that_mirrors_takes_two_passes() -> None:
+def test_evaluation_with_mirror_images_takes_two_passes() -> None:
     def evaluation(flips: str) -> float:
         words = ("recipe=baseline", "dataloader=synthetic", f"image.eval_flip_average={flips}")
         times = Predictor(run(*words)).on(machines()["p5_48xlarge"], gpus()["H100 80GB"]).estimate
@@ -226,22 +226,24 @@ def test_an_evaluation_that_mirrors_takes_two_passes() -> None:
     assert evaluation("true") == pytest.approx(2 * evaluation("false"), rel=0.05)
 
 
-def test_a_network_that_does_not_take_the_sides_is_refused_in_a_line() -> None:
+def test_a_network_that_does_not_support_the_image_sizes_is_refused() -> None:
     words = ("recipe=mild", "model=timm", "model.architecture=vit_tiny_patch16_224", "dataset=imagenet", "epochs=36")
     with pytest.raises(UserError, match="does not accept"):
         prepare_run(compose(words), devices=Devices("cuda", 8), must_exist=False)
 
 
-def test_sides_that_a_cpu_would_compute_wrongly_in_bf16_are_traced_all_the_same() -> None:
+def test_image_sizes_that_a_cpu_cannot_compute_in_bf16_are_traced() -> None:
     words = [word.replace("mild", "baseline") for word in TINY] + ["image.train_size=16", "precision=bf16"]
     (step,) = counted_steps(plan_for(compose(words).config, 1))
     (whole,) = counted_steps(plan_for(compose([*words, "precision=fp32"]).config, 1))
     assert step.image_size == whole.image_size <= 16
-    # note: weights are cast for each step, and pictures are few: more calls
+    # note: weights are cast in each step, and there are few images: more calls
     assert sum(work.count for work in step.eager) > sum(work.count for work in whole.eager)
 
 
-def test_a_trace_is_kept_by_what_the_step_computes(traced: list[CountedStep], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_is_cached_by_what_the_step_computes(
+    traced: list[CountedStep], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(step_trace, "trace_steps", lambda *_: pytest.fail("traced again"))
     assert counted_steps(plan_for(compose([*TINY, "seed=3", "epochs=4"]).config, 1)) == traced
     key = steps_key(plan_for(compose(TINY).config, 1))
@@ -249,7 +251,7 @@ def test_a_trace_is_kept_by_what_the_step_computes(traced: list[CountedStep], mo
     assert steps_key(plan_for(compose([*TINY, "optimizer=lamb"]).config, 1)) != key
 
 
-def test_a_trace_that_cannot_be_read_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_trace_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken.json").write_text("[{}]")
     monkeypatch.setattr(step_counts, "_path", lambda _: tmp_path / "broken.json")
     assert step_counts.kept_steps("any") is None

@@ -1,4 +1,4 @@
-"""What was measured corrects what is predicted, where it was measured on a GPU and as the run will go."""
+"""Measurements on GPUs correct predictions of runs with the same launches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def plan(runs: Path, *words: str) -> Plan:
 
 
 def keep(run: Plan, device: str, times: float) -> Path:
-    """Keep an estimate that found every kind of step so many times as long as predicted, as `train estimate` does."""
+    """Write an estimate, as `train estimate` does, in which every step takes `factor` times the predicted time."""
     rates = Rates(gpus()[gpu_named(device) or "H100 80GB"], run.world_size)
     steps = []
     for step in made_up(run):
@@ -91,7 +91,7 @@ def test_an_estimate_on_a_cpu_corrects_nothing(tmp_path: Path) -> None:
     assert "nothing was measured" in correction(run, "H100 80GB", [], efficiencies()).made_from
 
 
-def test_a_damaged_estimate_is_skipped_with_a_line(tmp_path: Path) -> None:
+def test_a_damaged_estimate_is_skipped_with_a_note(tmp_path: Path) -> None:
     path = keep(plan(tmp_path), H100, 1.3)
     path.write_text(path.read_text()[:-100])
     assert read_profiles(tmp_path) == (
@@ -100,7 +100,7 @@ def test_a_damaged_estimate_is_skipped_with_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", [H100, "AMD EPYC 7763"])
-def test_a_finished_run_adds_its_own(tmp_path: Path, device: str) -> None:
+def test_a_finished_run_adds_a_profile(tmp_path: Path, device: str) -> None:
     run = plan(tmp_path)
     folder = RunFolder(tmp_path / "one")
     folder.path.mkdir()
@@ -125,5 +125,5 @@ def test_a_finished_run_adds_its_own(tmp_path: Path, device: str) -> None:
 
 
 def replace_loader(run: Plan) -> Plan:
-    """The plan where nothing is loaded."""
+    """Return the plan with synthetic images."""
     return plan_for(replace(run.config, dataloader=compose(["dataloader=synthetic"]).config.dataloader), run.world_size)

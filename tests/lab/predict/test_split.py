@@ -1,4 +1,4 @@
-"""The parts of a step: they add up, and belong to whom they should."""
+"""The parts of a step: their sum, and their owners."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def build(*words: str) -> Trainer:
 
 
 class Time:
-    """A clock that is set by hand."""
+    """A clock set by hand."""
 
     seconds = 0.0
 
@@ -37,7 +37,7 @@ class Time:
         return self.seconds
 
 
-def test_a_part_within_another_counts_for_itself_alone() -> None:
+def test_a_part_inside_another_counts_only_for_itself() -> None:
     clock = Time()
     splitter = Splitter(lambda: None, clock)
     with splitter.part("outer"):
@@ -48,7 +48,7 @@ def test_a_part_within_another_counts_for_itself_alone() -> None:
     assert splitter.seconds == {"outer": 3, "inner": 5}
 
 
-def test_a_second_gradient_counts_whole_for_who_asks_for_it() -> None:
+def test_a_second_gradient_counts_for_the_algorithm_that_computes_it() -> None:
     clock = Time()
     splitter = Splitter(lambda: None, clock)
     for _ in range(3):
@@ -62,7 +62,7 @@ def test_a_second_gradient_counts_whole_for_who_asks_for_it() -> None:
     assert splitter.seconds == {"sam": 3 * 31, "backward": 3 * 20, "forward": 3 * 10}
 
 
-def test_all_parts_of_hot_are_there_and_add_up_to_its_steps() -> None:
+def test_the_parts_of_hot_add_up_to_its_steps() -> None:
     run = build("recipe=hot")
     parts = split(run, 0.01)
     acting = {"colout", "randaugment", "label_smoothing", "mixup", "progressive_resizing", "sam", "channels_last"}
@@ -71,7 +71,7 @@ def test_all_parts_of_hot_are_there_and_add_up_to_its_steps() -> None:
     assert min(parts.values()) >= 0
 
 
-def test_sams_second_gradient_is_sams() -> None:
+def test_the_second_gradient_of_sam_counts_for_sam() -> None:
     every = split(build("recipe=hot", "algorithms.sam.interval=1"), 0.01)
     assert every["sam"] > 0.3 * (every["forward"] + every["backward"])
     assert "sam" not in split(build("recipe=mild"), 0.01)
@@ -86,14 +86,14 @@ def test_the_weights_of_the_points_are_the_whole_run() -> None:
     assert sam == pytest.approx(1 / 5)
 
 
-def test_measuring_leaves_the_weights_alone() -> None:
+def test_measuring_does_not_change_the_weights() -> None:
     run = build("recipe=hot", "algorithms.ema=off")
     before = {name: tensor.clone() for name, tensor in run.train_step.model.named_parameters()}
     split(run, 0.01)
     assert all(torch.equal(before[name], tensor) for name, tensor in run.train_step.model.named_parameters())
 
 
-def test_what_a_step_waits_for_is_the_loading_that_nothing_hides() -> None:
+def test_a_step_waits_only_for_loading_that_is_not_hidden() -> None:
     run = Plan(compose(["recipe=mild", "dataset=shapes", "batch_size=64", "epochs=10"]).config, 1, 4000)
     found = replace(measured(run, lambda kind: kind.image_size**2 * 1e-4, 5.0), transfer_seconds=[0.5, 1.5])
     alone = sum(run.image_size(step) ** 2 * 1e-4 for step in range(run.total_steps)) / run.total_steps

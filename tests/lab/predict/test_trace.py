@@ -29,16 +29,16 @@ def test_a_convolution_in_groups_has_equal_products_forward_and_for_both_gradien
     assert backward.operations == 2 * forward.operations
 
 
-def test_a_batch_norm_makes_what_pytorch_says_that_it_makes() -> None:
+def test_a_batch_norm_writes_the_outputs_of_pytorch() -> None:
     layer, images = nn.BatchNorm2d(6), torch.zeros(2, 6, 4, 4, requires_grad=True)
     calls = {call.name: call for call in traced(lambda: layer(images).sum().backward(), layer).calls}
-    # note: the output, or the pictures' gradient, and two numbers a channel; forward also its running statistics
-    pictures, numbers = 4 * images.numel(), 2 * 4 * 6
-    assert sum(calls["native_batch_norm"].writes.values()) in (pictures + numbers, pictures + 2 * numbers)
-    assert sum(calls["native_batch_norm_backward"].writes.values()) == pictures + numbers
+    # note: the output, or the images' gradient, and two numbers a channel; forward also its running statistics
+    pixels, numbers = 4 * images.numel(), 2 * 4 * 6
+    assert sum(calls["native_batch_norm"].writes.values()) in (pixels + numbers, pixels + 2 * numbers)
+    assert sum(calls["native_batch_norm_backward"].writes.values()) == pixels + numbers
 
 
-def test_what_a_call_needs_and_changes_is_counted_alone() -> None:
+def test_only_the_tensors_that_a_call_reads_or_changes_are_counted() -> None:
     weights, gradients, momenta = ([torch.zeros(size) for size in (100, 7)] for _ in range(3))
     images, kernel = torch.zeros(2, 3, 16, 16, requires_grad=True), torch.zeros(5, 3, 1, 1)
 
@@ -54,7 +54,7 @@ def test_what_a_call_needs_and_changes_is_counted_alone() -> None:
     assert moved["_fused_sgd_"] == (3 * 4 * 107, 2 * 4 * 107)
     assert moved["add"] == (400, 400)
     assert moved["copy_"] == (400, 400)
-    # note: the gradient of pictures needs the kernel alone; all the output's gradients are one number, expanded
+    # note: the gradient of images needs only the kernel; all the output's gradients are one number, expanded
     output, read = 4 * 2 * 5 * 16 * 16, 4 * 5 * 3
     assert moved["convolution_backward"] == (output + read, 4 * images.numel())
 
@@ -102,7 +102,7 @@ def test_views_move_nothing() -> None:
     assert names == ["mm"]
 
 
-def test_the_network_is_told_from_what_comes_before_and_after() -> None:
+def test_the_calls_of_the_network_are_separated_from_others() -> None:
     layer = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(layer.parameters(), 0.1, foreach=False)
 
