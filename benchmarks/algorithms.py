@@ -18,9 +18,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.peers import repeat
-from benchmarks.result import Result
-from benchmarks.step import CLASSES, composed_step, machine, measure
+from benchmarks.peers import Steps
+from benchmarks.step import CLASSES, OurStep, StepResult, machine, measure
 from launcher.config.algorithms import Algorithms
 from launcher.training.precision import Precision
 
@@ -54,31 +53,36 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _beside_plain(name: str, arguments: argparse.Namespace, device: torch.device, precision: Precision) -> list[Result]:
+def _beside_plain(
+    name: str, arguments: argparse.Namespace, device: torch.device, precision: Precision
+) -> list[StepResult]:
     """Time the plain step and the step with one algorithm, alternating."""
     size, batch = arguments.size, arguments.batch
     random = np.random.default_rng(0)
     pixels = torch.from_numpy(random.integers(0, 256, (batch, size, size, 3), dtype=np.uint8))
     images, labels = pixels.permute(0, 3, 1, 2).to(device), torch.from_numpy(random.integers(0, CLASSES, batch))
-    words = ["recipe=baseline", f"model={arguments.model}"]
+    words = ["recipe=baseline", f"model={arguments.model}", f"image.train_size={size}"]
     base = [] if name == "channels_last" else ["channels_last"]
     steps = {
         PLAIN: [*words, f"algorithms=[{','.join(base)}]"],
         name: [*words, f"algorithms=[{','.join([*base, name])}]", *_ACTING.get(name, [])],
     }
-    contenders = {
-        key: repeat(composed_step(value, size, images, labels.to(device), precision)) for key, value in steps.items()
+    contenders: dict[str, Steps] = {
+        key: OurStep(value, images, labels.to(device), precision) for key, value in steps.items()
     }
-    return measure(contenders, size=size, batch=batch, steps=arguments.steps, repeats=arguments.repeats, device=device)
+    rounds = measure(
+        contenders, size=size, batch=batch, steps=arguments.steps, repeats=arguments.repeats, device=device
+    )
+    return list(rounds)[-1]
 
 
-def _costs(results: list[Result]) -> list[tuple[str, float, Result]]:
+def _costs(results: list[StepResult]) -> list[tuple[str, float, StepResult]]:
     """Return each algorithm's name, its step time relative to the plain step, and its throughput."""
     pairs = zip(results[::2], results[1::2], strict=True)
     return [(result.contender, plain.median / result.median, result) for plain, result in pairs]
 
 
-def _table(results: list[Result]) -> Table:
+def _table(results: list[StepResult]) -> Table:
     table = Table("algorithm", "step time / plain", "images/s", "min-max", box=None, header_style="bold")
     for name, cost, result in _costs(results):
         table.add_row(name, f"{cost:.3f}", f"{result.median:,.1f}", f"{result.minimum:,.1f}-{result.maximum:,.1f}")

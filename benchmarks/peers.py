@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -27,13 +28,23 @@ def repeat(step: Callable[[], object]) -> Steps:
 
 
 def peer_step(
-    model: nn.Module, images: Tensor, labels: Tensor, precision: Precision, *, compiled: bool = False
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    precision: Precision,
+    *,
+    fused: bool = False,
+    compile_words: Mapping[str, Any] = MappingProxyType({}),
 ) -> Callable[[], object]:
-    """Return a step of the loop that a PyTorch user would write: channels last, mixed precision, SGD with momentum."""
+    """Return a step of the loop that a PyTorch user would write: channels last, mixed precision, SGD with momentum.
+
+    fused: whether SGD is one kernel; compile_words: arguments of torch.compile, none for eager.
+    """
     model = model.to(images.device).to(memory_format=torch.channels_last).train()
-    # note: PyTorch's default on a GPU
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-5, foreach=True)
-    scaler, network = precision.scaler(), torch.compile(model) if compiled else model
+    # note: foreach is PyTorch's default on a GPU
+    update = {"fused" if fused else "foreach": True}
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-5, **update)
+    scaler, network = precision.scaler(), torch.compile(model, **compile_words) if compile_words else model
     normalize = _normalization(images.device)
 
     def one() -> None:

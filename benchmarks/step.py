@@ -1,6 +1,6 @@
 """Measure the throughput of a recipe's training step beside a plain PyTorch loop, timm's ResNet and Composer.
 
-    python -m benchmarks.step --recipe mild --sizes 128 176 224 --batch 256 --compiled --json step.json
+    python -m benchmarks.step --recipe mild --sizes 128 176 224 --batch 256 --launch compiled --json step.json
 
 All contenders train on the same uint8 images, which are already on the device, and alternate in one process; results
 are medians. Composer is included if it is installed. A contender that cannot run is skipped with the reason.
@@ -13,9 +13,10 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import timm
@@ -28,19 +29,24 @@ from torch import Tensor, nn
 from benchmarks.peers import ComposerPeer, Steps, has_composer, peer_step, repeat
 from benchmarks.result import Result
 from launcher import atomic
-from launcher.algorithms.base import Context
-from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
-from launcher.data.batch import Moment
-from launcher.errors import UserError, one_line
-from launcher.plan.plan import Plan
+from launcher.errors import Problem, UserError, one_line
+from launcher.plan.step_kinds import step_kinds
 from launcher.rank.group import Ranks
-from launcher.training.captured import CapturedSteps, Capturer
+from launcher.training.compiled import compile_run
 from launcher.training.precision import Precision
-from launcher.training.trainer import build_step
+from launcher.training.trainer import build_trainer
+from launcher.training.worker import capture_run
 
 CLASSES = 1000
-PLAIN = "plain PyTorch loop"
+PLAIN, EAGER = "plain PyTorch loop", "eager"
+
+
+@dataclass(frozen=True)
+class StepResult(Result):
+    """replays: the steps that replayed a CUDA graph, those of the warmup included."""
+
+    replays: int
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -50,43 +56,48 @@ def main(words: Sequence[str] | None = None) -> int:
     precision = Precision(device.type, dtype)
     torch.backends.cudnn.benchmark = True
     torch.set_float32_matmul_precision("high")
-    results: list[Result] = []
+    results: list[StepResult] = []
     facts = {"arguments": {**vars(arguments), "json": None}, "machine": machine(device)}
     for size in arguments.sizes:
         steps_of = contenders(
-            arguments.recipe, arguments.model, size, arguments.batch, device, precision, compiled=arguments.compiled
+            arguments.recipe, arguments.model, size, arguments.batch, device, precision, arguments.launch
         )
-        results += measure(
-            steps_of, size=size, batch=arguments.batch, steps=arguments.steps, repeats=arguments.repeats, device=device
-        )
-        if arguments.json:  # note: after each size, since a time limit may end the process during compilation
-            text = json.dumps({**facts, "results": list(map(asdict, results))}, indent=2) + "\n"
-            atomic.write_text(Path(arguments.json), text)
-    Console().print(table(results, arguments.recipe))
+        steps = _steps_in(arguments.seconds, steps_of, device)
+        for rows in measure(
+            steps_of, size=size, batch=arguments.batch, steps=steps, repeats=arguments.repeats, device=device
+        ):
+            if arguments.json:  # note: after each round, since a time limit may end the process
+                text = json.dumps({**facts, "results": list(map(asdict, [*results, *rows]))}, indent=2) + "\n"
+                atomic.write_text(Path(arguments.json), text)
+        results += rows
+        Console().print(table(rows))
     return 0
 
 
+def _steps_in(seconds: float, steps_of: dict[str, Steps], device: torch.device) -> int:
+    """Return how many steps of the slowest contender fit in a measurement."""
+    slowest = max(_seconds(steps, 1, device) for steps in steps_of.values())
+    return min(max(round(seconds / slowest), 1), 50)
+
+
 def contenders(
-    recipe: str,
-    model: str,
-    size: int,
-    batch: int,
-    device: torch.device,
-    precision: Precision,
-    *,
-    compiled: bool = False,
+    recipe: str, model: str, size: int, batch: int, device: torch.device, precision: Precision, launched: str = EAGER
 ) -> dict[str, Steps]:
-    """Return each contender's name, and a function that trains a number of steps."""
+    """Return each contender's name, and a function that trains a number of steps.
+
+    launched: eager, graphs (the recipe's step as a CUDA graph too) or compiled (all of these, and compiled).
+    """
     random = np.random.default_rng(0)
     pixels = torch.from_numpy(random.integers(0, 256, (batch, size, size, 3), dtype=np.uint8))
     images = pixels.permute(0, 3, 1, 2).to(device)
     labels = torch.from_numpy(random.integers(0, CLASSES, batch)).to(device)
+    base, one_size = [f"model={model}"], ["algorithms.progressive_resizing=off", f"image.train_size={size}"]
 
-    def ours(name: str, *extra: str) -> Callable[[], Steps]:
-        return lambda: launcher_step(name, model, size, images, labels, precision, extra)
+    def ours(name: str, *words: str, at: int | None = None) -> Callable[[], Steps]:
+        return lambda: OurStep([*words_of(name), *base, *words], images, labels, precision, at)
 
-    def plain(build: Callable[[], nn.Module], compiled: bool = False) -> Callable[[], Steps]:
-        return lambda: repeat(peer_step(build(), images, labels, precision, compiled=compiled))
+    def peer(build: Callable[[], nn.Module], fused: bool = False, **compile_words: Any) -> Callable[[], Steps]:
+        return lambda: repeat(peer_step(build(), images, labels, precision, fused=fused, compile_words=compile_words))
 
     def torchvisions() -> nn.Module:
         network: nn.Module = torchvision.models.get_model(model, weights=None, num_classes=CLASSES)
@@ -96,23 +107,28 @@ def contenders(
         network: nn.Module = timm.create_model(model, num_classes=CLASSES)
         return network
 
-    builders = {
-        f"recipe {recipe}": ours(recipe),
-        "plain recipe-free step": ours("none"),
-        PLAIN: plain(torchvisions),
-        "timm model, same loop": plain(timms),
-    }
-    if compiled:
-        builders |= {
-            f"recipe {recipe}, compiled": ours(recipe, "compile=on"),
-            f"recipe {recipe}, compiled and captured": ours(recipe, "compile=on", "cuda_graphs=on"),
-            "plain PyTorch loop, compiled": plain(torchvisions, True),
-            "timm model, same loop, compiled": plain(timms, True),
-        }
-    if has_composer():
+    builders = {f"recipe {recipe}": ours(recipe, *one_size), PLAIN: peer(torchvisions)}
+    if launched == EAGER:
+        builders["plain recipe-free step"] = ours("none", *one_size)
+        builders[f"{PLAIN}, fused SGD"] = peer(torchvisions, fused=True)
+        builders["timm model, same loop"] = peer(timms)
+    else:
+        builders[f"recipe {recipe}, captured"] = ours(recipe, *one_size, "cuda_graphs=require")
+    if launched == EAGER and has_composer():
         builders[f"Composer, {recipe}"] = lambda: ComposerPeer(
             recipe, torchvisions(), CLASSES, images, labels, precision
         )
+    if launched == "compiled":
+        builders |= {
+            f"recipe {recipe}, compiled": ours(recipe, *one_size, "compile=require"),
+            f"recipe {recipe}, compiled for all sizes": ours(recipe, "compile=require", at=size),
+            f"recipe {recipe}, compiled and captured": ours(
+                recipe, *one_size, "compile=require", "cuda_graphs=require"
+            ),
+            f"{PLAIN}, compiled": peer(torchvisions, dynamic=None),
+            f"{PLAIN}, compiled for one size, fused SGD": peer(torchvisions, fused=True, dynamic=False),
+            "timm model, same loop, compiled for one size": peer(timms, dynamic=False),
+        }
     return {name: steps for name, build in builders.items() if (steps := _built(name, build)) is not None}
 
 
@@ -132,50 +148,63 @@ def words_of(recipe: str) -> list[str]:
     return ["algorithms=[channels_last]"] if recipe == "none" else [f"recipe={recipe}"]
 
 
-def launcher_step(
-    recipe: str, model: str, size: int, images: Tensor, labels: Tensor, precision: Precision, extra: Sequence[str] = ()
-) -> Steps:
-    """Return our step with the recipe's algorithms at full size."""
-    words = [*words_of(recipe), "algorithms.progressive_resizing=off", f"model={model}", *extra]
-    return repeat(composed_step(words, size, images, labels, precision))
+class OurStep:
+    """The training step of a command line on fixed images uint8 [B, 3, H, W], as a run compiles and captures it.
 
+    size: train at steps of this image size, by default at those after the warmup.
 
-def composed_step(
-    words: Sequence[str], size: int, images: Tensor, labels: Tensor, precision: Precision
-) -> Callable[[], object]:
-    """Return our step of a command line, after the warmup, with ImageNet's number of classes."""
-    base = ["dataset=imagenet", "dataloader=synthetic", f"batch_size={len(images)}", f"image.train_size={size}"]
-    base.append(
-        f"precision={ {torch.bfloat16: 'bf16', torch.float16: 'fp16', torch.float32: 'fp32'}[precision.dtype] }"
-    )
-    plan = Plan(compose([*words, *base]).config, 1, 1_281_167)
-    step = build_step(plan, Ranks(0, 1, 0, 1, images.device), Engine(Context(plan, CLASSES)))
-    if plan.config.compile == "on":
-        step.objective.compile(dynamic=False)
-    if plan.config.cuda_graphs == "on":
-        step.captured = CapturedSteps(Capturer(images.device))
-    indices = np.arange(len(images))
-    moment = Moment(seed=0, epoch=0, step=plan.warmup_steps, total_steps=plan.total_steps)
+    Raises:
+        UserError: the run has no step of that size, or cannot be compiled or captured as its words require.
+    """
 
-    def one() -> None:
-        nonlocal moment
-        step(images, labels, indices, moment)
-        moment = replace(moment, step=moment.step + 1)
+    def __init__(
+        self, words: Sequence[str], images: Tensor, labels: Tensor, precision: Precision, size: int | None = None
+    ):
+        number = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[precision.dtype]
+        data = ["dataset=imagenet", "dataset.path=/", "dataloader=synthetic"]
+        batch = [f"batch_size={len(images)}", f"eval_batch_size={len(images)}", f"precision={number}"]
+        config = compose([*data, *words, *batch]).config
+        self._run = run = build_trainer(config, Ranks(0, 1, 0, 1, images.device))
+        starts = {run.plan.image_size(steps[0]): steps[0] for steps in step_kinds(run.plan).values()}
+        if size is not None and size not in starts:
+            raise UserError(
+                Problem(f"no step of this run trains at {size} px", "image.train_size", run.plan.train_size)
+            )
+        compile_run(run)
+        capture_run(run)
+        run.next_step = run.plan.warmup_steps if size is None else starts[size]
+        self._images, self._labels = images, labels
 
-    return one
+    def __call__(self, count: int) -> None:
+        for _ in range(count):
+            indices = np.arange(len(self._images))
+            self._run.train_step(self._images, self._labels, indices, self._run.moment(self._run.next_step))
+            self._run.next_step += 1
+
+    @property
+    def replays(self) -> int:
+        """How many steps were replays of a CUDA graph."""
+        captured = self._run.train_step.captured
+        return captured.replays if captured else 0
 
 
 def measure(
     steps_of: dict[str, Steps], *, size: int, batch: int, steps: int, repeats: int, device: torch.device
-) -> list[Result]:
-    """Time each contender in alternation, `repeats` times, after a warmup of `steps` steps."""
+) -> Iterator[list[StepResult]]:
+    """Time each contender in alternation, `repeats` times, after a warmup of `steps` steps.
+
+    Yields the results so far after each round.
+    """
     throughput: dict[str, list[float]] = {name: [] for name in steps_of}
     for step in steps_of.values():
         _seconds(step, steps, device)
     for _ in range(repeats):
         for name, step in steps_of.items():
             throughput[name].append(batch * steps / _seconds(step, steps, device))
-    return [Result(name, size, statistics.median(r), min(r), max(r)) for name, r in throughput.items()]
+        yield [
+            StepResult(name, size, statistics.median(r), min(r), max(r), getattr(steps_of[name], "replays", 0))
+            for name, r in throughput.items()
+        ]
 
 
 def _seconds(train: Steps, steps: int, device: torch.device) -> float:
@@ -191,13 +220,16 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def table(results: list[Result], recipe: str) -> Table:
-    """Return images/s, and the ratio to the plain PyTorch loop at the same size."""
-    shown = Table("px", "contender", "images/s", "min-max", "ratio to plain PyTorch", box=None, header_style="bold")
+def table(results: list[StepResult]) -> Table:
+    """Return images/s, the ratio to the plain PyTorch loop at the same size, and the replayed steps."""
+    shown = Table(
+        "px", "contender", "images/s", "min-max", "ratio to plain PyTorch", "replays", box=None, header_style="bold"
+    )
     base = {r.size: r.median for r in results if r.contender == PLAIN}
     for r in results:
         spread = f"{r.minimum:,.1f}-{r.maximum:,.1f}"
-        shown.add_row(str(r.size), r.contender, f"{r.median:,.1f}", spread, f"{r.median / base[r.size]:.3f}")
+        ratio = f"{r.median / base[r.size]:.3f}" if r.size in base else ""
+        shown.add_row(str(r.size), r.contender, f"{r.median:,.1f}", spread, ratio, str(r.replays or ""))
     return shown
 
 
@@ -214,11 +246,11 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", default="resnet50", help="a ResNet that torchvision and timm both have")
     parser.add_argument("--sizes", type=int, nargs="+", default=[128, 176, 224], metavar="PX")
     parser.add_argument("--batch", type=int, default=256 if on_gpu else 16)
-    parser.add_argument("--steps", type=int, default=30 if on_gpu else 3, help="steps per measurement")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a measurement of the slowest contender")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--precision", choices=["bf16", "fp16", "fp32"], default="bf16" if on_gpu else "fp32")
-    parser.add_argument("--compiled", action="store_true", help="also measure compiled steps")
+    parser.add_argument("--launch", choices=[EAGER, "graphs", "compiled"], default=EAGER)
     parser.add_argument("--json", metavar="FILE", help="also write the results to this file")
     return parser.parse_args(words)
 

@@ -50,29 +50,39 @@ part() {
     echo "{\"part\": \"$name\", \"seconds\": $((SECONDS - start)), \"exit_code\": $code}" >> "$out/parts.jsonl"
 }
 
-rm -f "$out"/parts.jsonl "$out"/step-*.json "$out"/algorithms.json "$out"/tests.xml
-tests=("$python" -m pytest -q -m gpu tests/gpu --confcutdir=tests/gpu -p no:cacheprovider --junitxml="$out/tests.xml")
+rm -f "$out"/parts.jsonl "$out"/step-*.json "$out"/algorithms.json "$out"/tests-*.xml
+
+# tests NAME SECONDS EXPRESSION: the GPU tests whose names match.
+tests() {
+    part "tests-$1" "$2" "$python" -m pytest -v -m gpu tests/gpu -k "$3" --confcutdir=tests/gpu -p no:cacheprovider \
+        --junitxml="$out/tests-$1.xml"
+}
+
+# step LAUNCH SECONDS: the throughput of the step beside its peers.
+step() {
+    part "step-$1" "$2" "$python" -m benchmarks.step --recipe mild --launch "$1" "${measured[@]}" --json "$out/step-$1.json"
+}
+
 if [ -n "$dry" ]; then
-    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-    toy=(--model resnet18 --batch 4 --steps 1 --repeats 1 --device cpu --precision fp32)
-    part tests 400 env GPU_TESTS=dry "${tests[@]}"
-    part step-mild 200 "$python" -m benchmarks.step --recipe mild --sizes 32 "${toy[@]}" --json "$out/step-mild.json"
-    part algorithms 200 "$python" -m benchmarks.algorithms --size 32 "${toy[@]}" --algorithms blurpool sam \
-        --json "$out/algorithms.json"
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" GPU_TESTS=dry
+    toy=(--model resnet18 --batch 4 --repeats 1 --device cpu --precision fp32)
+    measured=(--sizes 32 --seconds 0 "${toy[@]}") algorithms=(--size 32 --steps 1 "${toy[@]}" --algorithms blurpool sam)
     train=(dataset=shapes dataset.native_size=32 dataset.train_samples=64 dataset.val_samples=10 model=resnet18
         launch=cpu batch_size=16 eval_batch_size=10 epochs=1 schedule.warmup=1ba dataloader.workers=0)
 else
-    # note: the compiled step may exceed its limit; the sizes measured by then are kept
-    part tests 240 "${tests[@]}"
-    part step-mild 60 "$python" -m benchmarks.step --recipe mild --sizes 88 128 176 224 --steps 20 --repeats 3 \
-        --json "$out/step-mild.json"
-    part algorithms 50 "$python" -m benchmarks.algorithms --steps 10 --repeats 3 --json "$out/algorithms.json"
-    part step-compiled 170 "$python" -m benchmarks.step --recipe mild --sizes 176 88 224 128 --steps 20 --repeats 3 \
-        --compiled --json "$out/step-compiled.json"
+    measured=(--sizes 176 88 128 --repeats 3) algorithms=(--steps 10 --repeats 3)
     train=(dataset=image_folder dataset.path="$images" epochs=2 batch_size=256 schedule.warmup=1ep launch.nproc=1)
 fi
+# note: what costs least first; a part that exceeds its limit keeps the results measured by then
+tests eager 100 "not captured and not compiled"
+step eager 70
+tests captured 60 captured
+step graphs 50
+part algorithms 60 "$python" -m benchmarks.algorithms "${algorithms[@]}" --json "$out/algorithms.json"
+tests compiled 100 compiled
+[ -n "$dry" ] || step compiled 110
 if [ -n "$dry" ] || [ -n "$images" ]; then
-    part training 70 "$python" -m launcher recipe=mild "${train[@]}" runs="$out" run_name=short
+    part training 50 "$python" -m launcher recipe=mild "${train[@]}" runs="$out" run_name=short
 fi
 
 "$python" - "$out" <<'END'

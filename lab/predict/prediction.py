@@ -102,7 +102,7 @@ class Rates:
 
     def parts(self, counted: CountedStep, config: RunConfig) -> Parts:
         """Return the seconds of one step on each of the GPUs, launched as the config sets it."""
-        name = "fused" if config.compile == "on" else "eager"
+        name = "fused" if config.compile != "off" else "eager"
         channels_last = any(one.in_channels_last for one in config.algorithms.active().values())
         stack = self.values["stacks"][name]
         works = counted.fused if name == "fused" else counted.eager
@@ -112,7 +112,7 @@ class Rates:
             arithmetic += work.count * products * (products > moves)
             memory += work.count * (moves * (products <= moves) + copies + stack["kernel"])
         calls = sum(work.count for work in works)
-        launches = calls * (self.values["captured_call"] if config.cuda_graphs == "on" else stack["call"])
+        launches = calls * (self.values["captured_call"] if config.cuda_graphs != "off" else stack["call"])
         exchange = self._exchange(arithmetic + memory, counted.gradient_bytes, stack["ranks"])
         return Parts(arithmetic, memory, launches, exchange)
 

@@ -50,8 +50,11 @@ class Profile:
 
     def is_of(self, config: RunConfig) -> bool:
         """Return whether the steps were launched as in a config."""
-        own = self.plan.config
-        return (own.compile, own.cuda_graphs) == (config.compile, config.cuda_graphs)
+        return _launched(self.plan.config) == _launched(config)
+
+
+def _launched(config: RunConfig) -> tuple[bool, bool]:
+    return config.compile != "off", config.cuda_graphs != "off"
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Context:
 
     def fixed_shapes(self, device: torch.device) -> bool:
         """Return whether arrays must have the same shapes at every step, as on GPUs and in compiled code."""
-        return device.type != "cpu" or self.plan.config.compile == "on"
+        return device.type != "cpu" or self.plan.config.compile != "off"
 
 
 class Algorithm(Generic[ConfigT]):

@@ -281,8 +281,8 @@ class RunConfig:
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     precision: Literal["auto", "bf16", "fp16", "fp32"]
     deterministic: bool
-    compile: Literal["on", "off"]
-    cuda_graphs: Literal["on", "off"]
+    compile: Literal["off", "on", "require"]
+    cuda_graphs: Literal["off", "on", "require"]
     runs: AnyPath
     run_name: FolderName | None
     image: Image

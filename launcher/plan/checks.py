@@ -89,9 +89,9 @@ def _weights(plan: Plan) -> Iterator[Problem]:
 def _checkpointing(plan: Plan) -> Iterator[Problem]:
     if plan.config.model.checkpointing == "on":
         for key in ("compile", "cuda_graphs"):
-            if getattr(plan.config, key) == "on":
+            if (value := getattr(plan.config, key)) != "off":
                 yield Problem(
-                    f"untested with model.checkpointing=on; set {key}=off or model.checkpointing=off", key, "on"
+                    f"untested with model.checkpointing=on; set {key}=off or model.checkpointing=off", key, value
                 )
 
 
@@ -166,5 +166,6 @@ def _of_declarations(plan: Plan) -> Iterator[str]:
 
 
 def _compiled(plan: Plan) -> Iterator[str]:
-    if plan.config.compile == "on" and plan.config.launch.device == "cpu":
-        yield "compile=on was slower than compile=off on every CPU measured, and adds minutes to the first start"
+    if plan.config.compile != "off" and plan.config.launch.device == "cpu":
+        value = plan.config.compile
+        yield f"compile={value} was slower than compile=off on every CPU measured, and adds minutes to the first start"

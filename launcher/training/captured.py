@@ -12,6 +12,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from launcher.errors import Problem, UserError
+
 # Steps of a kind that run without a graph before the next is captured: they create what is created lazily.
 WARMUP_STEPS = 3
 
@@ -60,8 +62,10 @@ class CapturedSteps:
     copied, because the next graph may overwrite them.
     """
 
-    def __init__(self, capturer: Capturer):
-        self._capturer = capturer
+    def __init__(self, capturer: Capturer, value: str):
+        """value: that of cuda_graphs, `on` or `require`."""
+        self._capturer, self._value = capturer, value
+        self.captures = self.replays = self.count = 0
         self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensor], Sequence[Tensor]]] = {}
         self._steps: Counter[Hashable] = Counter()
         self._size: torch.Size | None = None
@@ -69,6 +73,7 @@ class CapturedSteps:
 
     def __call__(self, kind: Hashable, step: StepFunction, images: Tensor, targets: Tensor) -> Sequence[Tensor]:
         """Return the outputs of `step` for images [B, C, H, W] and targets; `kind` separates steps of equal shapes."""
+        self.count += 1
         if images.shape[2:] != self._size:
             self.forget()
             self._size = images.shape[2:]
@@ -85,6 +90,7 @@ class CapturedSteps:
         for static, tensor in zip(inputs, (images, targets), strict=True):
             static.copy_(tensor)
         graph.replay()
+        self.replays += 1
         return [output.clone() for output in outputs]
 
     def _capture(self, key: Hashable, step: StepFunction, images: Tensor, targets: Tensor) -> None:
@@ -95,9 +101,14 @@ class CapturedSteps:
             self.forget()
             self._failed = True
             # note: ending a broken capture fails too, which hides what broke it
-            print(not_capturing(str(error.__context__ or error).partition("\n")[0]), flush=True)
+            train_without(self._value, str(error.__context__ or error).partition("\n")[0])
         else:
+            self.captures += 1
             self._graphs[key] = graph, inputs, outputs
+
+    def summary(self) -> str:
+        """Return how many graphs were captured, and how many of this start's steps replayed one."""
+        return f"cuda_graphs: captured {self.captures} graphs and replayed them in {self.replays} of {self.count} steps"
 
     def forget(self) -> None:
         """Drop all graphs, after a change of addresses or of the image size."""
@@ -112,6 +123,12 @@ def _layout(tensor: Tensor) -> Hashable:
     return tensor.shape, tensor.stride(), tensor.dtype
 
 
-def not_capturing(reason: str) -> str:
-    """Return the note of a run that does not capture steps."""
-    return f"cuda_graphs=on: not capturing steps ({reason}); training without CUDA graphs"
+def train_without(value: str, reason: str) -> None:
+    """Print why steps are not captured.
+
+    Raises:
+        UserError: the value of cuda_graphs is `require`.
+    """
+    if value == "require":
+        raise UserError(Problem(f"cannot capture steps ({reason}); set cuda_graphs=on", "cuda_graphs", value))
+    print(f"cuda_graphs=on: not capturing steps ({reason}); training without CUDA graphs", flush=True)

@@ -20,7 +20,7 @@ from launcher import paths
 from launcher.algorithms.base import Sent
 from launcher.algorithms.engine import apply_in_turn
 from launcher.data.batch import Batch, Moment, constant
-from launcher.errors import is_of_the_machine
+from launcher.errors import Problem, UserError, is_of_the_machine
 from launcher.foreach import Snapshot
 from launcher.plan.step_kinds import step_kinds
 from launcher.probe import processor_features
@@ -37,11 +37,14 @@ _DRAWS = 4
 
 
 def compile_run(trainer: Trainer) -> None:
-    """With `compile=on`, compile training and evaluation for all steps, before any clock starts.
+    """Compile training and evaluation for all steps if `compile` asks for it, before any clock starts.
 
     Every start compiles in the same order, from the run's first size on, so that a resumed run has the same code.
     A graph serves several sizes if it can; too many graphs are an error, never a silent fallback to uncompiled code. If
     one rank cannot compile, all ranks train uncompiled, and rank 0 prints the reason.
+
+    Raises:
+        UserError: a rank cannot compile, with compile=require.
     """
     if trainer.config.compile == "off":
         return
@@ -57,6 +60,8 @@ def compile_run(trainer: Trainer) -> None:
         reason = _first_line(error)
     statistics.restore_unless(torch.zeros((), dtype=torch.bool, device=trainer.ranks.device))
     reasons = [reason for reason in gather(reason) if reason]
+    if reasons and trainer.config.compile == "require":
+        raise UserError(Problem(f"compilation failed ({reasons[0]}); set compile=on", "compile", "require"))
     if reasons:
         trainer.train_step.engine.apply = apply_in_turn
         for module in (trainer.train_step.objective, trainer.evaluation_model):

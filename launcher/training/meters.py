@@ -28,7 +28,8 @@ class AsyncRead:
         self._copied: torch.cuda.Event | None = None
         if values.is_cuda:
             self._values = torch.empty_like(values, device="cpu", pin_memory=True).copy_(values, non_blocking=True)
-            self._copied = torch.cuda.Event()
+            # note: a busy wait would take a core that loader workers need
+            self._copied = torch.cuda.Event(blocking=True)
             self._copied.record(torch.cuda.current_stream(values.device))
         else:
             self._values = values.clone()

@@ -20,7 +20,7 @@ from launcher.rank.group import any_rank, join_ranks
 from launcher.rank.signs import COMMAND, STOP
 from launcher.records.environment import write_environment
 from launcher.records.folder import RunFolder
-from launcher.training.captured import CapturedSteps, Capturer, not_capturing
+from launcher.training.captured import CapturedSteps, Capturer, train_without
 from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run
 from launcher.training.loop import evaluate_held_out, train
@@ -57,6 +57,8 @@ def work(run_folder: Path) -> None:
                     finished = train(trainer, logger, saver, guard, STOP)
                 finished = finished and evaluate_held_out(trainer, logger, STOP)
                 logger.log_end(finished=finished)
+                if trainer.train_step.captured:
+                    print(trainer.train_step.captured.summary(), flush=True)
             if ranks.is_first:
                 draw(folder, config)
         trainer.loaders.close()
@@ -96,14 +98,19 @@ def explain_out_of_memory(plan: Plan) -> Iterator[None]:
 
 
 def capture_run(trainer: Trainer) -> None:
-    """With `cuda_graphs=on`, capture steps, or print why not."""
-    if trainer.config.cuda_graphs == "off":
+    """Capture steps if `cuda_graphs` asks for it, or print why not.
+
+    Raises:
+        UserError: steps cannot be captured, with cuda_graphs=require.
+    """
+    value = trainer.config.cuda_graphs
+    if value == "off":
         return
     reason = _why_not_captured(trainer)
     if reason is None:
-        trainer.train_step.captured = CapturedSteps(Capturer(trainer.ranks.device))
-    elif trainer.ranks.is_first:
-        print(not_capturing(reason), flush=True)
+        trainer.train_step.captured = CapturedSteps(Capturer(trainer.ranks.device), value)
+    elif trainer.ranks.is_first or value == "require":
+        train_without(value, reason)
 
 
 def _why_not_captured(trainer: Trainer) -> str | None:

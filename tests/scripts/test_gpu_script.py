@@ -48,9 +48,11 @@ def test_the_gpu_script_runs_dry(tmp_path: Path) -> None:
     done = run(tmp_path, "--dry", "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     results = json.loads((tmp_path / "gpu.json").read_text())
-    assert [part["part"] for part in results["parts"]] == ["tests", "step-mild", "algorithms", "training"]
+    parts = ["tests-eager", "step-eager", "tests-captured", "step-graphs", "algorithms", "tests-compiled", "training"]
+    assert [part["part"] for part in results["parts"]] == parts
     assert {part["exit_code"] for part in results["parts"]} == {0}
-    assert {"plain PyTorch loop", "recipe mild"} <= {one["contender"] for one in results["step-mild"]["results"]}
+    assert {"plain PyTorch loop", "recipe mild"} <= {one["contender"] for one in results["step-eager"]["results"]}
+    assert "skipped recipe mild, captured: cuda_graphs=require: cannot capture steps" in done.stdout
     assert results["algorithms"]["ratios"].keys() == {"blurpool", "sam"}
     assert "ratio to plain PyTorch" in (tmp_path / "gpu.txt").read_text()
     assert list((tmp_path / "short" / "checkpoints").glob("step-*"))

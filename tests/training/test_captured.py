@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from launcher.errors import UserError
 from launcher.rank.group import Ranks
 from launcher.training import captured, trainer
 from launcher.training.captured import WARMUP_STEPS, CapturedSteps, Capturer
@@ -71,18 +73,19 @@ def batch(size: int, value: float) -> tuple[Tensor, Tensor]:
 def test_a_kind_of_step_is_captured_after_its_warmup_and_replayed_on_each_batch() -> None:
     weight = torch.zeros(())
     device = StandIn(lambda: [weight])
-    step, captured_steps = adding(weight), CapturedSteps(device)
+    step, captured_steps = adding(weight), CapturedSteps(device, "on")
     outputs = [captured_steps("plain", step, *batch(1, value))[0] for value in range(8)]
     assert [float(output) for output in outputs] == [2.0 * sum(range(value + 1)) for value in range(8)]
     assert (device.warmup_steps, device.captures) == (WARMUP_STEPS, 1)
     captured_steps("sam", step, *batch(1, 1))
     assert (device.warmup_steps, device.captures) == (WARMUP_STEPS + 1, 1)
+    assert captured_steps.summary() == "cuda_graphs: captured 1 graphs and replayed them in 5 of 9 steps"
 
 
 def test_graphs_of_the_next_image_size_replace_those_of_the_last() -> None:
     weight = torch.zeros(())
     device = StandIn(lambda: [weight])
-    step, captured_steps = adding(weight), CapturedSteps(device)
+    step, captured_steps = adding(weight), CapturedSteps(device, "on")
     for size in (1, 2):
         # note: some algorithms keep half of every second batch
         for count in [2, 1] * (WARMUP_STEPS + 1):
@@ -104,13 +107,20 @@ def test_a_failed_capture_prints_its_reason_once_and_steps_run_without_graphs(
             raise RuntimeError("capture ended")
 
     monkeypatch.setattr(device, "capture", fail)
-    captured_steps = CapturedSteps(device)
+    captured_steps = CapturedSteps(device, "on")
     for _ in range(2 * WARMUP_STEPS):
         captured_steps("plain", adding(weight), *batch(1, 1))
         captured_steps("sam", adding(weight), *batch(1, 1))
     assert float(weight) == 2 * 2 * 2 * WARMUP_STEPS
     line = "cuda_graphs=on: not capturing steps (operation not permitted); training without CUDA graphs"
     assert capsys.readouterr().out.splitlines() == [line]
+    assert (
+        captured_steps.summary() == f"cuda_graphs: captured 0 graphs and replayed them in 0 of {4 * WARMUP_STEPS} steps"
+    )
+    monkeypatch.setattr(captured, "WARMUP_STEPS", 0)
+    required = CapturedSteps(device, "require")
+    with pytest.raises(UserError, match=r"^cuda_graphs=require: cannot capture steps \(operation not permitted\)"):
+        required("plain", adding(weight), *batch(1, 1))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -131,7 +141,7 @@ def test_steps_after_a_failed_capture_compute_the_same_bits(precision: str, monk
         raise RuntimeError("broken")
 
     monkeypatch.setattr(device, "capture", fail)
-    run.train_step.captured = CapturedSteps(device)
+    run.train_step.captured = CapturedSteps(device, "on")
     assert steps(run, WARMUP_STEPS + 2) == steps(plain, WARMUP_STEPS + 2)
     assert device.captures == 1
     assert_same_state(run, plain)
@@ -175,7 +185,7 @@ def test_captured_steps_compute_the_same_bits(monkeypatch: pytest.MonkeyPatch, w
     monkeypatch.setattr(captured, "WARMUP_STEPS", 1)
     plain, run = (build(*words, "schedule.warmup=0ba", "precision=fp32") for _ in range(2))
     device = StandIn(lambda: tensors(run.state_dict()))
-    run.train_step.captured = CapturedSteps(device)
+    run.train_step.captured = CapturedSteps(device, "on")
     assert steps(run, run.plan.total_steps) == steps(plain, plain.plan.total_steps)
     assert_same_state(run, plain)
     sizes = {run.plan.image_size(step) for step in range(run.plan.total_steps)}
@@ -229,3 +239,6 @@ def test_a_run_whose_steps_cannot_be_captured_prints_the_reason(
     capture_run(run)
     assert run.train_step.captured is None
     assert capsys.readouterr().out == f"cuda_graphs=on: not capturing steps ({reason}); training without CUDA graphs\n"
+    run.plan = replace(run.plan, config=replace(run.config, cuda_graphs="require"))
+    with pytest.raises(UserError, match=re.escape(f"cuda_graphs=require: cannot capture steps ({reason})")):
+        capture_run(run)

@@ -20,6 +20,7 @@ from launcher.algorithms.mixup import MixUp
 from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
+from launcher.errors import UserError
 from launcher.models.build import build_model
 from launcher.rank.group import Ranks
 from launcher.training import checkpoint, compiled, trainer
@@ -117,6 +118,8 @@ def test_a_failed_compilation_prints_its_reason_once_and_trains_the_same(
     reason = "layer_freezing changes which parameters learn at many steps"
     line = f"compile=on: compilation failed ({reason}); training uncompiled"
     assert capsys.readouterr().out.splitlines() == [line]
+    with pytest.raises(UserError, match=r"^compile=require: compilation failed \(layer_freezing changes"):
+        compiled.compile_run(build(*freezing, "compile=require"))
     breaking = BasicBlock.forward
     monkeypatch.setattr(
         BasicBlock, "forward", lambda block, images: [torch._dynamo.graph_break(), breaking(block, images)][1]
