@@ -166,7 +166,7 @@ def predicted(figure: Figure, values: Mapping[str, Any]) -> float:
         return threads * thread_rate(kind, size, operations, values)
     predictor, prediction = _prediction(figure, values)
     seconds = prediction.estimate.wall.seconds if figure.whole else prediction.steps_seconds
-    images = predictor.plan.total_steps * predictor.plan.config.batch_size
+    images = predictor.plan.total_steps * predictor.plan.batch_size
     return seconds / 60 if figure.minutes else images / seconds
 
 

@@ -25,3 +25,24 @@ def measured(
         step, both = cost(kind), together(cost(kind), load, shared)
         steps.append(StepTimes(kind.image_size, list(kind.acting), [step] * rounds, [load] * rounds, [both] * rounds))
     return Measurement(**{**NOTHING, "steps": steps, **more})
+
+
+def pretend_a_gpu() -> None:
+    """Let the CPU have the memory of a GPU that holds a step of four images."""
+    import torch
+
+    from launcher.measure import launch
+    from launcher.training.step import TrainStep
+
+    take = TrainStep.__call__
+
+    def limited(step: TrainStep, images: torch.Tensor, *others: Any) -> Any:
+        if len(images) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return take(step, images, *others)
+
+    TrainStep.__call__ = limited  # type: ignore[method-assign]
+    launch._why_unmeasured = lambda config, devices: None
+    torch.cuda.reset_peak_memory_stats = lambda device: None  # type: ignore[assignment]
+    torch.cuda.mem_get_info = lambda device: (1000, 1000)  # type: ignore[assignment]
+    torch.cuda.max_memory_reserved = lambda device: 900  # type: ignore[assignment]

@@ -127,7 +127,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
     config, optimizer = plan.config, plan.config.optimizer
     facts: dict[str, Any] = {
         "seed": config.seed,
-        "global_batch_size": config.batch_size,
+        "global_batch_size": plan.batch_size,
         "gradient_accumulation_steps": plan.accumulation,
         "train_samples": plan.train_samples,
         "eval_samples": config.dataset.val_samples,

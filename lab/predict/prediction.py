@@ -188,7 +188,7 @@ class _Model:
         """Return the seconds until the machine's workers have loaded a step's batch."""
         step = next(steps[-1] for kind, steps in self._kinds.items() if kind.image_size == size)
         loaded = self._plan.loaded_size(step)
-        return self._plan.config.batch_size / loading_rate(self._plan, self._machine, loaded, self._rates.values)
+        return self._plan.batch_size / loading_rate(self._plan, self._machine, loaded, self._rates.values)
 
     def phases(self) -> list[Phase]:
         """Return the steps of each image size in the schedule."""

@@ -25,4 +25,4 @@ class RepeatedAugmentation(Algorithm[RepeatedAugmentationConfig]):
     """Reads one of `repeats` images per epoch, which keeps its number of steps."""
 
     def change_order(self, order: np.ndarray) -> np.ndarray:
-        return repeat(order, self.values.repeats, self.context.plan.config.batch_size)
+        return repeat(order, self.values.repeats, self.context.plan.batch_size)

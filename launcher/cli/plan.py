@@ -63,7 +63,7 @@ def _facts(plan: Plan) -> Table:
         ("model", f"{config.model.architecture}, {config.dataset.classes} classes"),
         ("data set", f"{config.dataset.name}, {plan.train_samples:,} training images"),
         ("length", f"{plan.epochs} epochs x {plan.steps_per_epoch:,} steps = {plan.total_steps:,} steps"),
-        ("batch", f"{config.batch_size} global = {plan.world_size} x {plan.rank_batch}{micro}"),
+        ("batch", f"{plan.batch_size} global = {plan.world_size} x {plan.rank_batch}{micro}"),
         ("learning rate", f"{plan.peak_lr:g} after {plan.warmup_steps:,} steps of warmup, then {_curve(config)}"),
         ("evaluation", f"every {config.eval_every}, {sizes}"),
     )
@@ -91,7 +91,7 @@ def _numbers(plan: Plan) -> dict[str, Any]:
         "epochs": plan.epochs,
         "steps_per_epoch": plan.steps_per_epoch,
         "total_steps": plan.total_steps,
-        "batch_size": config.batch_size,
+        "batch_size": plan.batch_size,
         "rank_batch": plan.rank_batch,
         "accumulation": plan.accumulation,
         "peak_lr": plan.peak_lr,

@@ -21,5 +21,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     composed = compose(arguments.overrides)
     from launcher.launch.start import start
+    from launcher.measure.launch import measure_batch
 
-    return start(composed)
+    return start(composed, measure_batch)

@@ -268,12 +268,15 @@ else:
 
 @dataclass(frozen=True, config=STRICT)
 class RunConfig:
-    """One training run, complete. `batch_size` is global: the number of GPUs never changes the mathematics."""
+    """One training run, complete. `batch_size` is global: the number of GPUs never changes the mathematics.
+
+    `auto` is replaced by a number, measured on this machine's GPUs, before a run is written.
+    """
 
     recipe: str | None
     fidelity: Literal["ours", "published"]
     epochs: Count
-    batch_size: Count
+    batch_size: Count | Literal["auto"]
     eval_batch_size: Count
     device_batch_size: Count | None
     eval_every: Duration

@@ -151,3 +151,7 @@ class Noise(Reader):
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
         for request in requests:
             yield *self._batches[request.step % len(self._batches)], request.indices
+
+    def close(self) -> None:
+        """Release the memory of the batches."""
+        self._batches.clear()

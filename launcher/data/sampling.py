@@ -59,7 +59,7 @@ def train_requests(
     if change_order is not None:
         order = change_order(order)
     for number in range(first_step, plan.steps_per_epoch):
-        indices = rank_indices(order, number, plan.config.batch_size, shard.rank, shard.world_size)
+        indices = rank_indices(order, number, plan.batch_size, shard.rank, shard.world_size)
         step = epoch * plan.steps_per_epoch + number
         yield Request(epoch, step, indices, plan.loaded_size(step))
 

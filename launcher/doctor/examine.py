@@ -67,9 +67,9 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
 
 
 def shared_memory_need(config: RunConfig, ranks: int) -> int:
-    """Return the bytes of all workers' prefetched batches: uint8 images at the full training size."""
+    """Return the bytes of all workers' prefetched batches: uint8 images at the full training size; 0 if unknown."""
     loader = config.dataloader
-    if not isinstance(loader, TorchvisionLoader):
+    if not isinstance(loader, TorchvisionLoader) or config.batch_size == "auto":
         return 0
     size = Plan(config, ranks, 0).train_size
     return config.batch_size * worker_count(loader, ranks) * loader.prefetch * 3 * size**2

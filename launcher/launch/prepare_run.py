@@ -15,6 +15,7 @@ from launcher.config.models import LIBRARIES, TorchvisionModel
 from launcher.config.schema import RunConfig
 from launcher.data.inspection import inspect_data
 from launcher.data.sources.source import Report, quiet
+from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices, decide, planned, with_precision
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan, plan_for
@@ -45,6 +46,7 @@ def prepare_run(
     skipped: Collection[str] | None = None,
     with_weights: bool = False,
     refuse: Callable[[Plan], None] = lambda plan: None,
+    measure_batch: Callable[[RunConfig, Devices], int] | None = None,
     report: Report = quiet,
 ) -> Prepared:
     """Prepare a composed config for its start, and check it.
@@ -56,6 +58,7 @@ def prepare_run(
         skipped: The images that an existing run skips. Its model and precision are fixed and not checked again.
         with_weights: Load `model.weights`, from a library only with `must_exist`.
         refuse: Called with the plan before the checks; raises UserError if an existing run cannot continue with it.
+        measure_batch: Returns the batch size for `batch_size=auto`; None refuses that.
         report: Called while images are read.
 
     Raises:
@@ -64,7 +67,13 @@ def prepare_run(
     """
     data = inspect_data(composed.config, must_exist=must_exist, skipped=skipped, report=report)
     devices = devices or decide(data.config.launch)
-    plan = plan_for(data.config, devices.processes * data.config.launch.nnodes)
+    config = data.config
+    if is_measured := config.batch_size == "auto":
+        if measure_batch is None:
+            message = "is measured when `train` starts a run, and only then; set a number here"
+            raise UserError(Problem(message, "batch_size", "auto"))
+        config = replace(config, batch_size=measure_batch(config, devices))
+    plan = plan_for(config, devices.processes * config.launch.nnodes)
     refuse(plan)
     check(plan, composed.origins)
     pretrained = None
@@ -78,8 +87,16 @@ def prepare_run(
             check_model(plan, composed.origins)
         plan = with_precision(plan, devices)
     of_weights = pretrained.notes if pretrained else []
-    messages = [*composed.notes, *data.notes, *of_weights, *notes(plan), *devices.notes]
+    of_batch = [_measured_note(plan)] if is_measured else []
+    messages = [*composed.notes, *data.notes, *of_weights, *of_batch, *notes(plan), *devices.notes]
     return Prepared(plan, devices, data.skipped, pretrained, messages)
+
+
+def _measured_note(plan: Plan) -> str:
+    scaled = plan.config.optimizer.scale_lr == "linear"
+    follows = "is scaled with it" if scaled else "stays as it is (optimizer.scale_lr=linear scales it)"
+    most = f"{plan.rank_batch} images per GPU, the largest power of two that fits and leaves an epoch ten steps"
+    return f"batch_size=auto is {plan.batch_size}: {most}; the learning rate {follows}"
 
 
 def planned_here(composed: Composed) -> Devices:

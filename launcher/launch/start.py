@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from launcher.data.identity import identity
 from launcher.data.shapes import ensure_folder
 from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
+from launcher.launch.devices import Devices
 from launcher.launch.prepare_run import Prepared, prepare_run
 from launcher.launch.stopping import StopRequest, stop_requests
 from launcher.plan.plan import Plan
@@ -34,15 +35,15 @@ from launcher.records.progress import ProgressView, TerminalView
 from launcher.records.summary import summary_table
 
 
-def start(composed: Composed) -> int:
-    """Train a new run and return the exit code.
+def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int] | None = None) -> int:
+    """Train a new run and return the exit code; `measure_batch` is the one of `prepare_run`.
 
     Raises:
         UserError: a value cannot work; no file has been written.
     """
     out = console()
     with progress_bars(out) as (_, report):
-        prepared = prepare_run(composed, with_weights=True, report=report)
+        prepared = prepare_run(composed, with_weights=True, measure_batch=measure_batch, report=report)
     config = prepared.plan.config
     config.logger.check()
     for note in prepared.notes:

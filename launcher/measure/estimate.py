@@ -129,7 +129,7 @@ def estimate(plan: Plan, measured: Measurement) -> Estimate:
     evaluating = _evaluating(measured, evaluations)
     saving = [(checkpoints - 1) * seconds + measured.last_save_seconds for seconds in measured.save_seconds]
     spans = [span(training), span(evaluating), span(saving)]
-    images = plan.total_steps * plan.config.batch_size
+    images = plan.total_steps * plan.batch_size
     return Estimate(
         training=spans[0],
         evaluation=spans[1],

@@ -14,14 +14,21 @@ from pydantic import TypeAdapter
 
 from launcher.config.compose import Composed
 from launcher.config.resolved import write
+from launcher.config.schema import RunConfig, SyntheticLoader
 from launcher.console import console, progress_bars
 from launcher.data.shapes import ensure_folder
 from launcher.data.unreadable import write_skipped
 from launcher.errors import Problem, UserError
+from launcher.launch.devices import Devices
 from launcher.launch.prepare_run import Prepared, prepare_run
 from launcher.measure.estimate import REQUEST, RESULT, Measurement
+from launcher.plan.plan import plan_for
 from launcher.records.folder import RunFolder
 from launcher.records.progress import TerminalView
+
+# Of `batch_size=auto`: images that the search begins with, and steps that an epoch keeps.
+FEWEST_IMAGES = 2
+LEAST_STEPS = 10
 
 T = TypeVar("T")
 
@@ -48,6 +55,40 @@ def prepare_here(composed: Composed) -> Prepared:
 def measure_steps(prepared: Prepared, seconds: float) -> Measurement:
     """Measure every kind of step, loading and evaluation of a run, for `seconds` each."""
     return measure(prepared, "launcher.measure.probes:work", seconds, Measurement)
+
+
+def measure_batch(config: RunConfig, devices: Devices) -> int:
+    """Return the global batch for which each GPU's memory holds its images, measured on the first GPU.
+
+    config: with counted images.
+
+    Raises:
+        UserError: the run is not on GPUs of one node, its steps have micro-batches, or no batch fits.
+    """
+    if reason := _why_unmeasured(config, devices):
+        raise UserError(Problem(reason, "batch_size", "auto"))
+    assert config.dataset.train_samples is not None
+    of_one_gpu = replace(config.dataset, train_samples=config.dataset.train_samples // devices.processes)
+    loader, launch = SyntheticLoader("synthetic", batches=1), replace(config.launch, nproc=1)
+    alone = replace(config, batch_size=FEWEST_IMAGES, dataset=of_one_gpu, dataloader=loader, launch=launch)
+    one_gpu = Prepared(plan_for(alone, 1), replace(devices, processes=1))
+    images = measure(one_gpu, "launcher.measure.batch_size:work", 0, int)
+    if not images:
+        size = f"{FEWEST_IMAGES} images of {one_gpu.plan.train_size} px do not fit in GPU memory"
+        raise UserError(Problem(f"{size}; use a smaller model or image.train_size", "batch_size", "auto"))
+    return images * devices.processes
+
+
+def _why_unmeasured(config: RunConfig, devices: Devices) -> str | None:
+    if devices.kind == "cpu":
+        return "fills the memory of GPUs, and this run trains on the CPU; set a number such as 64"
+    if config.launch.nnodes > 1:
+        return "is measured on one node; set a number, or launch.nnodes=1"
+    if config.device_batch_size is not None:
+        return f"device_batch_size={config.device_batch_size} limits the memory of a step already; set a number"
+    if (config.dataset.train_samples or 0) < FEWEST_IMAGES * LEAST_STEPS * devices.processes:
+        return "there are too few images to choose a batch for; set a number"
+    return None
 
 
 def measure(prepared: Prepared, target: str, seconds: float, result: type[T]) -> T:

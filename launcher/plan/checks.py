@@ -29,7 +29,7 @@ def check(plan: Plan, origins: Mapping[str, str]) -> None:
 
 
 def _batch(plan: Plan) -> Iterator[Problem]:
-    batch, world = plan.config.batch_size, plan.world_size
+    batch, world = plan.batch_size, plan.world_size
     if batch % world:
         below = batch // world * world
         choices = f"{below} or {below + world}" if below else f"{world}"
@@ -129,7 +129,7 @@ def notes(plan: Plan) -> list[str]:
 
 
 def _learning_rate(plan: Plan) -> Iterator[str]:
-    optimizer, batch = plan.config.optimizer, plan.config.batch_size
+    optimizer, batch = plan.config.optimizer, plan.batch_size
     if plan.peak_lr != optimizer.lr:
         yield (
             f"learning rate {optimizer.lr:g} is for a batch of {optimizer.reference_batch_size}; at {batch} it "
@@ -149,7 +149,7 @@ def _text(value: str | list[str]) -> str:
 
 
 def _partial_batch(plan: Plan) -> Iterator[str]:
-    dropped = plan.train_samples - plan.steps_per_epoch * plan.config.batch_size
+    dropped = plan.train_samples - plan.steps_per_epoch * plan.batch_size
     if dropped > _MANY_DROPPED * plan.train_samples:
         yield f"each epoch drops {dropped} of {plan.train_samples} images, its last partial batch"
 

@@ -53,9 +53,15 @@ class Plan:
         return dilated_epochs(self.config.epochs, self.config.schedule.dilate)
 
     @cached_property
+    def batch_size(self) -> int:
+        """Return the global batch size, which has been measured if the command line has `auto`."""
+        assert self.config.batch_size != "auto"
+        return self.config.batch_size
+
+    @cached_property
     def steps_per_epoch(self) -> int:
         """Optimizer steps per epoch; the last partial batch is dropped."""
-        return self.train_samples // self.config.batch_size
+        return self.train_samples // self.batch_size
 
     @cached_property
     def total_steps(self) -> int:
@@ -64,7 +70,7 @@ class Plan:
     @cached_property
     def rank_batch(self) -> int:
         """Images per process and optimizer step."""
-        return self.config.batch_size // self.world_size
+        return self.batch_size // self.world_size
 
     @cached_property
     def rank_eval_batch(self) -> int:
@@ -83,7 +89,7 @@ class Plan:
     def peak_lr(self) -> float:
         """The recipe's learning rate, scaled linearly from its reference batch with `scale_lr` (Goyal et al. 2017)."""
         optimizer = self.config.optimizer
-        scale = self.config.batch_size / optimizer.reference_batch_size if optimizer.scale_lr == "linear" else 1.0
+        scale = self.batch_size / optimizer.reference_batch_size if optimizer.scale_lr == "linear" else 1.0
         return optimizer.lr * scale
 
     def lr_multiplier(self, step: int) -> float:

@@ -98,7 +98,7 @@ class MetricLogger:
             "step": done,
             "time": time.time(),
             "loss": means.loss,
-            "images_per_second": means.steps * self._trainer.config.batch_size / means.seconds,
+            "images_per_second": means.steps * self._trainer.plan.batch_size / means.seconds,
             "data_wait_seconds": means.waited / means.steps,
             "train_seconds": means.train_seconds,
         }

@@ -1,0 +1,69 @@
+"""Search the largest batch that fits in a GPU's memory, by real training steps, for `batch_size=auto`."""
+
+from __future__ import annotations
+
+import gc
+import json
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from launcher.config.resolved import read
+from launcher.config.schema import RunConfig
+from launcher.measure.estimate import RESULT
+from launcher.measure.launch import FEWEST_IMAGES, LEAST_STEPS
+from launcher.measure.probes import StepTimer
+from launcher.plan.step_kinds import step_kinds, step_samples
+from launcher.rank.group import Ranks, join_ranks
+from launcher.records.folder import RunFolder
+from launcher.training.trainer import build_trainer
+
+# Of the memory that is free at first; the rest is for NCCL, fragmentation and captured graphs.
+_SHARE = 0.9
+
+
+def work(scratch: Path) -> None:
+    """Write the largest number of images of a step of the folder's config that fits on this rank's GPU, or 0."""
+    config = read(RunFolder(scratch).config)
+    assert config.dataset.train_samples is not None
+    with join_ranks(config) as ranks:
+        images = largest(lambda images: fits(config, images, ranks), config.dataset.train_samples // LEAST_STEPS)
+    (scratch / RESULT).write_text(json.dumps(images))
+
+
+def largest(fits: Callable[[int], bool], most: int) -> int:
+    """Return the largest power of two from 2 to `most` that fits, doubling while it does; 0 if 2 does not."""
+    images, found = FEWEST_IMAGES, 0
+    while images <= most and fits(images):
+        images, found = 2 * images, images
+    return found
+
+
+def fits(config: RunConfig, images: int, ranks: Ranks) -> bool:
+    """Return whether two steps of each kind, at its largest image size, leave a tenth of the free memory."""
+    # note: an earlier failure's frames no longer hold tensors
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(ranks.device)
+    free, _ = torch.cuda.mem_get_info(ranks.device)
+    try:
+        _take_steps(replace(config, batch_size=images), ranks)
+    except torch.OutOfMemoryError:
+        return False
+    return torch.cuda.max_memory_reserved(ranks.device) <= _SHARE * free
+
+
+def _take_steps(config: RunConfig, ranks: Ranks) -> None:
+    """Take two steps of each kind; the optimizer allocates its state at the first."""
+    run = build_trainer(config, ranks)
+    timer = StepTimer(run)
+    batch = next(iter(run.loaders.train.epoch(0)))
+    samples = sorted(step_samples(step_kinds(run.plan)), key=operator.attrgetter("kind.image_size"))
+    for sample in {sample.kind.acting: sample for sample in samples}.values():
+        for number in range(2):
+            timer.step(batch, sample, number)
+    timer.synchronize()
+    run.loaders.close()
