@@ -13,7 +13,7 @@ from torch import Tensor, nn
 class VisionTransformer(nn.Module):
     """Compute logits of images [B, 3, H, W], whose size is a multiple of the patches'; initial weights are torch's.
 
-    pooling: `mean` of the tokens, or `attention` of one learnt query. layer_norm: `pre`, before attention and
+    pooling: `mean` of the tokens, or `attention` of one learned query. layer_norm: `pre`, before attention and
     perceptron and after the last block, or `post`, after each sum and nowhere else. glu: the perceptron's hidden values
     times a linear map of themselves.
     """
@@ -120,7 +120,7 @@ class MLP(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-    """Attention of one learnt query over the tokens, plus a perceptron of its result."""
+    """Attention of one learned query over the tokens, plus a perceptron of its result."""
 
     def __init__(self, width: int, heads: int, mlp_width: int):
         super().__init__()

@@ -1,7 +1,7 @@
 """Decode with FFCV's kernels and crops from the keyed generator; the only file that imports FFCV.
 
 A rectangle of blocks is cut out of a JPEG with restart markers without decoding it: between the markers the entropy
-code starts afresh, so a stretch of blocks can be taken out of the stream, and the stretches of a rectangle, with a
+code restarts, so a stretch of blocks can be taken out of the stream, and the stretches of a rectangle, with a
 header of its size, are a JPEG (ITU-T T.81, sections B.2 and E.1.4).
 """
 
