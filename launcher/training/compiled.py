@@ -37,7 +37,7 @@ _DRAWS = 4
 
 
 def compile_run(trainer: Trainer) -> None:
-    """Compile training and evaluation for all steps if `compile` asks for it, before any clock starts.
+    """Compile training and evaluation for all steps if `compile` requires it, before any clock starts.
 
     Every start compiles in the same order, from the run's first size on, so that a resumed run has the same code.
     A graph serves several sizes if it can; too many graphs are an error, never a silent fallback to uncompiled code. If

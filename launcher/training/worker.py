@@ -98,7 +98,7 @@ def explain_out_of_memory(plan: Plan) -> Iterator[None]:
 
 
 def capture_run(trainer: Trainer) -> None:
-    """Capture steps if `cuda_graphs` asks for it, or print why not.
+    """Capture steps if `cuda_graphs` requires it, or print why not.
 
     Raises:
         UserError: steps cannot be captured, with cuda_graphs=require.
