@@ -56,8 +56,8 @@ def _again(call: Call) -> int:
 
 def _large(call: Call) -> dict[int, int]:
     """Return the bytes that a norm reads over all pixels, without weights and statistics."""
-    most = max(call.reads.values(), default=0)
-    return {storage: size for storage, size in call.reads.items() if 2 * size >= most}
+    largest = max(call.reads.values(), default=0)
+    return {storage: size for storage, size in call.reads.items() if 2 * size >= largest}
 
 
 def compiled_kernels(calls: Sequence[Call]) -> list[Kernel]:
@@ -147,10 +147,10 @@ class _Groups:
         return max(fit, key=lambda group: group.level, default=None)
 
     def _fits(self, group: _Group, part: _Part) -> bool:
-        alike = group.call.elements == part.call.elements and group.call.phase == part.call.phase
-        made = ((s, self._writer[s]) for s in part.reads if s in self._writer)
-        ready = all(s not in group.late if maker is group else maker.level < group.level for s, maker in made)
-        return group.open and alike and ready
+        equal = group.call.elements == part.call.elements and group.call.phase == part.call.phase
+        inputs = ((s, self._writer[s]) for s in part.reads if s in self._writer)
+        ready = all(s not in group.late if writer is group else writer.level < group.level for s, writer in inputs)
+        return group.open and equal and ready
 
     def kernels(self) -> list[Kernel]:
         return [

@@ -60,7 +60,9 @@ def machine_named(word: str, known: Mapping[str, Hardware] | None = None) -> str
     if word in known:
         return word
     if word in machines():
-        message = "its GPU is not known here; `train estimate` measures it, or choose one of `train ls hardware`"
+        message = (
+            "its GPU is not in conf/gpus.yaml; measure with `train estimate`, or choose one of `train ls hardware`"
+        )
         raise UserError(Problem(message, "--on", word))
     count, _, gpu = word.lower().partition("x")
     able = [one for one in known.values() if str(one.gpus) == count.strip() and _plain(gpu) in _names(str(one.gpu))]

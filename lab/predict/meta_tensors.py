@@ -42,11 +42,11 @@ class Shape(Tensor):
 
     @staticmethod
     def __new__(cls, form: Form, home: int) -> Shape:
-        made: Shape = Tensor._make_wrapper_subclass(
+        shape: Shape = Tensor._make_wrapper_subclass(
             cls, form.size, strides=form.stride, storage_offset=form.offset, dtype=form.dtype
         )
-        made.home = home
-        return made
+        shape.home = home
+        return shape
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -60,7 +60,7 @@ def storage_of(tensor: Tensor) -> int:
     return tensor.home if isinstance(tensor, Shape) else tensor.untyped_storage()._cdata
 
 
-class _Made(NamedTuple):
+class _Result(NamedTuple):
     """A tensor that a call returns; `of` is the index of the input tensor with the same storage, if any."""
 
     form: Form
@@ -85,8 +85,8 @@ class _Shapes(TorchDispatchMode):
             return args[0]
         changed = _changed(func)
         if changed is not None:
-            given = [kwargs[name] if name in kwargs else args[place] for place, name in changed]
-            return given[0] if len(given) == 1 else tuple(given) or None
+            outputs = [kwargs[name] if name in kwargs else args[place] for place, name in changed]
+            return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
         tensors: list[Tensor] = []
         key = (func, _key(args, tensors), _key(tuple(kwargs.items()), tensors))
         if key not in self._answers:
@@ -94,7 +94,7 @@ class _Shapes(TorchDispatchMode):
         return self._made(self._answers[key], tensors)
 
     def _made(self, result: Any, tensors: Sequence[Tensor]) -> Any:
-        if not isinstance(result, _Made):
+        if not isinstance(result, _Result):
             return [self._made(one, tensors) for one in result] if isinstance(result, list) else result
         if result.of is None:
             return Shape(result.form, next(_new_storages))
@@ -128,7 +128,7 @@ def _form(tensor: Tensor) -> Form:
 
 
 def _derived(func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the results of a call by PyTorch's rules, with `_Made` for each tensor."""
+    """Return the results of a call by PyTorch's rules, with `_Result` for each tensor."""
     places: dict[int, int] = {}
 
     def meta(tensor: Tensor) -> Tensor:
@@ -136,13 +136,13 @@ def _derived(func: Any, args: Any, kwargs: Any) -> Any:
         extent = 1 + sum((size - 1) * stride for size, stride in zip(form.size, form.stride, strict=True))
         whole = torch.empty(form.offset + max(extent, 0), dtype=form.dtype, device=_META)
         places[storage_of(whole)] = len(places)
-        kept.append(whole)
+        alive.append(whole)
         return whole.as_strided(form.size, form.stride, form.offset)
 
-    def made(tensor: Tensor) -> _Made:
-        return _Made(_form(tensor), places.get(storage_of(tensor)))
+    def result(tensor: Tensor) -> _Result:
+        return _Result(_form(tensor), places.get(storage_of(tensor)))
 
-    kept: list[Tensor] = []
+    alive: list[Tensor] = []
     with_meta, named = tree_map_only(Tensor, meta, (args, kwargs))
     names = {argument.name for argument in func._schema.arguments}
     if "device" in names:
@@ -154,7 +154,7 @@ def _derived(func: Any, args: Any, kwargs: Any) -> Any:
     if "output_mask" in names:
         # note: PyTorch's rule for batch norm ignores that the input of frozen layers needs no gradient
         out = [one if needed else None for one, needed in zip(out, args[-1], strict=True)]
-    return tree_map_only(Tensor, made, list(out) if isinstance(out, tuple) else out)
+    return tree_map_only(Tensor, result, list(out) if isinstance(out, tuple) else out)
 
 
 def _laid_out(func: Any, args: Any, out: Any) -> Any:
@@ -167,7 +167,7 @@ def _laid_out(func: Any, args: Any, out: Any) -> Any:
     if func is _FORWARD:
         return out.to(memory_format=order)
     *products, last = out
-    return [*(made if made is None else made.to(memory_format=order) for made in products), last]
+    return [*(one if one is None else one.to(memory_format=order) for one in products), last]
 
 
 @contextmanager

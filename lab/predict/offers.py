@@ -1,4 +1,4 @@
-"""A run on machines side by side: prices on demand and spot, the Pareto front, the epochs that a quality needs."""
+"""Compare a run on machines: prices on demand and spot, the Pareto front, the epochs that a quality needs."""
 
 from __future__ import annotations
 

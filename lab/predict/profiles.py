@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lab.predict.machines import gpus
 from lab.predict.prediction import Rates
-from lab.predict.step_counts import kept_steps, steps_key
+from lab.predict.step_counts import cached_steps, steps_key
 from launcher.config.groups import is_named
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
@@ -166,7 +166,7 @@ def correction(plan: Plan, gpu: str, profiles: Iterable[Profile], values: Mappin
 
 def _ratio(profile: Profile, values: Mapping[str, Any]) -> float | None:
     """Return measured over predicted seconds, the geometric mean over sizes; None if its steps are not counted."""
-    counted = kept_steps(steps_key(profile.plan))
+    counted = cached_steps(steps_key(profile.plan))
     if counted is None:
         return None
     rates = Rates(gpus()[profile.gpu], profile.plan.world_size, values)

@@ -116,8 +116,8 @@ def weights(kinds: dict[StepKind, Sequence[int]], chosen: list[StepSample]) -> d
     total = sum(map(len, kinds.values()))
     weights = dict.fromkeys(chosen, 0.0)
     for kind, steps in kinds.items():
-        alike = [sample for sample in chosen if sample.kind.acting == kind.acting]
-        nearest = min(alike, key=lambda sample: abs(sample.kind.image_size - kind.image_size))
+        candidates = [sample for sample in chosen if sample.kind.acting == kind.acting]
+        nearest = min(candidates, key=lambda sample: abs(sample.kind.image_size - kind.image_size))
         weights[nearest] += len(steps) / total
     return weights
 

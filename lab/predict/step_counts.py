@@ -62,9 +62,9 @@ _KEPT = TypeAdapter(list[CountedStep])
 def counted_steps(plan: Plan) -> list[CountedStep]:
     """Return the kinds of steps of a run, each at its smallest and largest image size; traced once, then cached."""
     key = steps_key(plan)
-    kept = kept_steps(key)
-    if kept is not None:
-        return kept
+    cached = cached_steps(key)
+    if cached is not None:
+        return cached
     from lab.predict.step_trace import trace_steps  # note: imports torch, and takes seconds
 
     steps = trace_steps(plan, traced_samples(plan))
@@ -74,7 +74,7 @@ def counted_steps(plan: Plan) -> list[CountedStep]:
     return steps
 
 
-def kept_steps(key: str) -> list[CountedStep] | None:
+def cached_steps(key: str) -> list[CountedStep] | None:
     """Return the cached steps; None if there are none."""
     try:
         return _KEPT.validate_json(_path(key).read_bytes())

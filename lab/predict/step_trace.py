@@ -151,8 +151,8 @@ def _peak(calls: Iterable[Call]) -> int:
         change[first] += size[storage]
         if first >= 0:
             change[last[storage] + 1] -= size[storage]
-    alive = most = 0
+    used = peak = 0
     for number in sorted(change):
-        alive += change[number]
-        most = max(most, alive)
-    return most
+        used += change[number]
+        peak = max(peak, used)
+    return peak

@@ -85,7 +85,7 @@ class Trace(TorchDispatchMode):
         self.waits = 0
         self.phase = "prepare"
         self._gradients: dict[int, Gradient] = {}
-        self._kept: list[Any] = []  # note: keeps storages alive, since freed numbers are reused
+        self._alive: list[Any] = []  # note: keeps storages alive, since freed numbers are reused
 
     @property
     def gradients(self) -> list[Gradient]:
@@ -114,9 +114,9 @@ class Trace(TorchDispatchMode):
 
     def _record(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
         signature = _signature_of(func)
-        given = {**dict(zip(signature.names, args, strict=False)), **kwargs}
-        reads, writes = _read(signature, name, given), _written(signature, name, given, out)
-        self._kept += [reads, writes]
+        arguments = {**dict(zip(signature.names, args, strict=False)), **kwargs}
+        reads, writes = _read(signature, name, arguments), _written(signature, name, arguments, out)
+        self._alive += [reads, writes]
         kind, count = kind_of(name), flop_registry.get(func.overloadpacket)
         if kind == "foreach" and self.phase == "network":
             self.phase = "update"
@@ -126,12 +126,12 @@ class Trace(TorchDispatchMode):
             # note: PyTorch's own count ignores the groups in the gradient of a weight
             operations = sum(args[-1][:2]) * 2 * args[0].numel() * args[2][0].numel()
         elements = max((tensor.numel() for tensor in over), default=0)
-        width = int(given["weight"].shape[1]) if given.get("groups", 1) > 1 else 0
+        width = int(arguments["weight"].shape[1]) if arguments.get("groups", 1) > 1 else 0
+        fill, moved = _fill(arguments) if kind == "matmul" else 1.0, [*reads, *writes]
         self.calls.append(
             Call(
                 name, kind, self.phase, _by_storage(reads), _by_storage(writes), operations, elements, width,
-                _aligned(kind, given), _fill(given) if kind == "matmul" else 1.0, _strided(name, [*reads, *writes]),
-                sum(map(_unused, [*reads, *writes])),
+                _aligned(kind, arguments), fill, _strided(name, moved), sum(map(_unused, moved)),
             )
         )  # fmt: skip
 
@@ -221,25 +221,25 @@ def _signature_of(func: Any) -> _Signature:
     )
 
 
-def _read(signature: _Signature, name: str, given: dict[str, Any]) -> list[Tensor]:
+def _read(signature: _Signature, name: str, arguments: dict[str, Any]) -> list[Tensor]:
     """Return the tensors whose values a call reads."""
     unread = [*signature.outputs]
     if name in _UNREAD:
         unread.append("self")
     elif name == "convolution_backward":
-        for_input, for_weight, _ = given["output_mask"]
+        for_input, for_weight, _ = arguments["output_mask"]
         unread += ["weight"] * (not for_input) + ["input"] * (not for_weight)
-    return _tensors([value for argument, value in given.items() if argument not in unread])
+    return _tensors([value for argument, value in arguments.items() if argument not in unread])
 
 
-def _written(signature: _Signature, name: str, given: dict[str, Any], out: Any) -> list[Tensor]:
+def _written(signature: _Signature, name: str, arguments: dict[str, Any], out: Any) -> list[Tensor]:
     """Return the tensors that a call makes or changes in place."""
     changed = signature.written
-    if name.startswith("_fused") and given.get("grad_scale") is None:
+    if name.startswith("_fused") and arguments.get("grad_scale") is None:
         changed -= {"grads"}
     returned = out if isinstance(out, tuple | list) and len(signature.new) > 1 else [out]
-    made = [value for value, new in zip(returned, signature.new, strict=False) if new]
-    return _tensors([made, *(given[argument] for argument in changed & given.keys())])
+    created = [value for value, new in zip(returned, signature.new, strict=False) if new]
+    return _tensors([created, *(arguments[name] for name in changed & arguments.keys())])
 
 
 def _tensors(tree: Any) -> list[Tensor]:

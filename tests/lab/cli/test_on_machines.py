@@ -45,13 +45,13 @@ def test_hardware_selects_a_machine_too() -> None:
 
 
 def test_all_machines_are_compared_and_the_front_marked() -> None:
-    found = offered(*PLAN, "--on", "all")
-    able = [(o["minutes"]["value"], o["cost"]["seconds"], o["front"]) for o in found if not o["problem"]]  # type: ignore[index]
+    offers = offered(*PLAN, "--on", "all")
+    able = [(o["minutes"]["value"], o["cost"]["seconds"], o["front"]) for o in offers if not o["problem"]]  # type: ignore[index]
     for minutes, cost, front in able:
         beaten = any(m <= minutes and c <= cost and (m, c) != (minutes, cost) for m, c, _ in able)
         assert front == (not beaten)
-    assert {o["machine"] for o in found} == machines().keys() - {"this_machine"}
-    assert any(o["problem"] and "device_batch_size=" in str(o["problem"]) for o in found)
+    assert {o["machine"] for o in offers} == machines().keys() - {"this_machine"}
+    assert any(o["problem"] and "device_batch_size=" in str(o["problem"]) for o in offers)
 
 
 def test_a_quality_gives_the_length_of_its_curve() -> None:
@@ -82,7 +82,7 @@ def test_a_machine_without_a_price_gives_a_note() -> None:
             (*PLAN, "--on", "1xV100"),
             "device_batch_size=null: 2048 images at once need 70 GB of a GPU's 16; device_batch_size=256 fits",
         ),
-        ((*PLAN, "--on", "this_machine"), "its GPU is not known here; `train estimate` measures it"),
+        ((*PLAN, "--on", "this_machine"), "its GPU is not in conf/gpus.yaml; measure with `train estimate`"),
         ((*PLAN, "--quality", "76.6"), "needs --on MACHINE"),
         ((*PLAN, "--prices", "sky"), "needs --on MACHINE"),
         ((*PLAN, "--on", "all", "--quality", "76.6"), "sets the length already"),
@@ -121,8 +121,8 @@ def test_prices_of_a_missing_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path
         "p5.48xlarge,H100,8,192,2048,30.0,us-east-1,,12.5\n"
     )
     for named in (("--on", "p5_48xlarge"), ("hardware=p5_48xlarge",)):
-        found = offered(*PLAN, *named, "--prices", "sky")
-        hourly = {offer["spot"]: 60 * offer["cost"]["seconds"] / offer["minutes"]["value"] for offer in found}  # type: ignore[index]
+        offers = offered(*PLAN, *named, "--prices", "sky")
+        hourly = {offer["spot"]: 60 * offer["cost"]["seconds"] / offer["minutes"]["value"] for offer in offers}  # type: ignore[index]
         assert hourly == {True: pytest.approx(12.5), False: pytest.approx(30.0)}
     assert "--prices=sky: SkyPilot's catalogue has no price for p4d_24xlarge" in refused(
         *PLAN, "--on", "p4d_24xlarge", "--prices", "sky"

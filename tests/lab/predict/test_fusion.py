@@ -100,9 +100,9 @@ def test_bytes_and_kernels_match_inductors_count(monkeypatch: pytest.MonkeyPatch
     network.zero_grad()
     # note: code for one thread has fewer sums in two stages than a GPU; a trial of instruction sets takes seconds
     with config.patch({"fx_graph_cache": False, "cpp.threads": 2, "cpp.vec_isa_ok": True}):
-        found = torch.compile(loss, dynamic=False)(images, labels)
-        with suppress(RuntimeError):  # note: no kernel has made the indices of the largest pixels
-            found.backward()
+        result = torch.compile(loss, dynamic=False)(images, labels)
+        with suppress(RuntimeError):  # note: no kernel has written the indices of the largest pixels
+            result.backward()
     assert len(counted) == 2
     moved, kernels = map(sum, zip(*counted, strict=True))
     assert sum(kernel.moved for kernel in ours) == pytest.approx(moved, rel=0.05)

@@ -30,9 +30,9 @@ def calls(words: tuple[str, ...], *, real: bool) -> list[Call]:
     plan = plan_for(compose([*words, *SMALL]).config, 1)
     classes = plan.config.dataset.classes
     step = build_step(plan, Ranks(0, 1, 0, 1, torch.device("cpu")), Engine(Context(plan, classes)))
-    side = plan.loaded_size(0)
+    size = plan.loaded_size(0)
     with (nullcontext if real else nothing_computed)():
-        images = torch.zeros(4, side, side, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+        images = torch.zeros(4, size, size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
         labels = torch.zeros(4, dtype=torch.int64)
         for number in range(2):
             with Trace() as trace:
@@ -73,13 +73,13 @@ def test_a_convolution_over_one_dimension_makes_the_calls_of_a_real_one() -> Non
 
 
 def test_frozen_layers_have_no_gradients_of_their_input() -> None:
-    found = []
+    recorded = []
     for mode in (nothing_computed, nullcontext):
         norm, images = nn.BatchNorm2d(6), torch.zeros(2, 6, 4, 4)
         with mode(), Trace() as trace:
             norm(images).sum().backward()
-        found.append(trace.calls)
-    assert_alike(*found)
+        recorded.append(trace.calls)
+    assert_alike(*recorded)
 
 
 def test_a_view_shares_the_storage_of_its_base() -> None:

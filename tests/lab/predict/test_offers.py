@@ -46,10 +46,10 @@ def test_an_unknown_machine_is_refused_with_the_nearest(word: str, message: str)
 
 
 def curve(*points: tuple[int, float], source: str | None = None) -> Curve:
-    found = tuple(
+    points_of_curve = tuple(
         CurvePoint(epochs, (top1,), {"epochs": (epochs,), "time": (2.0 * epochs,)}) for epochs, top1 in points
     )
-    return Curve("mild", "mild", SETTING, found, source)
+    return Curve("mild", "mild", SETTING, points_of_curve, source)
 
 
 def test_a_length_is_interpolated_on_the_users_own_curve() -> None:

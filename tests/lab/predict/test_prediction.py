@@ -47,11 +47,11 @@ def launched(channels_last: bool, captured: bool) -> RunConfig:
 
 
 def test_a_kernel_takes_its_operations_or_its_bytes_each_at_its_efficiency() -> None:
-    found = parts(PRODUCT, MOVE)
-    assert (found.arithmetic, found.memory) == (pytest.approx(0.020), pytest.approx(3 * 0.020))
-    assert found.seconds == pytest.approx(0.080)
-    assert found.bound(load=0.0) == "memory"
-    assert found.bound(load=0.1) == "loader"
+    step = parts(PRODUCT, MOVE)
+    assert (step.arithmetic, step.memory) == (pytest.approx(0.020), pytest.approx(3 * 0.020))
+    assert step.seconds == pytest.approx(0.080)
+    assert step.bound(load=0.0) == "memory"
+    assert step.bound(load=0.1) == "loader"
     assert parts(PRODUCT).bound(load=0.0) == "arithmetic"
 
 
@@ -77,8 +77,8 @@ def test_only_convolutions_copy_tensors_that_are_not_channels_last() -> None:
     ids=lambda value: f"{value.kind} {value.group_width} {value.aligned}" if isinstance(value, Work) else "",
 )
 def test_each_kind_of_kernel_has_its_efficiency(work: Work, seconds: float) -> None:
-    found = parts(work)
-    assert found.arithmetic + found.memory == pytest.approx(seconds)
+    step = parts(work)
+    assert step.arithmetic + step.memory == pytest.approx(seconds)
 
 
 def test_the_host_bounds_many_small_kernels_unless_they_are_captured() -> None:
@@ -254,7 +254,7 @@ def test_a_trace_is_cached_by_what_the_step_computes(
 def test_an_unreadable_trace_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken.json").write_text("[{}]")
     monkeypatch.setattr(step_counts, "_path", lambda _: tmp_path / "broken.json")
-    assert step_counts.kept_steps("any") is None
+    assert step_counts.cached_steps("any") is None
 
 
 def test_a_storage_is_held_from_its_first_write_to_its_last_use() -> None:

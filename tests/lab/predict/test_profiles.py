@@ -26,7 +26,7 @@ H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
 @pytest.fixture(autouse=True)
 def _by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lab.predict.prediction.counted_steps", made_up)
-    monkeypatch.setattr("lab.predict.profiles.kept_steps", lambda _: made_up(plan(Path())))
+    monkeypatch.setattr("lab.predict.profiles.cached_steps", lambda _: made_up(plan(Path())))
 
 
 def plan(runs: Path, *words: str) -> Plan:
@@ -66,9 +66,9 @@ def test_an_estimate_carries_over_to_another_machine(tmp_path: Path) -> None:
     keep(run, H100, 1.3)
     profiles, notes = read_profiles(tmp_path)
     assert not notes
-    found = correction(run, "H200 141GB", profiles, efficiencies())
-    assert found.factor == pytest.approx(1.3)
-    assert "these steps on 8 x H100 80GB (an estimate)" in found.made_from
+    corrected = correction(run, "H200 141GB", profiles, efficiencies())
+    assert corrected.factor == pytest.approx(1.3)
+    assert "these steps on 8 x H100 80GB (an estimate)" in corrected.made_from
 
 
 def test_other_steps_count_less_and_several_are_averaged(tmp_path: Path) -> None:
@@ -110,18 +110,18 @@ def test_a_finished_run_adds_a_profile(tmp_path: Path, device: str) -> None:
         for phase in Predictor(replace_loader(run)).on(run.config.hardware, gpus()["H100 80GB"]).phases
     }
     rows: list[Record] = [StartRecord(0, 0.0, 8, 1, 36, device, "bf16", "top1", "higher")]
-    for side in (88, 176):
-        times = (9.0, 1.1 * predicted[side].seconds, 1.1 * predicted[side].seconds)
-        rows += [TrainRecord(1, 0.0, 0.0, 1.0, 1.0, side, 1.0, time + 0.5, 0.5, None, 0.0) for time in times]
+    for size in (88, 176):
+        times = (9.0, 1.1 * predicted[size].seconds, 1.1 * predicted[size].seconds)
+        rows += [TrainRecord(1, 0.0, 0.0, 1.0, 1.0, size, 1.0, time + 0.5, 0.5, None, 0.0) for time in times]
     append(folder.metrics, *rows, end(1))
     profiles, notes = read_profiles(tmp_path)
     assert not notes
     if device != H100:
         assert not profiles
         return
-    found = correction(run, "H200 141GB", profiles, efficiencies())
-    assert found.factor == pytest.approx(1.1)
-    assert "run one" in found.made_from
+    corrected = correction(run, "H200 141GB", profiles, efficiencies())
+    assert corrected.factor == pytest.approx(1.1)
+    assert "run one" in corrected.made_from
 
 
 def replace_loader(run: Plan) -> Plan:

@@ -80,9 +80,9 @@ def test_the_second_gradient_of_sam_counts_for_sam() -> None:
 def test_the_weights_of_the_points_are_the_whole_run() -> None:
     plan = Plan(compose(["recipe=hot", *SMALL]).config, 1, 800)
     kinds = step_kinds(plan)
-    found = weights(kinds, step_samples(kinds))
-    assert sum(found.values()) == pytest.approx(1.0)
-    sam = sum(weight for point, weight in found.items() if "sam" in point.kind.acting)
+    fractions = weights(kinds, step_samples(kinds))
+    assert sum(fractions.values()) == pytest.approx(1.0)
+    sam = sum(weight for point, weight in fractions.items() if "sam" in point.kind.acting)
     assert sam == pytest.approx(1 / 5)
 
 
@@ -95,7 +95,7 @@ def test_measuring_does_not_change_the_weights() -> None:
 
 def test_a_step_waits_only_for_loading_that_is_not_hidden() -> None:
     run = Plan(compose(["recipe=mild", "dataset=shapes", "batch_size=64", "epochs=10"]).config, 1, 4000)
-    found = replace(measured(run, lambda kind: kind.image_size**2 * 1e-4, 5.0), transfer_seconds=[0.5, 1.5])
+    times = replace(measured(run, lambda kind: kind.image_size**2 * 1e-4, 5.0), transfer_seconds=[0.5, 1.5])
     alone = sum(run.image_size(step) ** 2 * 1e-4 for step in range(run.total_steps)) / run.total_steps
-    assert waiting(run, found) == {"data": pytest.approx(4.0 - alone, rel=1e-3), "transfer": 1.0}
-    assert waiting(run, replace(found, transfer_seconds=[0.0, 20.0]))["data"] == 0.0
+    assert waiting(run, times) == {"data": pytest.approx(4.0 - alone, rel=1e-3), "transfer": 1.0}
+    assert waiting(run, replace(times, transfer_seconds=[0.0, 20.0]))["data"] == 0.0
