@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 EXIT_USER_ERROR = 2
-_MACHINE = re.compile(
-    r"out of memory|OutOfMemory|allocate memory|AcceleratorError|Dist\w*Error|(CUDA|HIP|NCCL)\w* error|While copying"
-)
+_NO_MEMORY = re.compile(r"out of memory|OutOfMemory|allocate memory|MemoryError|map segment|start new thread")
+_MACHINE = re.compile(rf"{_NO_MEMORY.pattern}|AcceleratorError|Dist\w*Error|(CUDA|HIP|NCCL)\w* error|While copying")
 
 
 @dataclass(frozen=True)
@@ -70,6 +69,11 @@ def is_of_the_machine(error: Exception) -> bool:
     The text decides, because loading a model's weights turns every error into one RuntimeError.
     """
     return isinstance(error, OSError) or _MACHINE.search(f"{type(error).__name__}: {error}") is not None
+
+
+def is_out_of_memory(text: str) -> bool:
+    """Return whether an error's type and message report a lack of memory."""
+    return _NO_MEMORY.search(text) is not None
 
 
 def one_line(text: str) -> str:

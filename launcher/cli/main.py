@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import errno
 import importlib
+import io
 import os
 import signal
 import sys
@@ -13,7 +15,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from launcher import __version__, plugins
-from launcher.errors import EXIT_USER_ERROR, FAILED, MachineError, UserError, one_line
+from launcher.errors import EXIT_USER_ERROR, FAILED, MachineError, UserError, is_out_of_memory, one_line
 from launcher.launch.stopping import StopRequested, on_stop, raise_stop
 from launcher.plugins import registered
 
@@ -51,11 +53,19 @@ _EXAMPLES = """examples:
   train resume                                  resume the newest unfinished run"""
 
 
+# What replaces the characters that the encoding of the terminal lacks; others are escaped.
+_ASCII = {"\u2192": "->", "\u25cf": "*", "\u00b1": "+-", "\u00b7": "-", "\u2026": "..."}
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code."""
     is_command = words is None
     words = list(sys.argv[1:] if words is None else words)
     _configure_libraries()
+    codecs.register_error("train", _replaced)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="train")
     if "_ARGCOMPLETE" in os.environ:
         from launcher.cli.completion import complete
 
@@ -68,18 +78,15 @@ def main(words: Sequence[str] | None = None) -> int:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         return EXIT_USER_ERROR
-    except MachineError as error:
-        print(f"error: {one_line(str(error))}", file=sys.stderr)
-        return FAILED
     except BrokenPipeError:
         # note: the reader of a pipe such as `train ls | head` has exited
         sys.stderr.close()
         return 0
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
+    except Exception as error:
+        if (message := _of_the_machine(error)) is None:
             raise
-        print(f"error: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
-        if is_command:
+        print(f"error: {one_line(message)}", file=sys.stderr)
+        if is_command and isinstance(error, OSError):
             # note: otherwise Python flushes again at exit and prints its own error
             os._exit(FAILED)
         return FAILED
@@ -90,6 +97,24 @@ def main(words: Sequence[str] | None = None) -> int:
         if is_command:
             # note: the interpreter takes seconds to exit
             on_stop(signal.SIG_IGN)
+
+
+def _of_the_machine(error: Exception) -> str | None:
+    """Return the message for a failure of the machine; None for an error of the program."""
+    if isinstance(error, MachineError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"{error.filename or 'standard output'}: {error.strerror}"
+    if is_out_of_memory(reason := f"{type(error).__name__}: {error}"):
+        return f"not enough memory ({reason}); free some, or raise the limit (ulimit -v)"
+    return None
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that an encoding lacks, as an error handler of `codecs`."""
+    assert isinstance(error, UnicodeEncodeError)
+    text = error.object[error.start : error.end]
+    return "".join(_ASCII.get(one) or one.encode("ascii", "backslashreplace").decode() for one in text), error.end
 
 
 def _run(words: list[str]) -> int:

@@ -65,5 +65,5 @@ def _submit(text: str, command: Sequence[str], file: str) -> int:
         raise UserError(f"{program} is not installed; omit --run to print the job and submit it elsewhere")
     with tempfile.TemporaryDirectory(prefix="train-submit-") as folder:
         path = Path(folder) / file
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
         return subprocess.run([*command, str(path)], check=False).returncode

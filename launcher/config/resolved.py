@@ -21,6 +21,7 @@ from launcher.config.validate import MISSING, validate
 from launcher.config.yaml_file import as_yaml, read_mapping
 from launcher.errors import Problem, Problems, UserError
 
+_DATA_PATHS = ("dataset.path", "dataset.test_path", "dataloader.folder", "dataloader.train", "dataloader.val")
 _PLACE_ONLY = ("runs", "run_name")
 # Keys, and groups of keys (ending in a dot), that may change when a run resumes.
 FREE = (
@@ -46,6 +47,15 @@ FREE = (
     "logger.",
 )
 _FIXED = "cannot change when a run resumes; start a new run, or change only " + ", ".join(FREE)
+
+
+def with_absolute_paths(config: RunConfig) -> RunConfig:
+    """Return the config with absolute paths of its images, so that a run resumes from any folder; URLs stay."""
+    values = as_mapping(config)
+    for key in _DATA_PATHS:
+        if (path := get(values, key)) is not None and "://" not in path:
+            put(values, key, str(Path(path).absolute()))
+    return validate(values)
 
 
 def as_mapping(config: RunConfig) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -76,7 +77,9 @@ def _hydra(command: Command) -> Iterator[None]:
         Plugins.instance().register(plugin)
     ConfigFiles.command, ConfigFiles.lookups = command, 0
     try:
-        with initialize(config_path=None, job_name=_SCHEME, version_base="1.3"):
+        with initialize(config_path=None, job_name=_SCHEME, version_base="1.3"), warnings.catch_warnings():
+            # note: a file's values replace those of its defaults list with and without `_self_`
+            warnings.filterwarnings("ignore", ".*missing `_self_`")
             yield
     except _FAILURES as error:
         reason = one_line(" ".join(str(error).split())) or type(error).__name__

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.models import LIBRARIES, TorchvisionModel
+from launcher.config.resolved import with_absolute_paths
 from launcher.config.schema import RunConfig
 from launcher.data.inspection import inspect_data
 from launcher.data.sources.source import Report, quiet
@@ -65,7 +66,8 @@ def prepare_run(
         UserError: a value cannot work; no file has been written.
         MachineError: torch cannot use the visible GPUs.
     """
-    data = inspect_data(composed.config, must_exist=must_exist, skipped=skipped, report=report)
+    config = with_absolute_paths(composed.config)
+    data = inspect_data(config, must_exist=must_exist, skipped=skipped, report=report)
     devices = devices or decide(data.config.launch)
     config = data.config
     if is_measured := config.batch_size == "auto":

@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from launcher.config.compose import Composed
-from launcher.config.resolved import changed, continued, is_free, read, write
+from launcher.config.resolved import changed, continued, is_free, read, with_absolute_paths, write
 from launcher.config.schema import RunConfig
 from launcher.console import console, progress_bars
 from launcher.data.identity import identity
@@ -27,9 +27,9 @@ from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.devices import Devices
 from launcher.launch.prepare_run import Prepared, prepare_run
 from launcher.launch.stopping import StopRequest, stop_requests
-from launcher.plan.plan import Plan
+from launcher.plan.plan import Plan, dilated_epochs
 from launcher.rank.signs import REPLAY_STEP
-from launcher.records.folder import RunFolder, create, note_dataset
+from launcher.records.folder import RunFolder, check_new, create, note_dataset
 from launcher.records.metrics import Row, read_metrics
 from launcher.records.progress import ProgressView, TerminalView
 from launcher.records.summary import summary_table
@@ -41,7 +41,9 @@ def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int]
     Raises:
         UserError: a value cannot work; no file has been written.
     """
-    out = console()
+    out, config = console(), composed.config
+    if config.run_name is not None and config.launch.nnodes == 1:
+        check_new(Path(config.runs), config.run_name)
     with progress_bars(out) as (_, report):
         prepared = prepare_run(composed, with_weights=True, measure_batch=measure_batch, report=report)
     config = prepared.plan.config
@@ -74,17 +76,34 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
         UserError: another process uses the folder, the images are missing, or a word would change completed steps.
     """
     before = read(folder.config)
-    config = continued(before, words)
+    config, out = with_absolute_paths(continued(before, words)), console()
     with folder.locked(each_host=config.launch.nnodes > 1):
+        if config == before and (longer := _how_to_train_longer(folder, config)):
+            out.print(summary_table(folder, config))
+            out.print(longer, markup=False, soft_wrap=True)
+            return DONE
         skipped = read_skipped(folder.skipped, config.dataset)
         prepared = prepare_run(Composed(config, {}), skipped=skipped, refuse=partial(_refuse_shorter, folder))
         config.logger.check()
-        out = console()
         if config != before:
             write(config, folder.config)
         _note_others(folder, prepared, out, images=identity(config, skipped))
         with stop_requests() as request:
             return _train(folder, prepared, out, request)
+
+
+def _how_to_train_longer(folder: RunFolder, config: RunConfig) -> str | None:
+    """Return the command that continues a finished run; None for a run that is not finished."""
+    rows = read_metrics(folder.metrics)
+    ends = [row["step"] for row in rows if row["kind"] == "end" and row["finished"]]
+    if ends[-1:] != [folder.newest_step()]:
+        return None
+    done = next((row["epoch"] for row in reversed(rows) if row["kind"] == "eval"), 0.0)
+    word, note = f"epochs={2 * config.epochs}", "; train compare does not count a run whose length changed"
+    if done < dilated_epochs(config.epochs, config.schedule.dilate):
+        word, note = "target=null" if config.target else "stop.patience=null", ""
+    where = one_line(str(folder.path))
+    return f"{where} is finished after {done:g} epochs; to train longer: train resume {where} {word}{note}"
 
 
 def _refuse_shorter(folder: RunFolder, plan: Plan) -> None:
@@ -131,9 +150,16 @@ def _note_others(folder: RunFolder, prepared: Prepared, out: Console, *, images:
             "counts it for neither data set"
         )
     rows = read_metrics(folder.metrics)
-    before = [row["device"] for row in rows if row["kind"] == "start"]
-    if devices.kind == "cpu" and before[-1:] not in ([], ["cpu"]):
-        notes.append(f"the run started on {before[-1]} and resumes on the CPU; set launch.device=cuda to require a GPU")
+    start = next((row for row in rows if row["kind"] == "start"), None)
+    if start and start["epochs"] != (epochs := prepared.plan.epochs):
+        notes.append(
+            f"the run started with {start['epochs']} epochs and continues to {epochs}, which changes its schedule; "
+            "train compare does not count it"
+        )
+    if devices.kind == "cpu" and start and start["device"] != "cpu":
+        notes.append(
+            f"the run started on {start['device']} and resumes on the CPU; set launch.device=cuda to require a GPU"
+        )
     ranks = _last_ranks(rows)
     if ranks not in (None, world_size):
         notes.append(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from launcher.errors import EXIT_USER_ERROR, FAILED, UserError
+from launcher.errors import EXIT_USER_ERROR, FAILED, UserError, is_out_of_memory
 from launcher.rank.main import log_file
 from launcher.rank.signs import done_file
 
@@ -155,8 +155,8 @@ def describe(rank: int, process: ProcessFailure, run_folder: Path) -> Failure:
         return Failure(message, from_outside=True, exit_code=code)
     if "time" in recorded:
         reason, text = recorded["message"]["message"], recorded["message"]["extraInfo"]["py_callstack"].rstrip()
-        if "out of memory" in reason:
-            text += "\nto use less memory, set device_batch_size=N for training or eval_batch_size=N for evaluation"
+        if is_out_of_memory(reason):
+            text = "to use less memory, set device_batch_size=N for training or eval_batch_size=N for evaluation"
     else:
         reason, text = _ending(code), log.read_text(errors="replace") if log.exists() else ""
         if code in _HUNG_CODES and _HUNG.search(text):

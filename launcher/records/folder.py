@@ -109,6 +109,12 @@ def checkpoint_files(checkpoints: Path, *kinds: str) -> list[tuple[int, Path]]:
     return sorted((int(match[2]), path) for match, path in matches if match[1] in (kinds or ("step",)))
 
 
+def check_new(runs: Path, name: str) -> None:
+    """Raise a UserError if there is a run folder of this name."""
+    if (path := runs / name).exists():
+        raise UserError(Problem(f"{path} exists; type train resume {path}, or set another run_name", "run_name", name))
+
+
 def create(runs: Path, name: str, *, unique: bool = False, join: bool = False) -> RunFolder:
     """Create a run folder; `unique` appends a number to the name, `join` accepts an existing folder.
 
@@ -123,8 +129,7 @@ def create(runs: Path, name: str, *, unique: bool = False, join: bool = False) -
             break
         except FileExistsError:
             if not unique or not path.is_dir():
-                message = f"{path} exists; type train resume {path}, or set another run_name"
-                raise UserError(Problem(message, "run_name", name)) from None
+                check_new(runs, path.name)
         except OSError as error:
             raise UserError(Problem(f"cannot be written ({error.strerror}); set runs=FOLDER", "runs", runs)) from None
     return RunFolder(path)

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from launcher import atomic
 from launcher.errors import Problem, UserError, is_of_the_machine
-from launcher.records.folder import checkpoint_files
+from launcher.records.folder import RunFolder, checkpoint_files
 
 FORMAT = 1
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -78,21 +78,33 @@ def load(path: Path) -> dict[str, Any]:
 def newest_valid(folder: Path) -> dict[str, Any] | None:
     """Load the newest checkpoint that is not damaged, or return None; print an error for each newer damaged one.
 
+    If all are damaged or missing, the best one replaces them.
+
     Raises:
         UserError: a newer file has another format version or contains code.
     """
-    for _, path in reversed(checkpoint_files(folder)):
+    best = RunFolder(folder.parent).best
+    for path in [*(path for _, path in reversed(checkpoint_files(folder))), *[best] * best.is_file()]:
         try:
-            return load(path)
+            state = load(path)
         except DamagedCheckpoint as error:
             print(error)
+            continue
+        if path == best:
+            print(f"{best} is used: it is intact, at step {state.get('step')}, and no newer checkpoint is")
+        return state
     return None
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints, and unfinished files; no save may be in progress."""
+def prune(folder: Path, keep: int, step: int) -> None:
+    """Delete all but the newest `keep` checkpoints up to a step, and unfinished files; no save may be in progress.
+
+    Later ones are damaged: the run has resumed from an earlier one.
+    """
+    files = checkpoint_files(folder)
     for path in [
-        *(path for _, path in checkpoint_files(folder)[:-keep]),
+        *(path for number, path in files if number > step),
+        *[path for number, path in files if number <= step][:-keep],
         *folder.glob(".step-*.tmp"),
         *folder.glob(".best.pt.*.tmp"),
     ]:

@@ -86,7 +86,7 @@ class Saver:
         try:
             if best:
                 _link(path, folder.best)
-            checkpoint.prune(folder.checkpoints, keep=self._settings.keep)
+            checkpoint.prune(folder.checkpoints, keep=self._settings.keep, step=state["step"])
         except OSError as error:
             raise UserError(
                 f"{folder.checkpoints} cannot be written: {error.strerror}; check its permissions and disk"

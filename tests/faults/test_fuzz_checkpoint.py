@@ -213,5 +213,5 @@ def test_checkpoints_that_are_not_files_are_skipped(tmp_path: Path, capsys: pyte
     (tmp_path / f"step-{'9' * 200}.pt").symlink_to("nowhere")
     assert newest_valid(tmp_path) is not None
     assert not capsys.readouterr().out
-    prune(tmp_path, keep=1)
+    prune(tmp_path, keep=1, step=1)
     assert (tmp_path / checkpoint_name(1)).exists()

@@ -111,9 +111,9 @@ def test_prune_keeps_the_newest_and_removes_unfinished_files(tmp_path):
     for name in (".step-00000031.pt.host-7-0a1b2c3d.tmp", ".best.pt.host-7-0a1b2c3d.tmp"):
         (tmp_path / name).write_bytes(b"half")
     (tmp_path / "notes.txt").write_text("mine")
-    prune(tmp_path, keep=2)
+    prune(tmp_path, keep=2, step=30)
     assert {file.name for file in tmp_path.iterdir()} == {paths[1].name, paths[2].name, "notes.txt"}
-    prune(tmp_path, keep=5)
+    prune(tmp_path, keep=5, step=30)
     assert paths[1].exists()
 
 
@@ -181,7 +181,7 @@ def test_a_process_killed_while_saving_leaves_the_previous_file(tmp_path, step):
     in_a_fork(save_and_be_killed, tmp_path, step, code=-signal.SIGKILL)
     assert [path.name for path in tmp_path.glob("*.pt")] == [checkpoint_name(1)]
     assert newest_valid(tmp_path)["step"] == 1
-    prune(tmp_path, keep=1)
+    prune(tmp_path, keep=1, step=1)
     assert [path.name for path in tmp_path.iterdir()] == [checkpoint_name(1)]
 
 
