@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,18 @@ from launcher.cli import main as cli
 from launcher.cli import resume
 from launcher.cli.resume import newest_unfinished
 from launcher.cli.words import read
+from launcher.config import resolved
 from launcher.config.compose import compose
-from launcher.config.resolved import write
 from launcher.errors import UserError
+from launcher.records.folder import RunFolder
+from tests.images import write_images
 from tests.made_runs import MakeRun
+from tests.runs import SMALL, Here, same
 
 
 def complete(folder: Path) -> Path:
     """Give a made run every value of a config."""
-    write(compose(["launch=cpu"]).config, folder / "config.yaml")
+    resolved.write(compose(["launch=cpu"]).config, folder / "config.yaml")
     return folder
 
 
@@ -54,3 +58,69 @@ def test_resume_finds_the_given_or_newest_run(
     named = [word for word in words if "b=1" in word]
     assert resumed == [(named[0] if named else "runs/a", ["seed=9"] * ("seed=9" in words))]
     assert ("resuming runs/a, the newest unfinished run" in capsys.readouterr().out) == (not named)
+
+
+SHORT = [*SMALL, "epochs=1", "schedule.warmup=0ba"]
+
+
+def test_a_finished_run_shows_its_result_and_how_to_train_longer(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    here(*SHORT, "run_name=run")
+    monkeypatch.setattr("launcher.launch.start.prepare_run", None)
+    output = here("resume", "runs/run").stdout
+    assert (
+        "runs/run is finished after 1 epochs; to train longer: train resume runs/run epochs=2; train compare" in output
+    )
+    assert "top-1" in output
+    assert "runs/run is finished" in here("resume", "runs/run", "epochs=1").stdout
+
+
+def test_a_longer_run_is_not_compared_and_says_so(here: Here) -> None:
+    here(*SHORT, "run_name=run")
+    note = "note: the run started with 1 epochs and continues to 2, which changes its schedule; train compare does not"
+    assert note in here("resume", "runs/run", "epochs=2").stdout
+    assert "changed the length, and so the schedule, from 1 to 2 epochs" in here("compare", "runs").stdout
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"), [("target=top1:0.00001", "target=null"), ("stop.patience=1", "stop.patience=null")]
+)
+def test_a_run_that_ended_early_shows_the_key_that_ended_it(word: str, remedy: str, here: Here) -> None:
+    words = [word, "epochs=4", "eval_every=1ba", *["stop.min_delta=1.0"] * word.startswith("stop")]
+    here(*SHORT, "run_name=run", *words)
+    assert f"to train longer: train resume runs/run {remedy}\n" in here("resume", "runs/run").stdout
+
+
+def test_a_run_resumes_from_its_best_checkpoint_if_the_newest_are_damaged(here: Here) -> None:
+    run = here.small("run", "checkpoint.every=1ba", "dataloader.workers=0")
+    intact = here.decided(run)
+    newest = sorted((run / "checkpoints").glob("step-*.pt"))
+    shutil.copyfile(newest[0], run / "checkpoints" / "best.pt")
+    rows = (run / "metrics.jsonl").read_text().splitlines()
+    (run / "metrics.jsonl").write_text("\n".join(rows[:-1]) + "\n")
+    for path in newest:
+        path.write_bytes(path.read_bytes()[:-9])
+    output = here("resume", str(run)).stdout
+    assert output.count("damaged") == 2
+    assert f"{run}/checkpoints/best.pt is used: it is intact, at step 17, and no newer checkpoint is" in output
+    assert same(here.decided(run), intact)
+    assert RunFolder(run).newest_step() == 18
+
+
+def test_a_run_resumes_from_another_folder(here: Here) -> None:
+    images = write_images(here.folder / "images", {"train": 8, "val": 2}, size=(32, 32))
+    words = [word for word in SHORT if not word.startswith(("dataset", "batch_size"))]
+    words += ["dataset.path=images", "dataset.test_path=images", "dataset.native_size=32", "batch_size=4"]
+    here(*words, "run_name=run", stop_after=2, code=143)
+    dataset = resolved.read(here.folder / "runs" / "run" / "config.yaml").dataset
+    assert (dataset.path, dataset.test_path) == (str(images), str(images))
+    other = here.folder / "other"
+    other.mkdir()
+    Here(other)("resume", "../runs/run", "dataset.path=../images")
+    assert resolved.read(here.folder / "runs" / "run" / "config.yaml").dataset.path == f"{other}/../images"
+
+
+def test_the_name_of_an_existing_run_is_refused_before_all_else(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here.folder / "runs" / "run").mkdir(parents=True)
+    monkeypatch.setattr("launcher.launch.start.prepare_run", None)
+    line = here(*SHORT, "run_name=run", code=2).stderr
+    assert line == "error: run_name=run: runs/run exists; type train resume runs/run, or set another run_name\n"

@@ -11,6 +11,7 @@ import pytest
 from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.errors import UserError
+from tests.commands import output_of
 
 HEADER = "defaults: [train, _self_]\nabout: {summary: mine, epochs: [1, null]}\n"
 NAMES = [recipe.name for recipe in [*recipes.listing(), *recipes.ablations()]]
@@ -115,3 +116,11 @@ def test_a_length_is_in_the_band_or_one_of_three_recipes_is_suggested(monkeypatc
 def test_a_length_outside_the_band_is_a_note_not_an_error() -> None:
     notes = compose(["recipe=timm_a3", "epochs=20"]).notes
     assert notes == ["timm_a3 is meant for 100 epochs; use recipe=mild for 20"]
+
+
+@pytest.mark.parametrize("first", ["defaults: [train, _self_]", "defaults: [hot]", "defaults: [mild, _self_]"])
+@pytest.mark.filterwarnings("error")
+def test_two_lines_make_a_recipe(folder: Path, first: str) -> None:
+    (folder / "mine.yaml").write_text(f"{first}\nepochs: 40\n")
+    assert compose(["recipe=mine"]).config.epochs == 40
+    assert output_of("plan", "recipe=mine", "launch.nproc=1").startswith("recipe         mine\n")

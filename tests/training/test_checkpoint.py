@@ -106,6 +106,20 @@ def test_a_folder_without_a_valid_checkpoint_has_no_newest_one(tmp_path):
     assert newest_valid(tmp_path) is None
 
 
+def test_the_best_checkpoint_replaces_damaged_ones_which_the_next_one_removes(tmp_path, capsys):
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    for path in write(folder, 30, 40):
+        path.write_bytes(b"")
+    save({"step": 10}, folder / "best.pt")
+    assert newest_valid(folder)["step"] == 10
+    assert f"{folder}/best.pt is used: it is intact, at step 10" in capsys.readouterr().out
+    write(folder, 11)
+    prune(folder, keep=1, step=11)
+    assert {file.name for file in folder.iterdir()} == {checkpoint_name(11), "best.pt"}
+    assert newest_valid(folder)["step"] == 11
+
+
 def test_prune_keeps_the_newest_and_removes_unfinished_files(tmp_path):
     paths = write(tmp_path, 1, 30, 4, 2)
     for name in (".step-00000031.pt.host-7-0a1b2c3d.tmp", ".best.pt.host-7-0a1b2c3d.tmp"):

@@ -21,7 +21,9 @@ from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from launcher.records.folder import RunFolder, create, note_dataset
 from tests.commands import execute, output_of, refused
+from tests.images import write_images
 from tests.made_runs import MakeRun
+from tests.runs import Here
 
 SHAPES = ["dataset=shapes", "model=resnet18", "launch=cpu", "batch_size=64"]
 
@@ -185,6 +187,20 @@ def test_the_folder_of_another_trial_is_refused(tmp_path: Path, flowers: Path, m
     tune = ["tune", "space.yaml", "--trials", "1", "--json"]
     assert "is a run on other images" in refused(*tune, *words)
     assert "is a run with other values of" in refused(*tune, *words, "recipe=mild")
+
+
+def test_a_grid_whose_config_the_launcher_completes_continues(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher shortens the schedule, reads the surgery and digest of the weights, and makes paths absolute."""
+    monkeypatch.setattr(curve, "_train", lambda words: cli.main(words))
+    write_images(here.folder / "images", {"train": 8, "val": 2}, size=(32, 32))
+    here.small("source", "algorithms=[blurpool,squeeze_excite]", "epochs=1", "schedule.warmup=0ba")
+    words = ["recipe=mild", "model=resnet18", "epochs=1,2", "batch_size=4", "schedule.warmup=8ep", "schedule.fit=on"]
+    words += ["dataset.path=images", "dataset.native_size=32", "launch=cpu", "dataloader.workers=0"]
+    grid = ["curve", *words, "model.weights=runs/source", "runs=grid"]
+    assert "to continue" in here(*grid, stop_after=6, code=143).stdout
+    assert "1 already finished, 1 finished" in here(*grid).stdout
+    assert "2 already finished" in here(*grid).stdout
+    assert "with other values of optimizer.momentum" in here(*grid, "optimizer.momentum=0.5", code=2).stderr
 
 
 ABLATE = ["ablate", "--grid", "recipe=small", *SHAPES, "epochs=2,3", "seed=0,1"]

@@ -1,0 +1,84 @@
+"""Terminals of few characters, and machines of little memory: commands end in plain lines."""
+
+from __future__ import annotations
+
+import io
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from launcher.cli import main as cli
+from launcher.launch.watch import describe
+from tests.made_runs import MakeRun
+
+LITTLE = 600 * 2**20  # bytes, of which torch needs more
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["plan", "recipe=mild"], "blurpool -> channels_last -> ema"),
+        (["compare", "runs"], "tradeoff curves (* on the Pareto front"),
+        (["ls"], "baseline"),
+        (["plan", "runs=\u03bb", "seed=\u03bb"], r"seed=\u03bb"),
+    ],
+)
+def test_a_terminal_without_unicode_gets_all_the_output(
+    words: list[str], expected: str, encoding: str, tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run("runs/a")
+    monkeypatch.chdir(tmp_path)
+    output = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", output)
+    monkeypatch.setattr(sys, "stderr", output)
+    assert cli.main(words) == (2 if "seed" in expected else 0)
+    output.flush()
+    assert expected in output.buffer.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        RuntimeError("can't start new thread"),
+        OSError(12, "Cannot allocate memory"),
+    ],
+)
+def test_a_lack_of_memory_is_one_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(cli, "_run", fail)
+    assert cli.main(["ls"]) == 1
+    assert capsys.readouterr().err.startswith("error: not enough memory (")
+
+
+def test_a_run_under_a_limit_of_memory_ends_without_a_traceback(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "launcher", "launch=cpu", "epochs=1", f"runs={tmp_path}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (LITTLE, LITTLE)),
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: not enough memory (")
+    assert line.endswith("free some, or raise the limit (ulimit -v)")
+
+
+def test_a_rank_without_memory_fails_with_the_keys_to_change(tmp_path: Path) -> None:
+    reason = "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 9437184 bytes"
+    recorded = {"time": 1.0, "message": {"message": reason, "extraInfo": {"py_callstack": "Traceback\n  File"}}}
+    process = SimpleNamespace(error_file_data=recorded, exitcode=1, pid=7)
+    message = describe(0, process, tmp_path).message  # type: ignore[arg-type]
+    assert "Traceback" not in message
+    assert "device_batch_size=N" in message
