@@ -122,7 +122,7 @@ def stopped(*_: Any, **__: Any) -> Any:
     raise Stopped
 
 
-def prepared(composed: Composed) -> None:
+def prepared(composed: Composed, *_: object) -> None:
     prepare_run(composed)
     raise Stopped
 
