@@ -24,8 +24,8 @@ class Evaluated:
 class Times:
     """Seconds of one run.
 
-    `counted`: training without evaluations and checkpoints, with the first epoch's time replaced by the second's, since
-    the first also fills caches (Mosaic ResNet deep dive 2022, Evaluation).
+    `counted`: training without evaluations and checkpoints, with the first epoch's time replaced by the second's if
+    that is less, since the first also fills caches (Mosaic ResNet deep dive 2022, Evaluation).
     `training`: the training clock. `wall`: from the first record to the last, without interruptions.
     """
 
@@ -96,7 +96,8 @@ def times(rows: Iterable[Row]) -> Times:
 def counted_at(valid: Iterable[Row]) -> Callable[[float], float]:
     """Return the function from the training clock at an epoch's end to seconds by the methodology."""
     seconds = {row["epoch"]: float(row["seconds"]) for row in valid if row["kind"] == "epoch"}
-    excess = seconds[1] - seconds[2] if 1 in seconds and 2 in seconds else 0.0
+    # note: a first epoch that takes less than the second has filled no caches; the run takes no longer than its clock
+    excess = max(0.0, seconds[1] - seconds[2]) if 1 in seconds and 2 in seconds else 0.0
     return lambda train_seconds: train_seconds - excess
 
 

@@ -14,9 +14,10 @@ from typing import Any, Literal
 from lab.study.records import NOTHING, Evaluated, Times, facts_of
 from launcher.config.groups import is_named
 from launcher.config.layers import leaves
+from launcher.config.validate import MISSING, validate
 from launcher.config.yaml_file import read_mapping
 from launcher.data.listing import is_folder
-from launcher.errors import UserError
+from launcher.errors import UserError, first_few
 from launcher.plan.plan import dilated_epochs
 from launcher.records.folder import RunFolder, noted_datasets
 from launcher.records.metrics import Row, read_rows, without_void
@@ -177,10 +178,17 @@ def _walk(path: Path) -> Iterator[Path]:
 
 
 def _config(path: Path) -> tuple[Mapping[str, Any], str | None]:
+    """Return a config's values, and its error if it is invalid; keys that a newer version has added may be missing."""
     try:
-        return read_mapping(path), None
+        values = read_mapping(path)
     except UserError as error:
         return {}, str(error).replace(str(path), path.name)
+    try:
+        validate(values)
+    except UserError as error:
+        if wrong := [str(problem) for problem in error.problems if problem.message != MISSING]:
+            return values, f"{path.name}: {first_few(wrong)}"
+    return values, None
 
 
 def _command(path: Path) -> tuple[str, ...]:

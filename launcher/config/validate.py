@@ -15,6 +15,7 @@ from launcher.config.keys import nearest, nearest_key
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
 
+_ABSENT = ("missing", "union_tag_not_found")
 MISSING = "is missing"
 ON_OFF = ("on", "off")
 _LARGEST = 2**63
@@ -80,7 +81,7 @@ def _strange(value: Any, key: str, origin: Callable[[str], str | None]) -> Itera
 
 def _located(details: Mapping[str, Any], values: Any) -> tuple[str, Any]:
     """Return the dotted key of an error, without pydantic's names of union members, and the value there."""
-    location = (*details["loc"], *(("name",) if details["type"] == "union_tag_invalid" else ()))
+    location = (*details["loc"], *(("name",) if details["type"].startswith("union_tag") else ()))
     path: list[str] = []
     for number, part in enumerate(location, 1):
         items = enumerate(values if isinstance(values, list) else ())
@@ -90,7 +91,7 @@ def _located(details: Mapping[str, Any], values: Any) -> tuple[str, Any]:
             continue
         if part in inner:
             values = inner[part]
-        elif details["type"] == "missing" and number == len(location):
+        elif details["type"] in _ABSENT and number == len(location):
             values = None
         else:
             continue
@@ -113,7 +114,7 @@ def _message(schema: type, prefix: str, key: str, details: dict[str, Any]) -> st
     kind, context = details["type"], details.get("ctx", {})
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return _no_such_key(schema, prefix, key, details.get("input"))
-    if kind == "missing":
+    if kind in _ABSENT:
         return MISSING
     if kind == "union_tag_invalid":
         return f"must be one of {context['expected_tags']}, or needs a package that provides it".replace("'", "")

@@ -97,6 +97,8 @@ class Saver:
 def newest_on_all_ranks(folder: RunFolder, ranks: Ranks) -> dict[str, Any] | None:
     """Return rank 0's newest state on all ranks, which need no access to its folder; all ranks call this together."""
     state = [checkpoint.newest_valid(folder.checkpoints) if ranks.is_first else None]
+    if ranks.is_first and state[0] is None and folder.newest_step() is not None:
+        print("no checkpoint is intact; the run starts again at its first step", flush=True)
     if ranks.world_size > 1:
         dist.broadcast_object_list(state, src=0, device=torch.device("cpu"))
     return state[0]

@@ -93,3 +93,9 @@ def test_equal_values_and_free_keys_are_accepted(config: RunConfig) -> None:
     assert continued(config, same) == config
     after = continued(config, [*same, "launch=cpu", "epochs=60", "run_name=e${epochs}", "checkpoint={keep: 5}"])
     assert (after.launch.device, after.epochs, after.run_name, after.checkpoint.keep) == ("cpu", 60, "e60", 5)
+
+
+def test_a_group_without_its_option_is_missing_the_name(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("schedule: {dilate: 1.0}\n")
+    with pytest.raises(UserError, match=r"schedule\.name=null .*: is missing"):
+        resolved.read(tmp_path / "config.yaml")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -33,6 +34,28 @@ def test_a_finished_run_has_quality_and_both_times(make_run: MakeRun) -> None:
 def test_a_run_of_one_epoch_keeps_its_time(make_run: MakeRun) -> None:
     run = read_run(make_run("a", top1=(0.4,), seconds=(90.0,)))
     assert run.times.counted == 90.0
+
+
+def test_a_slow_second_epoch_adds_no_time(make_run: MakeRun) -> None:
+    run = read_run(make_run("a", top1=(0.4, 0.5), seconds=(60.0, 900.0)))
+    assert run.times.counted == run.times.training == 960.0 <= run.times.wall
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"epochs": -2}, "epochs=-2: must be greater than or equal to 1"),
+        ({"batch_size": "many"}, "batch_size=many: must be a whole number"),
+        ({"schedule": {"name": "cosine", "dilate": 0.0}}, "schedule.dilate=0.0: must be greater than 0"),
+        ({"optimizer": {"name": "sdg"}}, "optimizer.name=sdg: must be one of"),
+        ({"sede": 3}, "sede=3: no such key; did you mean seed?"),
+    ],
+)
+def test_a_run_with_an_invalid_config_is_not_counted(make_run: MakeRun, changes: Any, problem: str) -> None:
+    run = read_run(make_run("a", **changes))
+    assert (run.state, run.top1) == ("damaged", None)
+    assert f"config.yaml: {problem}" in str(run.problem)
+    assert not build_curves([run])
 
 
 def test_wall_clock_excludes_interruptions_and_includes_repeated_steps(make_run: MakeRun) -> None:
