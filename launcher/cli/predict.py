@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,9 +56,6 @@ def main(arguments: argparse.Namespace) -> int:
     from launcher.weights.classifier import predictions
 
     failed = 0
-    # note: file names may contain bytes that are not UTF-8
-    with suppress(AttributeError):
-        sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
     if arguments.csv:
         print("file,rank,class,probability")
     for prediction in predictions(_classifier(exported, folder, best=arguments.best), files, arguments.top):

@@ -17,6 +17,7 @@ import torch
 from PIL import Image, ImageOps
 from torchvision.transforms._presets import ImageClassification
 
+from launcher.cli.main import main
 from launcher.config import resolved
 from launcher.data.workers import worker_count
 from launcher.plan.plan import plan_for
@@ -157,6 +158,19 @@ def test_csv_rows_contain_no_formulas_and_no_escape_sequences(
     assert (code, errors) == (0, "")
     shown = [row["file"] for row in csv.DictReader(io.StringIO(output))]
     assert shown == ["'=HYPERLINK(1).png", "'@a.png", r"\x1b[2J.png", r"\udcff.png"]
+
+
+@pytest.mark.parametrize("words", [[], ["--csv"]])
+def test_names_that_the_terminal_cannot_print_are_escaped(
+    words: list[str], run: RunFolder, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(pictures / "a.png", tmp_path / "\u00e4.png")
+    monkeypatch.chdir(tmp_path)
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert main(["predict", str(run.path), "\u00e4.png", *words]) == 0
+    terminal.flush()
+    assert b"\\xe4.png" in terminal.buffer.getvalue()
 
 
 def test_an_export_predicts_the_same_as_its_run(run: RunFolder, export: Path, pictures: Path) -> None:
