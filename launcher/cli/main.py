@@ -64,7 +64,7 @@ def main(words: Sequence[str] | None = None) -> int:
     _configure_libraries()
     codecs.register_error("train", _replaced)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
             stream.reconfigure(errors="train")
     if "_ARGCOMPLETE" in os.environ:
         from launcher.cli.completion import complete
