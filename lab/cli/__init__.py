@@ -2,6 +2,7 @@
 
 VERBS = {
     "tune": ("lab.cli.tune", "search hyperparameters with quasi-random trials, one run after another"),
+    "lr-find": ("lab.cli.lr_find", "find a learning rate by a few training steps at rising ones"),
     "ablate": ("lab.cli.ablate", "measure each algorithm of a recipe: ablation grid, effects, time in a step"),
     "curve": ("lab.cli.curve", "train a grid of recipes, lengths and seeds, here or on Slurm"),
     "compare": ("lab.cli.compare", "compare runs: tradeoff curves, Pareto front, speed-ups, AlgoPerf's score"),

@@ -27,9 +27,9 @@ _SCRIPTS = ("state.js", "charts.js", "table.js", "controls.js")
 _EVALUATIONS, _FEWEST, _MOST = 40_000, 12, 400
 _DIGITS = 5
 # Colours of page/state.js, distinct for colour-blind readers; markers differ too.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8833FF", "#DD0044", "#000000")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8833FF", "#DD0044", "#000000")
 _MARKERS = "osD^vP*"
-_GREY = "#767676"
+GREY = "#767676"
 _LABELS: dict[Cost, str] = {
     "time": "training time, minutes",
     "wall": "wall clock, minutes",
@@ -46,7 +46,7 @@ def write_page(results: Results, path: Path, *, title: str, written: str, axis: 
         UserError: the file cannot be written.
     """
     content = page(results, title=title, written=written, axis=axis).encode()
-    _replace(path, lambda temporary: temporary.write_bytes(content))
+    write_file(path, lambda temporary: temporary.write_bytes(content))
 
 
 def write_image(results: Results, path: Path, *, title: str, axis: Cost) -> None:
@@ -55,10 +55,15 @@ def write_image(results: Results, path: Path, *, title: str, axis: Cost) -> None
     Raises:
         UserError: the file cannot be written.
     """
-    _replace(path, lambda temporary: draw_tradeoff(results, temporary, title=title, axis=axis))
+    write_file(path, lambda temporary: draw_tradeoff(results, temporary, title=title, axis=axis))
 
 
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
+def write_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file under a temporary name, then rename it.
+
+    Raises:
+        UserError: it cannot be written.
+    """
     try:
         with atomic.writing(path) as temporary:
             write(temporary)
@@ -209,7 +214,7 @@ def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> No
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     shown = [curve for curve in results.all_curves if curve.on(axis)]
-    for colours, published in ((_COLOURS, False), ((_GREY,), True)):
+    for colours, published in ((COLOURS, False), ((GREY,), True)):
         for number, curve in enumerate(c for c in shown if (c.source is not None) == published):
             colour, marker = colours[number % len(colours)], _MARKERS[number % len(_MARKERS)]
             _draw(axes, curve, axis, colour, marker, name=curve.label(results.across))

@@ -108,6 +108,8 @@ def measure(prepared: Prepared, target: str, seconds: float, result: type[T]) ->
         write(config, folder.config)
         if config.dataset.skip_bad:
             write_skipped(folder.skipped, prepared.skipped)
+        if prepared.pretrained:
+            prepared.pretrained.write(folder.initial)
         (folder.path / REQUEST).write_text(json.dumps([seconds, time.time()]))
         once = replace(config.launch, max_restarts=0)
         code = Launcher(folder.path, prepared.devices, once, TerminalView(console(sys.stderr)), target).run()

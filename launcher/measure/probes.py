@@ -28,6 +28,7 @@ from launcher.probe import rank_cores
 from launcher.rank.group import join_ranks
 from launcher.rank.signs import STOP, Requests
 from launcher.records.folder import RunFolder
+from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run
 from launcher.training.meters import StepOutcome
 from launcher.training.saving import Saver
@@ -213,15 +214,18 @@ class StepProfiler:
         return max(1, min(math.ceil(count / workers) * workers, self.run.plan.steps_per_epoch - self._ahead))
 
 
-def write_result(scratch: Path, measure: Callable[[Trainer, float, float], object]) -> None:
-    """Measure by the request in the folder; rank 0 writes the result there, unless the measurement is stopped."""
+def write_result(scratch: Path, measure: Callable[[Trainer, float, float], object], lr: float = 0.0) -> None:
+    """Measure by the request in the folder; rank 0 writes the result there, unless the measurement is stopped.
+
+    lr: the learning rate; with 0 all steps cost the same, and the weights cannot overflow.
+    """
     folder = RunFolder(scratch)
     config = read(folder.config)
-    # note: with a learning rate of 0 steps cost the same, and the weights cannot overflow
-    config = replace(config, optimizer=replace(config.optimizer, lr=0.0))
+    config = replace(config, optimizer=replace(config.optimizer, lr=lr))
     seconds, requested_at = json.loads((scratch / REQUEST).read_text())
     with join_ranks(config) as ranks:
-        run = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset))
+        initial = read_initial(folder.initial) if folder.initial.exists() else None
+        run = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset), initial)
         try:
             result = measure(run, seconds, requested_at)
         except StopRequested:

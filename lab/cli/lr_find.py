@@ -1,0 +1,96 @@
+"""`train lr-find`: find a learning rate by training some steps at rising ones."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from launcher.config.compose import compose
+from launcher.config.schema import Constant, RunConfig, Warmup
+from launcher.console import console, facts
+from launcher.errors import Problem, UserError
+from launcher.measure.launch import measure, prepare_here
+from launcher.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from lab.study.learning_rate import Points
+
+EXAMPLES = [
+    "train lr-find recipe=small dataset.path=/data/flowers",
+    "train lr-find recipe=finetune dataset.path=/data/flowers model=resnet50 model.weights=torchvision --steps 500",
+    "train lr-find recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 -o rates.png",
+]
+_FEWEST, _MOST = 20, 10_000
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument(
+        "--steps", type=int, default=200, metavar="N", help="training steps, one rate each (default: 200)"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="the image (default: lr_find.png in the folder of runs)")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    if not _FEWEST <= arguments.steps <= _MOST:
+        raise UserError(Problem(f"must be from {_FEWEST} to {_MOST:,}", "--steps", arguments.steps))
+    composed = compose(arguments.overrides)
+    from lab.study.learning_rate import draw, suggested
+
+    prepared = prepare_here(composed)
+    plan, config = prepared.plan, prepared.plan.config
+    if plan.total_steps < _FEWEST:
+        message = f"is a run of {plan.total_steps} steps; this test needs {_FEWEST}, so set more epochs"
+        raise UserError(Problem(message, "epochs", config.epochs))
+    rising = replace(prepared, plan=replace(plan, config=_at_constant_rate(config)))
+    steps = min(arguments.steps, plan.total_steps)
+    points = measure(rising, "lab.predict.lr_range:work", steps, list[tuple[float, float]])
+    chosen = suggested(points)
+    word = None if chosen is None else f"optimizer.lr={chosen / _scale(plan):.2g}"
+    path = Path(arguments.output or Path(config.runs) / "lr_find.png")
+    draw(
+        points,
+        chosen,
+        path,
+        title=f"{config.recipe or 'no recipe'}, {config.model.architecture}, batch {plan.batch_size}",
+    )
+    if arguments.json:
+        print(json.dumps({"points": points, "lr": chosen, "word": word, "image": str(path)}, indent=2))
+    else:
+        console().print(_facts(points, word, path, complete=len(points) == steps))
+    return 0
+
+
+def _at_constant_rate(config: RunConfig) -> RunConfig:
+    """Return the config without warmup, decay and scaling of the learning rate."""
+    common = {field.name: getattr(config.schedule, field.name) for field in fields(Warmup)}
+    schedule = Constant(**{**common, "warmup": "0ba"}, name="constant")
+    return replace(config, schedule=schedule, optimizer=replace(config.optimizer, scale_lr="off"))
+
+
+def _scale(plan: Plan) -> float:
+    """Return the peak learning rate at `optimizer.lr=1`."""
+    return replace(plan, config=replace(plan.config, optimizer=replace(plan.config.optimizer, lr=1.0))).peak_lr
+
+
+def _facts(points: Points, word: str | None, path: Path, *, complete: bool) -> Table:
+    from lab.study.learning_rate import smoothed
+
+    losses = smoothed(points)
+    low = losses.index(min(losses))
+    end = "" if complete else ", where the loss diverged"
+    learned = f"{word}, a tenth of that rate" if word else "none: the loss does not fall; try --steps 1000"
+    return facts(
+        [
+            ("steps", f"{len(points)}, at learning rates of {points[0][0]:.2g} to {points[-1][0]:.2g}{end}"),
+            ("lowest loss", f"{losses[low]:.4g} at {points[low][0]:.2g}; {losses[0]:.4g} at first"),
+            ("to type", learned),
+            ("image", str(path)),
+        ]
+    )

@@ -1,0 +1,48 @@
+"""A rank of a learning-rate range test (Smith 2017, arXiv:1506.01186): training steps at rising learning rates."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from pathlib import Path
+
+from launcher.measure.probes import write_result
+from launcher.rank.signs import STOP, Requests
+from launcher.training.trainer import Trainer
+
+_LOWEST, _HIGHEST = 1e-5, 10.0
+# The loss diverges where its mean over so many steps is so many times the lowest such mean.
+_RECENT, _DIVERGED = 5, 4.0
+
+
+def work(scratch: Path) -> None:
+    """Write the learning rates and losses of the requested number of steps of the folder's config."""
+    write_result(scratch, lambda run, steps, _: rising(run, int(steps)), lr=1.0)
+
+
+def rate_at(step: int, steps: int) -> float:
+    """Return the learning rate of a step, with equal ratios between steps."""
+    return float(_LOWEST * (_HIGHEST / _LOWEST) ** (step / max(1, steps - 1)))
+
+
+def rising(run: Trainer, steps: int) -> list[tuple[float, float]]:
+    """Return the learning rate of each step and its mean loss over all ranks, until the loss diverges.
+
+    A stop request also ends it. run: at a constant learning rate of 1.
+    """
+    points: list[tuple[float, float]] = []
+    lowest = math.inf
+    while len(points) < steps:
+        for batch in run.rest_of_epoch():
+            run.train_step.lr_factor = rate_at(len(points), steps)
+            outcome = run.train_step(*batch, run.moment(run.next_step), Requests(STOP.requested))
+            run.advance(outcome, 0.0)
+            loss = run.line_meter.take()().loss
+            if outcome.report().requests.stop or not math.isfinite(loss):
+                return points
+            points.append((run.train_step.lr_factor, loss))
+            recent = statistics.fmean(loss for _, loss in points[-_RECENT:])
+            lowest = min(lowest, recent)
+            if recent > _DIVERGED * lowest or len(points) == steps:
+                return points
+    return points
