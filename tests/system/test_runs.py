@@ -23,7 +23,7 @@ TWO_RANKS = [*SMALL, "launch.nproc=2", "dataloader.workers=1"]
 def test_two_ranks_train_evaluate_and_write_all_records(cold: Cold) -> None:
     said = cold(*TWO_RANKS, "epochs=2", "dataset.train_samples=48", "run_name=whole").stdout
     # after 6 steps of mild's half-life of 100
-    assert "note: the EMA weights, which are evaluated, keep 96% of the initial weights" in said
+    assert "the EMA weights, which are evaluated, keep 96% of the initial weights" in said
     run = cold.folder / "runs" / "whole"
     kinds = [row["kind"] for row in read_metrics(run / "metrics.jsonl")]
     assert (kinds[0], kinds[-1]) == ("start", "end")
